@@ -1,0 +1,52 @@
+"""Argument checks that say what was expected and what came."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ROW_SUM_TOLERANCE = 1e-4
+
+
+def require_fraction(value: float, name: str) -> float:
+    """Return ``value`` if it lies in [0, 1].
+
+    Raises:
+        ValueError: if it does not (NaN included).
+
+    Example:
+        >>> require_fraction(0.25, "labelled")
+        0.25
+    """
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be between 0 and 1, got {value}")
+    return value
+
+
+def require_at_least(value: float, least: float, name: str) -> None:
+    """Raise ``ValueError`` unless ``value >= least`` (NaN fails)."""
+    if not value >= least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def require_probabilities(probabilities: Tensor, name: str) -> None:
+    """Check that every row is a distribution over classes.
+
+    Args:
+        probabilities: shape ``(samples, classes)``, floating point.
+        name: how the error calls it.
+
+    Raises:
+        ValueError: if the shape is not two-dimensional, an entry is negative or not finite, or a row does not sum to one
+            (within ``ROW_SUM_TOLERANCE``); the first offending row is named.
+    """
+    if probabilities.dim() != 2:
+        raise ValueError(f"{name} must have shape (samples, classes), got {tuple(probabilities.shape)}")
+    bad = ~torch.isfinite(probabilities).all(dim=1) | (probabilities < 0).any(dim=1)
+    if bad.any():
+        raise ValueError(f"row {int(bad.nonzero()[0])} of {name} has a negative or non-finite entry")
+    sums = probabilities.sum(dim=1)
+    wrong = (sums - 1).abs() > ROW_SUM_TOLERANCE
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(f"row {row} of {name} sums to {float(sums[row]):.6g}, expected 1")

@@ -1,0 +1,1 @@
+"""Site data: manifests, readers, partitions, augmentations, the decoded cache, phantoms and the data doctor."""

@@ -1,0 +1,1 @@
+"""Building jobs and running them in one process or in FLARE's simulator."""

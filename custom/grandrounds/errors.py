@@ -1,0 +1,23 @@
+"""Errors that a user can mend: each message names the file, field or site, and says what to do."""
+
+from __future__ import annotations
+
+
+class GrandRoundsError(ValueError):
+    """A problem outside the program: the command line prints its message in one line, without a traceback."""
+
+
+class DataError(GrandRoundsError):
+    """An image, a manifest or a site's data set is not as it must be."""
+
+
+class ConfigurationError(GrandRoundsError):
+    """A job, a site's configuration or a command asks for something that does not exist or does not fit together."""
+
+
+class MessageError(GrandRoundsError):
+    """What arrived from another party is not what was agreed: a name, shape, dtype or value is wrong."""
+
+
+class CheckpointError(GrandRoundsError):
+    """A checkpoint is damaged, or belongs to another architecture or configuration."""

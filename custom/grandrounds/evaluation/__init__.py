@@ -1,0 +1,1 @@
+"""Metrics, paired statistics and tables."""

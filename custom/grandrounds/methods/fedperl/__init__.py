@@ -1,0 +1,1 @@
+"""FedPerl: semi-supervised federated peer learning with peer anonymisation."""

@@ -1,0 +1,1 @@
+"""Supervised training: federated averaging and local-only lower and upper bounds."""
