@@ -37,8 +37,8 @@ def require_probabilities(probabilities: Tensor, name: str) -> None:
         name: how the error calls it.
 
     Raises:
-        ValueError: if the shape is not two-dimensional, an entry is negative or not finite, or a row does not sum to one
-            (within ``ROW_SUM_TOLERANCE``); the first offending row is named.
+        ValueError: if the shape is not two-dimensional, an entry is negative or not finite, or a row does not sum to
+            one (within ``ROW_SUM_TOLERANCE``); the first offending row is named.
     """
     if probabilities.dim() != 2:
         raise ValueError(f"{name} must have shape (samples, classes), got {tuple(probabilities.shape)}")

@@ -16,7 +16,8 @@ def derive_seed(*purpose: int | str) -> int:
     """Hash a purpose into a 63-bit seed.
 
     Args:
-        purpose: what the stream is for, for example ``(run_seed, "round", 3, "site-1", "weak")``. Order and types count.
+        purpose: what the stream is for, for example ``(run_seed, "round", 3, "site-1", "weak")``. Order and
+            types count.
 
     Returns:
         An integer in [0, 2**63).
