@@ -1,0 +1,159 @@
+"""Decode and resize each image once, then read it from a memory map.
+
+Every run of every method at a site needs the same small images; decoding them again in each epoch costs more than the
+training of a small network. The cache is one file per (images, size, channels), shared by all processes of a site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from grandrounds.checks import require_fraction
+from grandrounds.data.readers import ImageReader, open_images, to_square
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.files import replacing, write_json
+
+FORMAT_VERSION = 1
+SHOWN_REASONS = 3
+
+Quarantined = tuple[int, str, str]
+OriginalShape = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedCache:
+    """The decoded images of one data set.
+
+    Attributes:
+        images: ``(N, size, size, channels)`` uint8, read-only memory map; rows are in the order of the names.
+        quarantined: row, name and reason of each image that cannot be read; these rows are zero.
+        decoded: how many images were decoded for this call; 0 when the cache was reused.
+        shapes: height, width, channels and number of the images as they were before resizing.
+    """
+
+    images: np.memmap
+    quarantined: tuple[Quarantined, ...]
+    decoded: int
+    shapes: tuple[OriginalShape, ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a cache is and what its array must look like."""
+
+    array: Path
+    record: Path
+    shape: tuple[int, int, int, int]
+
+
+def open_cache(
+    names: Sequence[str], root: Path, image_size: int, channels: int, cache_dir: Path, max_unreadable: float = 0.01
+) -> DecodedCache:
+    """Open the decoded images, decoding them if this has not been done.
+
+    Several processes may do this at once: each writes a file of its own and puts it in place when it is complete. A
+    damaged cache is rebuilt, and so is one with quarantined images of which any can be read now (a decoder was
+    installed, a network folder is back).
+
+    Args:
+        names: the images, as the reader of ``root`` calls them.
+        root: folder, zip, npz or idx file.
+        image_size: height and width after resizing, in pixels.
+        channels: 1 or 3.
+        cache_dir: folder for the caches; made when it is missing.
+        max_unreadable: largest fraction of the images that may be unreadable, in [0, 1].
+
+    Raises:
+        DataError: if ``names`` is empty, ``root`` cannot be opened or more images are unreadable than allowed.
+        ConfigurationError: if ``cache_dir`` cannot be written.
+        ValueError: if ``image_size``, ``channels`` or ``max_unreadable`` is out of range.
+    """
+    require_fraction(max_unreadable, "max_unreadable")
+    if image_size < 1 or channels not in (1, 3):
+        raise ValueError(f"expected image_size >= 1 and channels 1 or 3, got {image_size} and {channels}")
+    if not names:
+        raise DataError(f"{root}: the list of images is empty")
+    with open_images(root) as reader:
+        key = _key(names, reader.fingerprint(names), image_size, channels)
+        shape = (len(names), image_size, image_size, channels)
+        place = _Place(cache_dir / f"{key}.npy", cache_dir / f"{key}.json", shape)
+        cache = _reuse(place)
+        if cache is None or any(_is_readable(reader, name) for _, name, _ in cache.quarantined):
+            cache = _build(reader, names, place, root, max_unreadable)
+    _require_few_unreadable(cache.quarantined, len(names), root, max_unreadable)
+    return cache
+
+
+def _key(names: Sequence[str], fingerprint: str, image_size: int, channels: int) -> str:
+    content = [FORMAT_VERSION, fingerprint, image_size, channels, list(names)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _reuse(place: _Place) -> DecodedCache | None:
+    """The cache in its place, or None when there is none or it is damaged."""
+    try:
+        record = json.loads(place.record.read_text(encoding="utf-8"))
+        quarantined = tuple((int(row), str(name), str(reason)) for row, name, reason in record["quarantined"])
+        shapes = tuple((int(h), int(w), int(c), int(count)) for h, w, c, count in record["shapes"])
+        images = np.load(place.array, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, TypeError, KeyError, EOFError):
+        return None
+    whole = images.shape == place.shape and images.dtype == np.uint8 and images.flags.c_contiguous
+    if not whole or place.array.stat().st_size != images.offset + images.nbytes:
+        return None
+    return DecodedCache(images, quarantined, 0, shapes)
+
+
+def _build(reader: ImageReader, names: Sequence[str], place: _Place, root: Path, max_unreadable: float) -> DecodedCache:
+    # Written from front to back rather than through a writable map: a full disk is then an error, not a crash.
+    quarantined: list[Quarantined] = []
+    shapes: Counter[tuple[int, int, int]] = Counter()
+    _, size, _, channels = place.shape
+    header = {"descr": "|u1", "fortran_order": False, "shape": place.shape}
+    try:
+        with replacing(place.array) as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            for row, name in enumerate(names):
+                try:
+                    image = reader.read(name)
+                except DataError as error:
+                    quarantined.append((row, name, str(error)))
+                    stream.write(bytes(size * size * channels))
+                    continue
+                shapes[image.shape[0], image.shape[1], 1 if image.ndim == 2 else image.shape[2]] += 1
+                stream.write(to_square(image, size, channels).tobytes())
+            _require_few_unreadable(quarantined, len(names), root, max_unreadable)
+        counted = sorted((*shape, count) for shape, count in shapes.items())
+        # Last, because a cache without its record does not count.
+        write_json(place.record, {"quarantined": quarantined, "shapes": counted})
+    except OSError as error:
+        raise ConfigurationError(
+            f"{place.array.parent}: the image cache cannot be written ({error.strerror or error}); free some space "
+            "there or choose another folder"
+        ) from error
+    images = np.load(place.array, mmap_mode="r", allow_pickle=False)
+    return DecodedCache(images, tuple(quarantined), len(names) - len(quarantined), tuple(counted))
+
+
+def _is_readable(reader: ImageReader, name: str) -> bool:
+    try:
+        reader.read(name)
+    except DataError:
+        return False
+    return True
+
+
+def _require_few_unreadable(quarantined: Sequence[Quarantined], total: int, root: Path, limit: float) -> None:
+    if len(quarantined) > limit * total:
+        shown = "; ".join(reason for _, _, reason in quarantined[:SHOWN_REASONS])
+        raise DataError(
+            f"{root}: {len(quarantined)} of {total} images cannot be read, allowed are {limit:.2%} (max_unreadable); "
+            f"the first: {shown}"
+        )

@@ -1,0 +1,185 @@
+"""A site's list of images: which there are, what they show, whose they are and what they are used for.
+
+A manifest is a CSV file with the columns ``image, label, split, patient`` and, optionally, ``lesion, source,
+labelled``; other columns are ignored. It holds no image, so it can be kept under version control with its SHA-256.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import hashlib
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grandrounds.data.csv_table import read_table
+from grandrounds.errors import DataError
+from grandrounds.files import replacing
+
+SPLITS = ("train", "val", "test")
+REQUIRED_COLUMNS = ("image", "label", "split", "patient")
+COLUMNS = (*REQUIRED_COLUMNS, "lesion", "source", "labelled")
+FLAGS: Mapping[str, bool] = {"": True, "1": True, "true": True, "0": False, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One image of a manifest.
+
+    Attributes:
+        image: the image's name under the data set's root.
+        label: its class; empty when nobody knows it.
+        split: ``train``, ``val`` or ``test``.
+        patient: whose it is; may be empty.
+        lesion: which lesion it shows, when there are several images of one; may be empty.
+        source: device, hospital or data set it comes from; may be empty.
+        labelled: whether training may use the label. False hides a known label, which then serves diagnostics and
+            upper bounds only; always False without a label.
+    """
+
+    image: str
+    label: str = ""
+    split: str = "train"
+    patient: str = ""
+    lesion: str = ""
+    source: str = ""
+    labelled: bool = True
+
+    def __post_init__(self) -> None:
+        if self.split not in SPLITS:
+            raise ValueError(f"split of image {self.image!r} must be one of {', '.join(SPLITS)}, got {self.split!r}")
+        if not self.label:
+            object.__setattr__(self, "labelled", False)
+
+    @property
+    def group(self) -> str:
+        """What must never be divided between splits: the patient, else the lesion, else the image itself."""
+        return self.patient or self.lesion or self.image
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The records of a site and the file they came from."""
+
+    records: tuple[Record, ...]
+    path: Path | None = None
+
+
+def read_manifest(path: Path | str, classes: Sequence[str] | None = None) -> Manifest:
+    """Read and check a manifest.
+
+    Args:
+        path: the CSV file.
+        classes: the vocabulary; a label outside it is refused. Without one, any label is accepted.
+
+    Raises:
+        DataError: if the file is no readable table, or a row has no image, an unknown split, label or flag, an image
+            occurs twice, or a patient or lesion is in two splits; file, line and column are named.
+    """
+    path = Path(path)
+    rows = read_table(path, REQUIRED_COLUMNS)
+    records = tuple(_record(row, f"{path} line {line}", classes) for line, row in rows)
+    lines = [line for line, _ in rows]
+    _require_distinct_images(records, str(path), lines)
+    require_grouped(records, str(path), lines)
+    return Manifest(records, path)
+
+
+def write_manifest(manifest: Manifest | Iterable[Record], path: Path | str) -> str:
+    """Write a manifest so that nobody ever sees half of it.
+
+    The same records always give the same bytes: fixed column order, LF line ends, UTF-8.
+
+    Returns:
+        The SHA-256 of the file's bytes, in hexadecimal.
+    """
+    records = manifest.records if isinstance(manifest, Manifest) else manifest
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(
+        (r.image, r.label, r.split, r.patient, r.lesion, r.source, int(r.labelled and r.label != "")) for r in records
+    )
+    content = text.getvalue().encode()
+    with replacing(Path(path)) as stream:
+        stream.write(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def manifest_digest(path: Path | str) -> str:
+    """The SHA-256 of a manifest's bytes, in hexadecimal.
+
+    Raises:
+        DataError: if the file cannot be read.
+    """
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def require_grouped(records: Sequence[Record], where: str, lines: Sequence[int] | None = None) -> None:
+    """Check that no patient and no lesion is in two splits.
+
+    Args:
+        records: the records of one site.
+        where: file or site, for the message.
+        lines: the line of each record; without it, the lines that ``write_manifest`` would give them.
+
+    Raises:
+        DataError: naming the first patient or lesion that is divided, both splits and a line of each.
+    """
+    numbers = range(2, len(records) + 2) if lines is None else lines
+    first: dict[tuple[str, str], tuple[str, int]] = {}
+    for record, line in zip(records, numbers, strict=True):
+        for kind, name in (("patient", record.patient), ("lesion", record.lesion)):
+            if not name:
+                continue
+            split, earlier = first.setdefault((kind, name), (record.split, line))
+            if split != record.split:
+                raise DataError(
+                    f"{where}: {kind} {name!r} is in two splits, {split} (line {earlier}) and {record.split} "
+                    f"(line {line}); keep all images of a {kind} in one split"
+                )
+
+
+def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None) -> Record:
+    if not row["image"]:
+        raise DataError(f"{where}, column image: the image's name is missing")
+    if row["split"] not in SPLITS:
+        raise DataError(f"{where}, column split: expected one of {', '.join(SPLITS)}, got {row['split']!r}")
+    label = row["label"]
+    if label and classes is not None:
+        require_known_label(label, classes, where)
+    flag = row.get("labelled", "").lower()
+    if flag not in FLAGS:
+        raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
+    return Record(
+        image=row["image"],
+        label=label,
+        split=row["split"],
+        patient=row["patient"],
+        lesion=row.get("lesion", ""),
+        source=row.get("source", ""),
+        labelled=FLAGS[flag],
+    )
+
+
+def require_known_label(label: str, classes: Sequence[str], where: str) -> None:
+    """Raise ``DataError`` unless ``label`` is one of ``classes``; the nearest class is suggested."""
+    if label in classes:
+        return
+    folded = {name.casefold(): name for name in classes}
+    nearest = difflib.get_close_matches(label.casefold(), folded, n=1)
+    hint = f"; did you mean {folded[nearest[0]]!r}?" if nearest else ""
+    raise DataError(f"{where}, column label: {label!r} is not one of the classes {', '.join(classes)}{hint}")
+
+
+def _require_distinct_images(records: Sequence[Record], where: str, lines: Sequence[int]) -> None:
+    first: dict[str, int] = {}
+    for record, line in zip(records, lines, strict=True):
+        earlier = first.setdefault(record.image, line)
+        if earlier != line:
+            raise DataError(f"{where} line {line}, column image: {record.image!r} is already on line {earlier}")

@@ -1,0 +1,133 @@
+"""Dividing one data set between simulated hospitals.
+
+Every scheme returns the records of ``site-1`` to ``site-N`` and keeps the images of a patient or lesion at one site.
+What a site trains and tests on is chosen afterwards, by ``assign_splits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from grandrounds.checks import require_at_least
+from grandrounds.data.grouping import majority, whole_groups
+from grandrounds.data.manifest import Record
+from grandrounds.data.splits import divide_groups, divide_into_counts, shares_to_counts
+from grandrounds.errors import DataError
+from grandrounds.ordering import natural_sorted
+
+Sites = dict[str, tuple[Record, ...]]
+
+DIRICHLET_DRAWS = 1000
+DIRICHLET_LEAST_IMAGES = 10
+
+
+def site_names(sites: int) -> list[str]:
+    """``site-1`` to ``site-N``.
+
+    Raises:
+        ValueError: if ``sites`` is below one.
+    """
+    require_at_least(sites, 1, "sites")
+    return [f"site-{number}" for number in range(1, sites + 1)]
+
+
+def iid(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
+    """Divide records at random into sites of equal size.
+
+    Raises:
+        DataError: if there are fewer groups than sites.
+    """
+    names = site_names(sites)
+    return _require_images_everywhere(divide_groups(records, dict.fromkeys(names, 1 / sites), generator))
+
+
+def by_source(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
+    """Give every source (device, hospital) sites of its own, in proportion to its images.
+
+    Each source gets at least one site, the rest by largest remainders; the sites of a source are consecutive, the
+    sources in natural order, and its images are divided at random into sites of equal size. A group that spans sources
+    goes with most of its images.
+
+    Raises:
+        DataError: if there are fewer sites than sources, or a source has fewer groups than sites.
+    """
+    names = site_names(sites)
+    sources = _by_majority(records, [record.source for record in records])
+    if sites < len(sources):
+        found = ", ".join(repr(source) for source in sources)
+        raise DataError(f"{sites} sites cannot hold {len(sources)} sources ({found}); ask for at least {len(sources)}")
+    shares = shares_to_counts([len(part) for part in sources.values()], sites, least=1)
+    divided: Sites = {}
+    for part, share in zip(sources.values(), shares, strict=True):
+        own = names[len(divided) : len(divided) + share]
+        divided |= divide_groups(part, dict.fromkeys(own, 1 / share), generator)
+    return _require_images_everywhere(divided)
+
+
+def dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np.random.Generator) -> Sites:
+    r"""Divide each class between the sites in proportions drawn from a Dirichlet distribution.
+
+    .. math:: q_c \sim \mathrm{Dir}(\alpha \mathbf{1}_N), \quad n_{ci} \approx q_{ci} n_c
+
+    The smaller :math:`\alpha`, the more the sites differ in their classes (Hsu et al., "Measuring the effects of
+    non-identical data distribution for federated visual classification", 2019). Proportions are drawn anew until every
+    site is due ten images. A group counts as of the class that most of its images have.
+
+    Args:
+        records: the whole data set.
+        sites: how many sites.
+        alpha: concentration, above zero.
+        generator: where the randomness comes from.
+
+    Raises:
+        DataError: if no draw gives every site its ten images.
+        ValueError: if ``alpha`` is not positive.
+    """
+    if not alpha > 0:
+        raise ValueError(f"alpha must be positive, got {alpha}")
+    names = site_names(sites)
+    classes = _by_majority(records, [record.label for record in records])
+    wanted = _dirichlet_counts([len(part) for part in classes.values()], sites, alpha, generator)
+    divided: dict[str, list[Record]] = {name: [] for name in names}
+    for part, counts in zip(classes.values(), wanted, strict=True):
+        for name, members in divide_into_counts(part, dict(zip(names, counts, strict=True)), generator).items():
+            divided[name].extend(members)
+    place = {record: index for index, record in enumerate(records)}
+    in_order = {name: tuple(sorted(members, key=place.__getitem__)) for name, members in divided.items()}
+    return _require_images_everywhere(in_order)
+
+
+def _dirichlet_counts(
+    sizes: Sequence[int], sites: int, alpha: float, generator: np.random.Generator
+) -> list[list[int]]:
+    for _ in range(DIRICHLET_DRAWS):
+        shares = generator.dirichlet(np.full(sites, alpha), size=len(sizes))
+        counts = [shares_to_counts(row.tolist(), size) for row, size in zip(shares, sizes, strict=True)]
+        if min(map(sum, zip(*counts, strict=True))) >= DIRICHLET_LEAST_IMAGES:
+            return counts
+    raise DataError(
+        f"no division of {sum(sizes)} images between {sites} sites with alpha {alpha} gives every site "
+        f"{DIRICHLET_LEAST_IMAGES} images; raise alpha or ask for fewer sites"
+    )
+
+
+def _by_majority(records: Sequence[Record], values: Sequence[str]) -> Sites:
+    """Records by the value that most images of their group have; values in natural order, records in theirs."""
+    chosen = [""] * len(records)
+    for members in whole_groups(records):
+        value = majority(values[index] for index in members)
+        for index in members:
+            chosen[index] = value
+    return {
+        value: tuple(record for record, own in zip(records, chosen, strict=True) if own == value)
+        for value in natural_sorted(set(chosen))
+    }
+
+
+def _require_images_everywhere(sites: Mapping[str, tuple[Record, ...]]) -> Sites:
+    for name, records in sites.items():
+        if not records:
+            raise DataError(f"{name} would get no image: there are fewer groups than sites; ask for fewer sites")
+    return dict(sites)

@@ -1,0 +1,265 @@
+"""RandAugment with the operations and ranges of FedPerl's strong view.
+
+Six operations are drawn with replacement from thirteen, each with one of ten equally spaced magnitudes, and applied
+one after the other to the raw image (Cubuk et al., "RandAugment", CVPR Workshops 2020; the table of ranges is that of
+FedPerl: Bdair et al., "Semi-Supervised Federated Peer Learning for Skin Lesion Classification", MELBA 2022). There is
+no cutout and no weak transform before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance
+
+OPERATIONS_PER_IMAGE = 6
+LEVELS = 10
+GREY = 128
+
+# First and last magnitude of each operation; the ten levels are equally spaced between them.
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "shearX": (0.0, 0.3),
+        "shearY": (0.0, 0.3),
+        "translateX": (0.0, 0.2),
+        "translateY": (0.0, 0.2),
+        "rotate": (0.0, 360.0),
+        "color": (0.0, 0.9),
+        "posterize": (8.0, 4.0),
+        "solarize": (256.0, 231.0),
+        "contrast": (0.0, 0.5),
+        "sharpness": (0.0, 0.9),
+        "brightness": (0.0, 0.3),
+        "autocontrast": (0.0, 0.0),
+        "equalize": (0.0, 0.0),
+    }
+)
+OPERATION_NAMES = tuple(RANGES)
+# Turning one way only, and operations without a direction, ignore the sign.
+UNSIGNED = frozenset({"rotate", "posterize", "solarize", "autocontrast", "equalize"})
+
+
+class Operation(NamedTuple):
+    """One drawn operation: its name, its magnitude level in 0..9, and its sign (-1 or 1)."""
+
+    name: str
+    level: int
+    sign: int = 1
+
+
+def magnitude(operation: Operation) -> float:
+    """The signed magnitude of an operation, from the table of ranges.
+
+    Args:
+        operation: name, level in 0..9, sign.
+
+    Returns:
+        Shear: slope; translation: fraction of the side; rotation: degrees; colour, contrast, sharpness and brightness:
+        what is added to the factor 1; posterize: bits kept (a whole number); solarize: threshold in grey levels.
+
+    Raises:
+        ValueError: if the operation does not exist, or the level is not in 0..9.
+
+    Example:
+        >>> magnitude(Operation("rotate", 9, -1)), magnitude(Operation("shearX", 9, -1))
+        (360.0, -0.3)
+    """
+    if operation.name not in RANGES:
+        raise ValueError(f"no operation {operation.name!r}; there are {', '.join(OPERATION_NAMES)}")
+    if not 0 <= operation.level < LEVELS:
+        raise ValueError(f"level must be in 0..{LEVELS - 1}, got {operation.level}")
+    first, last = RANGES[operation.name]
+    value = first + (last - first) * operation.level / (LEVELS - 1)
+    if operation.name == "posterize":
+        return float(round(value))
+    return value if operation.name in UNSIGNED else operation.sign * value
+
+
+def draw_operations(generator: np.random.Generator) -> list[Operation]:
+    """Draw six operations with replacement, each with its own level (uniform in 0..9) and sign.
+
+    Args:
+        generator: where the randomness comes from; always advanced by the same amount.
+    """
+    names = generator.integers(len(OPERATION_NAMES), size=OPERATIONS_PER_IMAGE).tolist()
+    levels = generator.integers(LEVELS, size=OPERATIONS_PER_IMAGE).tolist()
+    signs = generator.integers(2, size=OPERATIONS_PER_IMAGE).tolist()
+    return [
+        Operation(OPERATION_NAMES[name], level, 2 * sign - 1)
+        for name, level, sign in zip(names, levels, signs, strict=True)
+    ]
+
+
+def apply_operation(image: Image.Image, operation: Operation, equalize_noop: bool = False) -> Image.Image:
+    """Apply one operation.
+
+    Shears interpolate bilinearly; rotations and translations take the nearest pixel. What comes in from outside is grey
+    (128). ``color`` leaves a grey image as it is: it has no saturation to change.
+
+    Args:
+        image: mode "RGB" or "L".
+        operation: what to do, and how much.
+        equalize_noop: leave the image as it is where "equalize" was drawn, as FedPerl's published code does.
+
+    Returns:
+        An image of the same mode and size.
+
+    Raises:
+        ValueError: if the operation does not exist, or its level is not in 0..9.
+    """
+    amount = magnitude(operation)
+    if operation.name == "equalize" and equalize_noop:
+        return image
+    return _FUNCTIONS[operation.name](image, amount)
+
+
+def strong_view(
+    image: NDArray[np.uint8], generator: np.random.Generator, equalize_noop: bool = False
+) -> NDArray[np.uint8]:
+    """FedPerl's strong view of a raw image: six random operations.
+
+    Args:
+        image: shape ``(height, width, channels)`` with one or three channels, values 0..255.
+        generator: where the randomness comes from.
+        equalize_noop: leave the image as it is where "equalize" was drawn, as FedPerl's published code does.
+
+    Returns:
+        A new array of the same shape.
+
+    Raises:
+        ValueError: if the image is not uint8 with one or three channels.
+    """
+    view = to_pil(image)
+    for operation in draw_operations(generator):
+        view = apply_operation(view, operation, equalize_noop)
+    return from_pil(view)
+
+
+def to_pil(image: NDArray[np.uint8]) -> Image.Image:
+    """Turn an array of shape ``(height, width, 1 or 3)``, values 0..255, into a PIL image.
+
+    Raises:
+        ValueError: if the image is not uint8 with one or three channels.
+    """
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in (1, 3):
+        raise ValueError(f"expected a uint8 image (height, width, 1 or 3), got {image.dtype} {image.shape}")
+    return Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+
+
+def from_pil(image: Image.Image) -> NDArray[np.uint8]:
+    """Turn a PIL image of mode "RGB" or "L" into a new array of shape ``(height, width, 3 or 1)``."""
+    pixels = np.array(image)
+    return pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+
+
+def _affine(image: Image.Image, matrix: tuple[float, ...], resampling: Image.Resampling) -> Image.Image:
+    fill = (GREY,) * len(image.getbands())
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, resampling, fillcolor=fill)
+
+
+def _shear_x(image: Image.Image, slope: float) -> Image.Image:
+    return _affine(image, (1, slope, 0, 0, 1, 0), Image.Resampling.BILINEAR)
+
+
+def _shear_y(image: Image.Image, slope: float) -> Image.Image:
+    return _affine(image, (1, 0, 0, slope, 1, 0), Image.Resampling.BILINEAR)
+
+
+def _translate_x(image: Image.Image, fraction: float) -> Image.Image:
+    return _affine(image, (1, 0, fraction * image.width, 0, 1, 0), Image.Resampling.NEAREST)
+
+
+def _translate_y(image: Image.Image, fraction: float) -> Image.Image:
+    return _affine(image, (1, 0, 0, 0, 1, fraction * image.height), Image.Resampling.NEAREST)
+
+
+def _rotate(image: Image.Image, degrees: float) -> Image.Image:
+    return image.rotate(degrees, Image.Resampling.NEAREST, fillcolor=(GREY,) * len(image.getbands()))
+
+
+def _color(image: Image.Image, change: float) -> Image.Image:
+    return ImageEnhance.Color(image).enhance(1 + change)
+
+
+def _contrast(image: Image.Image, change: float) -> Image.Image:
+    return ImageEnhance.Contrast(image).enhance(1 + change)
+
+
+def _sharpness(image: Image.Image, change: float) -> Image.Image:
+    return ImageEnhance.Sharpness(image).enhance(1 + change)
+
+
+def _brightness(image: Image.Image, change: float) -> Image.Image:
+    return ImageEnhance.Brightness(image).enhance(1 + change)
+
+
+# The next four give what PIL's ImageOps gives, in a fraction of its time: ImageOps builds its tables in Python.
+
+
+def _posterize(image: Image.Image, bits: float) -> Image.Image:
+    return Image.fromarray(np.asarray(image) & np.uint8(256 - 2 ** (8 - int(bits))))
+
+
+def _solarize(image: Image.Image, threshold: float) -> Image.Image:
+    pixels = np.asarray(image)
+    return Image.fromarray(np.where(pixels < threshold, pixels, ~pixels))
+
+
+def _autocontrast(image: Image.Image, _: float) -> Image.Image:
+    extrema = np.array(image.getextrema()).reshape(-1, 2).tolist()
+    return _map_levels(image, [_stretched(low, high) for low, high in extrema])
+
+
+def _equalize(image: Image.Image, _: float) -> Image.Image:
+    histograms = np.array(image.histogram()).reshape(-1, 256)
+    return _map_levels(image, [_equalized(counts) for counts in histograms])
+
+
+def _map_levels(image: Image.Image, tables: list[NDArray[np.uint8]]) -> Image.Image:
+    """Send every grey level of every band through the band's table of 256 entries."""
+    pixels = np.asarray(image).reshape(image.height, image.width, len(tables))
+    mapped = np.empty_like(pixels)
+    for band, table in enumerate(tables):
+        mapped[:, :, band] = table.take(pixels[:, :, band])
+    return to_pil(mapped)
+
+
+def _stretched(low: int, high: int) -> NDArray[np.uint8]:
+    """The table that stretches the levels ``low..high`` to 0..255."""
+    levels = np.arange(256)
+    if high > low:
+        scale = 255.0 / (high - low)
+        levels = np.clip(levels * scale - low * scale, 0, 255)
+    return levels.astype(np.uint8)
+
+
+def _equalized(counts: NDArray[np.int_]) -> NDArray[np.uint8]:
+    """The table that makes the cumulative histogram of the 256 levels as straight as it can be."""
+    below = np.cumsum(counts) - counts
+    step = int(below[counts.nonzero()[0][-1]]) // 255
+    # One level only, or too few pixels: nothing can be made straight.
+    levels = np.arange(256) if step == 0 else np.minimum((step // 2 + below) // step, 255)
+    return levels.astype(np.uint8)
+
+
+_FUNCTIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = MappingProxyType(
+    {
+        "shearX": _shear_x,
+        "shearY": _shear_y,
+        "translateX": _translate_x,
+        "translateY": _translate_y,
+        "rotate": _rotate,
+        "color": _color,
+        "posterize": _posterize,
+        "solarize": _solarize,
+        "contrast": _contrast,
+        "sharpness": _sharpness,
+        "brightness": _brightness,
+        "autocontrast": _autocontrast,
+        "equalize": _equalize,
+    }
+)

@@ -1,0 +1,216 @@
+"""A site's own description of its data, and the data as training needs it.
+
+Jobs name a data set and never a path; what the name means is written in the site's ``grandrounds.json``:
+
+    {"datasets": {"skin": {"manifest": "skin.csv", "root": "/data/skin", "max_unreadable": 0.01}}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.cache import OriginalShape, Quarantined, open_cache
+from grandrounds.data.manifest import read_manifest
+from grandrounds.errors import ConfigurationError
+
+CONFIG_NAME = "grandrounds.json"
+SITE_PLACEHOLDER = "{site}"
+UNKNOWN_LABEL = -1
+
+Part = Literal["labelled", "unlabelled", "train", "val", "test"]
+
+
+@dataclass(frozen=True)
+class DatasetLocation:
+    """Where a data set is at this site.
+
+    Attributes:
+        manifest: the CSV file that lists its images.
+        root: folder, zip, npz or idx file with the images.
+        max_unreadable: largest fraction of images that may be unreadable.
+    """
+
+    manifest: Path
+    root: Path
+    max_unreadable: float = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class SiteData:
+    """The images of one data set at one site and what is known of each; all fields but the last three have N entries.
+
+    Attributes:
+        images: ``(N, H, W, C)`` uint8.
+        labels: int64, index into ``classes``; -1 where nobody knows the label.
+        labelled: bool, whether training may use the label.
+        split: ``train``, ``val`` or ``test``.
+        names: the images' names.
+        groups: the patient, else the lesion, else the image itself.
+        classes: the job's vocabulary, in the order of the model's outputs.
+        quarantined: row, name and reason of the images that cannot be read; their rows are zero.
+        shapes: height, width, channels and number of the images before resizing; empty when unknown.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    labelled: NDArray[np.bool_]
+    split: NDArray[np.str_]
+    names: tuple[str, ...]
+    groups: tuple[str, ...]
+    classes: tuple[str, ...]
+    quarantined: tuple[Quarantined, ...] = ()
+    shapes: tuple[OriginalShape, ...] = ()
+
+    def rows(self, part: Part) -> NDArray[np.int64]:
+        """Rows of one part of the data, ascending, without quarantined images.
+
+        ``train`` is every training image; ``labelled`` those of them whose label may be used, ``unlabelled`` the others
+        (their labels may be known, for diagnostics). ``val`` and ``test`` are the images with a known label, because
+        nothing can be evaluated without.
+
+        Raises:
+            ValueError: if ``part`` is another word.
+        """
+        known = self.labels != UNKNOWN_LABEL
+        train = self.split == "train"
+        if part not in get_args(Part):
+            raise ValueError(f"part must be one of {', '.join(get_args(Part))}, got {part!r}")
+        chosen = {
+            "train": train,
+            "labelled": train & self.labelled & known,
+            "unlabelled": train & ~(self.labelled & known),
+        }.get(part, (self.split == part) & known)
+        chosen[[row for row, _, _ in self.quarantined]] = False
+        return np.flatnonzero(chosen).astype(np.int64)
+
+    def class_counts(self, part: Part) -> NDArray[np.int64]:
+        """Number of images of each class in one part, shape ``(classes,)``; unknown labels are not counted."""
+        labels = self.labels[self.rows(part)]
+        return np.bincount(labels[labels >= 0], minlength=len(self.classes)).astype(np.int64)
+
+
+def read_site_config(path: Path) -> dict[str, DatasetLocation]:
+    """Read the data sets of a site.
+
+    Relative paths are relative to the folder of ``path``. A path with ``{site}`` in it is not looked for, because it
+    is complete only for a certain site.
+
+    Raises:
+        ConfigurationError: if the file is missing or no JSON, a key is unknown or missing, a value has the wrong type,
+            or a manifest or root does not exist; file and field are named.
+    """
+    locations = _read_locations(path)
+    for name, location in locations.items():
+        if SITE_PLACEHOLDER not in f"{location.manifest}{location.root}":
+            _require_files(location, name, path)
+    return locations
+
+
+def locate_dataset(site: str, dataset: str, folders: Sequence[Path]) -> DatasetLocation:
+    """Find what a data set's name means at a site.
+
+    In each folder, ``<folder>/<site>/grandrounds.json`` is looked at before ``<folder>/grandrounds.json``; the first
+    that defines the data set decides. In its paths, ``{site}`` stands for the site's name.
+
+    Raises:
+        ConfigurationError: if no place defines it (the places and the data sets defined there are listed), or the
+            definition is wrong.
+    """
+    looked: list[str] = []
+    for path in (place for folder in folders for place in (folder / site / CONFIG_NAME, folder / CONFIG_NAME)):
+        if not path.is_file():
+            looked.append(f"{path} (not there)")
+            continue
+        locations = _read_locations(path)
+        if dataset in locations:
+            location = _for_site(locations[dataset], site)
+            _require_files(location, dataset, path)
+            return location
+        looked.append(f"{path} (defines {', '.join(sorted(locations)) or 'none'})")
+    places = "; ".join(looked) or "no folder was given"
+    raise ConfigurationError(f"{site}: data set {dataset!r} is not defined; looked at: {places}")
+
+
+def load_site_data(
+    location: DatasetLocation, classes: Sequence[str], image_size: int, channels: int, cache_dir: Path
+) -> SiteData:
+    """Read a manifest with the job's vocabulary and open the decoded images.
+
+    Args:
+        location: where the data set is.
+        classes: the vocabulary, in the order of the model's outputs.
+        image_size: height and width after resizing, in pixels.
+        channels: 1 or 3.
+        cache_dir: folder for decoded images.
+
+    Raises:
+        DataError: if the manifest or too many of the images are not as they must be.
+    """
+    records = read_manifest(location.manifest, classes).records
+    names = tuple(record.image for record in records)
+    cache = open_cache(names, location.root, image_size, channels, cache_dir, location.max_unreadable)
+    index = {name: number for number, name in enumerate(classes)}
+    return SiteData(
+        images=cache.images,
+        labels=np.array([index.get(record.label, UNKNOWN_LABEL) for record in records], np.int64),
+        labelled=np.array([record.labelled for record in records], np.bool_),
+        split=np.array([record.split for record in records], np.str_),
+        names=names,
+        groups=tuple(record.group for record in records),
+        classes=tuple(classes),
+        quarantined=cache.quarantined,
+        shapes=cache.shapes,
+    )
+
+
+def _read_locations(path: Path) -> dict[str, DatasetLocation]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
+    _require_keys(content, {"datasets"}, {"datasets"}, f"{path}")
+    datasets = content["datasets"]
+    if not isinstance(datasets, dict):
+        raise ConfigurationError(f"{path}: datasets must be an object of data sets by name, got {datasets!r}")
+    return {name: _location(entry, f"{path}: datasets.{name}", path.parent) for name, entry in datasets.items()}
+
+
+def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
+    _require_keys(entry, {"manifest", "root"}, {"manifest", "root", "max_unreadable"}, where)
+    for field in ("manifest", "root"):
+        if not isinstance(entry[field], str) or not entry[field]:
+            raise ConfigurationError(f"{where}.{field} must be a path, got {entry[field]!r}")
+    limit = entry.get("max_unreadable", DatasetLocation.max_unreadable)
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
+        raise ConfigurationError(f"{where}.max_unreadable must be a number between 0 and 1, got {limit!r}")
+    return DatasetLocation(folder / entry["manifest"], folder / entry["root"], float(limit))
+
+
+def _require_keys(content: Any, required: set[str], allowed: set[str], where: str) -> None:
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"{where} must be an object with {', '.join(sorted(required))}, got {content!r}")
+    for key in sorted(required - content.keys()):
+        raise ConfigurationError(f"{where}: {key!r} is missing")
+    for key in sorted(content.keys() - allowed):
+        raise ConfigurationError(f"{where}: unknown key {key!r}; expected {', '.join(sorted(allowed))}")
+
+
+def _for_site(location: DatasetLocation, site: str) -> DatasetLocation:
+    manifest, root = (Path(str(path).replace(SITE_PLACEHOLDER, site)) for path in (location.manifest, location.root))
+    return DatasetLocation(manifest, root, location.max_unreadable)
+
+
+def _require_files(location: DatasetLocation, name: str, path: Path) -> None:
+    if not location.manifest.is_file():
+        raise ConfigurationError(f"{path}: datasets.{name}.manifest: there is no file {location.manifest}")
+    if not location.root.exists():
+        raise ConfigurationError(f"{path}: datasets.{name}.root: there is no file or folder {location.root}")

@@ -1,0 +1,166 @@
+"""Dividing images at random while the images of a patient or lesion stay together.
+
+Images of one lesion in both training and test sets make a model look better than it is, so nothing here divides a group
+(see ``whole_groups``). Counts are met as closely as whole groups allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from grandrounds.checks import require_fraction
+from grandrounds.data.grouping import whole_groups
+from grandrounds.data.manifest import Record
+from grandrounds.data.placement import place_groups
+from grandrounds.errors import DataError
+
+
+def shares_to_counts(shares: Sequence[float], total: int, least: int = 0) -> list[int]:
+    """Divide ``total`` things in proportion to shares, by largest remainders.
+
+    Args:
+        shares: not negative, at least one positive; they need not sum to one.
+        total: how many there are.
+        least: what every positive share gets in any case.
+
+    Returns:
+        Counts that sum to ``total``.
+
+    Raises:
+        ValueError: if a share is negative, none is positive, or ``total`` is too small for ``least``.
+
+    Example:
+        >>> shares_to_counts([2259, 3363, 3954, 439], 10, least=1)
+        [2, 3, 4, 1]
+    """
+    if min(shares, default=0) < 0 or sum(shares) <= 0:
+        raise ValueError(f"shares must not be negative and one must be positive, got {list(shares)}")
+    floors = [least if share > 0 else 0 for share in shares]
+    if sum(floors) > total:
+        raise ValueError(f"{total} cannot give {least} to each of {sum(share > 0 for share in shares)}")
+    quotas = [share / sum(shares) * total for share in shares]
+    counts = [max(math.floor(quota), floor) for quota, floor in zip(quotas, floors, strict=True)]
+    positive = [index for index, share in enumerate(shares) if share > 0]
+    while sum(counts) < total:
+        counts[max(positive, key=lambda index: quotas[index] - counts[index])] += 1
+    while sum(counts) > total:
+        above = [index for index in positive if counts[index] > floors[index]]
+        counts[max(above, key=lambda index: counts[index] - quotas[index])] -= 1
+    return counts
+
+
+def divide_groups(
+    records: Sequence[Record], fractions: Mapping[str, float], generator: np.random.Generator
+) -> dict[str, tuple[Record, ...]]:
+    """Divide records at random into parts whose image counts are as close to the fractions as whole groups allow.
+
+    Args:
+        records: the records; they keep their order within each part.
+        fractions: share of the images for each part, summing to one.
+        generator: where the randomness comes from.
+
+    Raises:
+        ValueError: if a fraction is outside [0, 1] or they do not sum to one.
+
+    Example:
+        >>> three = [Record("a", patient="p"), Record("b", patient="p"), Record("c")]
+        >>> parts = divide_groups(three, {"left": 2 / 3, "right": 1 / 3}, np.random.default_rng(0))
+        >>> [record.image for record in parts["left"]], [record.image for record in parts["right"]]
+        (['a', 'b'], ['c'])
+    """
+    for name, fraction in fractions.items():
+        require_fraction(fraction, f"the fraction of {name}")
+    if not math.isclose(sum(fractions.values()), 1.0, abs_tol=1e-6):
+        raise ValueError(f"fractions must sum to 1, got {sum(fractions.values()):.6g}")
+    counts = shares_to_counts(list(fractions.values()), len(records))
+    return divide_into_counts(records, dict(zip(fractions, counts, strict=True)), generator)
+
+
+def divide_into_counts(
+    records: Sequence[Record], counts: Mapping[str, int], generator: np.random.Generator
+) -> dict[str, tuple[Record, ...]]:
+    """Divide records at random into parts of about the wanted numbers of images, groups whole.
+
+    A part of which at least one image is wanted gets at least one group as long as there are groups; where there are
+    fewer groups than such parts, the larger parts come first. Records beyond the sum of the counts are left out.
+
+    Raises:
+        ValueError: if a count is negative or more images are wanted than there are.
+    """
+    spare = len(records) - sum(counts.values())
+    if spare < 0 or min(counts.values(), default=0) < 0:
+        raise ValueError(f"cannot divide {len(records)} records into {dict(counts)}")
+    groups = whole_groups(records)
+    shuffled = [groups[index] for index in generator.permutation(len(groups))]
+    # Large groups first: the small ones that follow even out what the large ones overshot.
+    shuffled.sort(key=len, reverse=True)
+    sizes = np.array([len(group) for group in shuffled], dtype=np.int64)
+    names = [*counts, None]  # None: left out
+    places = place_groups(sizes, np.array([*counts.values(), spare], dtype=np.int64), generator)
+    members: dict[str | None, list[int]] = {name: [] for name in names}
+    for group, place in zip(shuffled, places, strict=True):
+        members[names[place]].extend(group)
+    return {name: tuple(records[index] for index in sorted(members[name])) for name in counts}
+
+
+def assign_splits(
+    records: Sequence[Record],
+    generator: np.random.Generator,
+    *,
+    site: str,
+    validation: float = 0.125,
+    test: float = 0.375,
+    labelled: float = 0.25,
+) -> tuple[Record, ...]:
+    """Give every record of one site its split, and choose the training records whose label may be used.
+
+    The defaults are FedPerl's (Bdair et al., MICCAI 2021): half of a client's images for training, of which a quarter
+    is labelled. Groups are kept whole, also between the labelled and the unlabelled pool. Groups without any label
+    join the unlabelled pool first; the shares hold for the others.
+
+    Args:
+        records: what the site has.
+        generator: where the randomness comes from.
+        site: the site's name, for the message.
+        validation: share of the images for validation.
+        test: share of the images for testing; the rest is for training.
+        labelled: share of the training images that keep their label in training; the others get ``labelled=False``.
+
+    Returns:
+        The records in their order, with ``split`` and ``labelled`` set.
+
+    Raises:
+        DataError: if the site has fewer groups than there are parts with a positive share.
+        ValueError: if a share is outside [0, 1] or nothing remains for training.
+    """
+    training = 1.0 - require_fraction(validation, "validation") - require_fraction(test, "test")
+    if training <= 0:
+        raise ValueError(f"validation and test must leave something for training, got {validation} + {test}")
+    shares = {
+        "labelled": training * require_fraction(labelled, "labelled"),
+        "unlabelled": training * (1.0 - labelled),
+        "val": validation,
+        "test": test,
+    }
+    known = [members for members in whole_groups(records) if any(records[index].label for index in members)]
+    pool = [records[index] for index in sorted(index for members in known for index in members)]
+    needed = [name for name, share in shares.items() if share > 0]
+    if len(known) < len(needed):
+        raise DataError(
+            f"{site} has {len(known)} groups (patients, lesions or single images) with a label, needs at least one for "
+            f"each of {', '.join(needed)}; give it more images or set the share of a part to 0"
+        )
+    counts = shares_to_counts(list(shares.values()), len(pool), least=1)
+    parts = divide_into_counts(pool, dict(zip(shares, counts, strict=True)), generator)
+    part_of = {record: part for part, members in parts.items() for record in members}
+    return tuple(_with_part(record, part_of.get(record, "unlabelled")) for record in records)
+
+
+def _with_part(record: Record, part: str) -> Record:
+    if part in ("val", "test"):
+        return replace(record, split=part, labelled=True)
+    return replace(record, split="train", labelled=part == "labelled")

@@ -1,0 +1,104 @@
+"""Streaming mean of updates that does not depend on who answered first.
+
+Floating-point sums depend on their order. Here the order is fixed before the round: each update is added when all sites
+before it in the canonical order have been added or are known to be missing, and held until then. Memory is the sum, and
+whatever arrived too early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from grandrounds.federation.messages import State
+from grandrounds.ordering import natural_sorted
+
+
+class OrderedMean:
+    r"""Weighted mean of the updates of several sites.
+
+    .. math:: \bar\Delta = \sum_k w_k \Delta_k / \sum_k w_k
+
+    Floating entries are summed in at least single precision and keep their dtype; integer entries (counters of batch norm)
+    take the maximum. Inputs are never changed.
+
+    Args:
+        sites: the sites that are asked this round.
+
+    Example:
+        >>> mean = OrderedMean(["site-1", "site-2"])
+        >>> mean.add("site-2", {"w": torch.tensor([4.0])}, weight=3.0)
+        >>> mean.add("site-1", {"w": torch.tensor([0.0])}, weight=1.0)
+        >>> mean.close()
+        {'w': tensor([3.])}
+    """
+
+    def __init__(self, sites: Iterable[str]) -> None:
+        self._waiting = natural_sorted(sites)
+        self._held: dict[str, tuple[State, float]] = {}
+        self._sum: dict[str, Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._weight = 0.0
+
+    def add(self, site: str, update: State, weight: float = 1.0) -> None:
+        """Take one site's update.
+
+        Raises:
+            ValueError: if the site was not asked or has answered already, or the weight is not positive.
+        """
+        if site not in self._waiting or site in self._held:
+            raise ValueError(f"{site} was not asked for an update, or has given one already")
+        if not weight > 0:
+            raise ValueError(f"the weight of {site} must be positive, got {weight}")
+        self._held[site] = (update, weight)
+        self._advance()
+
+    def skip(self, site: str) -> None:
+        """Note that a site will not give an update this round."""
+        if site in self._waiting and site not in self._held:
+            self._waiting.remove(site)
+            self._advance()
+
+    def close(self) -> dict[str, Tensor] | None:
+        """Return the mean of what came, or None when nothing did. Sites that are still awaited count as missing."""
+        for site in list(self._waiting):
+            self.skip(site)
+        if not self._weight:
+            return None
+        return {
+            name: (total / self._weight).to(self._dtypes[name]) if total.is_floating_point() else total
+            for name, total in self._sum.items()
+        }
+
+    def _advance(self) -> None:
+        while self._waiting and self._waiting[0] in self._held:
+            update, weight = self._held.pop(self._waiting.pop(0))
+            self._fold(update, weight)
+
+    def _fold(self, update: State, weight: float) -> None:
+        self._weight += weight
+        if not self._sum:
+            self._dtypes = {name: value.dtype for name, value in update.items()}
+            for name, value in update.items():
+                wide = torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else value.dtype
+                self._sum[name] = value.to(wide, copy=True)
+                if value.is_floating_point():
+                    self._sum[name].mul_(weight)
+            return
+        for name, value in update.items():
+            if value.is_floating_point():
+                self._sum[name].add_(value.to(self._sum[name].dtype), alpha=weight)
+            else:
+                torch.maximum(self._sum[name], value, out=self._sum[name])
+
+
+def apply_update(state: State, update: State) -> dict[str, Tensor]:
+    """Return ``state + update`` in fresh tensors, entry by entry; entries without an update are shared unchanged."""
+    return {name: value + update[name] if name in update else value for name, value in state.items()}
+
+
+def difference(after: State, before: State) -> dict[str, Tensor]:
+    """Return ``after - before`` in fresh tensors: the update that a site sends."""
+    return {name: after[name] - before[name] for name in before}

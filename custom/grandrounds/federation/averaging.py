@@ -1,0 +1,92 @@
+"""Rounds in which a global model goes out and the mean of the sites' updates comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from torch import Tensor
+
+from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.aggregation import OrderedMean, apply_update
+from grandrounds.federation.controller import RoundController
+from grandrounds.federation.messages import GLOBAL, Payload, Result, State, require_like
+from grandrounds.models.registry import architecture_fingerprint, build_model
+
+SELECTED = "selected"
+
+
+class AveragingController(RoundController):
+    """Federated averaging of one model, and the base of methods that exchange more beside it.
+
+    Args:
+        weighting: ``uniform`` is the plain mean over the participants (FedPerl, Algorithm 1, line 19); ``samples`` weights
+            by the number of training samples (FedAvg).
+        options: those of :class:`~grandrounds.federation.controller.RoundController`.
+    """
+
+    def __init__(self, *, weighting: Literal["uniform", "samples"] = "uniform", **options: Any) -> None:
+        super().__init__(**options)
+        if weighting not in ("uniform", "samples"):
+            raise ConfigurationError(f"weighting must be uniform or samples, got {weighting!r}")
+        self.weighting = weighting
+        self.model: dict[str, Tensor] = {}
+        self.selected_model: dict[str, Tensor] = {}
+
+    def start(self) -> None:
+        """Build the initial model, the same for all methods with one seed."""
+        self.model = dict(build_model(self.problem.model_spec(pretrained=True), self.seed).state_dict())
+        self.selected_model = self.model
+
+    def open_round(self, sites: list[str]) -> None:
+        """Expect an update from each of these sites."""
+        self._mean = OrderedMean(sites)
+
+    def payload_for(self, site: str) -> Payload:
+        """The global model."""
+        return self.payload({GLOBAL: self.model})
+
+    def absorb(self, site: str, result: Result) -> None:
+        """Add the site's update to the mean.
+
+        Raises:
+            MessageError: if there is no update, or it does not fit the model.
+        """
+        if result.update is None:
+            raise MessageError("the result has no update")
+        require_like(result.update, self.model, "update")
+        self._mean.add(site, result.update, float(result.samples) if self.weighting == "samples" else 1.0)
+
+    def missed(self, site: str) -> None:
+        """Let the mean go on without the site."""
+        self._mean.skip(site)
+
+    def close_round(self) -> None:
+        """Move the global model by the mean update."""
+        update = self._mean.close()
+        if update is not None:
+            self.model = apply_update(self.model, update)
+
+    def evaluation_payload(self, selected: bool) -> Payload:
+        """The current or the selected model."""
+        return self.payload({GLOBAL: self.selected_model if selected else self.model})
+
+    def select(self) -> None:
+        """Keep the current model as the result; its tensors are never changed in place."""
+        self.selected_model = self.model
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The architecture and the weighting."""
+        return {"architecture": architecture_fingerprint(self.model), "weighting": self.weighting}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The global and the selected model."""
+        return {GLOBAL: self.model, SELECTED: self.selected_model}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over both models."""
+        self.model, self.selected_model = state[GLOBAL], state[SELECTED]
+
+    def models_to_save(self) -> Mapping[str, State]:
+        """``selected.pt`` is the result; ``last.pt`` the model after the last round."""
+        return {SELECTED: self.selected_model, "last": self.model}

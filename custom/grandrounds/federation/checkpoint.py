@@ -1,0 +1,139 @@
+"""Numbered checkpoints that survive a crash at any moment and refuse to be loaded into something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grandrounds.errors import CheckpointError
+from grandrounds.federation.messages import State
+from grandrounds.files import replacing
+
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved after a round."""
+
+    round_number: int
+    content: dict[str, Any]
+    parts: dict[str, tuple[int, dict[str, Tensor]]]
+
+
+class CheckpointFolder:
+    """The last checkpoints of one party (the server or a site) of one run.
+
+    Each file holds the round, the configuration it belongs to and the content (nested dictionaries and lists of tensors
+    and plain values). It is written under a temporary name, flushed to disk and renamed; the last ``KEPT`` are kept.
+
+    Args:
+        folder: where the files are; made when first needed.
+        configuration: plain JSON values that must be equal when a checkpoint is loaded again. The architecture fingerprint
+            belongs here too.
+    """
+
+    def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self._configuration = dict(configuration)
+
+    def save(
+        self, round_number: int, content: Mapping[str, Any], parts: Mapping[str, tuple[int, State]] | None = None
+    ) -> None:
+        """Save the state after a round and drop the oldest files.
+
+        Args:
+            round_number: the round that is complete.
+            content: nested dictionaries and lists of tensors and plain values.
+            parts: large states that change rarely, by name, each with the round it is from; one that is on disk already
+                is not written again.
+        """
+        versions = {name: version for name, (version, _) in (parts or {}).items()}
+        for name, (version, state) in (parts or {}).items():
+            if not self._part(name, version).exists():
+                with replacing(self._part(name, version)) as stream:
+                    torch.save(dict(state), stream)
+        saved = {"round": round_number, "configuration": self._configuration, "content": dict(content)}
+        with replacing(self._path(round_number)) as stream:
+            torch.save({**saved, "parts": versions}, stream)
+        self._prune(versions)
+
+    def rounds(self) -> list[int]:
+        """The rounds of which a checkpoint exists, ascending."""
+        found = (re.fullmatch(r"round_(\d+)\.pt", path.name) for path in self.folder.glob("round_*.pt"))
+        return sorted(int(match.group(1)) for match in found if match)
+
+    def load(self, before: int | None = None) -> Checkpoint | None:
+        """Load the newest checkpoint, or the newest of a round before ``before``; None when there is none.
+
+        Raises:
+            CheckpointError: if the file is damaged or belongs to another configuration (the first difference is named).
+        """
+        rounds = [number for number in self.rounds() if before is None or number < before]
+        if not rounds:
+            return None
+        path = self._path(rounds[-1])
+        saved = self._read(path)
+        self._require_same(saved["configuration"], path)
+        parts = {name: (version, self._read(self._part(name, version))) for name, version in saved["parts"].items()}
+        return Checkpoint(round_number=saved["round"], content=saved["content"], parts=parts)
+
+    def discard_from(self, round_number: int) -> None:
+        """Delete checkpoints of this round and later: the server has gone back to before them."""
+        for number in self.rounds():
+            if number >= round_number:
+                self._path(number).unlink(missing_ok=True)
+
+    def _path(self, round_number: int) -> Path:
+        return self.folder / f"round_{round_number:05d}.pt"
+
+    def _part(self, name: str, version: int) -> Path:
+        return self.folder / "parts" / f"{name}@{version:05d}.pt"
+
+    def _prune(self, newest: Mapping[str, int]) -> None:
+        rounds = self.rounds()
+        for old in rounds[:-KEPT]:
+            self._path(old).unlink(missing_ok=True)
+        # The checkpoint before the newest may refer to older parts; anything older than both is needed by none.
+        for name in newest:
+            for path in sorted(self.folder.glob(f"parts/{name}@*.pt"))[:-KEPT]:
+                path.unlink()
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, Any]:
+        try:
+            return dict(torch.load(path, map_location="cpu", weights_only=True))
+        except Exception as error:
+            raise CheckpointError(f"{path}: the checkpoint is damaged ({type(error).__name__}); delete it") from error
+
+    def _require_same(self, saved: Mapping[str, Any], path: Path) -> None:
+        mine, theirs = _flat(self._configuration), _flat(saved)
+        for key in sorted(mine.keys() | theirs.keys()):
+            if mine.get(key) != theirs.get(key):
+                raise CheckpointError(
+                    f"{path}: the checkpoint is of another configuration: {key} was {theirs.get(key)!r}, is "
+                    f"{mine.get(key)!r}; use another run_name, or resume=never to start again"
+                )
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def save_models(folder: Path, models: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write each model's state dictionary as ``<folder>/<name>.pt``, atomically, loadable with ``weights_only``."""
+    for name, state in models.items():
+        with replacing(folder / f"{name}.pt") as stream:
+            torch.save(dict(state), stream)

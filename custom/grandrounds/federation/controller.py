@@ -1,0 +1,326 @@
+"""Rounds on the server: who is asked, what is sent, how long it is waited, what is kept, what is told."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.utils import fobs
+
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.checkpoint import CheckpointFolder, save_models
+from grandrounds.federation.exchange import Assignment, Exchange, Outcome, RunAborted
+from grandrounds.federation.health import SiteHealth, sample_sites
+from grandrounds.federation.hooks import RoundHooks
+from grandrounds.federation.messages import (
+    TEST,
+    TRAIN,
+    UPDATE,
+    VALIDATE,
+    VALIDATION_PREFIX,
+    Payload,
+    Result,
+    State,
+    tensor_bytes,
+)
+from grandrounds.federation.places import result_folder, state_folder
+from grandrounds.federation.problem import Problem
+from grandrounds.federation.record import RunRecord
+from grandrounds.files import exclusive
+from grandrounds.ordering import natural_sorted
+
+
+class RoundController(RoundHooks, Controller):
+    """A federation that works in rounds; a method says what travels and what is made of it.
+
+    In each round a seeded sample of the sites that are well trains; every site (or, as configured, none) scores the model
+    that the round starts from on its own validation images, in the same exchange, so that scoring costs no extra trip. The
+    model with the best mean score over sites is the run's result, and every site tests it at the end on its test images.
+
+    A method implements :meth:`payload_for`, :meth:`absorb` and :meth:`close_round`, and overrides the other hooks where it
+    has something to say.
+
+    Args:
+        problem: what is learnt, see :class:`~grandrounds.federation.problem.Problem`.
+        rounds: number of rounds in all; a resumed run does the missing ones.
+        run_name: names the run's state on all parties. A job submitted again under the same name resumes it.
+        sites_per_round: how many sites train in a round; None for all.
+        min_sites: fewest sites that must be there at the start and give an update in every round.
+        seed: of the whole run, sites included.
+        round_timeout: seconds that a round may take, the waiting for a free machine included.
+        grace: seconds that stragglers get once ``min_sites`` have answered; None waits for all until the timeout.
+        start_timeout: seconds to wait for ``min_sites`` sites at the start.
+        validate_every: rounds between scores on validation images; 0 never scores and keeps the last model.
+        selection_metric: the validation metric whose mean over sites selects the model; higher is better.
+        resume: ``auto`` goes on where a checkpoint ends, ``never`` starts again, ``require`` fails without a checkpoint.
+    """
+
+    def __init__(
+        self,
+        *,
+        problem: dict[str, Any],
+        rounds: int,
+        run_name: str = "run",
+        sites_per_round: int | None = None,
+        min_sites: int = 1,
+        seed: int = 0,
+        round_timeout: float = 3600.0,
+        grace: float | None = None,
+        start_timeout: float = 300.0,
+        validate_every: int = 1,
+        selection_metric: str = "balanced_accuracy",
+        resume: Literal["auto", "never", "require"] = "auto",
+    ) -> None:
+        super().__init__()
+        limits = (("rounds", rounds, 1), ("min_sites", min_sites, 1), ("validate_every", validate_every, 0))
+        for name, value, least in limits:
+            if not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
+        if sites_per_round is not None and sites_per_round < min_sites:
+            raise ConfigurationError(f"sites_per_round is {sites_per_round}, below min_sites = {min_sites}")
+        if resume not in ("auto", "never", "require"):
+            raise ConfigurationError(f"resume must be auto, never or require, got {resume!r}")
+        self.problem = Problem.from_dict(problem)
+        self.rounds = rounds
+        self.run_name = run_name
+        self.sites_per_round = sites_per_round
+        self.min_sites = min_sites
+        self.seed = seed
+        self.round_timeout = round_timeout
+        self.grace = grace
+        self.start_timeout = start_timeout
+        self.validate_every = validate_every
+        self.selection_metric = selection_metric
+        self.resume = resume
+        self.round_number = 0
+        self.run_id = uuid.uuid4().hex
+        self.health = SiteHealth()
+        self._metrics: dict[str, dict[str, float]] = {}
+        self._scores: dict[str, dict[str, float]] = {}
+
+    def payload(self, models: Mapping[str, State] | None = None, **values: Any) -> Payload:
+        """A payload with the problem, the seed and the run's name."""
+        shared = {
+            "problem": self.problem.to_dict(),
+            "seed": self.seed,
+            "run_name": self.run_name,
+            "run_id": self.run_id,
+            "selection_metric": self.selection_metric,
+        }
+        return Payload(self.round_number, {**shared, **values}, models or {})
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """FLARE's hook: prepare what the serialiser needs."""
+        fobs.register(TensorDecomposer)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """FLARE's hook: nothing is left to do."""
+
+    def process_result_of_unknown_task(
+        self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """FLARE's hook: an answer that came after its round was closed is not used."""
+        self.log_warning(fl_ctx, f"{client.name}: an answer to {task_name} came too late and is not used")
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""
+        self.folder = state_folder(fl_ctx, self.run_name)
+        self.record = RunRecord(self.folder, self._configuration())
+        try:
+            with exclusive(self.folder):
+                self._run(abort_signal, fl_ctx)
+        except RunAborted:
+            self.record.write("aborted", "FLARE's abort signal was triggered")
+        except GrandRoundsError as error:
+            self.record.write("failed", str(error))
+            self.record.event("failed", reason=str(error))
+            self.system_panic(str(error), fl_ctx)
+        except Exception as error:
+            self.record.write("failed", f"{type(error).__name__}: {error}")
+            raise
+
+    def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        self._await_sites(abort_signal, fl_ctx)
+        self.start()
+        self._checkpoints = CheckpointFolder(self.folder, {**self._identity(), **self.fingerprint()})
+        self._resume()
+        self.record.event("start", rounds=self.rounds, sites=self._sites(fl_ctx))
+        while self.round_number < self.rounds:
+            self.round_number += 1
+            self._run_round(abort_signal, fl_ctx)
+            self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
+            self.record.write("running")
+        self._finish(abort_signal, fl_ctx)
+
+    def _run_round(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        started = time.monotonic()
+        fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
+        self.fire_event(AppEventType.ROUND_STARTED, fl_ctx)
+        well = [site for site in self._sites(fl_ctx) if not self.health.paused(site, self.round_number)]
+        chosen = sample_sites(well, self.sites_per_round, self.seed, self.round_number)
+        validate = self.round_number > 1 and self.validate_every and (self.round_number - 1) % self.validate_every == 0
+        self.record.event("round_start", round=self.round_number, sites=chosen)
+        self.open_round(chosen)
+        assignments = {}
+        for site in chosen:
+            payload = self.payload_for(site)
+            values = {**payload.values, "validate": bool(validate)}
+            assignments[site] = Assignment(TRAIN, Payload(payload.round_number, values, payload.models))
+        if validate:
+            for site in well:
+                assignments.setdefault(site, Assignment(VALIDATE, self.evaluation_payload(selected=False)))
+        outcome = self._exchange(assignments, abort_signal, fl_ctx)
+        trained = [site for site in chosen if site in outcome.answered]
+        self._require_enough(trained, chosen, outcome)
+        if validate:
+            self._score(self.round_number - 1)
+        for site in chosen:
+            if site not in trained:
+                self.missed(site)
+        self.close_round()
+        self.record.close_round(
+            {
+                "round": self.round_number,
+                "asked": chosen,
+                "answered": trained,
+                "dropped": outcome.dropped,
+                "round_seconds": round(time.monotonic() - started, 4),
+                **self.round_notes(),
+            }
+        )
+        self.fire_event(AppEventType.ROUND_DONE, fl_ctx)
+
+    def _exchange(self, assignments: dict[str, Assignment], abort_signal: Signal, fl_ctx: FLContext) -> Outcome:
+        self._metrics, self._scores = {}, {}
+        for site, (_, payload) in assignments.items():
+            self.record.count_bytes(site, "down", tensor_bytes(payload.models))
+        exchange = Exchange(self, fl_ctx, self.round_timeout, self.grace, self._received)
+        outcome = exchange.run(assignments, self.min_sites, abort_signal)
+        for site in assignments:
+            if site in outcome.answered:
+                self.health.answered(site)
+            else:
+                self.health.missed(site, self.round_number)
+                self.record.event("dropped", round=self.round_number, site=site, reason=outcome.dropped.get(site, ""))
+                self.log_warning(fl_ctx, f"round {self.round_number}: {site} is dropped: {outcome.dropped.get(site)}")
+        return outcome
+
+    def _received(self, site: str, task: str, result: Result) -> None:
+        if task == TRAIN:
+            self.absorb(site, result)
+        sent = {**({UPDATE: result.update} if result.update is not None else {}), **result.releases}
+        self.record.count_bytes(site, "up", tensor_bytes(sent))
+        scores = {name: value for name, value in result.metrics.items() if name.startswith(VALIDATION_PREFIX)}
+        if scores:
+            self._scores[site] = {name.removeprefix(VALIDATION_PREFIX): value for name, value in scores.items()}
+        self._metrics[site] = dict(result.metrics)
+        self.record.event("answer", round=self.round_number, site=site, task=task, metrics=result.metrics)
+
+    def _require_enough(self, trained: list[str], chosen: list[str], outcome: Outcome) -> None:
+        if len(trained) < self.min_sites:
+            reasons = "; ".join(f"{site}: {outcome.dropped.get(site)}" for site in chosen if site not in trained)
+            raise GrandRoundsError(
+                f"round {self.round_number}: {len(trained)} of {len(chosen)} sites gave a valid result, min_sites is "
+                f"{self.min_sites} ({reasons}); the last checkpoint stands, mend the sites and submit the job again"
+            )
+
+    def _score(self, model_round: int) -> None:
+        known = [scores for scores in self._scores.values() if scores.get("n", 0) > 0]
+        if not known:
+            return
+        if any(self.selection_metric not in scores for scores in known):
+            offered = ", ".join(sorted(known[0]))
+            raise ConfigurationError(f"selection_metric {self.selection_metric!r} is not among the metrics: {offered}")
+        score = sum(scores[self.selection_metric] for scores in known) / len(known)
+        self.record.event("score", round=model_round, metric=self.selection_metric, mean=score, sites=len(known))
+        # Ties go to the later model, as in FedPerl.
+        if score >= self.record.selected.get("score", float("-inf")):
+            self.record.selected = {"round": model_round, "metric": self.selection_metric, "score": score}
+            self.select()
+
+    def _finish(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        self.round_number += 1
+        sites = [site for site in self._sites(fl_ctx) if not self.health.paused(site, self.round_number)]
+        if self.validate_every:
+            payload = self.evaluation_payload(selected=False)
+            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, abort_signal, fl_ctx)
+            self._score(self.rounds)
+        else:
+            self.record.selected = {"round": self.rounds, "metric": None, "score": None}
+            self.select()
+        payload = self.evaluation_payload(selected=True)
+        self._exchange({site: Assignment(TEST, payload) for site in sites}, abort_signal, fl_ctx)
+        self.record.test = {site: self._metrics[site] for site in natural_sorted(self._metrics)}
+        self.round_number -= 1
+        save_models(self.folder, self.models_to_save())
+        self.record.write("finished")
+        self.record.event("finished", selected=self.record.selected)
+        self.record.publish(result_folder(fl_ctx), [f"{name}.pt" for name in self.models_to_save()])
+
+    def _await_sites(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        deadline = time.monotonic() + self.start_timeout
+        while len(found := self._sites(fl_ctx)) < self.min_sites:
+            if abort_signal.triggered:
+                raise RunAborted
+            if time.monotonic() >= deadline:
+                raise GrandRoundsError(
+                    f"{len(found)} sites are connected after {self.start_timeout:g} s, min_sites is {self.min_sites}: "
+                    f"start more sites or lower min_sites (connected: {', '.join(found) or 'none'})"
+                )
+            time.sleep(min(0.5, self.start_timeout))
+
+    def _sites(self, fl_ctx: FLContext) -> list[str]:
+        return natural_sorted(client.name for client in fl_ctx.get_engine().get_clients())
+
+    def _resume(self) -> None:
+        if self.resume == "never":
+            self._checkpoints.discard_from(0)
+        checkpoint = self._checkpoints.load(before=self.rounds + 1)
+        if checkpoint is None:
+            if self.resume == "require":
+                raise ConfigurationError(f"resume=require, but {self.folder} has no checkpoint of {self.run_name!r}")
+            self.record.restart()
+            return
+        self.round_number = checkpoint.round_number
+        self.run_id = checkpoint.content["run_id"]
+        self.health.load_state_dict(checkpoint.content["health"])
+        self.record.load_state_dict(checkpoint.content["record"])
+        self.load_state_dict(checkpoint.content["method"])
+        self.load_snapshots(checkpoint.parts)
+        self.record.event("resume", after_round=self.round_number)
+
+    def _saved(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "health": self.health.state_dict(),
+            "record": self.record.state_dict(),
+            "method": self.state_dict(),
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "method": type(self).__name__,
+            "problem": self.problem.to_dict(),
+            "seed": self.seed,
+            "sites_per_round": self.sites_per_round,
+            "validate_every": self.validate_every,
+            "selection_metric": self.selection_metric,
+        }
+
+    def _configuration(self) -> dict[str, Any]:
+        return {
+            **self._identity(),
+            "rounds": self.rounds,
+            "run_name": self.run_name,
+            "min_sites": self.min_sites,
+            **self.fingerprint(),
+        }

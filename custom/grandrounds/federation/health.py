@@ -1,0 +1,67 @@
+"""Which sites take part in a round: a seeded sample of those that are well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from grandrounds.ordering import natural_sorted
+from grandrounds.seeding import numpy_generator
+
+LONGEST_PAUSE = 8
+
+
+class SiteHealth:
+    """Counts the rounds in a row that a site has missed, and pauses it for 1, 2, 4, at most ``LONGEST_PAUSE`` rounds.
+
+    FLARE keeps listing a site that has gone away, so a sampler that trusts the list waits for it in every round.
+    """
+
+    def __init__(self) -> None:
+        self._missed: dict[str, int] = {}
+        self._back_at: dict[str, int] = {}
+
+    def answered(self, site: str) -> None:
+        """The site gave a valid answer: forget its misses."""
+        self._missed.pop(site, None)
+        self._back_at.pop(site, None)
+
+    def missed(self, site: str, round_number: int) -> None:
+        """The site gave none in this round."""
+        count = self._missed.get(site, 0) + 1
+        self._missed[site] = count
+        self._back_at[site] = round_number + 1 + min(2 ** (count - 1), LONGEST_PAUSE)
+
+    def paused(self, site: str, round_number: int) -> bool:
+        """Whether the site sits this round out."""
+        return round_number < self._back_at.get(site, 0)
+
+    def state_dict(self) -> dict[str, dict[str, int]]:
+        """Plain values for a checkpoint."""
+        return {"missed": dict(self._missed), "back_at": dict(self._back_at)}
+
+    def load_state_dict(self, state: dict[str, dict[str, int]]) -> None:
+        """Take over the values of a checkpoint."""
+        self._missed, self._back_at = dict(state["missed"]), dict(state["back_at"])
+
+
+def sample_sites(sites: Iterable[str], count: int | None, seed: int, round_number: int) -> list[str]:
+    """Draw the round's participants uniformly without replacement (FedPerl: 3 of 10).
+
+    Args:
+        sites: the candidates, in any order.
+        count: how many; None or more than there are means all.
+        seed: the run's seed.
+        round_number: counts from 1.
+
+    Returns:
+        The drawn sites in canonical order.
+
+    Example:
+        >>> sample_sites(["site-2", "site-1"], None, seed=1, round_number=1)
+        ['site-1', 'site-2']
+    """
+    ordered = natural_sorted(sites)
+    if count is None or count >= len(ordered):
+        return ordered
+    drawn = numpy_generator(seed, "sites", round_number).choice(len(ordered), size=count, replace=False)
+    return [ordered[index] for index in sorted(drawn)]

@@ -1,0 +1,69 @@
+"""What a method says on the server: the hooks of a round, in the order in which they are called."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from grandrounds.federation.messages import Payload, Result, State
+
+
+class RoundHooks(ABC):
+    """Implemented by a method's controller; see :class:`~grandrounds.federation.controller.RoundController`."""
+
+    def start(self) -> None:
+        """Prepare the state before the first round; a checkpoint may replace it."""
+
+    def open_round(self, sites: list[str]) -> None:
+        """A round begins in which these sites train."""
+
+    @abstractmethod
+    def payload_for(self, site: str) -> Payload:
+        """What a site gets for training. All payloads of a round are made before the first answer."""
+
+    @abstractmethod
+    def absorb(self, site: str, result: Result) -> None:
+        """Take in a training result: validate and accumulate only, FLARE's lock is held."""
+
+    def missed(self, site: str) -> None:
+        """A site that was asked to train gave no valid result."""
+
+    @abstractmethod
+    def close_round(self) -> None:
+        """All results are in: compute the next state, in fresh tensors."""
+
+    @abstractmethod
+    def evaluation_payload(self, selected: bool) -> Payload:
+        """What a site gets for scoring: the current model, or the selected one for the final test."""
+
+    def select(self) -> None:
+        """The state at the start of this round is the best so far: keep it."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be equal for a checkpoint to fit, beside the problem and the seed."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive the server's process."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what survived."""
+
+    def snapshots(self) -> dict[str, tuple[int, State]]:
+        """Large states that change rarely, by name, each with the round it is from; they are saved once."""
+        return {}
+
+    def load_snapshots(self, snapshots: dict[str, tuple[int, dict[str, Tensor]]]) -> None:
+        """Take over the large states."""
+
+    def models_to_save(self) -> Mapping[str, State]:
+        """Models that belong to the result, by file name without ending."""
+        return {}
+
+    def round_notes(self) -> dict[str, Any]:
+        """What the method adds to the round's entry in the record (plain JSON values)."""
+        return {}

@@ -1,0 +1,300 @@
+"""All parties of a job in one process: FLARE's components under another communicator.
+
+The job's own configuration is read by FLARE's own configurators, and the same controller, executors, filters and events run
+as under ``nvflare simulator``, without processes, sockets, polling or sleeping. Sites work one after the other, in the order
+in which they are asked. What needs FLARE's cells (auxiliary messages, streaming, heartbeats) is not here, and a site cannot
+be late: deadlines apply to real federations only.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, SendOrder, Task, TaskCompletionStatus
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.apis.utils.event import fire_event_to_components
+from nvflare.apis.utils.task_utils import apply_filters
+from nvflare.apis.wf_comm_spec import WFCommSpec
+from nvflare.apis.workspace import Workspace
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.utils import fobs
+from nvflare.private.fed.client.client_json_config import ClientJsonConfigurator
+from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
+from nvflare.private.fed.app.fl_conf import create_privacy_manager
+from nvflare.private.privacy_manager import Scope
+
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+
+JOB_ID = "simulate_job"  # the folder name that FLARE's simulator uses
+SERVER = "server"
+LOCAL, STARTUP = "local", "startup"
+
+
+class Party:
+    """One party of the job: the engine that its FLARE components see.
+
+    Args:
+        name: the site's name, or ``server``.
+        folder: its FLARE workspace.
+        config: the FLARE configurator that has read its part of the job.
+        clients: the sites, at the server.
+    """
+
+    def __init__(self, name: str, folder: Path, config: Any, clients: Sequence[Client] = ()) -> None:
+        self.name = name
+        self.workspace = Workspace(str(folder), name)
+        self.config = config
+        self.handlers: list[FLComponent] = [h for h in config.handlers if not isinstance(h, WFCommSpec)]
+        self.abort_signal = Signal()
+        self.panic: str | None = None
+        self._clients = list(clients)
+        self._contexts = FLContextManager(engine=self, identity_name=name, job_id=JOB_ID)
+        privacy = create_privacy_manager(self.workspace, names_only=False)
+        self.scope = privacy.get_scope(None) if privacy.is_policy_defined() else None
+        self.handlers.extend(privacy.components.values() if privacy.components else ())
+
+    def new_context(self) -> FLContext:
+        """FLARE's hook: a context of this party."""
+        context = self._contexts.new_context()
+        context.set_prop(FLContextKey.WORKSPACE_OBJECT, self.workspace, private=True, sticky=False)
+        context.set_prop(FLContextKey.SCOPE_OBJECT, self.scope, private=True, sticky=False)
+        context.set_prop(FLContextKey.APP_ROOT, self.workspace.get_app_dir(JOB_ID), private=True, sticky=False)
+        return context
+
+    def fire_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """FLARE's hook: tell all components; a fatal error ends the run."""
+        fire_event_to_components(event_type, self.handlers, fl_ctx)
+        if event_type == EventType.FATAL_SYSTEM_ERROR:
+            self.panic = str(fl_ctx.get_prop(FLContextKey.EVENT_DATA, "fatal error"))
+            self.abort_signal.trigger(True)
+
+    def fire(self, event_type: str) -> None:
+        """Fire an event in a new context."""
+        with self.new_context() as context:
+            self.fire_event(event_type, context)
+
+    def get_workspace(self) -> Workspace:
+        """FLARE's hook: this party's workspace."""
+        return self.workspace
+
+    def get_clients(self) -> list[Client]:
+        """FLARE's hook: the sites of the job."""
+        return list(self._clients)
+
+    def get_component(self, component_id: str) -> object:
+        """FLARE's hook: a component of the job by its id."""
+        return self.config.components.get(component_id)
+
+
+class Site:
+    """A site's side of a task, as FLARE's client runner does it: filters, executor, filters, and a reply in any case."""
+
+    def __init__(self, party: Party) -> None:
+        self.party = party
+        self._runner = party.config.runner_config
+
+    def work(self, task: str, message: Shareable, server_context: FLContext) -> Shareable:
+        """Work on one task and answer."""
+        with self.party.new_context() as context:
+            context.set_peer_context(server_context)
+            context.set_prop(FLContextKey.TASK_NAME, task, private=True, sticky=False)
+            try:
+                reply = self._work(task, message, context)
+            except Exception as error:
+                self.party.handlers[0].log_exception(context, f"task {task} failed: {error}")
+                reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+            reply.set_header(ReservedHeaderKey.TASK_NAME, task)
+            return reply
+
+    def _work(self, task: str, message: Shareable, context: FLContext) -> Shareable:
+        executor = self._runner.task_router.route(task)
+        if not isinstance(executor, Executor):
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        self._fire(EventType.BEFORE_TASK_DATA_FILTER, context, FLContextKey.TASK_DATA, message)
+        try:
+            message = apply_filters(
+                Scope.TASK_DATA_FILTERS_NAME, message, context, self._runner.task_data_filters, task, FilterKey.IN
+            )
+        except Exception as error:
+            executor.log_exception(context, f"a task data filter failed: {error}")
+            return make_reply(ReturnCode.TASK_DATA_FILTER_ERROR)
+        self._fire(EventType.AFTER_TASK_DATA_FILTER, context, FLContextKey.TASK_DATA, message)
+        self._fire(EventType.BEFORE_TASK_EXECUTION, context, FLContextKey.TASK_DATA, message)
+        reply = executor.execute(task, message, context, Signal(parent=self.party.abort_signal))
+        self._fire(EventType.AFTER_TASK_EXECUTION, context, FLContextKey.TASK_RESULT, reply)
+        self._fire(EventType.BEFORE_TASK_RESULT_FILTER, context, FLContextKey.TASK_RESULT, reply)
+        try:
+            reply = apply_filters(
+                Scope.TASK_RESULT_FILTERS_NAME, reply, context, self._runner.task_result_filters, task, FilterKey.OUT
+            )
+        except Exception as error:
+            executor.log_exception(context, f"a task result filter failed: {error}")
+            return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR)
+        self._fire(EventType.AFTER_TASK_RESULT_FILTER, context, FLContextKey.TASK_RESULT, reply)
+        return reply
+
+    def _fire(self, event_type: str, context: FLContext, key: str, message: Shareable) -> None:
+        context.set_prop(key, message, private=True, sticky=False)
+        self.party.fire_event(event_type, context)
+
+
+class InProcessCommunicator(WFCommSpec):
+    """Carries a task to a site and the answer back before ``send`` returns.
+
+    Args:
+        server: the server's party.
+        sites: the sites by name.
+        wire: pass every message through FLARE's serialiser, as between machines.
+    """
+
+    def __init__(self, server: Party, sites: dict[str, Site], wire: bool) -> None:
+        self._server = server
+        self._sites = sites
+        self._wire = wire
+
+    def send(
+        self,
+        task: Task,
+        fl_ctx: FLContext,
+        targets: list[Client] | list[str] | None = None,
+        send_order: SendOrder = SendOrder.SEQUENTIAL,
+        task_assignment_timeout: int = 0,
+    ) -> None:
+        """FLARE's hook: give the task to its one target."""
+        for target in targets or []:
+            self._ask(task, target if isinstance(target, str) else target.name, fl_ctx)
+        if task.completion_status is None:
+            task.completion_status = TaskCompletionStatus.OK
+
+    def cancel_task(
+        self,
+        task: Task,
+        completion_status: TaskCompletionStatus = TaskCompletionStatus.CANCELLED,
+        fl_ctx: FLContext | None = None,
+    ) -> None:
+        """FLARE's hook: mark the task."""
+        task.completion_status = completion_status
+
+    def _ask(self, task: Task, site: str, fl_ctx: FLContext) -> None:
+        if site not in self._sites:
+            raise ConfigurationError(f"there is no site {site!r} (sites: {', '.join(self._sites)})")
+        runner = self._server.config.runner_config
+        message = self._carried(
+            apply_filters(
+                Scope.TASK_DATA_FILTERS_NAME, task.data, fl_ctx, runner.task_data_filters, task.name, FilterKey.OUT
+            )
+        )
+        reply = self._carried(self._sites[site].work(task.name, message, fl_ctx))
+        reply = apply_filters(
+            Scope.TASK_RESULT_FILTERS_NAME, reply, fl_ctx, runner.task_result_filters, task.name, FilterKey.IN
+        )
+        client_task = ClientTask(client=Client(site, site), task=task)
+        client_task.result = reply
+        if task.result_received_cb:
+            task.result_received_cb(client_task=client_task, fl_ctx=fl_ctx)
+
+    def _carried(self, message: Shareable) -> Shareable:
+        return fobs.loads(fobs.dumps(message)) if self._wire else message
+
+
+def run_in_process(job: Path, workspace: Path, sites: Sequence[str], wire: bool = False) -> None:
+    """Run a job folder with these sites in this process.
+
+    Args:
+        job: a FLARE job folder with ``meta.json`` and one app for all parties.
+        workspace: becomes the root of the FLARE workspaces of all parties, laid out as the simulator does.
+        sites: names of the sites.
+        wire: pass every message through FLARE's serialiser.
+
+    Raises:
+        ConfigurationError: if the job is no job folder.
+        GrandRoundsError: if the run ended with a fatal error; its message is the reason.
+    """
+    app = _app_folder(job)
+    clients = [Client(name, name) for name in sites]
+    server = _party(app, workspace, SERVER, clients)
+    parties = {name: _party(app, workspace, name) for name in sites}
+    fobs.register(TensorDecomposer)
+    communicator = InProcessCommunicator(server, {name: Site(party) for name, party in parties.items()}, wire)
+    everyone = [server, *parties.values()]
+    try:
+        for party in everyone:
+            party.fire(EventType.START_RUN)
+        for workflow in server.config.runner_config.workflows:
+            workflow.controller.set_communicator(communicator)
+            _run_workflow(workflow.controller, server)
+    finally:
+        for party in everyone:
+            party.fire(EventType.ABOUT_TO_END_RUN)
+            party.fire(EventType.END_RUN)
+    if server.panic:
+        raise GrandRoundsError(server.panic)
+
+
+def _run_workflow(controller: Any, server: Party) -> None:
+    with server.new_context() as context:
+        controller.initialize(context)
+        server.fire_event(EventType.START_WORKFLOW, context)
+    try:
+        with server.new_context() as context:
+            controller.control_flow(server.abort_signal, context)
+    finally:
+        with server.new_context() as context:
+            controller.stop_controller(context)
+            server.fire_event(EventType.END_WORKFLOW, context)
+
+
+def _app_folder(job: Path) -> Path:
+    try:
+        deploy_map = json.loads((job / "meta.json").read_text())["deploy_map"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigurationError(f"{job} is no job folder: meta.json with a deploy_map is needed ({error})") from error
+    if len(deploy_map) != 1:
+        raise ConfigurationError(
+            f"{job}: one app for all parties is supported here, meta.json has {sorted(deploy_map)}"
+        )
+    return job / str(next(iter(deploy_map)))
+
+
+def _deploy(app: Path, workspace: Path, name: str) -> Path:
+    folder = workspace / name
+    shared = workspace / LOCAL
+    for part in (LOCAL, STARTUP):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    if shared.is_dir():
+        shutil.copytree(shared, folder / LOCAL, dirs_exist_ok=True)
+    target = folder / JOB_ID / f"app_{name}" / "config"
+    with suppress(FileNotFoundError):
+        shutil.rmtree(target)
+    shutil.copytree(app / "config", target)
+    return folder
+
+
+def _party(app: Path, workspace: Path, name: str, clients: Sequence[Client] = ()) -> Party:
+    folder = _deploy(app, workspace, name)
+    place = Workspace(str(folder), name)
+    is_server = name == SERVER
+    configurator = (ServerJsonConfigurator if is_server else ClientJsonConfigurator)(
+        workspace_obj=place,
+        config_file_name=(
+            place.get_server_app_config_file_path if is_server else place.get_client_app_config_file_path
+        )(JOB_ID),
+        app_root=place.get_app_dir(JOB_ID),
+        args=Namespace(sp_scheme="", sp_target="", client_name=name, job_id=JOB_ID, workspace=str(folder), set=[]),
+        kv_list=[],
+    )
+    configurator.configure()
+    return Party(name, folder, configurator, clients)

@@ -1,0 +1,40 @@
+"""Where a run's files are, at the server and at a site, in every way of running."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nvflare.apis.fl_context import FLContext
+
+STATE_VARIABLE = "GRANDROUNDS_STATE"
+SITES_VARIABLE = "GRANDROUNDS_SITES"
+SITE_CONFIG = "grandrounds.json"
+
+
+def workspace_root(fl_ctx: FLContext) -> Path:
+    """The root of this party's FLARE workspace (its startup kit, or its folder in a simulation)."""
+    return Path(str(fl_ctx.get_engine().get_workspace().get_root_dir()))
+
+
+def state_folder(fl_ctx: FLContext, run_name: str) -> Path:
+    """Where this party keeps what must survive its process, for example checkpoints.
+
+    It is keyed by the run's name, not by FLARE's job id: a run that is resumed is a new job. ``$GRANDROUNDS_STATE``
+    overrides the workspace, which a simulator wipes at its start.
+    """
+    root = os.environ.get(STATE_VARIABLE)
+    base = Path(root) if root else workspace_root(fl_ctx) / "grandrounds"
+    return base / run_name / fl_ctx.get_identity_name()
+
+
+def result_folder(fl_ctx: FLContext) -> Path:
+    """Where this party writes results: inside FLARE's run folder, so that the job's download has them."""
+    return Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())) / "results"
+
+
+def data_folders(fl_ctx: FLContext) -> list[Path]:
+    """The folders in which a site's ``grandrounds.json`` is looked for, in this order."""
+    folders = [Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())]
+    simulated = os.environ.get(SITES_VARIABLE)
+    return [*([Path(simulated)] if simulated else []), *folders]

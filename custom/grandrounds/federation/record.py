@@ -1,0 +1,133 @@
+"""The record of a run: what happened in which round, to whom, at what cost, told as it was.
+
+FLARE's own job status says ABNORMAL for runs that are fine and RUNNING for runs that are dead; this record does not depend
+on it. ``events.jsonl`` grows while the run goes on and has everything; ``summary.json`` is written whole after every round.
+Both are kept with the run's checkpoints, so a resumed run continues them: after a ``resume`` event, what was written before
+it about later rounds is void (:func:`read_events` leaves it out).
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from grandrounds import __version__
+from grandrounds.files import append_line, write_json
+
+EVENTS = "events.jsonl"
+SUMMARY = "summary.json"
+
+
+class RunRecord:
+    """Collects events, bytes and metrics of a run and writes them to the run's folder.
+
+    Args:
+        folder: the run's result folder at the server.
+        configuration: the controller's options, as they will appear in the summary.
+    """
+
+    def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self._configuration = dict(configuration)
+        self._started = time.time()
+        self.rounds: list[dict[str, Any]] = []
+        self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self.selected: dict[str, Any] = {}
+        self.test: dict[str, dict[str, float]] = {}
+
+    def event(self, kind: str, **content: Any) -> None:
+        """Append one event with the time since the start."""
+        append_line(self.folder / EVENTS, {"event": kind, "seconds": round(time.time() - self._started, 3), **content})
+
+    def count_bytes(self, site: str, direction: str, parts: Mapping[str, int]) -> None:
+        """Add the bytes of a message's named parts; ``direction`` is ``down`` (to the site) or ``up``."""
+        for name, size in parts.items():
+            self.bytes[site][f"{direction}.{name}"] += size
+
+    def close_round(self, entry: dict[str, Any]) -> None:
+        """Add a finished round to the record."""
+        self.rounds.append(entry)
+        self.event("round_end", **entry)
+
+    def restart(self) -> None:
+        """Forget what an earlier start of the run has written."""
+        (self.folder / EVENTS).unlink(missing_ok=True)
+
+    def write(self, status: str, reason: str = "") -> None:
+        """Write ``summary.json``.
+
+        Args:
+            status: ``running``, ``finished``, ``failed`` or ``aborted``.
+            reason: why, when it did not finish.
+        """
+        contributed: dict[str, int] = defaultdict(int)
+        for entry in self.rounds:
+            for site in entry["answered"]:
+                contributed[site] += 1
+        write_json(
+            self.folder / SUMMARY,
+            {
+                "status": status,
+                "reason": reason,
+                "rounds_done": len(self.rounds),
+                "contributions": dict(contributed),
+                "selected": self.selected,
+                "test": self.test,
+                "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
+                "configuration": self._configuration,
+                "versions": versions(),
+                "seconds": round(time.time() - self._started, 3),
+                "rounds": self.rounds,
+            },
+        )
+
+    def publish(self, folder: Path, names: list[str]) -> None:
+        """Copy the record and these files of the run's folder to where FLARE's job download finds them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (SUMMARY, EVENTS, *names):
+            shutil.copyfile(self.folder / name, folder / name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {
+            "rounds": self.rounds,
+            "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
+            "selected": self.selected,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the record of the rounds before the interruption."""
+        self.rounds = list(state["rounds"])
+        for site, parts in state["bytes"].items():
+            self.bytes[site].update(parts)
+        self.selected = dict(state["selected"])
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the result."""
+    found = {"grandrounds": __version__, "python": platform.python_version()}
+    for name in ("torch", "nvflare", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # a BYOC job runs where a package may lack its metadata
+            found[name] = "unknown"
+    return found
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """Read a run's events in order, without those that a resumed run has done again."""
+    events: list[dict[str, Any]] = []
+    with (folder / EVENTS).open(encoding="utf-8") as stream:
+        for line in stream:
+            event = json.loads(line)
+            if event["event"] == "resume":
+                events = [earlier for earlier in events if earlier.get("round", 0) <= event["after_round"]]
+            events.append(event)
+    return events

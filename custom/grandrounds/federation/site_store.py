@@ -1,0 +1,87 @@
+"""What a site keeps on disk between tasks: state by round, its best model, and whose run they belong to.
+
+A simulator with fewer threads than sites starts a new process for every task, and a real site may be restarted, so nothing
+may live in memory alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from grandrounds.federation.checkpoint import CheckpointFolder
+from grandrounds.files import replacing, write_json
+
+
+class SiteStore:
+    """One site's folder of one run.
+
+    Args:
+        folder: the site's own folder for the run's name.
+        run_id: identifies this start of the run. What another start has left under the same name is thrown away.
+        configuration: plain values that must not change within a run: the problem and the executor's options.
+    """
+
+    def __init__(self, folder: Path, run_id: str, configuration: Mapping[str, Any]) -> None:
+        self.folder = folder
+        marker = folder / "run.json"
+        if not marker.is_file() or json.loads(marker.read_text())["run_id"] != run_id:
+            if folder.exists():
+                shutil.rmtree(folder)
+            write_json(marker, {"run_id": run_id})
+        self._states = CheckpointFolder(folder / "state", configuration)
+        self._best = CheckpointFolder(folder / "best", configuration)
+
+    def load_state(self, round_number: int) -> dict[str, Any]:
+        """The state as it was before this round; empty when there is none.
+
+        A state of this round or a later one is older than it looks: the server has gone back to a checkpoint.
+
+        Raises:
+            CheckpointError: if it is damaged or belongs to another configuration.
+        """
+        self._states.discard_from(round_number)
+        checkpoint = self._states.load()
+        return checkpoint.content if checkpoint else {}
+
+    def save_state(self, round_number: int, state: Mapping[str, Any]) -> None:
+        """Keep the state after this round; an empty state needs no file."""
+        if state:
+            self._states.save(round_number, state)
+
+    def offer_best(self, model_round: int, score: float, state: Mapping[str, Tensor]) -> None:
+        """Keep the model if it scores at least as well as the best so far (ties go to the later, as in FedPerl).
+
+        Args:
+            model_round: the round after which the model was made.
+            score: on this site's validation images, higher is better.
+            state: the model.
+        """
+        self._best.discard_from(model_round)
+        best = self._best.load()
+        if best is None or score >= best.content["score"]:
+            self._best.save(model_round, {"score": score, "model": dict(state)})
+
+    def best(self) -> tuple[int, dict[str, Tensor]] | None:
+        """The round and the model that scored best here, or None before the first score."""
+        checkpoint = self._best.load()
+        return (checkpoint.round_number, checkpoint.content["model"]) if checkpoint else None
+
+    def write_predictions(self, name: str, header: list[str], rows: list[list[str]]) -> None:
+        """Write predictions as CSV; they stay at the site."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        with replacing(self.folder / f"{name}.csv") as stream:
+            stream.write(text.getvalue().encode())
+
+
+def copy_to_cpu(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A detached copy of a state that later training will not change."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}

@@ -1,0 +1,85 @@
+"""Class-weighted cross-entropy on labelled images.
+
+Lesion classes differ in frequency by two orders of magnitude; weighting by the inverse frequency keeps the rare ones
+from being ignored. The weights are those of FedPerl's released training code (Bdair et al., "Semi-Supervised Federated
+Peer Learning for Skin Lesion Classification", MELBA 2022), which its text does not mention.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+ABSENT_CLASS_WEIGHT = 100.0
+
+
+def median_class_weights(counts: Tensor) -> Tensor:
+    r"""Weigh each class by how rare it is beside the median class.
+
+    .. math:: w_c = \mathrm{median}\{n_j : n_j > 0\} / n_c, \qquad w_c = 100 \text{ where } n_c = 0
+
+    With an even number of present classes the median is the mean of the middle two.
+
+    Args:
+        counts: labelled images per class, shape ``(classes,)``, not negative.
+
+    Returns:
+        Weights, shape ``(classes,)``, float32. The weight of an absent class matters only where its label can still
+        come, as in validation.
+
+    Raises:
+        ValueError: if ``counts`` is not one-dimensional, an entry is negative or not finite, or all are zero.
+
+    Example:
+        >>> median_class_weights(torch.tensor([40, 10, 20, 0]))
+        tensor([  0.5000,   2.0000,   1.0000, 100.0000])
+        >>> median_class_weights(torch.tensor([7, 7]))  # balanced classes weigh the same
+        tensor([1., 1.])
+    """
+    if counts.dim() != 1:
+        raise ValueError(f"counts must have shape (classes,), got {tuple(counts.shape)}")
+    numbers = counts.double()
+    bad = ~torch.isfinite(numbers) | (numbers < 0)
+    if bad.any():
+        index = int(bad.nonzero()[0])
+        raise ValueError(f"the count of class {index} must be 0 or more, got {counts[index].item()}")
+    present = numbers > 0
+    if not present.any():
+        raise ValueError("counts must have at least one labelled image, got none in any class")
+    weights = torch.full_like(numbers, ABSENT_CLASS_WEIGHT)
+    weights[present] = numbers[present].quantile(0.5) / numbers[present]
+    return weights.float()
+
+
+def supervised_loss(logits: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> Tensor:
+    r"""Weighted mean of the cross-entropy.
+
+    .. math:: L_s = \sum_i w_{y_i} \, \mathrm{CE}(y_i, f(x_i)) \big/ \sum_i w_{y_i}
+
+    Args:
+        logits: shape ``(batch, classes)``, floating point.
+        labels: class indices, shape ``(batch,)``, int64.
+        class_weights: :math:`w`, shape ``(classes,)``, not negative; None weighs all classes the same.
+
+    Returns:
+        Scalar, in nats. Zero, with zero gradient, when the batch is empty or its weights are all zero.
+
+    Raises:
+        ValueError: if the shapes do not fit together.
+
+    Example:
+        >>> supervised_loss(torch.zeros(2, 3), torch.tensor([0, 2]), torch.tensor([0.5, 2.0, 1.0]))  # ln 3
+        tensor(1.0986)
+    """
+    if logits.dim() != 2 or labels.shape != logits.shape[:1]:
+        raise ValueError(
+            f"expected logits (batch, classes) and labels (batch,), got {tuple(logits.shape)} and {tuple(labels.shape)}"
+        )
+    weights = logits.new_ones(logits.shape[1]) if class_weights is None else class_weights.to(logits)
+    if weights.shape != logits.shape[1:]:
+        raise ValueError(f"class_weights must have shape ({logits.shape[1]},), got {tuple(weights.shape)}")
+    total = F.cross_entropy(logits, labels, weight=weights, reduction="sum")
+    # The sum is zero too when the weights are, so any positive divisor gives zero instead of 0/0.
+    divisor = weights[labels].sum()
+    return total / divisor.where(divisor > 0, divisor.new_ones(()))

@@ -1,0 +1,139 @@
+"""Local supervised training for a fixed number of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from grandrounds.data.augment import draw_views, to_tensor
+from grandrounds.data.batches import index_batches
+from grandrounds.data.site import SiteData
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.federation.context import SiteContext
+from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a site trains in one round.
+
+    Attributes:
+        labels: which labels count: ``labelled`` those that are meant to (lower bounds, semi-supervised methods), ``all``
+            every known one of the training part (upper bounds).
+        batch_size: images per step and kind.
+        steps: local steps per round, the same at every site (FedVC; FedPerl pins 416 images, 26 steps of 16).
+        learning_rate: of Adam.
+        class_weights: ``median`` weights the cross-entropy by median frequency (as FedPerl's code), ``none`` does not.
+    """
+
+    labels: Literal["labelled", "all"] = "labelled"
+    batch_size: int = 16
+    steps: int = 26
+    learning_rate: float = 5e-5
+    class_weights: Literal["median", "none"] = "median"
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        if self.labels not in ("labelled", "all"):
+            raise ConfigurationError(f"labels must be labelled or all, got {self.labels!r}")
+        if self.class_weights not in ("median", "none"):
+            raise ConfigurationError(f"class_weights must be median or none, got {self.class_weights!r}")
+        if self.batch_size < 2:
+            raise ConfigurationError(f"batch_size must be at least 2 (batch normalisation), got {self.batch_size}")
+        if self.steps < 1:
+            raise ConfigurationError(f"steps must be at least 1, got {self.steps}")
+        if not self.learning_rate > 0:
+            raise ConfigurationError(f"learning_rate must be positive, got {self.learning_rate}")
+
+
+class Meter:
+    """Sums of step statistics that stay on the device until they are read."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Add a scalar."""
+        value = value.detach().double()
+        self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def total(self, name: str) -> float:
+        """The sum; zero when nothing was added."""
+        return float(self._sums[name]) if name in self._sums else 0.0
+
+
+class LabelledBatches:
+    """The labelled part of each step: weak views, labels and the class weights of the loss.
+
+    Args:
+        context: of the task.
+        options: how to train.
+
+    Raises:
+        DataError: if the site has no labelled training image, naming the site.
+    """
+
+    def __init__(self, context: SiteContext, options: TrainingOptions) -> None:
+        self._context = context
+        self.rows = labelled_rows(context.data, options.labels)
+        if not len(self.rows):
+            raise DataError(
+                f"{context.site}: the labelled set is empty: no training image has a label that counts; label some, or "
+                "leave this site out of the job"
+            )
+        self._batches = index_batches(
+            self.rows, options.batch_size, options.steps, context.generator("labelled batches")
+        )
+        self._key = context.key("labelled views")
+        self.weights: Tensor | None = None
+        if options.class_weights == "median":
+            counts = np.bincount(context.data.labels[self.rows], minlength=len(context.problem.classes))
+            self.weights = median_class_weights(torch.from_numpy(counts)).to(context.device)
+
+    def loss(self, network: nn.Module, step: int) -> Tensor:
+        """The supervised loss of the next batch."""
+        context = self._context
+        rows = next(self._batches)
+        images = to_tensor(draw_views(context.data.images, rows, "weak", self._key, step), context.device)
+        labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
+        return supervised_loss(network(images), labels, self.weights)
+
+
+def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndarray:
+    """Rows of the training images whose label counts."""
+    rows = data.rows("labelled" if labels == "labelled" else "train")
+    return rows[data.labels[rows] >= 0]
+
+
+def train_supervised(
+    network: nn.Module, optimizer: torch.optim.Optimizer, context: SiteContext, options: TrainingOptions
+) -> dict[str, float]:
+    """Train in place.
+
+    Returns:
+        ``loss`` (mean over the steps) and ``samples`` (labelled training images).
+
+    Raises:
+        TaskAborted: if the task was given up.
+        DataError: if there is nothing to train on.
+    """
+    batches = LabelledBatches(context, options)
+    meter = Meter()
+    with context.torch_seeded("training"):
+        for step in range(options.steps):
+            context.check_abort()
+            with context.autocast():
+                loss = batches.loss(network, step)
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            meter.add("loss", loss)
+    return {"loss": meter.total("loss") / options.steps, "samples": float(len(batches.rows))}

@@ -1,0 +1,65 @@
+"""Which entries of a model normalise, and group norm in place of batch norm.
+
+Batch statistics of hospitals with different scanners and case mixes average badly (Hsieh et al., "The Non-IID Data
+Quagmire of Decentralized Machine Learning", ICML 2020). A federation can keep them local, for which it must know their
+names, or do without them: group norm (Wu & He, "Group Normalization", ECCV 2018) has no statistics to average.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+MOST_GROUPS = 32
+NORM_LAYERS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+)
+
+
+def norm_entries(model: nn.Module) -> frozenset[str]:
+    """The ``state_dict`` names that belong to normalisation layers: scales, shifts, running statistics and counters.
+
+    Example:
+        >>> sorted(norm_entries(nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4))))
+        ['1.bias', '1.weight']
+    """
+    return frozenset(
+        f"{name}.{entry}" if name else entry
+        for name, module in model.named_modules()
+        if isinstance(module, NORM_LAYERS)
+        for entry in module.state_dict()
+    )
+
+
+def group_count(channels: int) -> int:
+    """The number of groups for so many channels: the largest divisor up to 32 that leaves two channels to a group.
+
+    Example:
+        >>> group_count(64), group_count(24), group_count(7)
+        (32, 12, 1)
+    """
+    return max(
+        (groups for groups in range(1, MOST_GROUPS + 1) if channels % groups == 0 and channels >= 2 * groups), default=1
+    )
+
+
+def to_group_norm(model: nn.Module) -> None:
+    """Replace every ``BatchNorm2d`` by a ``GroupNorm`` of the same name, scale, shift and epsilon, in place."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.BatchNorm2d):
+            group_norm = nn.GroupNorm(group_count(module.num_features), module.num_features, eps=module.eps)
+            group_norm.weight, group_norm.bias = module.weight, module.bias
+            replace_module(model, name, group_norm)
+
+
+def replace_module(model: nn.Module, name: str, replacement: nn.Module) -> None:
+    """Put another module where ``model.get_submodule(name)`` is."""
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, replacement)

@@ -1,0 +1,201 @@
+"""The networks to choose from, built the same way for every method and every site.
+
+``compact`` is our own and needs torch alone; the others are torchvision's: EfficientNet-B0 (Tan & Le, ICML 2019; used
+by FedPerl), DenseNet-121 (Huang et al., CVPR 2017; used by FedIRM) and ResNet-18 (He et al., CVPR 2016).
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.models.compact import CompactNet
+from grandrounds.models.norm import norm_entries, replace_module, to_group_norm
+from grandrounds.models.vision import import_torchvision
+from grandrounds.models.weights import find_stem, head_name, load_weights
+
+__all__ = [
+    "DropoutLinear",
+    "ModelSpec",
+    "architecture_fingerprint",
+    "backbone_names",
+    "build_model",
+    "head_of",
+    "minimum_image_size",
+    "norm_entries",
+]
+
+# How much smaller than the image the last feature map is.
+STRIDES: Mapping[str, int] = MappingProxyType({"compact": 16, "densenet121": 32, "efficientnet_b0": 32, "resnet18": 32})
+WITH_DROPOUT_LAYERS = frozenset({"densenet121"})
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What network to build.
+
+    Attributes:
+        backbone: one of :func:`backbone_names`.
+        classes: number of classes, at least two.
+        channels: channels of the images, at least one.
+        norm: batch norm as published, or group norm in its place.
+        dropout: probability in [0, 1); None is the backbone's own (0.2 for efficientnet_b0, none for the others).
+        dropout_at: before the last linear layer, or inside the layers (densenet121 only).
+        weights: None (random), "imagenet", or the path of a file.
+
+    Raises:
+        ConfigurationError: if the values do not exist or do not fit together.
+    """
+
+    backbone: str
+    classes: int
+    channels: int = 3
+    norm: Literal["batch", "group"] = "batch"
+    dropout: float | None = None
+    dropout_at: Literal["head", "layers"] = "head"
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        _stride(self.backbone)
+        if self.classes < 2:
+            raise ConfigurationError(f"model: classes must be at least 2, got {self.classes}")
+        if self.channels < 1:
+            raise ConfigurationError(f"model: channels must be at least 1, got {self.channels}")
+        if self.norm not in ("batch", "group"):
+            raise ConfigurationError(f"model: norm must be 'batch' or 'group', got {self.norm!r}")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigurationError(f"model: dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.dropout_at not in ("head", "layers"):
+            raise ConfigurationError(f"model: dropout_at must be 'head' or 'layers', got {self.dropout_at!r}")
+        if self.dropout_at == "layers" and self.backbone not in WITH_DROPOUT_LAYERS:
+            raise ConfigurationError(
+                f"model: {self.backbone} has no dropout in its layers; use dropout_at='head', "
+                f"or one of {', '.join(sorted(WITH_DROPOUT_LAYERS))}"
+            )
+
+
+class DropoutLinear(nn.Linear):
+    """A linear layer with dropout before it, under the names of the linear layer it takes over.
+
+    Args:
+        linear: whose weight and bias to take over.
+        probability: of dropping a feature, in [0, 1).
+    """
+
+    def __init__(self, linear: nn.Linear, probability: float) -> None:
+        super().__init__(linear.in_features, linear.out_features)
+        self.weight, self.bias = linear.weight, linear.bias
+        self.dropout = nn.Dropout(probability)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map features ``(batch, features)`` to logits ``(batch, classes)``."""
+        return super().forward(self.dropout(input))
+
+
+def build_model(spec: ModelSpec, seed: int) -> nn.Module:
+    """Build a network: images ``(batch, channels, height, width)`` in [0, 1] to logits ``(batch, classes)``.
+
+    Args:
+        spec: what to build.
+        seed: of the random initialisation. The global generators are left as they were.
+
+    Returns:
+        A float32 model on the CPU, in training mode, channels-last in memory.
+
+    Raises:
+        ConfigurationError: if ``spec.weights`` cannot be had, or do not fit.
+    """
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed, which would also seed every GPU.
+        torch.default_generator.manual_seed(seed)
+        model = _bare_model(spec)
+        _set_head_dropout(model, spec)
+    if spec.norm == "group":
+        to_group_norm(model)
+    load_weights(model, spec)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+def backbone_names() -> tuple[str, ...]:
+    """The names that :class:`ModelSpec` accepts, in alphabetical order."""
+    return tuple(sorted(STRIDES))
+
+
+def minimum_image_size(backbone: str) -> int:
+    """The side in pixels from which the last feature map surely has 2x2 positions.
+
+    On a map of one position batch norm cannot train with a single image.
+
+    Raises:
+        ConfigurationError: if there is no such backbone.
+
+    Example:
+        >>> minimum_image_size("resnet18"), minimum_image_size("compact")
+        (64, 32)
+    """
+    return 2 * _stride(backbone)
+
+
+def head_of(model: nn.Module) -> nn.Module:
+    """The part that maps pooled features ``(batch, features)`` to logits, with the dropout before it."""
+    return model.get_submodule(head_name(model))
+
+
+def architecture_fingerprint(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the sorted names, shapes and dtypes of a ``state_dict``: equal if one's values fit the other.
+
+    Example:
+        >>> architecture_fingerprint({"weight": torch.zeros(2)}) == architecture_fingerprint({"weight": torch.ones(2)})
+        True
+    """
+    lines = (f"{name} {tuple(state[name].shape)} {state[name].dtype}" for name in sorted(state))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _stride(backbone: str) -> int:
+    if backbone not in STRIDES:
+        near = difflib.get_close_matches(backbone, STRIDES, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigurationError(f"unknown backbone {backbone!r}: {hint}There are {', '.join(backbone_names())}")
+    return STRIDES[backbone]
+
+
+def _bare_model(spec: ModelSpec) -> nn.Module:
+    """The network with batch norm and random weights, for the right number of classes and channels."""
+    if spec.backbone == "compact":
+        return CompactNet(spec.classes, spec.channels)
+    options = {"drop_rate": spec.dropout or 0.0} if spec.dropout_at == "layers" else {}
+    model: nn.Module = import_torchvision().models.get_model(spec.backbone, num_classes=spec.classes, **options)
+    if spec.channels != 3:
+        _resize_stem(model, spec.channels)
+    return model
+
+
+def _resize_stem(model: nn.Module, channels: int) -> None:
+    _, stem = find_stem(model)
+    stem.in_channels = channels
+    stem.weight = nn.Parameter(stem.weight.new_empty(stem.out_channels, channels, *stem.kernel_size))
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+
+
+def _set_head_dropout(model: nn.Module, spec: ModelSpec) -> None:
+    head = head_of(model)
+    dropouts = [module for module in head.modules() if isinstance(module, nn.Dropout)]
+    for dropout in dropouts:
+        # In place it would destroy the features, which are used again where a method draws several dropouts of them.
+        dropout.inplace = False
+    if spec.dropout is None or spec.dropout_at != "head":
+        return
+    if dropouts:
+        dropouts[0].p = spec.dropout
+    elif isinstance(head, nn.Linear):
+        replace_module(model, head_name(model), DropoutLinear(head, spec.dropout))

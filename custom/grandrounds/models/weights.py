@@ -1,0 +1,154 @@
+"""Start from trained weights: torchvision's ImageNet checkpoints, or a file.
+
+What does not fit for a good reason is adapted: the head of another class count stays untrained (and the log says so),
+the first convolution is averaged over its input channels, batch statistics are of no use to group norm. Everything else
+that does not fit is refused: a silently half-loaded network looks like a hard data set.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.models.vision import import_torchvision
+
+if TYPE_CHECKING:
+    from grandrounds.models.registry import ModelSpec
+
+IMAGENET = "imagenet"
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+COUNTER = "num_batches_tracked"
+OFFENDERS_NAMED = 3
+
+_logger = logging.getLogger(__name__)
+
+
+def load_weights(model: nn.Module, spec: ModelSpec) -> None:
+    """Load ``spec.weights`` into a model that was built to ``spec``, in place.
+
+    Args:
+        model: as built by :func:`~grandrounds.models.registry.build_model`; left as it is if ``spec.weights`` is None.
+        spec: ``spec.weights`` is "imagenet" or the path of a file with a ``state_dict`` (or ``{"state_dict": ...}``).
+
+    Raises:
+        ConfigurationError: if the weights cannot be had or read, or do not belong to this network.
+    """
+    if spec.weights is None:
+        return
+    state = _imagenet_state(spec.backbone) if spec.weights == IMAGENET else _read_state(Path(spec.weights))
+    state = {_modern_name(name): tensor for name, tensor in state.items()}
+    if spec.norm == "group":
+        state = {name: tensor for name, tensor in state.items() if name.rpartition(".")[2] not in STATISTICS}
+    _fit_stem(state, model)
+    untouched = _drop_other_head(state, model, spec.weights)
+    _require_fit(state, model, untouched, spec)
+    model.load_state_dict(state, strict=False)
+
+
+def find_stem(model: nn.Module) -> tuple[str, nn.Conv2d]:
+    """The first convolution and its name.
+
+    Raises:
+        ValueError: if the model has none.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            return name, module
+    raise ValueError(f"{type(model).__name__} has no convolution")
+
+
+def head_name(model: nn.Module) -> str:
+    """The name of the head, which maps pooled features ``(batch, features)`` to logits: the model's last child."""
+    *_, (name, _) = model.named_children()
+    return str(name)
+
+
+def _imagenet_state(backbone: str) -> Mapping[str, Tensor]:
+    models = import_torchvision().models
+    if backbone not in models.list_models():
+        raise ConfigurationError(
+            f"there are no ImageNet weights for backbone {backbone!r}: set weights to a file, or not"
+        )
+    published = models.get_model_weights(backbone).DEFAULT
+    try:
+        state: Mapping[str, Tensor] = published.get_state_dict(progress=False, check_hash=True)
+    except (OSError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"cannot fetch the ImageNet weights of {backbone} ({error}): fetch {published.url} elsewhere, "
+            f"copy it to this machine and set weights to its path"
+        ) from error
+    return state
+
+
+def _read_state(path: Path) -> Mapping[str, Tensor]:
+    if not path.is_file():
+        raise ConfigurationError(f"weights: there is no file {path}; expected {IMAGENET!r} or the path of a state_dict")
+    try:
+        content = torch.load(path, weights_only=True, map_location="cpu")
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigurationError(
+            f"weights: {path} cannot be read ({reason}); expected what torch.save(model.state_dict(), ...) writes"
+        ) from error
+    state = content.get("state_dict", content) if isinstance(content, Mapping) else content
+    if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise ConfigurationError(f"weights: {path} holds no state_dict: expected names with tensors")
+    return state
+
+
+def _modern_name(name: str) -> str:
+    """The published DenseNet checkpoints have ``denselayer1.norm.1.weight`` where the network has ``norm1``."""
+    return re.sub(r"(denselayer\d+\.(?:norm|relu|conv))\.([12]\.)", r"\1\2", name)
+
+
+def _fit_stem(state: dict[str, Tensor], model: nn.Module) -> None:
+    """Spread the first convolution over another number of input channels.
+
+    Each channel gets the sum over the file's channels, divided by the number of channels: a grey image gives the same
+    whether it comes as one channel or as three equal ones.
+    """
+    prefix, stem = find_stem(model)
+    name, channels = f"{prefix}.weight", stem.in_channels
+    given = state.get(name)
+    if given is not None and given.dim() == 4 and given.shape[1] != channels:
+        state[name] = (given.sum(dim=1, keepdim=True) / channels).repeat(1, channels, 1, 1)
+
+
+def _drop_other_head(state: dict[str, Tensor], model: nn.Module, source: str) -> frozenset[str]:
+    """Drop the head's entries if they are for another number of classes; return their names."""
+    head = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(f"{head_name(model)}.")}
+    other = {name for name, tensor in head.items() if name in state and state[name].shape[:1] != tensor.shape[:1]}
+    if not other:
+        return frozenset()
+    classes = {len(state[name]) for name in other}
+    _logger.info("weights: the head in %s is for %s classes; ours starts untrained", source, classes.pop())
+    for name in head:
+        state.pop(name, None)
+    return frozenset(head)
+
+
+def _require_fit(state: Mapping[str, Tensor], model: nn.Module, untouched: frozenset[str], spec: ModelSpec) -> None:
+    wanted = {name: tensor for name, tensor in model.state_dict().items() if name not in untouched}
+    # Old checkpoints have no counters, and nothing is computed from them.
+    missing = [name for name in wanted if name not in state and not name.endswith(COUNTER)]
+    unexpected = [name for name in state if name not in wanted]
+    misshaped = [
+        f"{name} ({tuple(state[name].shape)}, expected {tuple(tensor.shape)})"
+        for name, tensor in wanted.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
+    problems = [
+        f"{len(names)} {kind}: {', '.join(names[:OFFENDERS_NAMED])}{', ...' if len(names) > OFFENDERS_NAMED else ''}"
+        for kind, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", misshaped))
+        if names
+    ]
+    if problems:
+        raise ConfigurationError(f"weights: {spec.weights} does not fit {spec.backbone}: {'; '.join(problems)}")

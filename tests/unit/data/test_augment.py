@@ -1,0 +1,149 @@
+"""The weak view is torchvision's; a view is the same whenever it is drawn; tensors are scaled by 255 alone."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from grandrounds.data.augment import (
+    WeakParameters,
+    apply_weak,
+    draw_views,
+    draw_weak_parameters,
+    sample_generator,
+    to_tensor,
+    weak_view,
+)
+from grandrounds.data.randaugment import strong_view
+from grandrounds.models.vision import import_torchvision
+from grandrounds.seeding import numpy_generator
+
+IMAGES = numpy_generator("images").integers(0, 256, (12, 24, 32, 3), dtype=np.uint8)
+ROWS = np.array([7, 2, 11, 2, 5])
+BRIGHTNESS = 32 / 255
+
+
+def torchvision_weak(image: np.ndarray, parameters: WeakParameters) -> np.ndarray:
+    functional = import_torchvision().transforms.functional
+    view = Image.fromarray(image.squeeze())
+    view = functional.hflip(view) if parameters.flip_horizontal else view
+    view = functional.vflip(view) if parameters.flip_vertical else view
+    view = functional.rotate(view, parameters.degrees)
+    jitter = [
+        lambda picture: functional.adjust_brightness(picture, parameters.brightness),
+        lambda picture: functional.adjust_saturation(picture, parameters.saturation),
+    ]
+    for change in jitter if parameters.brightness_first else reversed(jitter):
+        view = change(view)
+    return np.asarray(view).reshape(image.shape)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_weak_view_equals_torchvision_for_the_same_parameters(channels):
+    for draw in range(30):
+        image = IMAGES[draw % len(IMAGES), :, :, :channels]
+        expected = torchvision_weak(image, draw_weak_parameters(numpy_generator("weak", draw)))
+        np.testing.assert_array_equal(weak_view(image, numpy_generator("weak", draw)), expected)
+
+
+def test_both_orders_of_the_jitter_occur_and_matter():
+    bright = IMAGES[0] // 2 + 128
+    parameters = WeakParameters(False, False, 0.0, 1 + BRIGHTNESS, 1.5, True)
+    first, last = apply_weak(bright, parameters), apply_weak(bright, parameters._replace(brightness_first=False))
+    assert (first != last).any()
+    np.testing.assert_array_equal(first, torchvision_weak(bright, parameters))
+
+
+def test_the_weak_parameters_have_the_ranges_of_the_paper():
+    generator = numpy_generator("ranges")
+    draws = np.array([draw_weak_parameters(generator) for _ in range(4000)], dtype=float)
+    share_of_flips, angles, factors = draws[:, [0, 1, 5]].mean(axis=0), draws[:, 2], draws[:, 3:5]
+    np.testing.assert_allclose(share_of_flips, 0.5, atol=0.03)
+    np.testing.assert_allclose([angles.min(), angles.mean(), angles.max()], [-20, 0, 20], atol=0.6)
+    np.testing.assert_allclose(factors.min(axis=0), [1 - BRIGHTNESS, 0.5], atol=0.01)
+    np.testing.assert_allclose(factors.max(axis=0), [1 + BRIGHTNESS, 1.5], atol=0.01)
+    assert np.abs(angles).max() <= 20
+    assert (np.abs(factors - 1) <= [BRIGHTNESS, 0.5]).all()
+    # Independent of each other: every pair of columns is uncorrelated.
+    assert np.abs(np.corrcoef(draws.T) - np.eye(6)).max() < 0.06
+
+
+def test_raw_views_are_a_copy_of_the_rows():
+    batch = draw_views(IMAGES, ROWS, "raw", key=1, step=0)
+    np.testing.assert_array_equal(batch, IMAGES[ROWS])
+    batch[:] = 0
+    assert IMAGES[ROWS].any()
+
+
+@pytest.mark.parametrize("view", ["weak", "strong"])
+def test_a_view_is_the_same_alone_later_and_in_another_order(view):
+    whole = draw_views(IMAGES, ROWS, view, key=5, step=3)
+    some = draw_views(IMAGES, ROWS, view, key=5, step=3, positions=np.array([4, 1]))
+    np.testing.assert_array_equal(some, whole[[4, 1]])
+    none = draw_views(IMAGES, ROWS, view, key=5, step=3, positions=np.array([], dtype=int))
+    assert none.shape == (0, 24, 32, 3)
+
+
+@pytest.mark.parametrize(("view", "function"), [("weak", weak_view), ("strong", strong_view)])
+def test_each_sample_has_the_generator_of_its_position(view, function):
+    batch = draw_views(IMAGES, ROWS, view, key=5, step=3)
+    for position, row in enumerate(ROWS):
+        np.testing.assert_array_equal(batch[position], function(IMAGES[row], sample_generator(view, 5, 3, position)))
+    assert (batch[1] != batch[3]).any(), "the same image twice in a batch gets two views"
+
+
+def test_streams_of_other_keys_steps_positions_and_views_differ():
+    streams = [
+        sample_generator(*which).random(50)
+        for which in [("weak", 1, 0, 0), ("strong", 1, 0, 0), ("weak", 2, 0, 0), ("weak", 1, 1, 0), ("weak", 1, 0, 1)]
+    ]
+    assert len(np.unique(np.concatenate(streams))) == 250
+
+
+def test_the_equalize_option_reaches_the_strong_view():
+    whole = [draw_views(IMAGES // 3, np.arange(12), "strong", 1, 0, equalize_noop=noop) for noop in (False, True)]
+    assert (whole[0] != whole[1]).any()
+
+
+def test_reads_memory_mapped_images_and_leaves_them_alone(tmp_path):
+    np.save(tmp_path / "images.npy", IMAGES)
+    mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
+    batch = draw_views(mapped, ROWS, "weak", key=5, step=3)
+    assert type(batch) is np.ndarray
+    assert batch.flags.writeable
+    np.testing.assert_array_equal(batch, draw_views(IMAGES, ROWS, "weak", key=5, step=3))
+
+
+def test_the_tensor_equals_torchvisions_to_tensor():
+    to_tensor_of_one = import_torchvision().transforms.functional.to_tensor
+    tensor = to_tensor(IMAGES)
+    assert torch.equal(tensor, torch.stack([to_tensor_of_one(image) for image in IMAGES]))
+    assert tensor.dtype == torch.float32
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_tensor_is_channels_last_and_shares_no_memory(channels):
+    batch = IMAGES[..., :channels].copy()
+    tensor = to_tensor(batch, "cpu")
+    assert tensor.shape == (12, channels, 24, 32)
+    assert tensor.is_contiguous(memory_format=torch.channels_last)
+    tensor.zero_()
+    np.testing.assert_array_equal(batch, IMAGES[..., :channels])
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_tensor_of_a_read_only_batch_comes_without_a_warning():
+    batch = IMAGES[:2].copy()
+    batch.flags.writeable = False
+    assert torch.equal(to_tensor(batch), to_tensor(IMAGES[:2]))
+
+
+def test_refuses_other_views_and_other_arrays():
+    with pytest.raises(ValueError, match="view must be one of raw, weak, strong, got 'medium'"):
+        draw_views(IMAGES, ROWS, "medium", key=1, step=0)
+    with pytest.raises(ValueError, match=r"images must be uint8 .* got float64"):
+        draw_views(IMAGES / 255, ROWS, "raw", key=1, step=0)
+    with pytest.raises(ValueError, match=r"images must be uint8 .* got uint8 \(24, 32, 3\)"):
+        draw_views(IMAGES[0], ROWS, "raw", key=1, step=0)
+    with pytest.raises(ValueError, match=r"a batch must be uint8 .* got float64"):
+        to_tensor(IMAGES / 255)

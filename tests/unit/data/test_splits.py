@@ -1,0 +1,202 @@
+"""Divisions keep groups whole, meet their counts and depend on the generator alone."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grandrounds.data.grouping import majority, whole_groups
+from grandrounds.data.manifest import Record
+from grandrounds.data.splits import assign_splits, divide_groups, divide_into_counts, shares_to_counts
+from grandrounds.errors import DataError
+from grandrounds.seeding import numpy_generator
+
+
+def patients(*sizes, label="nevus"):
+    return tuple(
+        Record(f"{patient}-{image}", label, patient=f"p{patient}")
+        for patient, size in enumerate(sizes)
+        for image in range(size)
+    )
+
+
+def part_sizes(parts):
+    return {name: len(records) for name, records in parts.items()}
+
+
+def parts_of_patients(parts):
+    return Counter(patient for records in parts.values() for patient in {record.patient for record in records})
+
+
+def test_groups_join_through_patients_and_lesions():
+    records = [
+        Record("a", patient="p", lesion="x"),
+        Record("b", lesion="y"),
+        Record("c", lesion="x"),
+        Record("d", patient="q", lesion="y"),
+        Record("e"),
+        Record("f", patient="q"),
+        Record("x"),
+    ]
+    assert whole_groups(records) == [(0, 2), (1, 3, 5), (4,), (6,)]
+
+
+def test_groups_join_through_a_record_that_comes_late():
+    records = [Record("a", patient="p"), Record("b", lesion="x"), Record("c", patient="p", lesion="x")]
+    assert whole_groups(records) == [(0, 1, 2)]
+
+
+def test_a_majority_without_a_winner_goes_by_the_alphabet():
+    assert majority(["b", "a", "b", "a", "c"]) == "a"
+    assert majority(["b", "a", "b"]) == "b"
+
+
+@pytest.mark.parametrize(
+    ("shares", "total", "least", "expected"),
+    [
+        ((2259, 3363, 3954, 439), 10, 1, [2, 3, 4, 1]),  # quotas 2.26, 3.36, 3.95, 0.44
+        ((2259, 3363, 3954, 439), 10, 0, [2, 3, 4, 1]),  # .44 is the second largest remainder
+        ((1, 1, 1), 2, 0, [1, 1, 0]),
+        ((98, 1, 1), 4, 1, [2, 1, 1]),
+        ((0.6, 0.0, 0.4), 5, 1, [3, 0, 2]),
+    ],
+)
+def test_counts_follow_the_largest_remainders(shares, total, least, expected):
+    assert shares_to_counts(shares, total, least) == expected
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=6), st.integers(6, 500), st.integers(0, 1))
+def test_counts_sum_to_the_total_and_nobody_goes_without(shares, total, least):
+    counts = shares_to_counts(shares, total, least)
+    assert sum(counts) == total
+    assert min(counts) >= least
+
+
+@pytest.mark.parametrize(
+    ("shares", "total", "message"),
+    [((1.0, -0.5), 3, "must not be negative"), ((0.0,), 3, "one must be positive"), ((1, 1, 1), 2, "2 cannot give 1")],
+)
+def test_shares_that_cannot_be_met_are_refused(shares, total, message):
+    with pytest.raises(ValueError, match=message):
+        shares_to_counts(shares, total, least=1)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=3, max_size=40),
+    shares=st.lists(st.integers(1, 10), min_size=2, max_size=3),
+    seed=st.integers(0, 999),
+)
+def test_a_division_keeps_groups_whole_loses_nothing_and_stays_within_one_group_of_its_fractions(sizes, shares, seed):
+    records = patients(*sizes)
+    fractions = {f"part-{index}": share / sum(shares) for index, share in enumerate(shares)}
+    parts = divide_groups(records, fractions, np.random.default_rng(seed))
+    assert sorted(record.image for part in parts.values() for record in part) == sorted(r.image for r in records)
+    assert set(parts_of_patients(parts).values()) == {1}
+    for name, fraction in fractions.items():
+        assert abs(len(parts[name]) - fraction * len(records)) <= max(sizes) + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_division_into_halves_is_as_even_as_an_exhaustive_search(seed):
+    sizes = np.random.default_rng(seed).integers(1, 6, size=8)
+    total = int(sizes.sum())
+    chosen = (itertools.compress(sizes, picks) for picks in itertools.product([0, 1], repeat=8))
+    best = min(abs(total - 2 * sum(half)) for half in chosen)
+    halves = divide_groups(patients(*sizes), {"a": 0.5, "b": 0.5}, np.random.default_rng(seed))
+    assert abs(len(halves["a"]) - len(halves["b"])) == best
+
+
+def test_fractions_are_met_exactly_where_there_are_single_images():
+    records = patients(*[3] * 20, *[1] * 40)
+    parts = divide_groups(records, {"train": 0.6, "val": 0.15, "test": 0.25}, numpy_generator(0))
+    assert part_sizes(parts) == {"train": 60, "val": 15, "test": 25}
+
+
+def test_large_groups_do_not_all_go_to_the_largest_part():
+    records = patients(*[4] * 100, *[1] * 400)
+    share = [
+        sum(count == 4 for count in Counter(r.patient for r in parts["small"]).values())
+        for parts in (divide_groups(records, {"large": 0.8, "small": 0.2}, numpy_generator(seed)) for seed in range(30))
+    ]
+    # A fifth of the 100 large groups; the mean of 30 divisions has a standard error below 1.
+    assert np.mean(share) == pytest.approx(20, abs=3)
+
+
+def test_records_keep_their_order_and_the_same_generator_divides_in_the_same_way():
+    records = patients(*[2] * 30)
+    first = divide_groups(records, {"a": 0.5, "b": 0.5}, numpy_generator(1, "x"))
+    assert first == divide_groups(records, {"a": 0.5, "b": 0.5}, numpy_generator(1, "x"))
+    assert first != divide_groups(records, {"a": 0.5, "b": 0.5}, numpy_generator(2, "x"))
+    position = {record: index for index, record in enumerate(records)}
+    places = [position[record] for record in first["a"]]
+    assert places == sorted(places)
+
+
+def test_records_beyond_the_counts_are_left_out():
+    parts = divide_into_counts(patients(*[1] * 50), {"a": 10, "b": 5, "c": 0}, numpy_generator(0))
+    assert part_sizes(parts) == {"a": 10, "b": 5, "c": 0}
+
+
+def test_fewer_groups_than_parts_go_to_the_larger_parts():
+    parts = divide_into_counts(patients(5, 5), {"a": 1, "b": 5, "c": 4}, numpy_generator(0))
+    assert part_sizes(parts) == {"a": 0, "b": 5, "c": 5}
+
+
+def test_impossible_divisions_are_refused():
+    records = patients(1, 1)
+    with pytest.raises(ValueError, match=r"cannot divide 2 records into \{'a': 3\}"):
+        divide_into_counts(records, {"a": 3}, numpy_generator(0))
+    with pytest.raises(ValueError, match=r"fractions must sum to 1, got 0\.9"):
+        divide_groups(records, {"a": 0.5, "b": 0.4}, numpy_generator(0))
+    with pytest.raises(ValueError, match=r"the fraction of b must be between 0 and 1, got -0\.5"):
+        divide_groups(records, {"a": 1.5 - 0.5, "b": -0.5}, numpy_generator(0))
+
+
+def test_the_default_splits_are_those_of_fedperl():
+    # 4000 images: 500 labelled, 1500 unlabelled, 500 for validation, 1500 for testing.
+    records = assign_splits(patients(*[2] * 50, *[1] * 300), numpy_generator(0), site="site-1")
+    counts = Counter((record.split, record.labelled) for record in records)
+    assert counts == {("train", True): 50, ("train", False): 150, ("val", True): 50, ("test", True): 150}
+
+
+def test_splits_keep_the_order_and_all_else_of_the_records():
+    before = tuple(Record(f"{i}", "nevus", patient=f"p{i // 3}", lesion=f"l{i}", source="s") for i in range(60))
+    after = assign_splits(before, numpy_generator(0), site="site-1")
+    assert [(r.image, r.label, r.patient, r.lesion, r.source) for r in after] == [
+        (r.image, r.label, r.patient, r.lesion, r.source) for r in before
+    ]
+    places = {(record.patient, record.split, record.labelled) for record in after}
+    assert len(places) == 20
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_as_many_groups_as_parts_fill_every_part(seed):
+    records = assign_splits(patients(9, 1, 6, 2), numpy_generator(seed), site="site-1")
+    assert len({(record.split, record.labelled) for record in records}) == 4
+
+
+def test_groups_without_a_label_train_unlabelled():
+    records = patients(*[1] * 40) + tuple(Record(f"u{i}") for i in range(8))
+    after = assign_splits(records, numpy_generator(0), site="site-1", labelled=1.0)
+    assert {(record.split, record.labelled) for record in after[40:]} == {("train", False)}
+    assert Counter(record.split for record in after[:40]) == {"train": 20, "val": 5, "test": 15}
+    assert all(record.labelled for record in after[:40])
+
+
+def test_a_share_of_zero_needs_no_group():
+    after = assign_splits(patients(1, 1), numpy_generator(0), site="s", validation=0.0, test=0.5, labelled=1.0)
+    assert sorted(record.split for record in after) == ["test", "train"]
+
+
+@pytest.mark.parametrize("records", [patients(1), patients(40), patients(1, 1, 1)])
+def test_a_site_with_too_few_groups_is_named(records):
+    with pytest.raises(DataError, match=r"site-9 has \d groups .* one for each of labelled, unlabelled, val, test"):
+        assign_splits(records, numpy_generator(0), site="site-9")
+
+
+def test_shares_that_leave_nothing_to_train_on_are_refused():
+    with pytest.raises(ValueError, match=r"must leave something for training, got 0\.5 \+ 0\.5"):
+        assign_splits(patients(1, 1, 1, 1), numpy_generator(0), site="s", validation=0.5, test=0.5)

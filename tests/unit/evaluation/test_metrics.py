@@ -1,0 +1,148 @@
+"""Metrics without scikit-learn are those of scikit-learn."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sklearn.metrics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import grandrounds
+from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix, metrics_from_confusion
+from grandrounds.seeding import numpy_generator
+
+LABELS, PREDICTIONS = np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1])
+PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30)
+
+
+def softmax_rows(purpose, samples, classes, dtype=np.float64):
+    exponentials = np.exp(numpy_generator(purpose).normal(scale=2, size=(samples, classes)))
+    return (exponentials / exponentials.sum(axis=1, keepdims=True)).astype(dtype)
+
+
+def test_hand_computed_four_samples():
+    metrics = metrics_from_confusion(confusion_matrix(LABELS, PREDICTIONS, classes=3))
+    assert metrics["n"] == 4
+    assert metrics["accuracy"] == 0.5
+    assert metrics["balanced_accuracy"] == 0.5
+    assert metrics["precision_weighted"] == pytest.approx(0.58333, abs=5e-6)
+    assert metrics["recall_weighted"] == 0.5
+    assert metrics["f1_weighted"] == pytest.approx(0.45833, abs=5e-6)
+    assert metrics["f1_macro"] == pytest.approx(0.38889, abs=5e-6)
+
+
+@settings(max_examples=50)
+@given(pairs=PAIRS)
+def test_agrees_with_scikit_learn(pairs):
+    labels, predictions = np.array(pairs).T
+    confusion = confusion_matrix(labels, predictions, classes=5)
+    metrics = metrics_from_confusion(confusion)
+    weighted = sklearn.metrics.precision_recall_fscore_support(
+        labels, predictions, labels=range(5), average="weighted", zero_division=0
+    )
+    np.testing.assert_array_equal(confusion, sklearn.metrics.confusion_matrix(labels, predictions, labels=range(5)))
+    assert [metrics[f"{name}_weighted"] for name in ("precision", "recall", "f1")] == pytest.approx(weighted[:3])
+    assert metrics["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(labels, predictions))
+    # Recall of the classes that occur; a prediction of another class is no reason for a warning here.
+    assert metrics["balanced_accuracy"] == pytest.approx(
+        sklearn.metrics.recall_score(labels, predictions, labels=np.unique(labels), average="macro", zero_division=0)
+    )
+    assert metrics["f1_macro"] == pytest.approx(
+        sklearn.metrics.f1_score(labels, predictions, labels=np.unique(labels), average="macro", zero_division=0)
+    )
+
+
+def test_a_class_that_is_only_predicted_is_not_averaged():
+    metrics = metrics_from_confusion(confusion_matrix(np.array([0, 0]), np.array([0, 2]), classes=3))
+    assert metrics["f1_macro"] == pytest.approx(2 / 3)  # with class 2 it would be 1/3
+    assert metrics["balanced_accuracy"] == 0.5
+
+
+def test_the_matrix_has_true_classes_in_rows_and_every_class_of_the_task():
+    matrix = confusion_matrix(LABELS, PREDICTIONS, classes=4)
+    assert matrix.tolist() == [[1, 1, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert matrix.dtype == np.int64
+
+
+def test_small_integer_labels_do_not_overflow():
+    many = np.full(3, 19, dtype=np.uint8)  # 19 * 20 + 19 is no uint8
+    assert confusion_matrix(many, many, classes=20)[19, 19] == 3
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_metrics_of_probabilities_are_of_their_argmax_with_the_mean_cross_entropy(dtype):
+    probabilities = softmax_rows("metrics", 50, 4, dtype)
+    labels = numpy_generator("labels").integers(0, 3, size=50)
+    metrics = classification_metrics(labels, probabilities)
+    log_loss = metrics.pop("log_loss")
+    assert metrics == metrics_from_confusion(confusion_matrix(labels, probabilities.argmax(axis=1), 4))
+    assert log_loss == pytest.approx(sklearn.metrics.log_loss(labels, probabilities, labels=range(4)), rel=1e-6)
+
+
+def test_one_impossible_sample_does_not_make_the_loss_infinite():
+    probabilities = np.array([[0.0, 1.0]])
+    loss = classification_metrics(np.array([0]), probabilities)["log_loss"]
+    assert loss == pytest.approx(sklearn.metrics.log_loss([0], probabilities, labels=[0, 1]))
+    assert loss == pytest.approx(36.04, abs=0.01)
+
+
+@given(order=st.permutations(range(12)))
+def test_the_order_of_samples_does_not_matter(order):
+    probabilities, labels = softmax_rows("order", 12, 3), np.arange(12) % 3
+    assert classification_metrics(labels[order], probabilities[order]) == pytest.approx(
+        classification_metrics(labels, probabilities)
+    )
+
+
+def test_no_samples_give_no_metric_that_looks_like_a_result():
+    assert classification_metrics(np.zeros(0, dtype=np.int64), np.zeros((0, 3))) == {"n": 0}
+    assert metrics_from_confusion(np.zeros((3, 3), dtype=np.int64)) == {"n": 0}
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1, 2], r"expected labels \(samples,\) and probabilities \(samples, classes\), got \(3,\) and \(2, 2\)"),
+        ([0, 2], r"entry 1 of labels must be in \[0, 2\), got 2"),
+        ([-1, 0], r"entry 0 of labels must be in \[0, 2\), got -1"),
+        ([0.0, 1.0], "labels must be integers, got float64"),
+    ],
+)
+def test_refuses_labels_that_are_no_classes(labels, message):
+    with pytest.raises(ValueError, match=message):
+        classification_metrics(np.array(labels), np.full((2, 2), 0.5))
+
+
+def test_refuses_logits():
+    with pytest.raises(ValueError, match="row 0 of probabilities sums to 3"):
+        classification_metrics(np.array([0]), np.array([[1.0, 2.0]]))
+
+
+@pytest.mark.parametrize(
+    ("confusion", "message"),
+    [(np.zeros((2, 3), dtype=int), r"got \(2, 3\)"), (np.array([[1, -1], [0, 1]]), "no negative count")],
+)
+def test_refuses_what_is_no_confusion_matrix(confusion, message):
+    with pytest.raises(ValueError, match=message):
+        metrics_from_confusion(confusion)
+
+
+def test_refuses_predictions_of_another_length_and_a_task_without_classes():
+    with pytest.raises(ValueError, match=r"must have one length, got \(4,\) and \(3,\)"):
+        confusion_matrix(LABELS, PREDICTIONS[:3], classes=3)
+    with pytest.raises(ValueError, match=r"entry 1 of predictions must be in \[0, 3\), got 3"):
+        confusion_matrix(LABELS[:2], np.array([0, 3]), classes=3)
+    with pytest.raises(ValueError, match="classes must be at least 1, got 0"):
+        confusion_matrix(LABELS, PREDICTIONS, classes=0)
+
+
+def test_validation_does_not_load_scikit_learn():
+    code = (
+        "import sys, numpy as np; from grandrounds.evaluation.metrics import classification_metrics as metrics; "
+        "metrics(np.array([0]), np.array([[1.0, 0.0]])); sys.exit('sklearn' in sys.modules)"
+    )
+    root = Path(grandrounds.__file__).parents[1]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False, timeout=60).returncode == 0

@@ -1,0 +1,104 @@
+"""Peers vote with their predictions, and pull the own ones towards theirs without moving themselves."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grandrounds.methods.fedperl.loss import consistency_loss, mean_prediction
+from grandrounds.methods.fedperl.peers import anonymised_peer
+from grandrounds.methods.fixmatch.loss import pseudo_labels
+from grandrounds.seeding import torch_generator
+
+THIRDS = (0.5, 0.3, 0.2)
+
+
+def row(*values):
+    return torch.tensor([values], dtype=torch.float64)
+
+
+def predictions(purpose, *shape):
+    return torch.randn(*shape, generator=torch_generator(purpose), dtype=torch.float64).softmax(dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("local", "peers", "mean", "accepted"),
+    [
+        (THIRDS, [(0.8, 0.1, 0.1)], (0.65, 0.2, 0.15), True),
+        # The literal sum, 0.75, would be accepted.
+        ((0.40, 0.35, 0.25), [(0.35, 0.40, 0.25)], (0.375, 0.375, 0.25), False),
+        (THIRDS, [(0.7, 0.2, 0.1), (0.2, 0.7, 0.1)], (1.4 / 3, 0.4, 0.4 / 3), False),
+        (THIRDS, [], THIRDS, False),
+    ],
+)
+def test_pseudo_labels_come_from_the_mean_of_all_predictions(local, peers, mean, accepted):
+    prediction = mean_prediction(row(*local), [row(*peer) for peer in peers])
+    torch.testing.assert_close(prediction, row(*mean))
+    pseudo = pseudo_labels(prediction, threshold=0.6)
+    assert pseudo.accepted.item() is accepted
+
+
+def test_without_peers_the_mean_prediction_is_bit_for_bit_the_local_one():
+    local = predictions("local", 16, 8).float()
+    assert torch.equal(mean_prediction(local, []), local)
+
+
+@given(k=st.integers(0, 5))
+def test_the_mean_of_distributions_is_a_distribution(k):
+    local, peers = predictions("local", 4, 8), predictions("peers", 5, 4, 8)
+    mean = mean_prediction(local, list(peers[:k]))
+    torch.testing.assert_close(mean.sum(dim=1), torch.ones(4, dtype=torch.float64))
+    torch.testing.assert_close(mean * (k + 1), local + sum(peers[:k], torch.zeros_like(local)))
+
+
+def test_averaging_predictions_is_not_predicting_with_averaged_parameters():
+    # The logits (2, 0) and (0, 0) as the parameters of two models that ignore their input.
+    first, second = torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 0.0]])
+    of_predictions = mean_prediction(first.softmax(dim=1), [second.softmax(dim=1)])
+    of_parameters = anonymised_peer([{"bias": first}, {"bias": second}])["bias"].softmax(dim=1)
+    assert of_predictions[0, 0].item() == pytest.approx(0.6904, abs=5e-5)
+    assert of_parameters[0, 0].item() == pytest.approx(0.7311, abs=5e-5)
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("mean", 0.0466667), ("sum", 0.14)])
+def test_consistency_matches_the_hand_computed_distance(reduction, expected):
+    loss = consistency_loss(row(*THIRDS), [row(0.8, 0.1, 0.1)], reduction)
+    assert loss.item() == pytest.approx(expected, abs=5e-8)
+
+
+def test_consistency_has_the_hand_computed_gradient_and_leaves_the_peer_alone():
+    local, peer = row(*THIRDS).requires_grad_(), row(0.8, 0.1, 0.1).requires_grad_()
+    consistency_loss(local, [peer]).backward()
+    torch.testing.assert_close(local.grad, row(-0.2, 0.4 / 3, 0.2 / 3))
+    assert peer.grad is None
+
+
+@pytest.mark.parametrize(("reduction", "factor"), [("mean", 1.0), ("sum", 8.0)])
+def test_consistency_is_averaged_over_peers_and_images(reduction, factor):
+    local, peers = predictions("local", 6, 8), list(predictions("peers", 3, 6, 8))
+    expected = sum(torch.nn.functional.mse_loss(local, peer) for peer in peers) / 3 * factor
+    torch.testing.assert_close(consistency_loss(local, peers, reduction), expected)
+    torch.testing.assert_close(consistency_loss(local, peers * 2, reduction), expected)
+
+
+@pytest.mark.parametrize("peers", [[], [torch.zeros(0, 8)]])
+def test_no_peers_or_no_images_give_zero_and_a_graph(peers):
+    local = torch.zeros(len(peers[0]) if peers else 4, 8, requires_grad=True)
+    loss = consistency_loss(local, peers)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert torch.equal(local.grad, torch.zeros_like(local))
+
+
+@pytest.mark.parametrize("function", [mean_prediction, consistency_loss])
+def test_refuses_a_peer_of_another_shape(function):
+    local = torch.full((2, 2), 0.5)
+    with pytest.raises(ValueError, match=r"peer 1 must have the shape of local, \(2, 2\), got \(1, 2\)"):
+        function(local, [local, local[:1]])  # would broadcast
+    with pytest.raises(ValueError, match=r"local must have shape \(batch, classes\), got \(2,\)"):
+        function(local[0], [])
+
+
+def test_refuses_an_unknown_reduction():
+    with pytest.raises(ValueError, match="reduction must be mean or sum, got 'batch_mean'"):
+        consistency_loss(row(*THIRDS), [], "batch_mean")

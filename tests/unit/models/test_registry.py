@@ -1,0 +1,187 @@
+"""Sizes of all networks are pinned; initialisation is seeded and leaves no trace; wrong wishes are refused."""
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.models.registry import (
+    DropoutLinear,
+    ModelSpec,
+    architecture_fingerprint,
+    backbone_names,
+    build_model,
+    head_of,
+    minimum_image_size,
+)
+from grandrounds.seeding import torch_generator
+
+PARAMETERS = {"compact": 218_456, "densenet121": 6_962_056, "efficientnet_b0": 4_017_796, "resnet18": 11_180_616}
+
+
+def images(count: int, side: int, channels: int = 3) -> torch.Tensor:
+    return torch.rand(count, channels, side, side, generator=torch_generator("images"))
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("backbone", sorted(PARAMETERS))
+def test_every_network_has_its_size_and_trains_at_its_smallest_image_with_one_sample(backbone, norm):
+    model = build_model(ModelSpec(backbone, classes=8, norm=norm), seed=1)
+    assert count_parameters(model) == PARAMETERS[backbone]
+    assert all(tensor.dtype in (torch.float32, torch.int64) for tensor in model.state_dict().values())
+    logits = model(images(1, minimum_image_size(backbone)))
+    assert logits.shape == (1, 8)
+    logits.square().mean().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert sum(float(parameter.grad.abs().sum()) for parameter in model.parameters()) > 0
+
+
+def test_the_backbones_are_those():
+    assert backbone_names() == ("compact", "densenet121", "efficientnet_b0", "resnet18")
+
+
+def test_efficientnet_has_the_311_tensors_of_fedperls_similarity():
+    model = build_model(ModelSpec("efficientnet_b0", classes=8), seed=1)
+    names = [name for name in model.state_dict() if not name.endswith("num_batches_tracked")]
+    assert len(list(model.parameters())) == 213
+    assert len(names) == 213 + 98
+
+
+@pytest.mark.parametrize("backbone", ["compact", "resnet18"])
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(backbone):
+    spec = ModelSpec(backbone, classes=3, dropout=0.1)
+    once, again, other = (build_model(spec, seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(once[name], again[name]) for name in once)
+    assert all((once[name] != other[name]).any() for name in once if name.endswith("conv1.weight") or "fc." in name)
+
+
+@pytest.mark.parametrize("spec", [ModelSpec("compact", 3), ModelSpec("resnet18", 3, channels=1, dropout=0.5)])
+def test_the_global_generator_is_left_as_it_was_and_does_not_matter(spec):
+    with torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        first = build_model(spec, seed=1).state_dict()
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.rand(1)
+        second = build_model(spec, seed=1).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("backbone", ["compact", "resnet18"])
+def test_weights_are_channels_last(backbone):
+    model = build_model(ModelSpec(backbone, classes=3), seed=1)
+    kernels = [parameter for parameter in model.parameters() if parameter.dim() == 4]
+    assert kernels
+    assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
+
+
+@pytest.mark.parametrize("backbone", sorted(PARAMETERS))
+@pytest.mark.parametrize("channels", [1, 4])
+def test_other_channel_counts_change_the_first_convolution_only(backbone, channels):
+    ours, usual = (build_model(ModelSpec(backbone, 8, channels=count), seed=1) for count in (channels, 3))
+    changed = [name for name, tensor in usual.state_dict().items() if ours.state_dict()[name].shape != tensor.shape]
+    assert len(changed) == 1
+    assert ours.state_dict()[changed[0]].shape[1] == channels
+    # He initialisation for the outputs does not depend on the input channels.
+    assert float(ours.state_dict()[changed[0]].std()) == pytest.approx(
+        float(usual.state_dict()[changed[0]].std()), rel=0.5
+    )
+    assert ours.eval()(images(2, 64, channels)).shape == (2, 8)
+
+
+@pytest.mark.parametrize("backbone", sorted(PARAMETERS))
+def test_head_dropout_acts_on_the_features_before_the_last_layer(backbone):
+    model = build_model(ModelSpec(backbone, classes=8, dropout=0.5), seed=1)
+    head = head_of(model).train()
+    linear = [module for module in head.modules() if isinstance(module, nn.Linear)][-1]
+    features = torch.ones(200, linear.in_features)
+    kept = features.clone()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(3)
+        dropped = torch.nn.functional.dropout(features, 0.5)
+        torch.default_generator.manual_seed(3)
+        logits = head(features)
+    torch.testing.assert_close(logits, dropped @ linear.weight.T + linear.bias)
+    assert torch.equal(features, kept), "dropout in place would destroy features that are used again"
+    torch.testing.assert_close(head.eval()(features), features @ linear.weight.T + linear.bias)
+
+
+def test_head_dropout_keeps_names_weights_and_fingerprint():
+    plain, dropping = (build_model(ModelSpec("resnet18", 3, dropout=p), seed=1).state_dict() for p in (None, 0.5))
+    assert architecture_fingerprint(plain) == architecture_fingerprint(dropping)
+    assert all(torch.equal(plain[name], dropping[name]) for name in plain)
+
+
+def test_without_a_wish_the_dropout_is_the_backbones_own():
+    efficientnet = build_model(ModelSpec("efficientnet_b0", classes=3), seed=1)
+    assert [module.p for module in efficientnet.modules() if isinstance(module, nn.Dropout)] == [0.2]
+    assert not any(isinstance(m, nn.Dropout) for m in build_model(ModelSpec("compact", 3), seed=1).modules())
+    assert not isinstance(head_of(build_model(ModelSpec("densenet121", 3), seed=1)), DropoutLinear)
+
+
+def test_densenet_dropout_in_the_layers_is_in_all_58_of_them():
+    model = build_model(ModelSpec("densenet121", classes=3, dropout=0.3, dropout_at="layers"), seed=1)
+    rates = [module.drop_rate for module in model.modules() if hasattr(module, "drop_rate")]
+    assert rates == [0.3] * 58
+    assert type(head_of(model)) is nn.Linear
+    in_head = build_model(ModelSpec("densenet121", classes=3, dropout=0.3), seed=1)
+    assert {float(module.drop_rate) for module in in_head.modules() if hasattr(module, "drop_rate")} == {0.0}
+
+
+def test_a_dropout_linear_survives_pickling():
+    layer = DropoutLinear(nn.Linear(4, 2), 0.5).eval()
+    features = torch.ones(1, 4)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(features), layer(features))
+
+
+def test_the_fingerprint_depends_on_names_shapes_and_dtypes_alone():
+    state = {"a": torch.zeros(2, 3), "b": torch.zeros(4)}
+    same = architecture_fingerprint({"b": torch.ones(4), "a": torch.ones(2, 3)})
+    others = [
+        {"a": torch.zeros(2, 3), "c": torch.zeros(4)},
+        {"a": torch.zeros(3, 2), "b": torch.zeros(4)},
+        {"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.float64)},
+        {"a": torch.zeros(2, 3)},
+    ]
+    assert architecture_fingerprint(state) == same
+    assert len({same, *map(architecture_fingerprint, others)}) == 5
+    assert len(same) == 64
+
+
+@pytest.mark.parametrize(
+    ("backbone", "hint"),
+    [
+        ("eficientnet_b0", "unknown backbone 'eficientnet_b0': did you mean 'efficientnet_b0'[?] There are compact, d"),
+        ("vgg", "unknown backbone 'vgg': There are compact, densenet121, efficientnet_b0, resnet18"),
+    ],
+)
+def test_an_unknown_backbone_is_named_with_its_nearest_match(backbone, hint):
+    with pytest.raises(ConfigurationError, match=hint):
+        ModelSpec(backbone, classes=3)
+    with pytest.raises(ConfigurationError, match=hint):
+        minimum_image_size(backbone)
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({"classes": 1}, "classes must be at least 2, got 1"),
+        ({"channels": 0}, "channels must be at least 1, got 0"),
+        ({"norm": "layer"}, "norm must be 'batch' or 'group', got 'layer'"),
+        ({"dropout": 1.0}, r"dropout must be at least 0 and below 1, got 1\.0"),
+        ({"dropout": float("nan")}, "dropout must be at least 0 and below 1, got nan"),
+        ({"dropout_at": "stem"}, "dropout_at must be 'head' or 'layers', got 'stem'"),
+        (
+            {"dropout_at": "layers"},
+            "compact has no dropout in its layers; use dropout_at='head', or one of densenet121",
+        ),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_refused(wish, message):
+    with pytest.raises(ConfigurationError, match=message):
+        ModelSpec(**{"backbone": "compact", "classes": 3, **wish})
