@@ -63,7 +63,7 @@ def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
     records = tuple(
         Record(
             image=_image(row["image"], images, f"{table} line {line}", str(archive)),
-            label=_label(row["label"], f"{table} line {line}"),
+            label=_label(row["label"], f"{table} line {line}, column label"),
             patient=row["patient"],
             lesion=row["lesion"],
             source=row["source"],
@@ -79,7 +79,7 @@ def _read_published_layout(root: Path, table: Path) -> tuple[Record, ...]:
     records = tuple(
         Record(
             image=_image(row["image_id"], images, f"{table} line {line}", f"{root} and the folders in it"),
-            label=_label(row["dx"], f"{table} line {line}"),
+            label=_label(row["dx"], f"{table} line {line}, column dx"),
             lesion=row["lesion_id"],
             source=SOURCE_PREFIX + row["dataset"],
         )

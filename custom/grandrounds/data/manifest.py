@@ -152,7 +152,7 @@ def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None) -
         raise DataError(f"{where}, column split: expected one of {', '.join(SPLITS)}, got {row['split']!r}")
     label = row["label"]
     if label and classes is not None:
-        require_known_label(label, classes, where)
+        require_known_label(label, classes, f"{where}, column label")
     flag = row.get("labelled", "").lower()
     if flag not in FLAGS:
         raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
@@ -168,13 +168,13 @@ def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None) -
 
 
 def require_known_label(label: str, classes: Sequence[str], where: str) -> None:
-    """Raise ``DataError`` unless ``label`` is one of ``classes``; the nearest class is suggested."""
+    """Raise ``DataError`` unless ``label`` is one of ``classes``; the message lists them and suggests the nearest."""
     if label in classes:
         return
     folded = {name.casefold(): name for name in classes}
-    nearest = difflib.get_close_matches(label.casefold(), folded, n=1)
+    nearest = difflib.get_close_matches(label.casefold(), folded, n=1, cutoff=0.5)
     hint = f"; did you mean {folded[nearest[0]]!r}?" if nearest else ""
-    raise DataError(f"{where}, column label: {label!r} is not one of the classes {', '.join(classes)}{hint}")
+    raise DataError(f"{where}: {label!r} is not one of the classes {', '.join(classes)}{hint}")
 
 
 def _require_distinct_images(records: Sequence[Record], where: str, lines: Sequence[int]) -> None:

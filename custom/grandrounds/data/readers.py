@@ -60,7 +60,7 @@ class ImageReader(ABC):
         own, so that other files in the folder do not count.
         """
 
-    def close(self) -> None:  # noqa: B027 - most readers hold nothing open
+    def close(self) -> None:
         """Release files; the reader cannot be used afterwards."""
 
     def __enter__(self) -> Self:

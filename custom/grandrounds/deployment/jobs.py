@@ -52,7 +52,7 @@ class Job:
         return dict(self.client["executors"][0]["executor"])
 
     def options(self, part: str) -> dict[str, Any]:
-        """The options that are set in ``controller``, ``executor`` or ``problem``; changing the dictionary changes the job."""
+        """The options set in ``controller``, ``executor`` or ``problem``; changing the dictionary changes the job."""
         if part == "executor":
             return self.executor["args"]  # type: ignore[no-any-return]
         arguments: dict[str, Any] = self.controller["args"]
@@ -77,9 +77,7 @@ def load_job(name_or_folder: str | Path) -> Job:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigurationError(f"{name_or_folder} is no job{hint} (jobs: {', '.join(job_names())})")
     configuration = folder / "app" / "config"
-    return Job(
-        _read(folder / "meta.json"), _read(configuration / SERVER_CONFIG), _read(configuration / CLIENT_CONFIG)
-    )
+    return Job(_read(folder / "meta.json"), _read(configuration / SERVER_CONFIG), _read(configuration / CLIENT_CONFIG))
 
 
 def with_options(job: Job, assignments: Iterable[str]) -> Job:

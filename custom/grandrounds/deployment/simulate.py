@@ -117,7 +117,9 @@ def simulate(
 
 def allow_package(flare: Path) -> None:
     """Let FLARE build this package's classes in jobs that bring no code: the list lives in ``local/resources.json``."""
-    write_json(flare / "local" / "resources.json", {"format_version": 2, "class_allow_list": ["grandrounds.", "nvflare."]})
+    write_json(
+        flare / "local" / "resources.json", {"format_version": 2, "class_allow_list": ["grandrounds.", "nvflare."]}
+    )
 
 
 def _run_flare(job: Path, place: Simulation, sites: list[str], threads: int, variables: Mapping[str, str]) -> None:

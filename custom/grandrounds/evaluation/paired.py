@@ -56,7 +56,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float 
         ValueError: if the lengths differ, a value is not finite, or the confidence is not in (0, 1).
 
     Example:
-        >>> paired_difference([1.0, 2.0, 3.0], [0.0, 2.0, 4.0])._replace(low=-1, high=1).mean
+        >>> paired_difference([1.0, 2.0, 3.0], [0.0, 2.0, 4.0]).mean
         0.0
         >>> paired_difference([0.7], [0.6]).low
         nan

@@ -35,7 +35,8 @@ class AveragingController(RoundController):
 
     def start(self) -> None:
         """Build the initial model, the same for all methods with one seed."""
-        self.model = dict(build_model(self.problem.model_spec(pretrained=True), self.seed).state_dict())
+        network = build_model(self.problem.model_spec(pretrained=True), self.seed)
+        self.model = {name: value.contiguous() for name, value in network.state_dict().items()}
         self.selected_model = self.model
 
     def open_round(self, sites: list[str]) -> None:

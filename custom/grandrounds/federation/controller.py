@@ -133,7 +133,7 @@ class RoundController(RoundHooks, Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""
-        self.folder = state_folder(fl_ctx, self.run_name)
+        self.folder = state_folder(fl_ctx, self.run_name, "server")
         self.record = RunRecord(self.folder, self._configuration())
         try:
             with exclusive(self.folder):

@@ -229,7 +229,7 @@ class SiteExecutor(Executor):
         site = fl_ctx.get_identity_name()
         if self._data is None or self._data[0] != problem:
             self._data = (problem, load_checked_data(problem, site, fl_ctx, self.needs_labels, self.logger))
-        folder = state_folder(fl_ctx, values["run_name"])
+        folder = state_folder(fl_ctx, values["run_name"], site)
         options = {"problem": problem.to_dict(), "exchange": self.exchange, **self.options()}
         context = SiteContext(
             site=site,

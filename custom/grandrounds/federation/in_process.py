@@ -31,9 +31,9 @@ from nvflare.apis.wf_comm_spec import WFCommSpec
 from nvflare.apis.workspace import Workspace
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
+from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.fed.client.client_json_config import ClientJsonConfigurator
 from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
-from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import Scope
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError

@@ -65,7 +65,7 @@ class Result:
 
 def encode_payload(payload: Payload) -> Shareable:
     """Turn a payload into a FLARE message."""
-    parts = {MODEL + name: DXO(DataKind.WEIGHTS, data=dict(state)) for name, state in payload.models.items()}
+    parts = {MODEL + name: DXO(DataKind.WEIGHTS, data=_contiguous(state)) for name, state in payload.models.items()}
     parts[VALUES] = DXO(DataKind.APP_DEFINED, data={**payload.values, "round": payload.round_number})
     return DXO(DataKind.COLLECTION, data=parts).to_shareable()
 
@@ -107,10 +107,10 @@ def encode_result(result: Result, declared: Collection[str]) -> Shareable:
     parts = {METRICS: DXO(DataKind.METRICS, data={**result.metrics, "samples": result.samples})}
     if result.update is not None:
         _require_finite_tensors(result.update, UPDATE)
-        parts[UPDATE] = DXO(DataKind.WEIGHT_DIFF, data=dict(result.update))
+        parts[UPDATE] = DXO(DataKind.WEIGHT_DIFF, data=_contiguous(result.update))
     for name, release in result.releases.items():
         _require_finite_tensors(release, name)
-        parts[RELEASE + name] = DXO(DataKind.APP_DEFINED, data=dict(release))
+        parts[RELEASE + name] = DXO(DataKind.APP_DEFINED, data=_contiguous(release))
     return DXO(DataKind.COLLECTION, data=parts).to_shareable()
 
 
@@ -177,6 +177,11 @@ def _collection(message: Shareable) -> dict[str, DXO]:
     if dxo.data_kind != DataKind.COLLECTION or not all(isinstance(part, DXO) for part in dxo.data.values()):
         raise MessageError(f"the message must be a collection of data exchange objects, got {dxo.data_kind}")
     return dict(dxo.data)
+
+
+def _contiguous(state: State) -> dict[str, Tensor]:
+    # FLARE's streaming refuses other layouts, such as channels-last kernels.
+    return {name: value.contiguous() for name, value in state.items()}
 
 
 def _require_finite_tensors(state: Mapping[str, Any], name: str) -> None:

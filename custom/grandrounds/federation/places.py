@@ -17,15 +17,15 @@ def workspace_root(fl_ctx: FLContext) -> Path:
     return Path(str(fl_ctx.get_engine().get_workspace().get_root_dir()))
 
 
-def state_folder(fl_ctx: FLContext, run_name: str) -> Path:
-    """Where this party keeps what must survive its process, for example checkpoints.
+def state_folder(fl_ctx: FLContext, run_name: str, party: str) -> Path:
+    """Where this party (a site, or ``server``) keeps what must survive its process, for example checkpoints.
 
     It is keyed by the run's name, not by FLARE's job id: a run that is resumed is a new job. ``$GRANDROUNDS_STATE``
     overrides the workspace, which a simulator wipes at its start.
     """
     root = os.environ.get(STATE_VARIABLE)
     base = Path(root) if root else workspace_root(fl_ctx) / "grandrounds"
-    return base / run_name / fl_ctx.get_identity_name()
+    return base / run_name / party
 
 
 def result_folder(fl_ctx: FLContext) -> Path:

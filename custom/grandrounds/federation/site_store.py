@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from grandrounds.federation.checkpoint import CheckpointFolder
@@ -83,5 +84,8 @@ class SiteStore:
 
 
 def copy_to_cpu(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A detached copy of a state that later training will not change."""
-    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+    """A detached, contiguous copy of a state that later training will not change."""
+    return {
+        name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, value in state.items()
+    }

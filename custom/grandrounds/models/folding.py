@@ -41,4 +41,4 @@ def _fold(sequence: nn.Sequential) -> None:
     for index, (first, second) in enumerate(pairwise(list(sequence))):
         if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d) and second.track_running_stats:
             sequence[index] = fuse_conv_bn_eval(first, second)
-            sequence[index + 1] = nn.Identity()
+            sequence[index + 1] = nn.Identity().eval()

@@ -181,10 +181,12 @@ def _bare_model(spec: ModelSpec) -> nn.Module:
 
 
 def _resize_stem(model: nn.Module, channels: int) -> None:
+    """Give the first convolution another number of input channels, initialised on the scale of the one it had."""
     _, stem = find_stem(model)
     stem.in_channels = channels
+    scale = float(stem.weight.detach().std())
     stem.weight = nn.Parameter(stem.weight.new_empty(stem.out_channels, channels, *stem.kernel_size))
-    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+    nn.init.normal_(stem.weight, std=scale)
 
 
 def _set_head_dropout(model: nn.Module, spec: ModelSpec) -> None:

@@ -122,6 +122,7 @@ def test_a_failed_write_leaves_the_old_manifest_and_nothing_else(tmp_path):
         ),
         (HEADER + "a.png,wart,train,p\n", r"'wart' is not one of the classes melanoma, nevus$"),
         (HEADER + "a.png,nevus,train,p\n\nb.png,nevus,train,p\na.png,,train,p\n", r"line 5, .* is already on line 2"),
+        (HEADER + 'a.png,nevus,train,"p\nq"\nb.png,nevus,dev,p\n', r"line 4, column split"),
         (HEADER + "a.png,nevus,train\n", r"line 2 has 3 values, expected 4"),
         (HEADER + "a.png,nevus,train,p,x\n", r"line 2 has 5 values, expected 4"),
         (HEADER + 'a.png,"nevus"x,train,p\n', r"line 2 is not valid CSV"),

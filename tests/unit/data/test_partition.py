@@ -216,7 +216,7 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, sites):
         write(divided, tmp_path / "p")
     with pytest.raises(DataError, match=r"image 'a\.jpg' is at two sites, site-1 and site-3"):
         write({**sites, "site-3": sites["site-1"][:1]}, tmp_path / "p")
-    with pytest.raises(DataError, match=r"site-1, image 'z', column label: 'nvv' is not one of .* mean 'nv'\?"):
+    with pytest.raises(DataError, match=r"site-1, image 'z': 'nvv' is not one of .* mean 'nv'\?"):
         write({"site-1": (Record("z", "nvv"),)}, tmp_path / "p")
     with pytest.raises(ValueError, match=r"'\.\./site' cannot be a site's name"):
         write({"../site": sites["site-1"]}, tmp_path / "p")

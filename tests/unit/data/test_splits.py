@@ -115,6 +115,15 @@ def test_fractions_are_met_exactly_where_there_are_single_images():
     assert part_sizes(parts) == {"train": 60, "val": 15, "test": 25}
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_patients_that_fit_nowhere_exceed_the_largest_part_as_little_as_possible(seed):
+    records = patients(*[1] * 60, 40, 40, 40)
+    wanted = {"a": 22, "b": 67, "c": 68, "d": 23}
+    parts = divide_into_counts(records, wanted, numpy_generator(seed))
+    # Two of 40 in c: 12 too many there, 12 missing elsewhere. One of 40 in d: 17 and 17.
+    assert sum(abs(len(parts[name]) - count) for name, count in wanted.items()) == 24
+
+
 def test_large_groups_do_not_all_go_to_the_largest_part():
     records = patients(*[4] * 100, *[1] * 400)
     share = [
@@ -145,6 +154,11 @@ def test_fewer_groups_than_parts_go_to_the_larger_parts():
     assert part_sizes(parts) == {"a": 0, "b": 5, "c": 5}
 
 
+def test_a_part_is_not_emptied_to_bring_another_closer_to_its_count():
+    parts = divide_into_counts(patients(6, 4), {"a": 1, "b": 9}, numpy_generator(0))
+    assert part_sizes(parts) == {"a": 4, "b": 6}
+
+
 def test_impossible_divisions_are_refused():
     records = patients(1, 1)
     with pytest.raises(ValueError, match=r"cannot divide 2 records into \{'a': 3\}"):
@@ -172,9 +186,10 @@ def test_splits_keep_the_order_and_all_else_of_the_records():
     assert len(places) == 20
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_as_many_groups_as_parts_fill_every_part(seed):
-    records = assign_splits(patients(9, 1, 6, 2), numpy_generator(seed), site="site-1")
+@pytest.mark.parametrize("sizes", [(9, 1, 6, 2), (1, 1, 1, 1), (30, 1, 1, 1)])
+@pytest.mark.parametrize("seed", range(5))
+def test_as_many_groups_as_parts_fill_every_part(sizes, seed):
+    records = assign_splits(patients(*sizes), numpy_generator(seed), site="site-1")
     assert len({(record.split, record.labelled) for record in records}) == 4
 
 

@@ -56,6 +56,11 @@ def test_peers_are_the_most_similar_sites_that_have_trained(target, top, peers):
     assert similar_peers(target, SEEN, LIKENESS, top) == peers
 
 
+def test_the_row_of_the_target_ranks_its_peers():
+    likeness = torch.tensor([[1.0, 0.9, 0.1], [0.1, 1.0, 0.5], [0.9, 0.5, 1.0]])
+    assert similar_peers("site-0", SEEN, likeness, top=1) == ["site-2"]
+
+
 @given(data=st.data())
 def test_peers_are_never_the_target_and_do_not_depend_on_the_order_of_rows(data):
     sites = [f"site-{number}" for number in range(6)]

@@ -154,6 +154,13 @@ def test_equal_models_tie_exactly_and_the_order_of_rows_does_not_matter(seed):
     assert torch.equal(cosine_similarity_matrix(features[order]), cosines[order][:, order])
 
 
+def test_models_in_one_direction_do_not_exceed_one():
+    base = torch.randn(1, 624, generator=torch_generator("direction"), dtype=torch.float64)
+    cosines = cosine_similarity_matrix(base * torch.arange(-9.0, 10.0).reshape(-1, 1))
+    assert cosines.max().item() == 1.0
+    assert cosines.min().item() == -1.0
+
+
 def test_single_precision_features_are_compared_in_double():
     close = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 2**-20]])
     assert cosine_similarity_matrix(close)[0, 1].item() == pytest.approx(1 - 2**-43, abs=2e-14)

@@ -10,6 +10,15 @@ from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.seeding import torch_generator
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other on a busy machine take longer than one alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def test_an_image_of_64_pixels_costs_ten_million_multiply_adds():
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         CompactNet(classes=8, channels=3)(torch.zeros(1, 3, 64, 64))

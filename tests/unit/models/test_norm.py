@@ -76,7 +76,7 @@ def test_group_norm_takes_over_scale_shift_and_epsilon():
     assert isinstance(net[3][1], nn.GroupNorm)
 
 
-@pytest.mark.parametrize("backbone", ["compact", "densenet121", "efficientnet_b0", "resnet18"])
+@pytest.mark.parametrize("backbone", ["compact", "resnet18"])
 def test_no_batch_norm_is_left_and_the_output_of_one_image_ignores_the_others(backbone):
     model = build_model(ModelSpec(backbone, classes=3, norm="group"), seed=1)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())

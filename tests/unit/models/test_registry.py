@@ -21,6 +21,15 @@ from grandrounds.seeding import torch_generator
 PARAMETERS = {"compact": 218_456, "densenet121": 6_962_056, "efficientnet_b0": 4_017_796, "resnet18": 11_180_616}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other on a busy machine take longer than one alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def images(count: int, side: int, channels: int = 3) -> torch.Tensor:
     return torch.rand(count, channels, side, side, generator=torch_generator("images"))
 
@@ -80,17 +89,16 @@ def test_weights_are_channels_last(backbone):
     assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
 
 
-@pytest.mark.parametrize("backbone", sorted(PARAMETERS))
-@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize(
+    ("backbone", "channels"), [("compact", 4), *((backbone, 1) for backbone in sorted(PARAMETERS))]
+)
 def test_other_channel_counts_change_the_first_convolution_only(backbone, channels):
     ours, usual = (build_model(ModelSpec(backbone, 8, channels=count), seed=1) for count in (channels, 3))
     changed = [name for name, tensor in usual.state_dict().items() if ours.state_dict()[name].shape != tensor.shape]
     assert len(changed) == 1
     assert ours.state_dict()[changed[0]].shape[1] == channels
-    # He initialisation for the outputs does not depend on the input channels.
-    assert float(ours.state_dict()[changed[0]].std()) == pytest.approx(
-        float(usual.state_dict()[changed[0]].std()), rel=0.5
-    )
+    scales = [float(model.state_dict()[changed[0]].std()) for model in (ours, usual)]
+    assert scales[0] == pytest.approx(scales[1], rel=0.2)
     assert ours.eval()(images(2, 64, channels)).shape == (2, 8)
 
 

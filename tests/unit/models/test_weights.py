@@ -147,7 +147,7 @@ def test_a_file_without_tensors_is_refused(tmp_path):
 
 def test_a_missing_file_is_named():
     with pytest.raises(
-        ConfigurationError, match="there is no file nowhere/weights.pt; expected 'imagenet' or the path"
+        ConfigurationError, match=r"there is no file nowhere/weights\.pt; expected 'imagenet' or the path"
     ):
         build_model(ModelSpec("compact", classes=4, weights="nowhere/weights.pt"), seed=1)
 
