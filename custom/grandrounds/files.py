@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,15 +21,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     The bytes are on disk (``fsync``) before the name changes; after an error the old file is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not a file of tempfile's: those are for their owner alone, and what replaces a file should be as readable as it was.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with temporary.open("xb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(name, path)
+        os.replace(temporary, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

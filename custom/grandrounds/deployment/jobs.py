@@ -53,10 +53,10 @@ class Job:
 
     def options(self, part: str) -> dict[str, Any]:
         """The options set in ``controller``, ``executor`` or ``problem``; changing the dictionary changes the job."""
-        if part == "executor":
-            return self.executor["args"]  # type: ignore[no-any-return]
-        arguments: dict[str, Any] = self.controller["args"]
-        return arguments["problem"] if part == "problem" else arguments  # type: ignore[no-any-return]
+        options: dict[str, Any] = (self.executor if part == "executor" else self.controller)["args"]
+        if part == "problem":
+            options = options["problem"]
+        return options
 
 
 def job_names() -> list[str]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from grandrounds.data.partition_files import read_partition
+from grandrounds.data.partition_files import DESCRIPTION_FILE, read_partition
 from grandrounds.deployment.jobs import PACKAGE, Job, check_job, write_job
+from grandrounds.deployment.processes import run_logged
+from grandrounds.deployment.run_log import logging_to
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.in_process import run_in_process
 from grandrounds.federation.places import SITES_VARIABLE, STATE_VARIABLE
@@ -25,6 +25,7 @@ from grandrounds.files import write_json
 from grandrounds.ordering import natural_sorted
 
 Engine = Literal["in-process", "flare"]
+CHECKPOINT_PREFIX = "round_"
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,28 @@ class Simulation:
         """What the user wants to see: summary, models, predictions of all sites."""
         return self.workspace / "results"
 
+    @property
+    def log(self) -> Path:
+        """What FLARE and the parties logged in the last run."""
+        return self.workspace / "run.log"
+
+
+def simulation_of(job: Job, workspace: Path) -> Simulation:
+    """Where a run of this job in this workspace has its files."""
+    return Simulation(workspace.absolute(), str(job.options("controller").get("run_name", "run")))
+
 
 def sites_of(partition: Path) -> tuple[list[str], dict[str, Any]]:
     """The sites of a partition and the problem's options that follow from it (data set and vocabulary).
 
     Raises:
-        DataError: if the folder is no partition, or a manifest is not the one it was made with.
+        ConfigurationError: if the folder is no partition.
+        DataError: if it is damaged, or a manifest is not the one it was made with.
     """
+    if not (partition / DESCRIPTION_FILE).is_file():
+        raise ConfigurationError(
+            f"{partition} is no partition: there is no {DESCRIPTION_FILE} in it; make one with grandrounds partition"
+        )
     description = read_partition(partition)
     sites = [site for site in natural_sorted(description["sites"]) if site != "server"]
     return sites, {"dataset": description["dataset_name"], "classes": description["classes"]}
@@ -96,11 +112,19 @@ def simulate(
         The summary, as in ``<workspace>/results/summary.json``.
 
     Raises:
-        ConfigurationError: if the job does not fit together.
+        ConfigurationError: if the job does not fit together, or has more ``min_sites`` than there are sites.
         GrandRoundsError: if the run failed; the message says why and where the log is.
     """
     check_job(job)
-    place = Simulation(workspace.absolute(), str(job.options("controller").get("run_name", "run")))
+    least = job.options("controller").get("min_sites", 1)
+    if len(sites) < least:
+        raise ConfigurationError(
+            f"job {job.name}: min_sites is {least}, but there are {len(sites)} sites; add sites or set "
+            "controller.min_sites"
+        )
+    place = simulation_of(job, workspace)
+    # An older summary must not be taken for this run's; the server writes its own from the checkpoint.
+    (place.record / SUMMARY).unlink(missing_ok=True)
     folder = write_job(job, place.workspace / "job")
     variables = {
         STATE_VARIABLE: str(place.state),
@@ -110,37 +134,31 @@ def simulate(
     if engine == "flare":
         _run_flare(folder, place, sites, threads or len(sites), variables)
     else:
-        with _environment(variables):
+        with _environment(variables), logging_to(place.log):
             run_in_process(folder, place.flare, sites, wire)
     return _collect(place, sites)
 
 
+def allowed_classes() -> dict[str, Any]:
+    """What a FLARE workspace's ``local/resources.json`` must say so that jobs may name this package's classes."""
+    return {"format_version": 2, "class_allow_list": ["grandrounds.", "nvflare."]}
+
+
 def allow_package(flare: Path) -> None:
     """Let FLARE build this package's classes in jobs that bring no code: the list lives in ``local/resources.json``."""
-    write_json(
-        flare / "local" / "resources.json", {"format_version": 2, "class_allow_list": ["grandrounds.", "nvflare."]}
-    )
+    write_json(flare / "local" / "resources.json", allowed_classes())
 
 
 def _run_flare(job: Path, place: Simulation, sites: list[str], threads: int, variables: Mapping[str, str]) -> None:
     allow_package(place.flare)
-    log = place.workspace / "flare.log"
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(place.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
     path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with log.open("wb") as stream:
-        code = subprocess.run(
-            command,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **variables, "PYTHONPATH": path},
-            cwd=place.workspace,
-            check=False,
-        ).returncode
+    code = run_logged(command, place.log, {**os.environ, **variables, "PYTHONPATH": path}, place.workspace)
     summary = _summary(place)
     if code != 0 or summary.get("status") != "finished":
         reason = summary.get("reason") or f"nvflare simulator ended with status {code}"
-        raise GrandRoundsError(f"{reason}; the log is {log}")
+        raise GrandRoundsError(f"{reason}; the log is {place.log}")
 
 
 def _collect(place: Simulation, sites: list[str]) -> dict[str, Any]:
@@ -149,7 +167,7 @@ def _collect(place: Simulation, sites: list[str]) -> dict[str, Any]:
         raise GrandRoundsError(f"the run left no summary in {place.record}")
     place.results.mkdir(parents=True, exist_ok=True)
     for path in place.record.iterdir():
-        if path.suffix in (".json", ".jsonl", ".pt"):
+        if path.suffix in (".json", ".jsonl", ".pt") and not path.name.startswith(CHECKPOINT_PREFIX):
             shutil.copyfile(path, place.results / path.name)
     for site in sites:
         for path in (place.state / place.run_name / site).glob("predictions_*.csv"):
@@ -191,8 +209,3 @@ def choose_sites(count: int | None, sites_dir: Path | None) -> tuple[list[str], 
     if count is not None and not 1 <= count <= len(sites):
         raise ConfigurationError(f"--sites is {count}, but {sites_dir} has {len(sites)}")
     return sites[:count], problem
-
-
-def quiet_flare() -> None:
-    """Keep FLARE's and our own information messages off the terminal; warnings stay."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")

@@ -89,6 +89,9 @@ class CheckpointFolder:
         for number in self.rounds():
             if number >= round_number:
                 self._path(number).unlink(missing_ok=True)
+        for path in self.folder.glob("parts/*@*.pt"):
+            if int(path.stem.rpartition("@")[2]) >= round_number:
+                path.unlink(missing_ok=True)
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round_{round_number:05d}.pt"

@@ -137,13 +137,19 @@ class RoundController(RoundHooks, Controller):
         self.record = RunRecord(self.folder, self._configuration())
         try:
             with exclusive(self.folder):
-                self._run(abort_signal, fl_ctx)
+                self._run_recorded(abort_signal, fl_ctx)
+        except GrandRoundsError as error:
+            self.system_panic(str(error), fl_ctx)
+
+    def _run_recorded(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        try:
+            self._run(abort_signal, fl_ctx)
         except RunAborted:
             self.record.write("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
             self.record.write("failed", str(error))
             self.record.event("failed", reason=str(error))
-            self.system_panic(str(error), fl_ctx)
+            raise
         except Exception as error:
             self.record.write("failed", f"{type(error).__name__}: {error}")
             raise
@@ -204,7 +210,9 @@ class RoundController(RoundHooks, Controller):
         for site, (_, payload) in assignments.items():
             self.record.count_bytes(site, "down", tensor_bytes(payload.models))
         exchange = Exchange(self, fl_ctx, self.round_timeout, self.grace, self._received)
-        outcome = exchange.run(assignments, self.min_sites, abort_signal)
+        # Scores come quickly; only training answers may end the wait for others that train.
+        training = [site for site, assignment in assignments.items() if assignment.task == TRAIN]
+        outcome = exchange.run(assignments, self.min_sites, abort_signal, training or None)
         for site in assignments:
             if site in outcome.answered:
                 self.health.answered(site)
@@ -284,12 +292,19 @@ class RoundController(RoundHooks, Controller):
     def _resume(self) -> None:
         if self.resume == "never":
             self._checkpoints.discard_from(0)
-        checkpoint = self._checkpoints.load(before=self.rounds + 1)
+        checkpoint = self._checkpoints.load()
         if checkpoint is None:
             if self.resume == "require":
                 raise ConfigurationError(f"resume=require, but {self.folder} has no checkpoint of {self.run_name!r}")
+            self._checkpoints.discard_from(0)
             self.record.restart()
             return
+        if checkpoint.round_number > self.rounds:
+            raise ConfigurationError(
+                f"run {self.run_name!r} has done {checkpoint.round_number} rounds, rounds is {self.rounds}: ask for at "
+                "least as many, use another run_name, or resume=never to start again"
+            )
+        self._checkpoints.discard_from(checkpoint.round_number + 1)
         self.round_number = checkpoint.round_number
         self.run_id = checkpoint.content["run_id"]
         self.health.load_state_dict(checkpoint.content["health"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -74,13 +74,20 @@ class Exchange:
         self._failure: Exception | None = None
         self._outcome = Outcome()
 
-    def run(self, assignments: Mapping[str, Assignment], enough: int, abort_signal: Signal) -> Outcome:
+    def run(
+        self,
+        assignments: Mapping[str, Assignment],
+        enough: int,
+        abort_signal: Signal,
+        counted: Collection[str] | None = None,
+    ) -> Outcome:
         """Ask all and wait.
 
         Args:
             assignments: what each site is asked.
             enough: number of valid answers after which only ``grace`` is waited.
             abort_signal: FLARE's.
+            counted: the sites whose answers count towards ``enough``; None for all.
 
         Raises:
             RunAborted: if FLARE aborts the job.
@@ -96,12 +103,12 @@ class Exchange:
             self._controller.send(task_object, self._fl_ctx, targets=[site], send_order=SendOrder.ANY)
             if abort_signal.triggered:
                 break
-        self._wait(enough, abort_signal)
+        self._wait(enough, assignments.keys() if counted is None else counted, abort_signal)
         if self._failure:
             raise self._failure
         return self._outcome
 
-    def _wait(self, enough: int, abort_signal: Signal) -> None:
+    def _wait(self, enough: int, counted: Collection[str], abort_signal: Signal) -> None:
         started = time.monotonic()
         satisfied: float | None = None
         with self._changed:
@@ -110,7 +117,7 @@ class Exchange:
                 if abort_signal.triggered:
                     self._cancel("the run was aborted")
                     raise RunAborted
-                if satisfied is None and len(self._outcome.answered) >= enough:
+                if satisfied is None and sum(site in counted for site in self._outcome.answered) >= enough:
                     satisfied = now
                 if satisfied is not None and self._grace is not None and now - satisfied >= self._grace:
                     self._cancel(f"no answer within {self._grace:g} s after {enough} sites had answered")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -172,9 +173,11 @@ class SiteExecutor(Executor):
     def _train(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.load_state_dict(store.load_state(context.round_number))
         scores = self._score(payload, context, store) if payload.values.get("validate") else {}
+        started = time.perf_counter()
         result = self.train(payload, context)
+        seconds = time.perf_counter() - started
         store.save_state(context.round_number, self.state_dict())
-        return replace(result, metrics={**result.metrics, **scores})
+        return replace(result, metrics={**result.metrics, "train_seconds": round(seconds, 4), **scores})
 
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.load_state_dict(store.load_state(context.round_number))

@@ -198,9 +198,13 @@ class InProcessCommunicator(WFCommSpec):
             )
         )
         reply = self._carried(self._sites[site].work(task.name, message, fl_ctx))
-        reply = apply_filters(
-            Scope.TASK_RESULT_FILTERS_NAME, reply, fl_ctx, runner.task_result_filters, task.name, FilterKey.IN
-        )
+        try:
+            reply = apply_filters(
+                Scope.TASK_RESULT_FILTERS_NAME, reply, fl_ctx, runner.task_result_filters, task.name, FilterKey.IN
+            )
+        except Exception as error:
+            self._server.handlers[0].log_exception(fl_ctx, f"a task result filter failed: {error}")
+            reply = make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR)
         client_task = ClientTask(client=Client(site, site), task=task)
         client_task.result = reply
         if task.result_received_cb:

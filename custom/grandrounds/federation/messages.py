@@ -7,6 +7,7 @@ what is missing, unknown, misshapen, of another type or not finite is named in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,15 +119,16 @@ def decode_result(message: Shareable) -> Result:
     """Read a result at the server.
 
     Raises:
-        MessageError: if the message is no result, an entry is no finite tensor, or a metric is no number.
+        MessageError: if the message is no result, an entry is no finite tensor, or a metric is no finite number.
     """
     parts = _collection(message)
     if METRICS not in parts:
         raise MessageError("the result has no metrics")
     metrics = dict(parts[METRICS].data)
     for name, value in metrics.items():
-        if not isinstance(value, int | float):
-            raise MessageError(f"metric {name!r} must be a number, got {type(value).__name__}")
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            came = value if isinstance(value, int | float) else type(value).__name__
+            raise MessageError(f"metric {name!r} must be a finite number, got {came}")
     samples = int(metrics.pop("samples", 0))
     update: State | None = None
     releases: dict[str, State] = {}

@@ -73,7 +73,10 @@ class Problem:
         missing = [key for key in ("dataset", "classes") if not content.get(key)]
         if missing:
             raise ConfigurationError(f"problem.{missing[0]} is missing")
-        return cls(**{**content, "classes": tuple(content["classes"])})
+        classes = content["classes"]
+        if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in classes):
+            raise ConfigurationError(f"problem.classes must be a list of names, got {classes!r}")
+        return cls(**{**content, "classes": tuple(classes)})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they travel and as they are hashed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from torch import nn
@@ -14,6 +13,7 @@ from grandrounds.methods.fedperl.guidance import PeerGuide
 from grandrounds.methods.fedperl.loss import ConsistencyReduction
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.methods.fixmatch.training import Guide
+from grandrounds.models.folding import folded_copy
 
 
 class FedPerlExecutor(FixMatchExecutor):
@@ -59,7 +59,7 @@ class FedPerlExecutor(FixMatchExecutor):
         return PeerGuide(peers, self.consistency_weight, self.consistency_reduction) if peers else None
 
     def _frozen(self, state: State, context: SiteContext, name: str) -> nn.Module:
-        peer = copy.deepcopy(self.network(context))
-        require_like(state, peer.state_dict(), name)
-        peer.load_state_dict(state)
-        return peer.eval().requires_grad_(False)
+        network = self.network(context)
+        require_like(state, network.state_dict(), name)
+        network.load_state_dict(state)
+        return folded_copy(network)

@@ -47,8 +47,8 @@ class FixMatchExecutor(SupervisedExecutor):
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round."""
+        guide = self.guide(payload, context)
         network = self.starting_model(payload, context)
         optimizer = self.adam(network, self.training.learning_rate)
-        guide = self.guide(payload, context)
         metrics = train_semi_supervised(network, optimizer, context, self.training, self.semi_supervised, guide)
         return self.finish(payload, network, optimizer, metrics)

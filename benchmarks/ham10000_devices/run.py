@@ -1,0 +1,125 @@
+"""FedPerl and its baselines on HAM10000: ten hospitals from four real devices.
+
+Every run resumes where it was interrupted, and its result is a file of its own in ``results/``, written when it ends.
+
+    python benchmarks/ham10000_devices/run.py --root HAM10000_FOLDER --workspace runs/ham10000_devices --workers 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
+
+
+def main() -> None:
+    """Run what has no result yet, a few runs at a time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, required=True, help="folder of HAM10000")
+    parser.add_argument("--workspace", type=Path, default=Path("runs/ham10000_devices"))
+    parser.add_argument("--workers", type=int, default=1, help="runs at once; each uses one CPU thread")
+    parser.add_argument("--only", help="method:seed, run in this process")
+    arguments = parser.parse_args()
+    if arguments.only:
+        method, _, seed = arguments.only.partition(":")
+        run(method, int(seed), arguments.root, arguments.workspace)
+        return
+    waiting = [
+        f"{method}:{seed}"
+        for seed in CONFIGURATION["seeds"]
+        for method in CONFIGURATION["methods"]
+        if not (RESULTS / f"{method}_{seed}.json").exists()
+    ]
+    working: list[subprocess.Popen[bytes]] = []
+    for task in waiting:
+        command = [sys.executable, __file__, "--only", task, "--root", str(arguments.root)]
+        working.append(subprocess.Popen([*command, "--workspace", str(arguments.workspace)]))
+        while len(working) >= arguments.workers:
+            working = _still_working(working)
+    while working:
+        working = _still_working(working)
+
+
+def run(method: str, seed: int, root: Path, workspace: Path) -> None:
+    """Run one method with one seed and write its result."""
+    os.environ.setdefault("GRANDROUNDS_CACHE", str((workspace / "cache").absolute()))
+    from grandrounds.data.recipes import make_partition
+    from grandrounds.deployment.jobs import load_job, with_options
+    from grandrounds.deployment.simulate import choose_sites, simulate
+
+    partition = workspace / f"sites_{seed}"
+    description = make_partition("ham10000", root, out=partition, seed=seed, **CONFIGURATION["partition"])
+    sites, problem = choose_sites(None, partition)
+    entry = CONFIGURATION["methods"][method]
+    federated = [] if method == "local" else CONFIGURATION["federated"]
+    job = load_job(entry["job"])
+    job.options("problem").update(problem)
+    job = with_options(job, [*CONFIGURATION["common"], *federated, *entry["options"], f"controller.seed={seed}"])
+    place = workspace / f"{method}_{seed}"
+    summary = simulate(job, place, sites, sites_dir=partition)
+    RESULTS.mkdir(exist_ok=True)
+    result = {
+        "method": method,
+        "seed": seed,
+        "selected": summary["selected"],
+        "test": summary["test"],
+        "pseudo_labels": _pseudo_labels(place),
+        "peers": {entry["round"]: entry["peers"] for entry in summary["rounds"] if "peers" in entry},
+        "devices": {site: _device(content["sources"]) for site, content in description["sites"].items()},
+        "manifests": {site: content["sha256"] for site, content in description["sites"].items()},
+        "bytes": {site: sum(parts.values()) for site, parts in summary["bytes"].items()},
+        "seconds": summary["seconds"],
+        "options": {part: job.options(part) for part in ("controller", "executor")},
+        "versions": summary["versions"],
+        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()},
+    }
+    (RESULTS / f"{method}_{seed}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _pseudo_labels(place: Path) -> dict[str, list[float | None]]:
+    """Share of accepted pseudo-labels and their accuracy, as means over the participants of each round."""
+    from grandrounds.federation.record import read_events
+
+    rounds: dict[int, list[dict[str, float]]] = {}
+    for event in read_events(place / "results"):
+        if event["event"] == "answer" and "accepted" in event["metrics"]:
+            rounds.setdefault(event["round"], []).append(event["metrics"])
+    means: dict[str, list[float | None]] = {}
+    for name in ("accepted", "pseudo_label_accuracy"):
+        for _, metrics in sorted(rounds.items()):
+            known = [m[name] for m in metrics if name in m]
+            means.setdefault(name, []).append(round(sum(known) / len(known), 4) if known else None)
+    return means
+
+
+def _device(sources: dict[str, int]) -> str:
+    return max(sources, key=lambda name: sources[name]).removeprefix("HAM10000/")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _still_working(working: list[Any]) -> list[Any]:
+    """Wait for one to end, and return the others."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        working[0].wait(timeout=2)
+    return [process for process in working if process.poll() is None]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The command ``grandrounds``.
+
+What a user can mend is one line on the standard error and exit status 1; wrong use is exit status 2. Commands import
+torch and FLARE only when they run, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from grandrounds import __version__
+from grandrounds.commands import build, doctor, jobs, partition, simulate
+from grandrounds.errors import GrandRoundsError
+
+INTERRUPTED = 130
+HELP = """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds jobs
+  grandrounds simulate fedperl --sites 4
+  grandrounds COMMAND --help
+"""
+
+
+class OneLineErrors(TyperGroup):
+    """Turns errors that a user can mend into one line, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; errors of the package become exit status 1, an interruption 130."""
+        try:
+            return super().invoke(ctx)
+        except GrandRoundsError as error:
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def build_app() -> typer.Typer:
+    """The application with all its commands."""
+    app = typer.Typer(
+        cls=OneLineErrors, help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
+    )
+    app.callback()(_common)
+    for module, function in (
+        (partition, partition.partition),
+        (simulate, simulate.simulate),
+        (build, build.build),
+        (doctor, doctor.doctor),
+        (jobs, jobs.jobs),
+    ):
+        app.command(help=module.HELP)(function)
+    return app
+
+
+def main() -> None:
+    """Run the command line; the entry point of the package."""
+    build_app()()
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"grandrounds {__version__}")
+        raise typer.Exit
+
+
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    """Options before the command."""

@@ -1,0 +1,128 @@
+"""``grandrounds doctor``: is the data fit for training?"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from grandrounds.commands.options import Json, comma_separated
+from grandrounds.commands.output import results, say, say_json
+from grandrounds.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from grandrounds.data.doctor import Finding
+    from grandrounds.data.site import DatasetLocation
+
+LEVELS: Mapping[str, tuple[str, str]] = {
+    "ok": ("OK", "green"),
+    "warning": ("WARN", "yellow"),
+    "failure": ("FAIL", "bold red"),
+}
+HELP = """Examine the images and the manifest of sites before they train.
+
+Exit status 1 says that something must be mended first.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds doctor --sites-dir runs/ham/sites --image-size 64
+  grandrounds doctor --site-config /opt/site/local/grandrounds.json --dataset skin --classes nevus,melanoma
+"""
+
+
+def doctor(
+    sites_dir: Annotated[Path | None, typer.Option(help="Folder of a partition: all its sites are examined.")] = None,
+    site_config: Annotated[
+        Path | None, typer.Option(help="A site's grandrounds.json, in place of a partition.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="With --site-config: the data set's name.")] = None,
+    classes: Annotated[str | None, typer.Option(help="With --site-config: the vocabulary, a,b,c.")] = None,
+    image_size: Annotated[int, typer.Option(min=1, help="Side to which images are resized, in pixels.")] = 64,
+    channels: Annotated[int, typer.Option(min=1, max=3, help="1 for grey images, 3 for colour.")] = 3,
+    json: Json = False,
+) -> None:
+    """Examine sites and show the findings."""
+    if channels == 2:
+        raise typer.BadParameter("--channels must be 1 or 3")
+    located, vocabulary = _located(sites_dir, site_config, dataset, classes)
+    found = _examine(located, vocabulary, image_size, channels)
+    if json:
+        say_json({site: [asdict(finding) for finding in findings] for site, findings in found.items()})
+    else:
+        console = results()
+        console.print(findings_table(found))
+        say(console, _verdict(found))
+    if any(finding.level == "failure" for findings in found.values() for finding in findings):
+        raise typer.Exit(1)
+
+
+def findings_table(found: Mapping[str, Sequence[Finding]]) -> Table:
+    """Findings by site as a table."""
+    table = Table("", "site", "check", "finding")
+    for site, findings in found.items():
+        for finding in findings:
+            word, style = LEVELS[finding.level]
+            message = finding.message.removeprefix(f"{site}: ")
+            table.add_row(Text(word, style=style), Text(site), finding.check, Text(message))
+        table.add_section()
+    return table
+
+
+def _located(
+    sites_dir: Path | None, site_config: Path | None, dataset: str | None, classes: str | None
+) -> tuple[dict[str, DatasetLocation], list[str]]:
+    """Where each site's data set is, and the vocabulary."""
+    if sites_dir is not None and site_config is None:
+        return _of_partition(sites_dir)
+    if site_config is None or sites_dir is not None:
+        raise typer.BadParameter("give either --sites-dir or --site-config")
+    if not dataset or not classes:
+        raise typer.BadParameter("--site-config needs --dataset and --classes")
+    return _of_site(site_config, dataset), comma_separated(classes) or []
+
+
+def _of_partition(sites_dir: Path) -> tuple[dict[str, DatasetLocation], list[str]]:
+    from grandrounds.data.site import locate_dataset
+    from grandrounds.deployment.simulate import sites_of
+
+    sites, problem = sites_of(sites_dir)
+    return {site: locate_dataset(site, problem["dataset"], [sites_dir]) for site in sites}, problem["classes"]
+
+
+def _of_site(path: Path, dataset: str) -> dict[str, DatasetLocation]:
+    from grandrounds.data.site import read_site_config
+
+    locations = read_site_config(path)
+    if dataset not in locations:
+        known = ", ".join(sorted(locations)) or "none"
+        raise ConfigurationError(f"{path}: data set {dataset!r} is not defined (defined: {known})")
+    return {path.absolute().parent.name: locations[dataset]}
+
+
+def _examine(
+    located: Mapping[str, DatasetLocation], classes: Sequence[str], image_size: int, channels: int
+) -> dict[str, list[Finding]]:
+    from grandrounds.data.doctor import examine_location
+    from grandrounds.federation.site_data import CACHE_VARIABLE
+
+    with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
+        cache = Path(os.environ.get(CACHE_VARIABLE, temporary)) / "cache"
+        return {
+            site: examine_location(location, classes, image_size, channels, cache, site)
+            for site, location in located.items()
+        }
+
+
+def _verdict(found: Mapping[str, Sequence[Finding]]) -> str:
+    levels = [finding.level for findings in found.values() for finding in findings]
+    failures, warnings = levels.count("failure"), levels.count("warning")
+    end = "mend the failures before training" if failures else "nothing keeps these sites from training"
+    return f"{len(found)} sites: {failures} failures, {warnings} warnings; {end}"

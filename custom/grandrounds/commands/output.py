@@ -1,0 +1,63 @@
+"""What the commands print: results on the standard output, everything else on the standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from rich.console import Console
+
+WIDTH_WITHOUT_TERMINAL = 160
+
+
+def results() -> Console:
+    """The console for results; without a terminal it is wide enough that no row of a table is broken."""
+    return _console(stderr=False)
+
+
+def notes() -> Console:
+    """The console for progress and remarks, on the standard error."""
+    return _console(stderr=True)
+
+
+def say(console: Console, text: str = "") -> None:
+    """Print text as it is: brackets in a path or reason are no markup, and long lines are not broken."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_json(content: Any) -> None:
+    """Print one JSON document on the standard output."""
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def megabytes(size: float) -> str:
+    """A number of bytes as megabytes (10^6).
+
+    Example:
+        >>> megabytes(1_250_000)
+        '1.2 MB'
+    """
+    return f"{size / 1e6:.1f} MB"
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    Example:
+        >>> duration(7.4), duration(75), duration(3700)
+        ('7 s', '1 min 15 s', '1 h 01 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _console(stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_WITHOUT_TERMINAL
+    return Console(stderr=stderr, width=width)

@@ -1,0 +1,170 @@
+"""How far a run is: the state that follows from its events, as a bar on a terminal and as lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from grandrounds.commands.follow import Event
+from grandrounds.commands.output import duration, say
+
+PACE_ROUNDS = 5
+
+
+@dataclass
+class RunProgress:
+    """What is known of a run from its events so far.
+
+    Attributes:
+        rounds: in all; 0 until the run has started.
+        done: rounds that are complete, those before a resumption included.
+        site: who answered last.
+        task: what it had done.
+        losses: of the training sites of the current round.
+        score: metric, mean and round of the model scored last.
+        seconds: durations of the rounds of this start.
+    """
+
+    rounds: int = 0
+    done: int = 0
+    site: str = ""
+    task: str = ""
+    losses: list[float] = field(default_factory=list)
+    score: tuple[str, float, int] | None = None
+    seconds: list[float] = field(default_factory=list)
+
+    def update(self, event: Event) -> list[str]:
+        """Take an event in and return the lines that a person should read about it."""
+        handler = {
+            "resume": self._resumed,
+            "start": self._started,
+            "round_start": self._round_started,
+            "answer": self._answered,
+            "score": self._scored,
+            "dropped": self._dropped,
+            "round_end": self._round_ended,
+            "finished": self._finished,
+        }.get(event["event"])
+        return handler(event) if handler else []
+
+    @property
+    def pace(self) -> float:
+        """Seconds per round, the median of the last ones, as the first one opens the data; NaN before it is complete."""
+        return median(self.seconds[-PACE_ROUNDS:]) if self.seconds else math.nan
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the last round is complete, at this pace; NaN when it is not known."""
+        return (self.rounds - self.done) * self.pace
+
+    @property
+    def note(self) -> str:
+        """One line about the current state: last site, loss, pace, time left."""
+        parts = [f"{self.site} {self.task}"] if self.site else []
+        if self.losses:
+            parts.append(f"loss {fmean(self.losses):.3f}")
+        if self.seconds:
+            parts += [f"{self.pace:.1f} s/round", f"{duration(self.time_left)} left"]
+        return ", ".join(parts)
+
+    def _resumed(self, event: Event) -> list[str]:
+        self.done = event["after_round"]
+        return [f"resumed: the checkpoint after round {self.done} is there"]
+
+    def _started(self, event: Event) -> list[str]:
+        self.rounds = event["rounds"]
+        if self.done >= self.rounds:
+            return [f"all {self.rounds} rounds were complete before; the selected model is tested again"]
+        return [f"{self.rounds} rounds, {len(event['sites'])} sites: {', '.join(event['sites'])}"]
+
+    def _round_started(self, event: Event) -> list[str]:
+        self.losses = []
+        return []
+
+    def _answered(self, event: Event) -> list[str]:
+        self.site, self.task = event["site"], event["task"]
+        loss = event["metrics"].get("loss")
+        if self.task == "train" and loss is not None:
+            self.losses.append(loss)
+        return []
+
+    def _scored(self, event: Event) -> list[str]:
+        self.score = (event["metric"], event["mean"], event["round"])
+        return []
+
+    def _dropped(self, event: Event) -> list[str]:
+        when = f"round {event['round']}" if event["round"] <= self.rounds else "evaluation"
+        return [f"{when}: {event['site']} is dropped: {event['reason']}"]
+
+    def _round_ended(self, event: Event) -> list[str]:
+        self.done = event["round"]
+        self.seconds.append(event["round_seconds"])
+        parts = [f"{len(event['answered'])} of {len(event['asked'])} sites"]
+        if self.losses:
+            parts.append(f"loss {fmean(self.losses):.3f}")
+        if self.score:
+            metric, mean, model_round = self.score
+            parts.append(f"{metric} {mean:.3f} after round {model_round}")
+        parts += [f"{event['round_seconds']:.1f} s", f"{duration(self.time_left)} left"]
+        return [f"round {self.done}/{self.rounds}: {', '.join(parts)}"]
+
+    def _finished(self, event: Event) -> list[str]:
+        return [f"finished: the model after round {event['selected']['round']} is selected"]
+
+
+class LineProgress:
+    """Prints a line per round; for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = RunProgress()
+
+    def show(self, event: Event) -> None:
+        """Print what there is to say about an event."""
+        for line in self._progress.update(event):
+            say(self._console, line)
+
+
+class BarProgress:
+    """Moves a bar on a terminal; drops and resumptions are lines above it."""
+
+    def __init__(self, console: Console, bar: Progress) -> None:
+        self._console = console
+        self._bar = bar
+        self._task = bar.add_task("starting", total=None, note="")
+        self._progress = RunProgress()
+
+    def show(self, event: Event) -> None:
+        """Move the bar, and print what must not be missed."""
+        lines = self._progress.update(event)
+        if event["event"] in ("resume", "start", "dropped", "finished"):
+            for line in lines:
+                say(self._console, line)
+        state = self._progress
+        training = state.done < state.rounds
+        description = f"round {min(state.done + 1, state.rounds)}/{state.rounds}" if training else "testing"
+        self._bar.update(
+            self._task, description=description, completed=state.done, total=state.rounds or None, note=state.note
+        )
+
+
+@contextmanager
+def progress_on(console: Console) -> Iterator[LineProgress | BarProgress]:
+    """A bar where there is a terminal, lines where there is none."""
+    if not console.is_terminal:
+        yield LineProgress(console)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield BarProgress(console, bar)

@@ -1,0 +1,34 @@
+"""What all tests share: one thread of torch, one cache of decoded images, and where the real images are."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_torch_thread():
+    """Sums depend on the number of threads in the last bits, and threads wait for each other on a busy machine."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory):
+    """Draw and decode the phantoms once for all federations of the session."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRANDROUNDS_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def realdata() -> Path:
+    """The folder with the real images; the test is skipped where there is none."""
+    named = os.environ.get("GRANDROUNDS_DATA")
+    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there; set GRANDROUNDS_DATA to the folder with the real images")
+    return folder

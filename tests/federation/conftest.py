@@ -1,0 +1,92 @@
+"""Tiny federations of phantoms in one process."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.simulate import simulate
+
+TINY = ["controller.rounds=3", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
+SITES = ["site-1", "site-2", "site-3"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def faulty_parties():
+    """Let jobs name the classes of ``faulty.py``."""
+    folder = str(Path(__file__).parent)
+    sys.path.insert(0, folder)
+    yield
+    sys.path.remove(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny(shared_cache):
+    """Make a small job: ``tiny("fedperl", "controller.peers=1")``."""
+
+    def make(name, *assignments):
+        # With a low threshold pseudo-labels, and with them the peers, matter from the first step on.
+        threshold = [] if name in ("fedavg", "local") else ["executor.threshold=0.26"]
+        return with_options(load_job(name), [*TINY, *threshold, *assignments])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def run(shared_cache):
+    """Run a job: the summary, the models and the record of what it left."""
+
+    def go(job, workspace, sites=SITES, **options):
+        simulate(job, workspace, list(sites), **options)
+        return outcome(workspace)
+
+    return go
+
+
+def outcome(workspace):
+    """What a run left in its results."""
+    results = workspace / "results"
+    return SimpleNamespace(
+        summary=json.loads((results / "summary.json").read_text()),
+        models={path.stem: torch.load(path, weights_only=True) for path in results.glob("*.pt")},
+        results=results,
+        record=next((workspace / "state").iterdir()) / "server",
+    )
+
+
+@pytest.fixture(scope="session")
+def same_run():
+    """Assert that two runs have the same models, selection, bytes and rounds."""
+
+    def check(first, second):
+        assert same_models(first.models, second.models)
+        for key in ("status", "selected", "bytes", "contributions", "test", "rounds_done"):
+            assert first.summary[key] == second.summary[key], key
+        assert [timeless(entry) for entry in first.summary["rounds"]] == [
+            timeless(entry) for entry in second.summary["rounds"]
+        ]
+
+    return check
+
+
+def timeless(entry):
+    return {key: value for key, value in entry.items() if key != "round_seconds"}
+
+
+def same_models(first, second):
+    """Whether two collections of models are equal bit for bit."""
+    return first.keys() == second.keys() and all(
+        first[name].keys() == second[name].keys()
+        and all(torch.equal(first[name][entry], second[name][entry]) for entry in first[name])
+        for name in first
+    )
+
+
+@pytest.fixture(scope="session")
+def identical():
+    """The function that compares models bit for bit."""
+    return same_models

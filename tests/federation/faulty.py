@@ -1,0 +1,143 @@
+"""Parties that go wrong on purpose; jobs name them by their class paths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from nvflare.apis.dxo import DataKind, from_shareable
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.app_constant import AppConstants
+
+from grandrounds.federation.context import SiteContext
+from grandrounds.federation.messages import Payload, Result, decode_payload
+from grandrounds.methods.fedperl.executor import FedPerlExecutor
+
+
+class FaultyExecutor(FedPerlExecutor):
+    """FedPerl that goes wrong at one site in some rounds.
+
+    Args:
+        at: the site.
+        rounds: in which.
+        how: ``nan`` and ``infinite`` spoil the update, ``undeclared`` adds a release, ``raise`` fails.
+        options: of FedPerl.
+    """
+
+    def __init__(self, *, at: str, rounds: list[int], how: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.at = at
+        self.faulty_rounds = rounds
+        self.how = how
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train, and spoil the result."""
+        if context.site != self.at or context.round_number not in self.faulty_rounds:
+            return super().train(payload, context)
+        if self.how == "raise":
+            raise RuntimeError("patient 4711 has a broken file")
+        result = super().train(payload, context)
+        if self.how == "undeclared":
+            return Result(result.update, {"images": {"x": torch.zeros(2)}}, result.metrics, result.samples)
+        assert result.update is not None
+        spoilt = {name: value.clone() for name, value in result.update.items()}
+        spoilt["classifier.weight"][0, 0] = float("nan") if self.how == "nan" else float("inf")
+        return Result(spoilt, {}, result.metrics, result.samples)
+
+
+class ShapeShifter(FedPerlExecutor):
+    """One site drops an entry of its update, as a site with another model would."""
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train, and lose an entry."""
+        result = super().train(payload, context)
+        if context.site != "site-2" or result.update is None:
+            return result
+        fewer = {name: value for name, value in result.update.items() if name != "classifier.bias"}
+        return Result(fewer, {}, result.metrics, result.samples)
+
+
+class ScaleUpdate(Filter):
+    """Multiplies every floating entry of the update.
+
+    Args:
+        factor: by this; NaN spoils it on the way.
+    """
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Scale in fresh tensors."""
+        if shareable.get_return_code() != ReturnCode.OK:
+            return shareable
+        dxo = from_shareable(shareable)
+        for part in dxo.data.values():
+            if part.data_kind == DataKind.WEIGHT_DIFF:
+                part.data = {k: v * self.factor if v.is_floating_point() else v for k, v in part.data.items()}
+        return dxo.update_shareable(shareable)
+
+
+class Refuse(Filter):
+    """Lets nothing pass."""
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Raise."""
+        raise RuntimeError("nothing leaves this house")
+
+
+class Diary(FLComponent):
+    """Writes down who heard of which event.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Append a line."""
+        with open(self.path, "a", encoding="utf-8") as stream:
+            stream.write(f"{fl_ctx.get_identity_name()} {event_type}\n")
+
+
+class Interrupt(FLComponent):
+    """Stops the process at an event of a round, as a power cut would.
+
+    Args:
+        event: FLARE's name of the event.
+        round_number: the round.
+        party: the site, or ``server``.
+        hard: leave without any farewell.
+    """
+
+    def __init__(self, event: str, round_number: int, party: str = "server", hard: bool = False) -> None:
+        super().__init__()
+        self.event = event
+        self.round_number = round_number
+        self.party = party
+        self.hard = hard
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Stop."""
+        if event_type != self.event or fl_ctx.get_identity_name() != self.party:
+            return
+        if self._round(fl_ctx) != self.round_number:
+            return
+        if self.hard:
+            import os
+
+            os._exit(9)
+        raise KeyboardInterrupt
+
+    def _round(self, fl_ctx: FLContext) -> int:
+        if self.party == "server":
+            return int(fl_ctx.get_prop(AppConstants.CURRENT_ROUND))
+        return decode_payload(fl_ctx.get_prop(FLContextKey.TASK_DATA)).round_number

@@ -1,0 +1,135 @@
+"""What one party does wrong costs that party its round, and nobody else."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from grandrounds.deployment.jobs import write_job
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.in_process import run_in_process
+
+SITES = ["site-1", "site-2", "site-3"]
+
+
+def faulty(job, how, rounds, at="site-2", path="faulty.FaultyExecutor"):
+    """The job with an executor that goes wrong at one site."""
+    entry = job.client["executors"][0]["executor"]
+    entry["path"] = path
+    if path == "faulty.FaultyExecutor":
+        entry["args"] |= {"at": at, "rounds": rounds, "how": how}
+    return job
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch, shared_cache):
+    """Run a job without the checks that ``simulate`` makes first; gives the server's summary."""
+
+    def go(job, sites=SITES):
+        monkeypatch.setenv("GRANDROUNDS_STATE", str(tmp_path / "state"))
+        folder = write_job(job, tmp_path / "job")
+        error = None
+        try:
+            run_in_process(folder, tmp_path / "flare", sites)
+        except GrandRoundsError as caught:
+            error = str(caught)
+        path = tmp_path / "state" / job.options("controller")["run_name"] / "server" / "summary.json"
+        return SimpleNamespace(error=error, summary=json.loads(path.read_text()))
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("nan", "update['classifier.weight'] has a value that is NaN or infinite"),
+        ("infinite", "update['classifier.weight'] has a value that is NaN or infinite"),
+        ("undeclared", "release 'images' is not declared by the method"),
+        ("raise", "RuntimeError in task train: see the site's log"),
+    ],
+)
+def test_a_site_that_goes_wrong_is_dropped_pauses_and_comes_back(tiny, run, tmp_path, how, reason):
+    found = run(faulty(tiny("fedperl", "controller.rounds=4", "controller.warm_up=1"), how, [2]), tmp_path)
+    rounds = found.summary["rounds"]
+    assert [entry["answered"] for entry in rounds] == [SITES, ["site-1", "site-3"], ["site-1", "site-3"], SITES]
+    assert [entry["asked"] for entry in rounds] == [SITES, SITES, ["site-1", "site-3"], SITES]
+    assert list(rounds[1]["dropped"]) == ["site-2"]
+    assert rounds[1]["dropped"]["site-2"].startswith(reason)
+    assert "4711" not in json.dumps(found.summary), "what an error says stays at the site"
+    assert found.summary["status"] == "finished"
+    assert found.summary["contributions"] == {"site-1": 4, "site-2": 2, "site-3": 4}
+    assert all(value.isfinite().all() for model in found.models.values() for value in model.values())
+
+
+def test_the_mean_of_the_others_is_as_if_the_faulty_site_had_not_been_there(tiny, run, tmp_path, identical):
+    one_round = ["controller.rounds=1", "controller.min_sites=1", "controller.validate_every=0"]
+    spoilt = run(faulty(tiny("fedperl", *one_round), "nan", [1]), tmp_path / "a")
+    without = run(tiny("fedperl", *one_round), tmp_path / "b", sites=["site-1", "site-3"])
+    assert identical(spoilt.models, without.models)
+
+
+def test_a_site_that_keeps_going_wrong_pauses_longer(tiny, run, tmp_path):
+    job = faulty(tiny("fedperl", "controller.rounds=7"), "raise", [1, 2, 3, 4, 5, 6, 7])
+    found = run(job, tmp_path)
+    asked = [entry["round"] for entry in found.summary["rounds"] if "site-2" in entry["asked"]]
+    assert asked == [1, 3, 6]
+
+
+def test_an_update_that_does_not_fit_is_refused_by_the_server(tiny, run, tmp_path):
+    job = tiny("fedperl", "controller.rounds=1")
+    found = run(faulty(job, "", [], path="faulty.ShapeShifter"), tmp_path)
+    reason = found.summary["rounds"][0]["dropped"]["site-2"]
+    assert reason == "update lacks 'classifier.bias' (1 missing, 0 unknown): another architecture?"
+
+
+def test_too_few_valid_results_end_the_run_with_the_reasons(tiny, start):
+    job = faulty(tiny("fedperl", "controller.min_sites=3"), "raise", [2])
+    found = start(job)
+    assert found.error == found.summary["reason"]
+    assert found.error.startswith("round 2: 2 of 3 sites gave a valid result, min_sites is 3 (site-2: RuntimeError in")
+    assert "the last checkpoint stands, mend the sites and submit the job again" in found.error
+    assert found.summary["status"] == "failed"
+    assert found.summary["rounds_done"] == 1
+
+
+def test_after_the_sites_are_mended_the_same_job_goes_on(tiny, start, run, tmp_path, identical):
+    start(faulty(tiny("fedperl", "controller.min_sites=3"), "raise", [2]))
+    found = start(tiny("fedperl", "controller.min_sites=3"))
+    assert found.error is None
+    assert found.summary["status"] == "finished"
+    assert [entry["answered"] for entry in found.summary["rounds"]] == [SITES, SITES, SITES]
+
+
+def test_too_few_sites_at_the_start_end_the_run_in_one_line(tiny, start):
+    found = start(tiny("ssfl", "controller.min_sites=3", "controller.start_timeout=0.1"), sites=SITES[:2])
+    assert found.error == (
+        "2 sites are connected after 0.1 s, min_sites is 3: start more sites or lower min_sites "
+        "(connected: site-1, site-2)"
+    )
+    assert found.summary["status"] == "failed"
+
+
+def test_a_metric_that_does_not_exist_is_named_with_those_that_do(tiny, start):
+    found = start(tiny("ssfl", "controller.selection_metric=auc"))
+    assert found.error.startswith("selection_metric 'auc' is not among the metrics: accuracy, balanced_accuracy, ")
+
+
+def test_a_data_set_that_no_site_has_is_named(tiny, start):
+    found = start(tiny("ssfl", "problem.dataset=skin"))
+    assert "site-1: data set 'skin' is not defined" in found.error
+    assert "\n" not in found.error
+
+
+def test_a_site_that_expects_a_model_refuses_a_task_without(tiny, start):
+    found = start(tiny("local", "executor.exchange=model"))
+    assert "the task has no global model; a site with exchange=none needs none" in found.error
+
+
+def test_a_device_that_is_no_device_is_refused(tiny, start):
+    found = start(tiny("ssfl", "executor.device=gpu"))
+    assert "device must be auto, cpu or cuda[:index], got 'gpu'" in found.error
+
+
+def test_a_folder_that_is_no_job_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"is no job folder: meta.json with a deploy_map is needed"):
+        run_in_process(tmp_path, tmp_path / "flare", SITES)

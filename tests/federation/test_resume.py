@@ -1,0 +1,214 @@
+"""A run that was interrupted anywhere ends as if it had not been."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grandrounds.deployment.jobs import write_job
+from grandrounds.deployment.simulate import simulate
+from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.checkpoint import CheckpointFolder
+from grandrounds.federation.in_process import run_in_process
+from grandrounds.federation.record import read_events
+from grandrounds.files import exclusive
+
+SITES = ["site-1", "site-2", "site-3"]
+OPTIONS = {
+    "fedperl": ["controller.sites_per_round=2", "controller.warm_up=1", "controller.rounds=4"],
+    "local": ["controller.rounds=3"],
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, run, tmp_path_factory):
+    """The runs that nothing interrupted, by job."""
+    return {name: run(tiny(name, *options), tmp_path_factory.mktemp(name)) for name, options in OPTIONS.items()}
+
+
+def interrupted(job, event, round_number, party="server", hard=False):
+    """The job with a power cut."""
+    arguments = {"event": event, "round_number": round_number, "party": party, "hard": hard}
+    configuration = job.server if party == "server" else job.client
+    configuration["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": arguments})
+    return job
+
+
+CUTS = [
+    ("fedperl", "_round_done", 1, "server"),
+    ("fedperl", "_round_started", 2, "server"),
+    ("fedperl", "_round_done", 3, "server"),
+    ("fedperl", "_round_started", 4, "server"),
+    ("fedperl", "_before_task_execution", 2, "site-2"),
+    ("fedperl", "_after_task_execution", 3, "site-2"),
+    ("fedperl", "_before_task_execution", 5, "site-3"),
+    ("local", "_round_done", 1, "server"),
+    ("local", "_round_started", 3, "server"),
+    ("local", "_after_task_execution", 2, "site-2"),
+    ("local", "_after_task_execution", 3, "site-3"),
+    ("local", "_after_task_execution", 4, "site-2"),
+]
+
+
+@pytest.mark.parametrize(("name", "event", "round_number", "party"), CUTS)
+def test_a_run_cut_at_any_moment_ends_like_one_that_was_not(
+    tiny, run, whole, same_run, tmp_path, name, event, round_number, party
+):
+    """One round more than there are is the scoring and testing at the end."""
+    cut = interrupted(tiny(name, *OPTIONS[name]), event, round_number, party)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(cut, tmp_path, SITES)
+    same_run(run(tiny(name, *OPTIONS[name]), tmp_path), whole[name])
+
+
+@pytest.mark.parametrize("moment", [2, 3, 5, 7])
+def test_a_run_cut_while_a_checkpoint_is_written_ends_like_one_that_was_not(
+    tiny, run, whole, same_run, tmp_path, monkeypatch, moment
+):
+    """Each checkpoint is several files; the cut comes before the ``moment``-th of them gets its name."""
+    renamed = []
+    original = os.replace
+
+    def replace(source, target):
+        if "server" in str(target) and str(target).endswith(".pt"):
+            renamed.append(target)
+            if len(renamed) == moment:
+                raise KeyboardInterrupt
+        original(source, target)
+
+    job = tiny("fedperl", *OPTIONS["fedperl"])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(job, tmp_path, SITES)
+    same_run(run(job, tmp_path), whole["fedperl"])
+
+
+def test_a_process_that_is_killed_leaves_a_run_that_can_go_on(tiny, run, whole, same_run, tmp_path):
+    job = interrupted(tiny("fedperl", *OPTIONS["fedperl"]), "_after_task_execution", 3, "site-1", hard=True)
+    write_job(job, tmp_path / "cut")
+    code = (
+        "import sys, torch; from pathlib import Path; torch.set_num_threads(1)\n"
+        "from grandrounds.deployment.jobs import load_job; from grandrounds.deployment.simulate import simulate\n"
+        f"simulate(load_job(sys.argv[1]), Path(sys.argv[2]), {SITES})"
+    )
+    path = [str(Path(__file__).parent), *sys.path]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "cut"), str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 9, ended.stderr.decode()
+    same_run(run(tiny("fedperl", *OPTIONS["fedperl"]), tmp_path / "run"), whole["fedperl"])
+
+
+def test_events_of_rounds_that_were_done_again_are_void(tiny, run, tmp_path):
+    job = tiny("ssfl", "controller.rounds=2")
+    with pytest.raises(KeyboardInterrupt):
+        simulate(interrupted(tiny("ssfl", "controller.rounds=2"), "_round_done", 2), tmp_path, SITES)
+    found = run(job, tmp_path)
+    ends = [event["round"] for event in read_events(found.record) if event["event"] == "round_end"]
+    assert ends == [1, 2]
+    raw = (found.record / "events.jsonl").read_text()
+    assert raw.count('"round_end"') == 3
+
+
+def test_more_rounds_go_on_from_where_it_ended(tiny, run, tmp_path, identical):
+    run(tiny("ssfl", "controller.rounds=2"), tmp_path / "a")
+    longer = run(tiny("ssfl", "controller.rounds=3"), tmp_path / "a")
+    at_once = run(tiny("ssfl", "controller.rounds=3"), tmp_path / "b")
+    assert identical(longer.models, at_once.models)
+    assert longer.summary["rounds_done"] == 3
+    assert longer.summary["selected"] == at_once.summary["selected"]
+
+
+def test_fewer_rounds_than_are_done_are_refused(tiny, run, tmp_path):
+    run(tiny("fedavg", "controller.rounds=3"), tmp_path)
+    with pytest.raises(
+        GrandRoundsError, match=r"run 'fedavg' has done 3 rounds, rounds is 2: ask for at least as many"
+    ):
+        simulate(tiny("fedavg", "controller.rounds=2"), tmp_path, SITES)
+
+
+def test_a_completed_run_does_not_train_again(tiny, run, tmp_path, same_run):
+    job = tiny("ssfl", "controller.rounds=2")
+    first = run(job, tmp_path)
+    trained = [event for event in read_events(first.record) if event.get("task") == "train"]
+    again = run(job, tmp_path)
+    assert first.summary["rounds"] == again.summary["rounds"]
+    after = [event for event in read_events(again.record) if event.get("task") == "train"]
+    assert len(after) == len(trained)
+    same_run(first, again)
+
+
+def test_never_starts_again(tiny, run, tmp_path, identical):
+    first = run(tiny("fedperl", "controller.rounds=2", "controller.warm_up=1"), tmp_path)
+    job = tiny("fedperl", "controller.rounds=2", "controller.warm_up=1", "controller.resume=never")
+    again = run(job, tmp_path)
+    assert first.summary["rounds"] != again.summary["rounds"], "their durations differ"
+    assert identical(first.models, again.models)
+    assert sum(event["event"] == "start" for event in read_events(again.record)) == 1
+
+
+def test_a_new_start_with_another_seed_keeps_nothing_of_the_old_one(tiny, run, tmp_path, same_run):
+    """Not even what the old one had trained: it would come back when the new one is interrupted and resumed."""
+    options = ["controller.rounds=3", "controller.warm_up=1", "controller.seed=5"]
+    run(tiny("fedperl", *options[:2]), tmp_path / "a")
+    fresh = tiny("fedperl", *options, "controller.resume=never")
+    with pytest.raises(KeyboardInterrupt):
+        simulate(interrupted(fresh, "_round_started", 2), tmp_path / "a", SITES)
+    resumed = run(tiny("fedperl", *options), tmp_path / "a")
+    same_run(resumed, run(tiny("fedperl", *options), tmp_path / "b"))
+
+
+def test_require_fails_without_a_checkpoint(tiny, tmp_path):
+    with pytest.raises(GrandRoundsError, match=r"resume=require, but .*server has no checkpoint of 'ssfl'"):
+        simulate(tiny("ssfl", "controller.resume=require"), tmp_path, SITES)
+    summary = json.loads((tmp_path / "state" / "ssfl" / "server" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert summary["reason"].startswith("resume=require")
+
+
+def test_require_goes_on_with_one(tiny, run, tmp_path):
+    run(tiny("ssfl", "controller.rounds=1"), tmp_path)
+    found = run(tiny("ssfl", "controller.rounds=2", "controller.resume=require"), tmp_path)
+    assert found.summary["rounds_done"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ("controller.seed=2", "seed was 1, is 2"),
+        ("problem.norm=group", "architecture was '"),
+        ("problem.channels=1", "architecture was '"),
+        ("controller.weighting=samples", "weighting was 'uniform', is 'samples'"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused_in_one_line(tiny, run, tmp_path, change, difference):
+    run(tiny("ssfl", "controller.rounds=1"), tmp_path)
+    with pytest.raises(GrandRoundsError) as refusal:
+        simulate(tiny("ssfl", "controller.rounds=2", change), tmp_path, SITES)
+    message = str(refusal.value)
+    assert difference in message
+    assert "use another run_name, or resume=never" in message
+    assert "\n" not in message
+
+
+def test_a_second_job_of_the_same_run_is_refused_and_leaves_the_record_alone(tiny, run, tmp_path, monkeypatch):
+    first = run(tiny("ssfl", "controller.rounds=1"), tmp_path)
+    before = [(first.record / name).read_text() for name in ("summary.json", "events.jsonl")]
+    monkeypatch.setenv("GRANDROUNDS_STATE", str(tmp_path / "state"))
+    job = write_job(tiny("ssfl", "controller.rounds=2"), tmp_path / "second")
+    with exclusive(first.record), pytest.raises(GrandRoundsError, match="another job is using this run"):
+        run_in_process(job, tmp_path / "flare", SITES)
+    assert [(first.record / name).read_text() for name in ("summary.json", "events.jsonl")] == before
+
+
+def test_the_checkpoint_holds_the_last_round(tiny, run, tmp_path):
+    found = run(tiny("fedperl", "controller.rounds=3"), tmp_path)
+    assert CheckpointFolder(found.record, {}).rounds() == [2, 3]

@@ -1,0 +1,55 @@
+import json
+
+import pytest
+
+from grandrounds.data.manifest import Record
+
+
+def test_sound_sites_pass_and_every_site_is_shown(run, sites_dir):
+    result = run("doctor", "--sites-dir", sites_dir(2), "--image-size", 32)
+    assert result.exit_code == 0, result.output
+    assert "FAIL" not in result.stdout
+    assert "2 sites: 0 failures" in result.stdout
+    assert "site-2" in result.stdout
+
+
+def test_a_failure_has_exit_status_one_and_names_the_site(run, sites_dir, images):
+    lonely = [Record(images("site-9", 1)[0], "nevus", patient="p")]
+    command = ["doctor", "--sites-dir", sites_dir(1, site_9=lonely), "--image-size", 32]
+    assert "FAIL" in run(*command).stdout
+    result = run(*command, "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert [finding for finding in found["site-1"] if finding["level"] == "failure"] == []
+    messages = [finding["message"] for finding in found["site-9"] if finding["level"] == "failure"]
+    assert messages[0].startswith("site-9: 1 training images, expected at least 2")
+
+
+def test_a_site_configuration_is_examined_with_its_own_manifest(run, sites_dir):
+    folder = sites_dir(1) / "site-1"
+    manifest = folder / "manifest.csv"
+    manifest.write_text(
+        manifest.read_text().replace(
+            "site-1/7.png,melanoma,test,site-1/7.png", "site-1/7.png,melanoma,test,site-1/0.png"
+        )
+    )
+    command = ["doctor", "--site-config", folder / "grandrounds.json", "--dataset", "skin", "--image-size", 32]
+    result = run(*command, "--classes", "nevus,melanoma", "--json")
+    assert result.exit_code == 1
+    (finding,) = json.loads(result.stdout)["site-1"]
+    assert finding["level"] == "failure"
+    assert "patient 'site-1/0.png' is in two splits" in finding["message"]
+
+
+def test_an_unknown_data_set_is_one_line_with_those_that_are_defined(run, sites_dir):
+    config = sites_dir(1) / "site-1" / "grandrounds.json"
+    result = run("doctor", "--site-config", config, "--dataset", "lungs", "--classes", "a,b")
+    assert result.exit_code == 1
+    assert result.stderr == f"error: {config}: data set 'lungs' is not defined (defined: skin)\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--sites-dir", "x", "--site-config", "y"], ["--site-config", "y", "--dataset", "skin"]]
+)
+def test_incomplete_arguments_are_wrong_use(run, arguments):
+    assert run("doctor", *arguments).exit_code == 2

@@ -1,0 +1,82 @@
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from grandrounds.commands.progress import RunProgress, progress_on
+
+
+def round_events(number, seconds, losses, score=None):
+    yield {"event": "round_start", "round": number, "sites": list(losses)}
+    for site, loss in losses.items():
+        yield {"event": "answer", "round": number, "site": site, "task": "train", "metrics": {"loss": loss}}
+    if score is not None:
+        yield {"event": "score", "round": number - 1, "metric": "balanced_accuracy", "mean": score}
+    sites = list(losses)
+    yield {"event": "round_end", "round": number, "asked": sites, "answered": sites, "round_seconds": seconds}
+
+
+def feed(progress, *groups):
+    return [line for events in groups for event in events for line in progress.update(event)]
+
+
+START = {"event": "start", "rounds": 10, "sites": ["site-1", "site-2"]}
+
+
+def test_a_round_is_one_line_with_loss_score_and_time_left():
+    lines = feed(RunProgress(), [START], round_events(1, 4.0, {"site-1": 1.0, "site-2": 2.0}, score=0.25))
+    assert lines == [
+        "10 rounds, 2 sites: site-1, site-2",
+        "round 1/10: 2 of 2 sites, loss 1.500, balanced_accuracy 0.250 after round 0, 4.0 s, 36 s left",
+    ]
+
+
+def test_the_loss_is_of_the_current_round_only():
+    progress = RunProgress()
+    feed(progress, [START], round_events(1, 1.0, {"site-1": 9.0}), round_events(2, 1.0, {"site-1": 3.0}))
+    assert progress.losses == [3.0]
+
+
+def test_pace_and_time_left_are_those_of_the_last_rounds():
+    progress = RunProgress()
+    assert math.isnan(progress.pace)
+    feed(
+        progress, [START], *(round_events(number, 2.0 if number > 1 else 60.0, {"site-1": 1.0}) for number in (1, 2, 3))
+    )
+    assert progress.pace == 2.0
+    assert progress.time_left == 14.0
+
+
+def test_a_dropped_site_is_shown_with_its_reason():
+    progress = RunProgress(rounds=2)
+    event = {"event": "dropped", "round": 1, "site": "site-2", "reason": "[no] images"}
+    assert progress.update(event) == ["round 1: site-2 is dropped: [no] images"]
+    assert progress.update(event | {"round": 3}) == ["evaluation: site-2 is dropped: [no] images"]
+
+
+def test_a_resumed_run_counts_on_from_its_checkpoint():
+    progress = RunProgress()
+    lines = feed(progress, [{"event": "resume", "after_round": 8}, START], round_events(9, 3.0, {"site-1": 1.0}))
+    assert "after round 8" in lines[0]
+    assert lines[-1].startswith("round 9/10:")
+    assert lines[-1].endswith("3 s left")
+
+
+def test_a_complete_run_says_so():
+    lines = feed(RunProgress(), [{"event": "resume", "after_round": 10}, START])
+    assert lines[-1] == "all 10 rounds were complete before; the selected model is tested again"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_drops_are_printed_with_and_without_a_terminal(terminal):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=120)
+    with progress_on(console) as progress:
+        progress.show(START)
+        for event in round_events(1, 1.0, {"site-1": 1.0}):
+            progress.show(event)
+        progress.show({"event": "dropped", "round": 2, "site": "site-2", "reason": "[no] images"})
+    assert "round 2: site-2 is dropped: [no] images" in stream.getvalue()
+    assert ("round 1/10: 1 of 1 sites" in stream.getvalue()) is not terminal
+    assert ("round 2/10" in stream.getvalue()) is terminal

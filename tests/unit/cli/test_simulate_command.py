@@ -1,0 +1,168 @@
+import json
+import re
+
+import pytest
+
+from grandrounds.data.manifest import Record
+from grandrounds.deployment import simulate as simulation
+
+
+@pytest.fixture
+def command(tmp_path, tiny):
+    return ["simulate", "fedavg", *tiny, "--workspace", tmp_path / "run"]
+
+
+def one_line(result, pattern):
+    """The last line of the standard error is the reason; the lines before it are the run's progress."""
+    assert result.exit_code == 1, result.output
+    *before, last = result.stderr.splitlines()
+    assert re.match(f"error: .*{pattern}", last), result.stderr
+    assert not any("Traceback" in line for line in before)
+
+
+def test_a_run_shows_its_rounds_and_scores_and_says_where_results_are(run, command, sites_dir, tmp_path):
+    result = run(*command, "--sites-dir", sites_dir(2))
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^round 1/1: 2 of 2 sites, loss \d", result.stderr, re.MULTILINE)
+    assert re.search(r"│ site-2 +│ +2 │", result.stdout)
+    assert str(tmp_path / "run" / "results") in result.stdout
+    assert (tmp_path / "run" / "results" / "summary.json").is_file()
+    assert not list((tmp_path / "run" / "results").glob("round_*"))
+    again = "--set controller.rounds=1 --set problem.image_size=32"
+    assert f"simulate local --sites-dir {tmp_path / 'sites'} {again}   #" in result.stdout
+    assert f"{again} --set executor.steps=1 --set executor.batch_size=2   #" in result.stdout
+    assert "WARNING" in (tmp_path / "run" / "run.log").read_text()
+    assert "WARNING" not in result.output
+
+
+def test_json_is_the_summary_and_a_second_run_is_complete_at_once(run, command, sites_dir, tmp_path):
+    command += ["--sites-dir", sites_dir(2), "--json"]
+    first, second = run(*command), run(*command)
+    assert json.loads(first.stdout)["status"] == "finished"
+    assert json.loads(second.stdout)["rounds_done"] == 1
+    assert "round 1/1" not in second.stderr
+    assert "all 1 rounds were complete before" in second.stderr
+    longer = run(*command, "--set", "controller.rounds=2")
+    assert "resumed: the checkpoint after round 1" in longer.stderr
+    assert "round 2/2" in longer.stderr
+    assert "round 1/2" not in longer.stderr
+
+
+def test_data_set_and_classes_are_those_of_the_partition(run, command, sites_dir):
+    result = run(*command, "--sites-dir", sites_dir(2), "--json")
+    problem = json.loads(result.stdout)["configuration"]["problem"]
+    assert (problem["dataset"], problem["classes"], problem["image_size"]) == ("skin", ["nevus", "melanoma"], 32)
+
+
+def test_a_site_that_fails_is_dropped_with_its_reason_and_the_others_go_on(run, command, sites_dir, images):
+    lonely = [Record(images("site-3", 1)[0], "nevus", patient="p")]
+    result = run(*command, "--sites-dir", sites_dir(2, site_3=lonely))
+    assert result.exit_code == 0, result.output
+    assert "round 1: site-3 is dropped: site-3: 1 training images, expected at least 2" in result.stderr
+
+
+def test_a_site_with_one_image_ends_a_run_that_needs_it(run, command, sites_dir, images):
+    lonely = [Record(images("site-2", 1)[0], "nevus", patient="p")]
+    result = run(*command, "--sites-dir", sites_dir(1, site_2=lonely))
+    one_line(
+        result, "1 of 2 sites gave a valid result, min_sites is 2 .*site-2: 1 training images, expected at least 2"
+    )
+
+
+def test_an_empty_labelled_set_ends_a_run_that_needs_it(run, command, sites_dir, images):
+    records = [
+        Record(name, "nevus", split, patient=name, labelled=split != "train")
+        for name, split in zip(images("site-2", 4), ("train", "train", "val", "test"), strict=True)
+    ]
+    result = run(*command, "--sites-dir", sites_dir(1, site_2=records))
+    one_line(result, "site-2: empty labelled set")
+
+
+def test_unreadable_images_above_the_limit_end_a_run_that_needs_the_site(run, command, sites_dir, tmp_path):
+    folder = sites_dir(2)
+    (tmp_path / "images" / "site-2" / "3.png").write_bytes(b"no picture")
+    one_line(run(*command, "--sites-dir", folder), "site-2: .*1 of 8 .*3.png")
+
+
+def test_a_manifest_that_was_changed_is_refused(run, command, sites_dir):
+    folder = sites_dir(2)
+    manifest = folder / "site-2" / "manifest.csv"
+    manifest.write_text(manifest.read_text().replace("melanoma", "nevus"))
+    one_line(run(*command, "--sites-dir", folder), f"{manifest} differs from the partition")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        (["fedprl"], "fedprl is no job; did you mean fedperl"),
+        (["fedperl", "--backbone", "resnet"], "unknown backbone 'resnet': did you mean 'resnet18'"),
+        (["fedperl", "--set", "controller.peer=3"], "no option 'peer'; did you mean controller.peers"),
+        (["fedperl", "--set", "peers=3"], "expected part.option=value"),
+        (["fedperl", "--sites", "1"], "min_sites is 2, but there are 1 sites"),
+        (["fedperl", "--sites-dir", "nowhere"], "nowhere is no partition: there is no partition.json"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_written(run, tmp_path, arguments, pattern):
+    result = run("simulate", *arguments, "--workspace", tmp_path / "run")
+    one_line(result, pattern)
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_sites_than_the_partition_has_are_refused(run, command, sites_dir):
+    one_line(run(*command, "--sites-dir", sites_dir(2), "--sites", 3), "--sites is 3, but .* has 2")
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(run, command, sites_dir):
+    command += ["--sites-dir", sites_dir(2)]
+    assert run(*command).exit_code == 0
+    one_line(run(*command, "--seed", 9), "checkpoint is of another configuration: seed was 1, is 9")
+
+
+def test_an_interrupted_run_says_that_the_same_command_goes_on(run, command, sites_dir, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulation, "run_in_process", interrupted)
+    result = run(*command, "--sites-dir", sites_dir(2))
+    assert result.exit_code == 130
+    assert result.stderr.count("\n") == 1
+    assert "the same command goes on" in result.stderr
+
+
+def test_the_engine_gets_what_the_options_say(run, command, sites_dir, monkeypatch, make_summary):
+    calls = []
+
+    def recorded(job, workspace, sites, sites_dir, engine, threads, wire):
+        calls.append((job.options("controller")["rounds"], sites, engine, threads, wire))
+        return make_summary()
+
+    monkeypatch.setattr(simulation, "simulate", recorded)
+    folder = sites_dir(3)
+    run(*command, "--sites-dir", folder, "--sites", 2, "--engine", "flare", "--threads", 1, "--rounds", 5)
+    run(*command, "--sites-dir", folder, "--wire", "--set", "controller.rounds=6")
+    assert calls == [
+        (5, ["site-1", "site-2"], "flare", 1, False),
+        (6, ["site-1", "site-2", "site-3"], "in-process", None, True),
+    ]
+
+
+def test_build_writes_a_job_folder_with_the_options_and_the_code(run, tmp_path, sites_dir):
+    folder = sites_dir(2)
+    command = ["build", "fedperl", "--out", tmp_path / "jobs", "--sites-dir", folder, "--rounds", 5]
+    result = run(*command, "--byoc")
+    assert result.exit_code == 0, result.output
+    job = tmp_path / "jobs" / "fedperl"
+    assert f"GRANDROUNDS_SITES={folder} nvflare simulator {job} -w WORKSPACE -n 2" in result.stdout
+    arguments = json.loads((job / "app/config/config_fed_server.json").read_text())["workflows"][0]["args"]
+    assert (arguments["rounds"], arguments["problem"]["dataset"]) == (5, "skin")
+    assert (job / "app/custom/grandrounds/cli.py").is_file()
+    assert "class_allow_list" not in result.stdout
+    without = run(*command)
+    assert "class_allow_list" in without.stdout
+    assert not (job / "app/custom").exists()
+
+
+def test_build_does_not_replace_a_folder_that_is_no_job(run, tmp_path):
+    (tmp_path / "jobs" / "fedperl").mkdir(parents=True)
+    one_line(run("build", "fedperl", "--out", tmp_path / "jobs"), "exists and is no job folder")

@@ -1,0 +1,255 @@
+"""Jobs are configuration that FLARE builds as it stands; a wrong name is refused before anything starts."""
+
+import hashlib
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from nvflare.apis.workspace import Workspace
+from nvflare.private.fed.client.client_json_config import ClientJsonConfigurator
+from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
+
+from grandrounds.deployment.jobs import (
+    JOBS,
+    PACKAGE,
+    accepted_options,
+    check_job,
+    job_names,
+    load_job,
+    with_options,
+    write_job,
+)
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.fedperl.executor import FedPerlExecutor
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file below a folder with its content's hash."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def configure(job: Path, workspace: Path, name: str):
+    """Read a party's part of a job with FLARE's own configurator."""
+    for part in ("local", "startup"):
+        (workspace / part).mkdir(parents=True, exist_ok=True)
+    place = Workspace(str(workspace), name)
+    server = name == "server"
+    file = "config_fed_server.json" if server else "config_fed_client.json"
+    configurator = (ServerJsonConfigurator if server else ClientJsonConfigurator)(
+        workspace_obj=place,
+        config_file_name=str(job / "app" / "config" / file),
+        app_root=str(job / "app"),
+        args=Namespace(sp_scheme="", sp_target="", client_name=name, job_id="job", workspace=str(workspace), set=[]),
+        kv_list=[],
+    )
+    configurator.configure()
+    return configurator
+
+
+def test_the_jobs_of_the_package_are_found():
+    assert {"fedavg", "fedperl", "local", "ssfl"} <= set(job_names())
+
+
+@pytest.mark.parametrize("name", job_names())
+def test_flare_builds_every_component_of_every_job(name, tmp_path):
+    job = load_job(name)
+    check_job(job)
+    server = configure(JOBS / name, tmp_path / "server", "server").runner_config
+    client = configure(JOBS / name, tmp_path / "client", "site-1").runner_config
+    (workflow,) = server.workflows
+    assert f"{type(workflow.controller).__module__}.{type(workflow.controller).__name__}" == job.controller["path"]
+    for task in ("train", "validate", "test"):
+        executor = client.task_router.route(task)
+        assert f"{type(executor).__module__}.{type(executor).__name__}" == job.executor["path"]
+    assert workflow.controller.rounds == job.options("controller")["rounds"]
+    assert workflow.controller.run_name == name
+
+
+@pytest.mark.parametrize("name", job_names())
+def test_every_job_says_all_its_options(name):
+    job = load_job(name)
+    for entry in (job.controller, job.executor):
+        module, _, class_name = entry["path"].rpartition(".")
+        component = getattr(__import__(module, fromlist=[class_name]), class_name)
+        assert set(entry["args"]) == accepted_options(component), "a reader must see every value"
+    assert job.meta["name"] == name
+    assert job.meta["min_clients"] >= 2
+
+
+@pytest.mark.parametrize("name", job_names())
+def test_a_job_is_configuration_only(name):
+    files = [path for path in (JOBS / name).rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json"}
+    assert not any(path.is_symlink() for path in (JOBS / name).rglob("*"))
+
+
+def test_options_are_set_from_outside_on_a_copy():
+    job = load_job("fedperl")
+    changed = with_options(
+        job,
+        [
+            "controller.peers=0",
+            "executor.labels=all",
+            "problem.image_size=64",
+            "controller.grace=null",
+            "executor.steps=7",
+        ],
+    )
+    assert changed.options("controller")["peers"] == 0
+    assert changed.options("executor")["labels"] == "all"
+    assert changed.options("problem")["image_size"] == 64
+    assert changed.options("controller")["grace"] is None
+    assert changed.executor["args"]["steps"] == 7
+    assert job.options("controller")["peers"] == 2
+    assert changed.server["workflows"][0]["args"]["problem"]["image_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        (
+            "controller.pears=1",
+            r"--set controller.pears: the controller of job fedperl has no option 'pears'; did you mean controller.peers\?",
+        ),
+        ("executor.learning_rat=1", r"did you mean executor.learning_rate\?"),
+        ("problem.image=1", r"did you mean problem.image_size\?"),
+        ("controller.zzzz=1", r"has no option 'zzzz'$"),
+        ("server.peers=1", "expected part.option=value with part controller, executor, problem"),
+        ("controller.peers", "expected part.option=value"),
+        ("peers=1", "expected part.option=value"),
+    ],
+)
+def test_a_mistyped_option_is_refused_with_the_nearest(assignment, message):
+    with pytest.raises(ConfigurationError, match=message):
+        with_options(load_job("fedperl"), [assignment])
+
+
+def test_an_unknown_job_is_refused_with_the_nearest():
+    with pytest.raises(ConfigurationError, match=r"fedprl is no job; did you mean fedperl\? \(jobs: .*fedavg"):
+        load_job("fedprl")
+
+
+def test_a_job_with_an_unknown_option_is_refused_by_name():
+    job = load_job("fedperl")
+    job.options("executor")["threshhold"] = 0.9
+    with pytest.raises(ConfigurationError, match="job fedperl: FedPerlExecutor has no option 'threshhold'"):
+        check_job(job)
+
+
+def test_a_job_that_lacks_a_required_option_is_refused():
+    job = load_job("fedperl")
+    del job.options("controller")["rounds"]
+    with pytest.raises(ConfigurationError, match=r"job fedperl: FedPerlController: .*rounds"):
+        check_job(job)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("grandrounds.methods.nowhere.Executor", "grandrounds.methods.nowhere.Executor cannot be imported"),
+        ("grandrounds.methods.fedperl.executor.Fed", "cannot be imported"),
+        ("Executor", "cannot be imported"),
+        ("grandrounds.ordering.natural_key", "is no class"),
+    ],
+)
+def test_a_class_that_is_not_there_is_refused(path, message):
+    job = load_job("fedperl")
+    job.client["executors"][0]["executor"]["path"] = path
+    with pytest.raises(ConfigurationError, match=message):
+        check_job(job)
+
+
+def test_values_are_checked_by_the_components():
+    with pytest.raises(ConfigurationError, match="threshold must be between 0 and 1, got 2"):
+        check_job(with_options(load_job("fedperl"), ["executor.threshold=2"]))
+    with pytest.raises(ConfigurationError, match="rounds must be an integer of at least 1, got 0"):
+        check_job(with_options(load_job("fedperl"), ["controller.rounds=0"]))
+    with pytest.raises(ConfigurationError, match="sites_per_round is 1, below min_sites = 2"):
+        check_job(with_options(load_job("fedperl"), ["controller.sites_per_round=1"]))
+
+
+@pytest.mark.parametrize(
+    ("part", "option", "message"),
+    [
+        ("controller", "resume=maybe", "resume must be auto, never or require, got 'maybe'"),
+        ("controller", "weighting=size", "weighting must be uniform or samples, got 'size'"),
+        ("controller", "peers=-1", "peers must be an integer of at least 0, got -1"),
+        ("controller", "warm_up=1.5", "warm_up must be an integer of at least 0, got 1.5"),
+        ("controller", "features=bias", "features must be parameters_and_buffers, parameters or weights, got 'bias'"),
+        ("controller", "feature_scaling=z", "feature_scaling must be minmax or none, got 'z'"),
+        ("executor", "exchange=all", "exchange must be model or none, got 'all'"),
+        ("executor", "precision=float16", "precision must be float32 or bfloat16, got 'float16'"),
+        ("executor", "labels=some", "labels must be labelled or all, got 'some'"),
+        ("executor", "batch_size=1", "batch_size must be at least 2"),
+        ("executor", "steps=0", "steps must be at least 1, got 0"),
+        ("executor", "learning_rate=0", "learning_rate must be positive, got 0"),
+        ("executor", "class_weights=mean", "class_weights must be median or none, got 'mean'"),
+        ("executor", "unsupervised_weight=-1", "unsupervised_weight must be at least 0, got -1"),
+        ("executor", "unsupervised_reduction=sum", "unsupervised_reduction must be accepted_mean or batch_mean"),
+        ("executor", "consistency_weight=-1", "consistency_weight must be at least 0, got -1"),
+        ("executor", "consistency_reduction=max", "consistency_reduction must be mean or sum, got 'max'"),
+    ],
+)
+def test_each_option_that_does_not_fit_is_named(part, option, message):
+    with pytest.raises(ConfigurationError, match=message):
+        check_job(with_options(load_job("fedperl"), [f"{part}.{option}"]))
+
+
+def test_files_that_are_missing_or_no_json_are_named(tmp_path):
+    folder = write_job(load_job("fedperl"), tmp_path / "mine")
+    client = folder / "app" / "config" / "config_fed_client.json"
+    client.write_text('{\n "executors": [,]}')
+    with pytest.raises(ConfigurationError, match=r"config_fed_client.json: line 2 is no valid JSON"):
+        load_job(folder)
+    client.unlink()
+    with pytest.raises(ConfigurationError, match=r"config_fed_client.json is missing"):
+        load_job(folder)
+
+
+def test_a_written_job_is_the_same_job(tmp_path):
+    job = with_options(load_job("fedperl"), ["controller.peers=3"])
+    assert load_job(write_job(job, tmp_path / "job")) == job
+
+
+def test_a_job_with_its_code_has_the_same_configuration_as_one_without(tmp_path):
+    job = load_job("fedperl")
+    plain, byoc = tree(write_job(job, tmp_path / "plain")), tree(write_job(job, tmp_path / "byoc", byoc=True))
+    code = {name: content for name, content in byoc.items() if name.startswith("app/custom/")}
+    assert {name: content for name, content in byoc.items() if name not in code} == plain
+    sources = {f"app/custom/grandrounds/{n}": c for n, c in tree(PACKAGE).items() if n.endswith(".py")}
+    assert sources.items() <= code.items()
+    assert "app/custom/grandrounds/methods/fedperl/loss.py" in code
+
+
+def test_a_job_with_its_code_has_no_links_and_no_compiled_files(tmp_path):
+    folder = write_job(load_job("fedperl"), tmp_path / "byoc", byoc=True)
+    for root, folders, files in os.walk(folder):
+        assert "__pycache__" not in folders
+        for name in (*folders, *files):
+            assert not (Path(root) / name).is_symlink(), "FLARE drops links without a word"
+            assert not name.endswith(".pyc")
+
+
+def test_an_older_job_is_replaced_whole_but_nothing_else_is(tmp_path):
+    write_job(load_job("fedperl"), tmp_path / "job", byoc=True)
+    write_job(load_job("ssfl"), tmp_path / "job")
+    assert not (tmp_path / "job" / "app" / "custom").exists()
+    assert json.loads((tmp_path / "job" / "meta.json").read_text())["name"] == "ssfl"
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("years of work")
+    with pytest.raises(ConfigurationError, match="thesis exists and is no job folder; choose another place"):
+        write_job(load_job("ssfl"), tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter").read_text() == "years of work"
+
+
+def test_options_of_the_bases_are_accepted_too():
+    known = accepted_options(FedPerlExecutor)
+    assert {"consistency_weight", "threshold", "learning_rate", "cpu_threads"} <= known
+    assert "options" not in known
+    assert "self" not in known

@@ -1,0 +1,169 @@
+"""A checkpoint is whole or it is not there, and it fits or it is refused."""
+
+import os
+
+import pytest
+import torch
+
+from grandrounds.errors import CheckpointError
+from grandrounds.federation.checkpoint import CheckpointFolder, save_models
+
+CONFIGURATION = {"method": "FedPerl", "problem": {"classes": ("a", "b"), "size": 32}, "seed": 1}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return CheckpointFolder(tmp_path / "run", CONFIGURATION)
+
+
+def content(value):
+    return {"model": {"w": torch.tensor([float(value)])}, "list": [value, {"deep": torch.tensor(value)}], "text": "x"}
+
+
+def files(folder):
+    return sorted(path.relative_to(folder.folder).as_posix() for path in folder.folder.rglob("*") if path.is_file())
+
+
+def test_there_is_none_at_first(folder):
+    assert folder.load() is None
+    assert folder.rounds() == []
+
+
+def test_what_was_saved_is_loaded_by_another_process_of_the_same_configuration(folder):
+    folder.save(7, content(7))
+    loaded = CheckpointFolder(folder.folder, {**CONFIGURATION, "problem": {"size": 32, "classes": ["a", "b"]}}).load()
+    assert loaded.round_number == 7
+    assert loaded.content["model"]["w"].tolist() == [7.0]
+    assert loaded.content["list"][1]["deep"].item() == 7
+    assert loaded.parts == {}
+
+
+def test_the_last_two_are_kept(folder):
+    for number in (1, 2, 9, 10, 11):
+        folder.save(number, content(number))
+    assert folder.rounds() == [10, 11]
+    assert files(folder) == ["round_00010.pt", "round_00011.pt"]
+    assert folder.load().round_number == 11
+    assert folder.load(before=11).round_number == 10
+    assert folder.load(before=10) is None
+
+
+@pytest.mark.parametrize("moment", ["write", "fsync", "rename"])
+def test_a_crash_while_writing_leaves_the_one_before(folder, monkeypatch, moment):
+    folder.save(1, content(1))
+
+    def crash(*_args, **_options):
+        raise KeyboardInterrupt
+
+    def half(_state, stream):
+        stream.write(b"half of a checkpoint")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        target, name, how = {
+            "write": (torch, "save", half),
+            "fsync": (os, "fsync", crash),
+            "rename": (os, "replace", crash),
+        }[moment]
+        patch.setattr(target, name, how)
+        with pytest.raises(KeyboardInterrupt):
+            folder.save(2, content(2))
+    assert files(folder) == ["round_00001.pt"]
+    assert folder.load().content["model"]["w"].tolist() == [1.0]
+
+
+def test_a_temporary_file_that_a_killed_process_left_is_no_checkpoint(folder):
+    folder.save(1, content(1))
+    (folder.folder / ".round_00002.pt.abc123").write_bytes(b"half")
+    (folder.folder / "round_x.pt").write_bytes(b"foreign")
+    assert folder.rounds() == [1]
+    assert folder.load().round_number == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a checkpoint", None])
+def test_a_damaged_file_is_named(folder, damage):
+    folder.save(1, content(1))
+    path = folder.folder / "round_00001.pt"
+    path.write_bytes(path.read_bytes()[:200] if damage is None else damage)
+    with pytest.raises(CheckpointError, match=r"round_00001.pt: the checkpoint is damaged \(\w+\); delete it"):
+        folder.load()
+
+
+def test_a_file_that_would_run_code_is_refused(folder):
+    folder.folder.mkdir(parents=True)
+    torch.save({"round": 1, "content": os.getcwd}, folder.folder / "round_00001.pt")
+    with pytest.raises(CheckpointError, match="damaged"):
+        folder.load()
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"seed": 2}, "seed was 1, is 2"),
+        ({"problem": {"classes": ("a", "b"), "size": 64}}, "problem.size was 32, is 64"),
+        ({"problem": {"classes": ("b", "a"), "size": 32}}, r"problem.classes was \['a', 'b'\], is \['b', 'a'\]"),
+        ({"seed": 2, "method": "Local"}, "method was 'FedPerl', is 'Local'"),
+        ({"peers": 2}, "peers was None, is 2"),
+    ],
+)
+def test_the_first_difference_of_another_configuration_is_named(folder, change, difference):
+    folder.save(1, content(1))
+    other = CheckpointFolder(folder.folder, {**CONFIGURATION, **change})
+    with pytest.raises(
+        CheckpointError, match=rf"round_00001.pt: .*{difference}; use another run_name, or resume=never"
+    ):
+        other.load()
+
+
+def test_parts_are_written_once(folder, monkeypatch):
+    written = []
+    original = torch.save
+    monkeypatch.setattr(torch, "save", lambda value, stream: (written.append(value), original(value, stream)))
+    parts = {"site-1": (1, {"w": torch.tensor([1.0])}), "site-2": (1, {"w": torch.tensor([2.0])})}
+    folder.save(1, {}, parts)
+    assert len(written) == 3
+    folder.save(2, {}, {**parts, "site-2": (2, {"w": torch.tensor([2.5])})})
+    assert len(written) == 5
+    loaded = folder.load()
+    assert {name: (version, state["w"].item()) for name, (version, state) in loaded.parts.items()} == {
+        "site-1": (1, 1.0),
+        "site-2": (2, 2.5),
+    }
+    assert folder.load(before=2).parts["site-2"][1]["w"].item() == 2.0
+
+
+def test_parts_that_no_checkpoint_needs_are_deleted(folder):
+    for number in range(1, 6):
+        changing = {"often": (number, {"w": torch.tensor(number)})}
+        folder.save(number, {}, {**changing, "seldom": (1, {"w": torch.tensor(1)})})
+    assert files(folder) == [
+        "parts/often@00004.pt",
+        "parts/often@00005.pt",
+        "parts/seldom@00001.pt",
+        "round_00004.pt",
+        "round_00005.pt",
+    ]
+    for before in (6, 5):
+        assert folder.load(before=before).parts["often"][0] == before - 1
+
+
+def test_going_back_forgets_this_round_and_later_ones(folder):
+    for number in (3, 4):
+        folder.save(number, content(number), {"site-1": (number, {"w": torch.tensor(number)})})
+    folder.discard_from(4)
+    assert folder.load().round_number == 3
+    assert files(folder) == ["parts/site-1@00003.pt", "round_00003.pt"]
+    folder.discard_from(0)
+    assert folder.load() is None
+
+
+def test_a_part_of_a_round_that_is_done_again_is_written_again(folder):
+    folder.save(1, {}, {"site-1": (1, {"w": torch.tensor(1)})})
+    folder.discard_from(0)
+    folder.save(1, {}, {"site-1": (1, {"w": torch.tensor(100)})})
+    assert folder.load().parts["site-1"][1]["w"].item() == 100
+
+
+def test_models_are_written_for_anyone_to_load(tmp_path):
+    save_models(tmp_path / "out", {"last": {"w": torch.tensor([3.0])}})
+    assert torch.load(tmp_path / "out" / "last.pt", weights_only=True)["w"].tolist() == [3.0]

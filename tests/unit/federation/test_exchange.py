@@ -1,0 +1,218 @@
+"""Every wait ends: on answers, on the deadline, on the grace time, or because the run is aborted."""
+
+import re
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, TaskCompletionStatus
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import make_reply
+from nvflare.apis.signal import Signal
+
+from grandrounds.errors import MessageError
+from grandrounds.federation.exchange import Assignment, Exchange, RunAborted
+from grandrounds.federation.messages import REASON_HEADER, Payload, Result, decode_payload, encode_result
+
+NEVER = None
+
+
+def good_answer(_site):
+    return encode_result(Result({"w": torch.ones(1)}, samples=3), declared=("update",))
+
+
+class FakeController:
+    """Answers each task from a thread of its own, after a delay per site; ``NEVER`` gives no answer."""
+
+    def __init__(self, delays, answer=good_answer):
+        self.delays = delays
+        self.answer = answer
+        self.sent = {}
+        self.cancelled = []
+        self.client_tasks = []
+        self.threads = []
+        self.lock = threading.Lock()
+
+    def send(self, task, fl_ctx, targets, send_order):
+        (site,) = targets
+        self.sent[site] = task
+        if self.delays[site] is not NEVER:
+            timer = threading.Timer(self.delays[site], self.deliver, [site])
+            timer.daemon = True
+            self.threads.append(timer)
+            timer.start()
+
+    def cancel_task(self, task):
+        self.cancelled += [site for site, sent in self.sent.items() if sent is task]
+        task.completion_status = TaskCompletionStatus.CANCELLED
+
+    def deliver(self, site):
+        client_task = ClientTask(client=Client(site, site), task=self.sent[site])
+        client_task.result = self.answer(site)
+        self.client_tasks.append(client_task)
+        with self.lock:
+            self.sent[site].result_received_cb(client_task=client_task, fl_ctx=FLContext())
+
+    def join(self):
+        for thread in self.threads:
+            thread.join()
+
+
+def ask(controller, *, timeout=5.0, grace=None, enough=1, abort=None, on_result=None, counted=None):
+    came = []
+    exchange = Exchange(controller, FLContext(), timeout, grace, on_result or (lambda *answer: came.append(answer)))
+    assignments = {site: Assignment("train", Payload(3, {"for": site})) for site in controller.delays}
+    started = time.monotonic()
+    outcome = exchange.run(assignments, enough, abort or Signal(), counted)
+    return SimpleNamespace(outcome=outcome, came=came, seconds=time.monotonic() - started)
+
+
+def test_each_site_gets_its_own_payload_and_all_answers_are_handed_over():
+    controller = FakeController({"a": 0.02, "b": 0.0})
+    done = ask(controller)
+    assert {site: decode_payload(task.data).values["for"] for site, task in controller.sent.items()} == {
+        "a": "a",
+        "b": "b",
+    }
+    assert sorted(done.outcome.answered) == ["a", "b"]
+    assert done.outcome.dropped == {}
+    assert [(site, task, result.samples) for site, task, result in done.came] == [("b", "train", 3), ("a", "train", 3)]
+    assert done.seconds < 2
+
+
+def test_the_deadline_drops_and_names_who_has_not_answered():
+    controller = FakeController({"a": 0.0, "b": NEVER})
+    done = ask(controller, timeout=0.3)
+    assert done.outcome.answered == ["a"]
+    assert done.outcome.dropped == {"b": "no answer within 0.3 s"}
+    assert controller.cancelled == ["b"]
+    assert 0.3 <= done.seconds < 2
+
+
+def test_the_deadline_comes_even_if_nobody_answers():
+    done = ask(FakeController({"a": NEVER}), timeout=0.2)
+    assert done.outcome.answered == []
+    assert list(done.outcome.dropped) == ["a"]
+
+
+def test_after_enough_answers_stragglers_get_the_grace_time():
+    controller = FakeController({"a": 0.0, "b": 0.0, "quick": 0.3, "slow": NEVER})
+    done = ask(controller, timeout=30, grace=0.6, enough=2)
+    assert sorted(done.outcome.answered) == ["a", "b", "quick"]
+    assert done.outcome.dropped == {"slow": "no answer within 0.6 s after 2 sites had answered"}
+    assert 0.6 <= done.seconds < 3
+
+
+def test_the_grace_time_does_not_begin_before_there_are_enough():
+    done = ask(FakeController({"a": 0.0, "b": NEVER}), timeout=0.5, grace=0.0, enough=2)
+    assert done.outcome.dropped == {"b": "no answer within 0.5 s"}
+
+
+def test_only_the_answers_that_count_begin_the_grace_time():
+    """``scores`` is quick, and must not end the wait for ``trains``."""
+    done = ask(FakeController({"scores": 0.0, "trains": 0.6}), timeout=30, grace=0.1, enough=1, counted=["trains"])
+    assert sorted(done.outcome.answered) == ["scores", "trains"]
+
+
+def test_without_a_grace_time_all_are_awaited():
+    done = ask(FakeController({"a": 0.0, "b": 0.4}), timeout=30, grace=None, enough=1)
+    assert sorted(done.outcome.answered) == ["a", "b"]
+
+
+def test_an_abort_ends_the_wait_and_cancels_what_is_open():
+    controller, signal = FakeController({"a": 0.0, "b": NEVER}), Signal()
+    threading.Timer(0.1, signal.trigger, [True]).start()
+    with pytest.raises(RunAborted):
+        ask(controller, timeout=30, abort=signal)
+    assert controller.cancelled == ["b"]
+
+
+def test_after_an_abort_nobody_else_is_asked():
+    controller, signal = FakeController({"a": NEVER, "b": NEVER, "c": NEVER}), Signal()
+    signal.trigger(True)
+    with pytest.raises(RunAborted):
+        ask(controller, abort=signal)
+    assert list(controller.sent) == ["a"]
+
+
+def test_an_answer_after_the_end_is_not_used():
+    controller = FakeController({"a": 0.0, "late": 0.6})
+    done = ask(controller, timeout=0.2)
+    controller.join()
+    assert [site for site, _, _ in done.came] == ["a"]
+    assert done.outcome.answered == ["a"]
+    assert list(done.outcome.dropped) == ["late"]
+
+
+def test_a_second_answer_of_a_site_is_not_used():
+    controller = FakeController({"a": 0.0, "b": 0.3})
+    came = []
+
+    def twice(site, task, result):
+        came.append(site)
+
+    threading.Timer(0.1, lambda: controller.deliver("a")).start()
+    done = ask(controller, on_result=twice)
+    assert came == ["a", "b"]
+    assert sorted(done.outcome.answered) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (make_reply(ReturnCode.EXECUTION_EXCEPTION), "the site replied EXECUTION_EXCEPTION"),
+        (make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: "no images"}), "no images"),
+        (make_reply(ReturnCode.OK), "the message holds no data exchange object.*"),
+    ],
+)
+def test_a_bad_answer_drops_the_site_and_says_why(answer, reason):
+    done = ask(FakeController({"a": 0.0, "b": 0.0}, lambda site: answer if site == "a" else good_answer(site)))
+    assert done.outcome.answered == ["b"]
+    assert list(done.outcome.dropped) == ["a"]
+    assert re.fullmatch(reason, done.outcome.dropped["a"])
+
+
+def test_an_answer_that_the_method_refuses_drops_the_site():
+    def refuse(site, task, result):
+        if site == "a":
+            raise MessageError("another architecture")
+
+    done = ask(FakeController({"a": 0.0, "b": 0.0}), on_result=refuse)
+    assert done.outcome.answered == ["b"]
+    assert done.outcome.dropped == {"a": "another architecture"}
+
+
+def test_an_error_in_our_own_code_ends_the_run_at_once():
+    def broken(site, task, result):
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        ask(FakeController({"a": 0.0, "b": NEVER}), timeout=30, on_result=broken)
+
+
+def test_a_task_that_flare_closes_drops_the_site():
+    controller = FakeController({"a": 0.0, "b": NEVER})
+
+    def close():
+        controller.sent["b"].completion_status = TaskCompletionStatus.CLIENT_DEAD
+
+    threading.Timer(0.1, close).start()
+    done = ask(controller, timeout=30)
+    assert list(done.outcome.dropped) == ["b"]
+    assert re.match("FLARE closed its task: .*DEAD", done.outcome.dropped["b"], re.IGNORECASE)
+
+
+def test_flare_is_given_a_deadline_of_whole_seconds_not_below_ours():
+    controller = FakeController({"a": 0.0})
+    ask(controller, timeout=1.2)
+    assert controller.sent["a"].timeout == 2
+
+
+def test_the_answer_is_let_go_of_once_it_was_handed_over():
+    controller = FakeController({"a": 0.0})
+    ask(controller)
+    assert controller.client_tasks[0].result is None

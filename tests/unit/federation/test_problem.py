@@ -1,0 +1,50 @@
+"""A problem is checked before anything is loaded, and travels as plain values."""
+
+import json
+
+import pytest
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.problem import Problem
+
+MINIMAL = {"dataset": "skin", "classes": ["naevus", "melanoma"]}
+
+
+def test_it_survives_its_journey_as_json():
+    problem = Problem.from_dict({**MINIMAL, "image_size": 96, "norm": "group", "dropout": 0.2, "weights": "w.pt"})
+    assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
+    assert problem.classes == ("naevus", "melanoma")
+
+
+def test_only_the_server_asks_for_pretrained_weights():
+    problem = Problem.from_dict({**MINIMAL, "weights": "imagenet", "channels": 1})
+    assert problem.model_spec(pretrained=True).weights == "imagenet"
+    site = problem.model_spec(pretrained=False)
+    assert site.weights is None
+    assert (site.classes, site.channels, site.backbone) == (2, 1, "compact")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_sise": 64}, r"problem has no option 'image_sise'; did you mean image_size\? \(options: dataset, "),
+        ({"zzz": 64}, r"problem has no option 'zzz' \(options: "),
+        ({"dataset": ""}, "problem.dataset is missing"),
+        ({"classes": []}, "problem.classes is missing"),
+        ({"classes": ["a"]}, r"problem.classes must be at least two different names, got \['a'\]"),
+        ({"classes": ["a", "a"]}, "problem.classes must be at least two different names"),
+        ({"channels": 2}, "problem.channels must be 1 or 3, got 2"),
+        ({"image_size": 31}, "problem.image_size must be an integer of at least 32 for backbone compact, got 31"),
+        ({"image_size": 64.0}, "problem.image_size must be an integer of at least 32"),
+        ({"backbone": "resnet18", "image_size": 63}, "at least 64 for backbone resnet18, got 63"),
+        ({"backbone": "compakt"}, r"unknown backbone 'compakt': did you mean 'compact'\?"),
+    ],
+)
+def test_what_does_not_fit_is_named(change, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Problem.from_dict({**MINIMAL, **change})
+
+
+def test_classes_given_as_one_word_are_refused():
+    with pytest.raises(ConfigurationError, match=r"problem.classes must be a list of names, got 'ab'"):
+        Problem.from_dict({**MINIMAL, "classes": "ab"})

@@ -1,0 +1,117 @@
+"""The record tells what happened, and a resumed run does not tell it twice."""
+
+import json
+
+from grandrounds import __version__
+from grandrounds.federation.record import RunRecord, read_events, versions
+
+
+def entry(number, answered, dropped=None):
+    return {"round": number, "asked": ["a", "b"], "answered": answered, "dropped": dropped or {}}
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_the_summary_counts_rounds_contributions_and_bytes(tmp_path):
+    record = RunRecord(tmp_path, {"rounds": 3, "seed": 1})
+    record.close_round(entry(1, ["a", "b"]))
+    record.close_round(entry(2, ["b"], {"a": "no answer"}))
+    record.count_bytes("a", "down", {"global": 10, "peer-1": 4})
+    record.count_bytes("a", "down", {"global": 10})
+    record.count_bytes("a", "up", {"update": 7})
+    record.test = {"a": {"accuracy": 0.5}}
+    record.write("failed", "too few sites")
+    found = summary(tmp_path)
+    assert found["rounds_done"] == 2
+    assert found["contributions"] == {"a": 1, "b": 2}
+    assert found["bytes"] == {"a": {"down.global": 20, "down.peer-1": 4, "up.update": 7}}
+    assert (found["status"], found["reason"]) == ("failed", "too few sites")
+    assert found["rounds"][1]["dropped"] == {"a": "no answer"}
+    assert found["configuration"] == {"rounds": 3, "seed": 1}
+    assert found["test"] == {"a": {"accuracy": 0.5}}
+    assert found["versions"]["grandrounds"] == __version__
+
+
+def test_versions_name_what_computes_the_result():
+    assert set(versions()) == {"grandrounds", "python", "torch", "nvflare", "numpy"}
+    assert "unknown" not in versions().values()
+
+
+def test_events_are_read_in_order(tmp_path):
+    record = RunRecord(tmp_path, {})
+    record.event("start", rounds=2)
+    record.event("answer", round=1, site="a")
+    record.close_round(entry(1, ["a"]))
+    events = read_events(tmp_path)
+    assert [event["event"] for event in events] == ["start", "answer", "round_end"]
+    assert events[1]["site"] == "a"
+    assert all(event["seconds"] >= 0 for event in events)
+
+
+def test_a_resume_voids_what_was_written_about_later_rounds(tmp_path):
+    record = RunRecord(tmp_path, {})
+    record.event("start")
+    for number in (1, 2, 3):
+        record.event("answer", round=number, attempt=1)
+    RunRecord(tmp_path, {}).event("resume", after_round=1)
+    record.event("answer", round=2, attempt=2)
+    RunRecord(tmp_path, {}).event("resume", after_round=2)
+    record.event("answer", round=3, attempt=3)
+    found = [(event["event"], event.get("round"), event.get("attempt")) for event in read_events(tmp_path)]
+    assert found == [
+        ("start", None, None),
+        ("answer", 1, 1),
+        ("resume", None, None),
+        ("answer", 2, 2),
+        ("resume", None, None),
+        ("answer", 3, 3),
+    ]
+
+
+def test_a_fresh_start_forgets_the_events_of_another(tmp_path):
+    record = RunRecord(tmp_path, {})
+    record.restart()
+    record.event("start")
+    record.restart()
+    record.event("start")
+    assert len(read_events(tmp_path)) == 1
+
+
+def test_a_record_goes_on_where_a_checkpoint_ends(tmp_path):
+    record = RunRecord(tmp_path, {})
+    record.close_round(entry(1, ["a", "b"]))
+    record.count_bytes("a", "up", {"update": 7})
+    record.selected = {"round": 1, "score": 0.5}
+    saved = json.loads(json.dumps(record.state_dict()))
+    record.close_round(entry(2, ["a"]))
+    resumed = RunRecord(tmp_path, {})
+    resumed.load_state_dict(saved)
+    resumed.count_bytes("a", "up", {"update": 7})
+    resumed.count_bytes("b", "up", {"update": 1})
+    resumed.close_round(entry(2, ["b"]))
+    resumed.write("finished")
+    found = summary(tmp_path)
+    assert found["contributions"] == {"a": 1, "b": 2}
+    assert found["bytes"] == {"a": {"up.update": 14}, "b": {"up.update": 1}}
+    assert found["selected"] == {"round": 1, "score": 0.5}
+
+
+def test_a_saved_state_does_not_grow_with_the_record(tmp_path):
+    record = RunRecord(tmp_path, {})
+    record.close_round(entry(1, ["a"]))
+    other = RunRecord(tmp_path / "other", {})
+    other.load_state_dict(record.state_dict())
+    other.close_round(entry(2, ["a"]))
+    assert len(record.rounds) == 1
+
+
+def test_publishing_copies_the_record_and_the_named_files(tmp_path):
+    record = RunRecord(tmp_path / "run", {})
+    record.event("start")
+    record.write("finished")
+    (tmp_path / "run" / "last.pt").write_bytes(b"model")
+    (tmp_path / "run" / "round_00001.pt").write_bytes(b"state")
+    record.publish(tmp_path / "results", ["last.pt"])
+    assert sorted(p.name for p in (tmp_path / "results").iterdir()) == ["events.jsonl", "last.pt", "summary.json"]

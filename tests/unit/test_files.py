@@ -1,0 +1,90 @@
+"""Nobody sees half a file, and two jobs cannot write one run."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.files import append_line, exclusive, replacing, write_json
+
+
+def test_an_error_while_writing_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "state"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with replacing(path) as stream:
+            stream.write(b"half of the n")
+            stream.flush()
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["state"]
+
+
+def test_the_old_file_is_seen_until_the_new_one_is_complete(tmp_path):
+    path = tmp_path / "deep" / "state"
+    with replacing(path) as stream:
+        stream.write(b"one")
+        assert not path.exists()
+    with replacing(path) as stream:
+        stream.write(b"two")
+        assert path.read_bytes() == b"one"
+    assert path.read_bytes() == b"two"
+
+
+def test_a_replaced_file_is_as_readable_as_any_other(tmp_path):
+    (tmp_path / "usual").touch()
+    with replacing(tmp_path / "state") as stream:
+        stream.write(b"x")
+    assert (tmp_path / "state").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_json_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    path = tmp_path / "summary.json"
+    write_json(path, {"a": [1]})
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": [1]}
+    write_json(path, {"a": object()}, default=lambda value: type(value).__name__)
+    assert json.loads(path.read_text()) == {"a": "object"}
+
+
+def test_lines_are_appended(tmp_path):
+    for number in range(3):
+        append_line(tmp_path / "new" / "events.jsonl", {"n": number})
+    lines = (tmp_path / "new" / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from grandrounds.files import exclusive\n"
+        "with exclusive(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    other = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    try:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ConfigurationError, match="another job is using this run; choose another run_name"):
+            exclusive(tmp_path).__enter__()
+    finally:
+        other.kill()
+        other.communicate()
+    with exclusive(tmp_path):
+        pass
+
+
+def test_the_same_process_is_refused_too(tmp_path):
+    with exclusive(tmp_path), pytest.raises(ConfigurationError, match="another job"), exclusive(tmp_path):
+        pytest.fail("held twice")
