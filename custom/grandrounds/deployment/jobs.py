@@ -145,7 +145,7 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
             raise ConfigurationError(f"{folder} exists and is no job folder; choose another place")
         shutil.rmtree(folder)
     configuration = folder / "app" / "config"
-    write_json(folder / "meta.json", job.meta)
+    write_json(folder / "meta.json", {**job.meta, "min_clients": job.options("controller").get("min_sites", 1)})
     write_json(configuration / SERVER_CONFIG, job.server)
     write_json(configuration / CLIENT_CONFIG, job.client)
     if byoc:

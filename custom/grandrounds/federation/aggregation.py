@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from grandrounds.federation.messages import State
+from grandrounds.federation.messages import State, floating_entries
 from grandrounds.ordering import natural_sorted
 
 
@@ -100,5 +100,5 @@ def apply_update(state: State, update: State) -> dict[str, Tensor]:
 
 
 def difference(after: State, before: State) -> dict[str, Tensor]:
-    """Return ``after - before`` in fresh tensors: the update that a site sends."""
-    return {name: after[name] - before[name] for name in before}
+    """Return ``after - before`` in fresh tensors, floating entries only: the update that a site sends."""
+    return {name: after[name] - value for name, value in floating_entries(before).items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import Tensor
@@ -10,10 +9,8 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.controller import RoundController
-from grandrounds.federation.messages import GLOBAL, Payload, Result, State, require_like
+from grandrounds.federation.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
 from grandrounds.models.registry import architecture_fingerprint, build_model
-
-SELECTED = "selected"
 
 
 class AveragingController(RoundController):
@@ -30,14 +27,12 @@ class AveragingController(RoundController):
         if weighting not in ("uniform", "samples"):
             raise ConfigurationError(f"weighting must be uniform or samples, got {weighting!r}")
         self.weighting = weighting
-        self.model: dict[str, Tensor] = {}
-        self.selected_model: dict[str, Tensor] = {}
+        self.state: dict[str, Tensor] = {}
 
     def start(self) -> None:
         """Build the initial model, the same for all methods with one seed."""
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
-        self.model = {name: value.contiguous() for name, value in network.state_dict().items()}
-        self.selected_model = self.model
+        self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites."""
@@ -45,18 +40,22 @@ class AveragingController(RoundController):
 
     def payload_for(self, site: str) -> Payload:
         """The global model."""
-        return self.payload({GLOBAL: self.model})
+        return self.payload({GLOBAL: self.state})
 
-    def absorb(self, site: str, result: Result) -> None:
-        """Add the site's update to the mean.
+    def check(self, site: str, result: Result) -> None:
+        """Refuse a result whose update does not fit the model.
 
         Raises:
-            MessageError: if there is no update, or it does not fit the model.
+            MessageError: naming the entry.
         """
         if result.update is None:
             raise MessageError("the result has no update")
-        require_like(result.update, self.model, "update")
-        self._mean.add(site, result.update, float(result.samples) if self.weighting == "samples" else 1.0)
+        require_like(result.update, floating_entries(self.state), "update")
+
+    def absorb(self, site: str, result: Result) -> None:
+        """Add the site's update to the mean."""
+        if result.update is not None:
+            self._mean.add(site, result.update, float(result.samples) if self.weighting == "samples" else 1.0)
 
     def missed(self, site: str) -> None:
         """Let the mean go on without the site."""
@@ -66,28 +65,20 @@ class AveragingController(RoundController):
         """Move the global model by the mean update."""
         update = self._mean.close()
         if update is not None:
-            self.model = apply_update(self.model, update)
+            self.state = apply_update(self.state, update)
 
-    def evaluation_payload(self, selected: bool) -> Payload:
-        """The current or the selected model."""
-        return self.payload({GLOBAL: self.selected_model if selected else self.model})
-
-    def select(self) -> None:
-        """Keep the current model as the result; its tensors are never changed in place."""
-        self.selected_model = self.model
+    def model(self) -> State:
+        """The global model."""
+        return self.state
 
     def fingerprint(self) -> dict[str, Any]:
         """The architecture and the weighting."""
-        return {"architecture": architecture_fingerprint(self.model), "weighting": self.weighting}
+        return {"architecture": architecture_fingerprint(self.state), "weighting": self.weighting}
 
     def state_dict(self) -> dict[str, Any]:
-        """The global and the selected model."""
-        return {GLOBAL: self.model, SELECTED: self.selected_model}
+        """The global model."""
+        return {GLOBAL: self.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over both models."""
-        self.model, self.selected_model = state[GLOBAL], state[SELECTED]
-
-    def models_to_save(self) -> Mapping[str, State]:
-        """``selected.pt`` is the result; ``last.pt`` the model after the last round."""
-        return {SELECTED: self.selected_model, "last": self.model}
+        """Take over the global model."""
+        self.state = state[GLOBAL]

@@ -15,7 +15,7 @@ from grandrounds.errors import CheckpointError
 from grandrounds.federation.messages import State
 from grandrounds.files import replacing
 
-KEPT = 2
+KEPT = 3
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,20 @@ class CheckpointFolder:
         found = (re.fullmatch(r"round_(\d+)\.pt", path.name) for path in self.folder.glob("round_*.pt"))
         return sorted(int(match.group(1)) for match in found if match)
 
-    def load(self, before: int | None = None) -> Checkpoint | None:
-        """Load the newest checkpoint, or the newest of a round before ``before``; None when there is none.
+    def load(self, with_parts: bool = True) -> Checkpoint | None:
+        """Load the newest checkpoint, with or without its large states; None when there is none.
 
         Raises:
             CheckpointError: if the file is damaged or belongs to another configuration (the first difference is named).
         """
-        rounds = [number for number in self.rounds() if before is None or number < before]
+        rounds = self.rounds()
         if not rounds:
             return None
         path = self._path(rounds[-1])
         saved = self._read(path)
         self._require_same(saved["configuration"], path)
-        parts = {name: (version, self._read(self._part(name, version))) for name, version in saved["parts"].items()}
+        versions = saved["parts"] if with_parts else {}
+        parts = {name: (version, self._read(self._part(name, version))) for name, version in versions.items()}
         return Checkpoint(round_number=saved["round"], content=saved["content"], parts=parts)
 
     def discard_from(self, round_number: int) -> None:
@@ -103,7 +104,7 @@ class CheckpointFolder:
         rounds = self.rounds()
         for old in rounds[:-KEPT]:
             self._path(old).unlink(missing_ok=True)
-        # The checkpoint before the newest may refer to older parts; anything older than both is needed by none.
+        # Older checkpoints refer to older parts: as many of each are kept.
         for name in newest:
             for path in sorted(self.folder.glob(f"parts/{name}@*.pt"))[:-KEPT]:
                 path.unlink()
@@ -113,7 +114,9 @@ class CheckpointFolder:
         try:
             return dict(torch.load(path, map_location="cpu", weights_only=True))
         except Exception as error:
-            raise CheckpointError(f"{path}: the checkpoint is damaged ({type(error).__name__}); delete it") from error
+            raise CheckpointError(
+                f"{path}: the checkpoint is damaged ({type(error).__name__}); without it the run goes on from the one before"
+            ) from error
 
     def _require_same(self, saved: Mapping[str, Any], path: Path) -> None:
         mine, theirs = _flat(self._configuration), _flat(saved)
@@ -135,8 +138,9 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def save_models(folder: Path, models: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write each model's state dictionary as ``<folder>/<name>.pt``, atomically, loadable with ``weights_only``."""
+def save_models(folder: Path, models: Mapping[str, State]) -> list[str]:
+    """Write each model's state dictionary as ``<folder>/<name>.pt``, atomically, and return the files' names."""
     for name, state in models.items():
         with replacing(folder / f"{name}.pt") as stream:
             torch.save(dict(state), stream)
+    return [f"{name}.pt" for name in models]

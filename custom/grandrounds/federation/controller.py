@@ -22,14 +22,15 @@ from grandrounds.federation.exchange import Assignment, Exchange, Outcome, RunAb
 from grandrounds.federation.health import SiteHealth, sample_sites
 from grandrounds.federation.hooks import RoundHooks
 from grandrounds.federation.messages import (
+    GLOBAL,
     TEST,
     TRAIN,
-    UPDATE,
     VALIDATE,
     VALIDATION_PREFIX,
     Payload,
     Result,
     State,
+    require_run_name,
     tensor_bytes,
 )
 from grandrounds.federation.places import result_folder, state_folder
@@ -89,6 +90,7 @@ class RoundController(RoundHooks, Controller):
             raise ConfigurationError(f"sites_per_round is {sites_per_round}, below min_sites = {min_sites}")
         if resume not in ("auto", "never", "require"):
             raise ConfigurationError(f"resume must be auto, never or require, got {resume!r}")
+        require_run_name(run_name)
         self.problem = Problem.from_dict(problem)
         self.rounds = rounds
         self.run_name = run_name
@@ -105,10 +107,12 @@ class RoundController(RoundHooks, Controller):
         self.run_id = uuid.uuid4().hex
         self.health = SiteHealth()
         self._metrics: dict[str, dict[str, float]] = {}
-        self._scores: dict[str, dict[str, float]] = {}
+        self._scores: dict[str, float] = {}
+        self._selected: State | None = None
+        self._under_way = False
 
-    def payload(self, models: Mapping[str, State] | None = None, **values: Any) -> Payload:
-        """A payload with the problem, the seed and the run's name."""
+    def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
+        """A payload with these parts and values, and with the problem, the run and its seed."""
         shared = {
             "problem": self.problem.to_dict(),
             "seed": self.seed,
@@ -116,7 +120,7 @@ class RoundController(RoundHooks, Controller):
             "run_id": self.run_id,
             "selection_metric": self.selection_metric,
         }
-        return Payload(self.round_number, {**shared, **values}, models or {})
+        return Payload(self.round_number, {**values, **shared}, parts or {})
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """FLARE's hook: prepare what the serialiser needs."""
@@ -134,7 +138,7 @@ class RoundController(RoundHooks, Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""
         self.folder = state_folder(fl_ctx, self.run_name, "server")
-        self.record = RunRecord(self.folder, self._configuration())
+        self.record = RunRecord(self.folder, {})
         try:
             with exclusive(self.folder):
                 self._run_recorded(abort_signal, fl_ctx)
@@ -147,18 +151,22 @@ class RoundController(RoundHooks, Controller):
         except RunAborted:
             self.record.write("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
-            self.record.write("failed", str(error))
             self.record.event("failed", reason=str(error))
+            # A mistake in submitting a run again must not overwrite what the run has achieved.
+            if self._under_way or not self.record.exists():
+                self.record.write("failed", str(error))
             raise
         except Exception as error:
             self.record.write("failed", f"{type(error).__name__}: {error}")
             raise
 
     def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        self._await_sites(abort_signal, fl_ctx)
         self.start()
+        self.record.configuration = self._configuration()
         self._checkpoints = CheckpointFolder(self.folder, {**self._identity(), **self.fingerprint()})
         self._resume()
+        self._await_sites(abort_signal, fl_ctx)
+        self._under_way = True
         self.record.event("start", rounds=self.rounds, sites=self._sites(fl_ctx))
         while self.round_number < self.rounds:
             self.round_number += 1
@@ -171,8 +179,8 @@ class RoundController(RoundHooks, Controller):
         started = time.monotonic()
         fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
         self.fire_event(AppEventType.ROUND_STARTED, fl_ctx)
-        well = [site for site in self._sites(fl_ctx) if not self.health.paused(site, self.round_number)]
-        chosen = sample_sites(well, self.sites_per_round, self.seed, self.round_number)
+        well = self.health.well(self._sites(fl_ctx), self.round_number, self.min_sites)
+        chosen = sample_sites(self.participants(well), self.sites_per_round, self.seed, self.round_number)
         validate = self.round_number > 1 and self.validate_every and (self.round_number - 1) % self.validate_every == 0
         self.record.event("round_start", round=self.round_number, sites=chosen)
         self.open_round(chosen)
@@ -180,11 +188,11 @@ class RoundController(RoundHooks, Controller):
         for site in chosen:
             payload = self.payload_for(site)
             values = {**payload.values, "validate": bool(validate)}
-            assignments[site] = Assignment(TRAIN, Payload(payload.round_number, values, payload.models))
+            assignments[site] = Assignment(TRAIN, Payload(payload.round_number, values, payload.parts))
         if validate:
             for site in well:
-                assignments.setdefault(site, Assignment(VALIDATE, self.evaluation_payload(selected=False)))
-        outcome = self._exchange(assignments, abort_signal, fl_ctx)
+                assignments.setdefault(site, Assignment(VALIDATE, self._evaluation_payload(self.model())))
+        outcome = self._exchange(assignments, self.grace, abort_signal, fl_ctx)
         trained = [site for site in chosen if site in outcome.answered]
         self._require_enough(trained, chosen, outcome)
         if validate:
@@ -205,11 +213,16 @@ class RoundController(RoundHooks, Controller):
         )
         self.fire_event(AppEventType.ROUND_DONE, fl_ctx)
 
-    def _exchange(self, assignments: dict[str, Assignment], abort_signal: Signal, fl_ctx: FLContext) -> Outcome:
-        self._metrics, self._scores = {}, {}
+    def _evaluation_payload(self, model: State | None) -> Payload:
+        return self.payload({GLOBAL: model} if model is not None else {})
+
+    def _exchange(
+        self, assignments: dict[str, Assignment], grace: float | None, abort_signal: Signal, fl_ctx: FLContext
+    ) -> Outcome:
+        self._metrics = {}
         for site, (_, payload) in assignments.items():
-            self.record.count_bytes(site, "down", tensor_bytes(payload.models))
-        exchange = Exchange(self, fl_ctx, self.round_timeout, self.grace, self._received)
+            self.record.count_bytes(site, "down", tensor_bytes(payload.parts))
+        exchange = Exchange(self, fl_ctx, self.round_timeout, grace, self._received)
         # Scores come quickly; only training answers may end the wait for others that train.
         training = [site for site, assignment in assignments.items() if assignment.task == TRAIN]
         outcome = exchange.run(assignments, self.min_sites, abort_signal, training or None)
@@ -224,12 +237,10 @@ class RoundController(RoundHooks, Controller):
 
     def _received(self, site: str, task: str, result: Result) -> None:
         if task == TRAIN:
+            self.check(site, result)
             self.absorb(site, result)
-        sent = {**({UPDATE: result.update} if result.update is not None else {}), **result.releases}
-        self.record.count_bytes(site, "up", tensor_bytes(sent))
-        scores = {name: value for name, value in result.metrics.items() if name.startswith(VALIDATION_PREFIX)}
-        if scores:
-            self._scores[site] = {name.removeprefix(VALIDATION_PREFIX): value for name, value in scores.items()}
+        released = {name: release.tensors for name, release in result.releases.items()}
+        self.record.count_bytes(site, "up", tensor_bytes(released))
         self._metrics[site] = dict(result.metrics)
         self.record.event("answer", round=self.round_number, site=site, task=task, metrics=result.metrics)
 
@@ -242,37 +253,47 @@ class RoundController(RoundHooks, Controller):
             )
 
     def _score(self, model_round: int) -> None:
-        known = [scores for scores in self._scores.values() if scores.get("n", 0) > 0]
-        if not known:
+        """Compare rounds by the mean over sites; a site that did not score this round counts with its last score."""
+        metric = VALIDATION_PREFIX + self.selection_metric
+        scored = {
+            site: metrics for site, metrics in self._metrics.items() if metrics.get(VALIDATION_PREFIX + "n", 0) > 0
+        }
+        for site, metrics in scored.items():
+            if metric not in metrics:
+                offered = sorted(name.removeprefix(VALIDATION_PREFIX) for name in metrics if "." in name)
+                raise ConfigurationError(
+                    f"selection_metric {self.selection_metric!r} is not among the metrics of {site}: {', '.join(offered)}"
+                )
+            self._scores[site] = metrics[metric]
+        if not scored:
             return
-        if any(self.selection_metric not in scores for scores in known):
-            offered = ", ".join(sorted(known[0]))
-            raise ConfigurationError(f"selection_metric {self.selection_metric!r} is not among the metrics: {offered}")
-        score = sum(scores[self.selection_metric] for scores in known) / len(known)
-        self.record.event("score", round=model_round, metric=self.selection_metric, mean=score, sites=len(known))
+        score = sum(self._scores[site] for site in natural_sorted(self._scores)) / len(self._scores)
+        self.record.event("score", round=model_round, metric=self.selection_metric, mean=score, sites=len(scored))
         # Ties go to the later model, as in FedPerl.
         if score >= self.record.selected.get("score", float("-inf")):
             self.record.selected = {"round": model_round, "metric": self.selection_metric, "score": score}
-            self.select()
+            self._selected = self.model()
 
     def _finish(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.round_number += 1
-        sites = [site for site in self._sites(fl_ctx) if not self.health.paused(site, self.round_number)]
+        sites = self.health.well(self._sites(fl_ctx), self.round_number, self.min_sites)
         if self.validate_every:
-            payload = self.evaluation_payload(selected=False)
-            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, abort_signal, fl_ctx)
+            payload = self._evaluation_payload(self.model())
+            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, None, abort_signal, fl_ctx)
             self._score(self.rounds)
-        else:
+        if not self.record.selected:
             self.record.selected = {"round": self.rounds, "metric": None, "score": None}
-            self.select()
-        payload = self.evaluation_payload(selected=True)
-        self._exchange({site: Assignment(TEST, payload) for site in sites}, abort_signal, fl_ctx)
+            self._selected = self.model()
+        payload = self._evaluation_payload(self._selected)
+        self._exchange({site: Assignment(TEST, payload) for site in sites}, None, abort_signal, fl_ctx)
         self.record.test = {site: self._metrics[site] for site in natural_sorted(self._metrics)}
+        self.record.untested = [site for site in self._sites(fl_ctx) if site not in self.record.test]
         self.round_number -= 1
-        save_models(self.folder, self.models_to_save())
+        models = {"selected": self._selected, "last": self.model()}
+        saved = save_models(self.folder, {name: state for name, state in models.items() if state is not None})
         self.record.write("finished")
         self.record.event("finished", selected=self.record.selected)
-        self.record.publish(result_folder(fl_ctx), [f"{name}.pt" for name in self.models_to_save()])
+        self.record.publish(result_folder(fl_ctx), saved)
 
     def _await_sites(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         deadline = time.monotonic() + self.start_timeout
@@ -309,6 +330,8 @@ class RoundController(RoundHooks, Controller):
         self.run_id = checkpoint.content["run_id"]
         self.health.load_state_dict(checkpoint.content["health"])
         self.record.load_state_dict(checkpoint.content["record"])
+        self._scores = dict(checkpoint.content["scores"])
+        self._selected = checkpoint.content["selected"]
         self.load_state_dict(checkpoint.content["method"])
         self.load_snapshots(checkpoint.parts)
         self.record.event("resume", after_round=self.round_number)
@@ -317,6 +340,8 @@ class RoundController(RoundHooks, Controller):
         return {
             "run_id": self.run_id,
             "health": self.health.state_dict(),
+            "scores": self._scores,
+            "selected": self._selected,
             "record": self.record.state_dict(),
             "method": self.state_dict(),
         }

@@ -53,7 +53,7 @@ class Exchange:
         timeout: seconds until sites that have not answered are dropped; at least 1.
         grace: seconds to go on waiting once ``enough`` sites have answered; None waits for all until the timeout.
         on_result: called with (site, task, result) for each valid answer, one at a time. It runs under FLARE's lock, so
-            it must only accumulate. A ``GrandRoundsError`` from it drops the site.
+            it must only accumulate. An exception from it drops the site.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Exchange:
         self._on_result = on_result
         self._changed = threading.Condition()
         self._open: dict[str, Task] = {}
-        self._failure: Exception | None = None
+        self._asked: dict[str, Payload] = {}
         self._outcome = Outcome()
 
     def run(
@@ -93,6 +93,7 @@ class Exchange:
             RunAborted: if FLARE aborts the job.
         """
         for site, (task, payload) in assignments.items():
+            self._asked[site] = payload
             self._open[site] = Task(
                 name=task,
                 data=encode_payload(payload),
@@ -104,15 +105,13 @@ class Exchange:
             if abort_signal.triggered:
                 break
         self._wait(enough, assignments.keys() if counted is None else counted, abort_signal)
-        if self._failure:
-            raise self._failure
         return self._outcome
 
     def _wait(self, enough: int, counted: Collection[str], abort_signal: Signal) -> None:
         started = time.monotonic()
         satisfied: float | None = None
         with self._changed:
-            while self._open and not self._failure:
+            while self._open:
                 now = time.monotonic()
                 if abort_signal.triggered:
                     self._cancel("the run was aborted")
@@ -150,10 +149,12 @@ class Exchange:
                 if code != ReturnCode.OK:
                     self._outcome.dropped[site] = message.get_header(REASON_HEADER) or f"the site replied {code}"
                 else:
-                    self._on_result(site, task, decode_result(message))
+                    self._on_result(site, task, decode_result(message, self._asked[site]))
                     self._outcome.answered.append(site)
             except GrandRoundsError as error:
                 self._outcome.dropped[site] = str(error)
             except Exception as error:
-                self._failure = error
+                # One site's answer, whatever is wrong with it, must not end the run of the others.
+                self._controller.log_exception(fl_ctx, f"the answer of {site} cannot be used: {error}")
+                self._outcome.dropped[site] = f"its answer cannot be used ({type(error).__name__}: {error})"
             self._changed.notify_all()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -35,13 +37,15 @@ from grandrounds.federation.messages import (
     VALIDATE,
     VALIDATION_PREFIX,
     Payload,
+    ReleaseKind,
     Result,
     State,
     decode_payload,
     encode_result,
+    model_update,
     require_like,
 )
-from grandrounds.federation.places import state_folder
+from grandrounds.federation.places import DETAILS_VARIABLE, state_folder
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.site_data import load_checked_data
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
@@ -55,36 +59,43 @@ class SiteExecutor(Executor):
     round to the next.
 
     Args:
-        exchange: ``model`` starts each round from the model that the server sends and answers with the update; ``none``
-            goes on with the site's own model and sends nothing but metrics (local-only baselines).
+        model: ``shared`` starts each round from the model that the server sends and answers with the update; ``own`` goes on
+            with the site's own model, which never leaves it.
+        optimizer: ``fresh`` in every round, or ``kept`` from round to round.
         device: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda[:index]``.
         cpu_threads: threads of torch on the CPU; None leaves torch's default. Sums depend on it in the last bits.
         precision: ``float32``, or ``bfloat16`` for autocast.
     """
 
-    releases: ClassVar[tuple[str, ...]] = ()
-    needs_labels: ClassVar[bool] = True
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({})
+    """What leaves the site beside the model update and metrics, by name; a method declares it here."""
+    needs_labels = True
+    """Whether a site without a labelled training image cannot take part."""
 
     def __init__(
         self,
         *,
-        exchange: Literal["model", "none"] = "model",
+        model: Literal["shared", "own"] = "shared",
+        optimizer: Literal["fresh", "kept"] = "fresh",
         device: str = "auto",
         cpu_threads: int | None = None,
         precision: Literal["float32", "bfloat16"] = "float32",
     ) -> None:
         super().__init__()
-        if exchange not in ("model", "none"):
-            raise ConfigurationError(f"exchange must be model or none, got {exchange!r}")
+        if model not in ("shared", "own"):
+            raise ConfigurationError(f"model must be shared or own, got {model!r}")
+        if optimizer not in ("fresh", "kept"):
+            raise ConfigurationError(f"optimizer must be fresh or kept, got {optimizer!r}")
         if precision not in ("float32", "bfloat16"):
             raise ConfigurationError(f"precision must be float32 or bfloat16, got {precision!r}")
-        self.exchange = exchange
+        self.model = model
+        self.optimizer = optimizer
+        self.kept: dict[str, Any] = {}
         self.device = device
         self.cpu_threads = cpu_threads
         self.precision = precision
         self._data: tuple[Problem, SiteData] | None = None
         self._network: tuple[Problem, nn.Module] | None = None
-        self._own: dict[str, Any] = {}
 
     # What a method says.
 
@@ -97,12 +108,12 @@ class SiteExecutor(Executor):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What must last from one round to the next."""
-        return self._own
+        """What must last from one round to the next: what the method puts into ``self.kept``."""
+        return self.kept
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what has lasted; an empty state means the first round here."""
-        self._own = dict(state)
+        self.kept = dict(state)
 
     # What all methods share.
 
@@ -113,31 +124,38 @@ class SiteExecutor(Executor):
         return network.train()
 
     def adam(self, network: nn.Module, learning_rate: float) -> torch.optim.Adam:
-        """Adam without weight decay: fresh in every round, as in FedPerl, or going on where nothing is exchanged."""
+        """Adam without weight decay, fresh or with the state that it had at the end of the last round here."""
         optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
-        if "optimizer" in self._own:
-            optimizer.load_state_dict(self._own["optimizer"])
+        if "optimizer" in self.kept:
+            optimizer.load_state_dict(self.kept["optimizer"])
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
         return optimizer
 
     def finish(
         self, payload: Payload, network: nn.Module, optimizer: torch.optim.Optimizer, metrics: Mapping[str, float]
     ) -> Result:
-        """Turn a trained network into a result: the update, or nothing but a kept model where nothing is exchanged.
+        """Turn a trained network into a result: the update of a shared model; an own model is kept.
 
         ``metrics`` must have ``samples``, the number of training samples.
         """
         trained = copy_to_cpu(network.state_dict())
         samples = int(metrics["samples"])
-        if self.exchange == "none":
-            self._own = {"model": trained, "optimizer": optimizer.state_dict()}
+        if self.optimizer == "kept":
+            self.kept["optimizer"] = optimizer.state_dict()
+        if self.model == "own":
+            self.kept["model"] = trained
             return Result(metrics=metrics, samples=samples)
-        return Result(update=difference(trained, payload.models[GLOBAL]), metrics=metrics, samples=samples)
+        return Result(model_update(difference(trained, payload.parts[GLOBAL])), metrics, samples)
+
+    def build(self, context: SiteContext) -> nn.Module:
+        """A network of this site's architecture on the context's device, with the run's initial weights."""
+        return build_model(context.problem.model_spec(pretrained=False), context.seed).to(context.device)
 
     def network(self, context: SiteContext) -> nn.Module:
-        """The network of the problem on the context's device, built once; its weights are whatever was loaded last."""
+        """The site's one network, built once; its weights are whatever was loaded last, so a teacher needs its own."""
         if self._network is None or self._network[0] != context.problem:
-            network = build_model(context.problem.model_spec(pretrained=False), context.seed).to(context.device)
-            self._network = (context.problem, network)
+            self._network = (context.problem, self.build(context))
         return self._network[1]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -155,20 +173,22 @@ class SiteExecutor(Executor):
                 torch.set_num_threads(self.cpu_threads)
             payload = decode_payload(shareable)
             context, store = self._open(payload, fl_ctx, abort_signal)
-            return encode_result(tasks[task_name](payload, context, store), self._declared())
+            reply = encode_result(tasks[task_name](payload, context, store), self._declared(), payload)
+            if task_name == TRAIN:
+                # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
+                store.save_state(context.round_number, self.state_dict())
+            return reply
         except TaskAborted:
             return make_reply(ReturnCode.TASK_ABORTED)
         except GrandRoundsError as error:
             self.log_error(fl_ctx, f"{task_name}: {error}")
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: str(error)})
+            return _refusal(task_name, error)
         except Exception as error:
-            # The message may hold what must not leave the site; the name of the error may.
             self.log_exception(fl_ctx, f"{task_name}: {error}")
-            reason = f"{type(error).__name__} in task {task_name}: see the site's log"
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
+            return _refusal(task_name, error)
 
-    def _declared(self) -> tuple[str, ...]:
-        return (*self.releases, UPDATE) if self.exchange == "model" else self.releases
+    def _declared(self) -> Mapping[str, ReleaseKind]:
+        return {**self.releases, UPDATE: ReleaseKind.MODEL_UPDATE} if self.model == "shared" else self.releases
 
     def _train(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.load_state_dict(store.load_state(context.round_number))
@@ -176,7 +196,6 @@ class SiteExecutor(Executor):
         started = time.perf_counter()
         result = self.train(payload, context)
         seconds = time.perf_counter() - started
-        store.save_state(context.round_number, self.state_dict())
         return replace(result, metrics={**result.metrics, "train_seconds": round(seconds, 4), **scores})
 
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
@@ -194,7 +213,7 @@ class SiteExecutor(Executor):
     def _test(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         """Test the model that the federation selected (``common``) and the one this site would have (``own``)."""
         models: dict[str, State] = {}
-        if self.exchange == "model":
+        if self.model == "shared":
             models["common"] = self._starting_state(payload, context)
         best = store.best()
         if best:
@@ -217,14 +236,12 @@ class SiteExecutor(Executor):
         return metrics, probabilities
 
     def _starting_state(self, payload: Payload, context: SiteContext) -> State:
-        if self.exchange == "none":
-            if "model" in self._own:
-                return dict(self._own["model"])
-            return build_model(context.problem.model_spec(pretrained=False), context.seed).state_dict()
-        if GLOBAL not in payload.models:
-            raise MessageError("the task has no global model; a site with exchange=none needs none")
-        require_like(payload.models[GLOBAL], self.network(context).state_dict(), "the global model")
-        return payload.models[GLOBAL]
+        if self.model == "own":
+            return dict(self.kept["model"]) if "model" in self.kept else copy_to_cpu(self.build(context).state_dict())
+        if GLOBAL not in payload.parts:
+            raise MessageError("the task has no global model; executor option model=own needs none")
+        require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the global model")
+        return payload.parts[GLOBAL]
 
     def _open(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> tuple[SiteContext, SiteStore]:
         values = payload.values
@@ -233,7 +250,7 @@ class SiteExecutor(Executor):
         if self._data is None or self._data[0] != problem:
             self._data = (problem, load_checked_data(problem, site, fl_ctx, self.needs_labels, self.logger))
         folder = state_folder(fl_ctx, values["run_name"], site)
-        options = {"problem": problem.to_dict(), "exchange": self.exchange, **self.options()}
+        options = {"problem": problem.to_dict(), "model": self.model, "optimizer": self.optimizer, **self.options()}
         context = SiteContext(
             site=site,
             round_number=payload.round_number,
@@ -247,6 +264,13 @@ class SiteExecutor(Executor):
             log=self.logger,
         )
         return context, SiteStore(folder, values["run_id"], options)
+
+
+def _refusal(task: str, error: Exception) -> Shareable:
+    """An error reply. Its reason leaves the site, and most messages may name files or patients of the site."""
+    shared = isinstance(error, MessageError) or (isinstance(error, GrandRoundsError) and DETAILS_VARIABLE in os.environ)
+    reason = str(error) if shared else f"{type(error).__name__} in task {task}: see the site's log"
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
 
 
 def _device(name: str) -> torch.device:

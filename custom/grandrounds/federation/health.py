@@ -35,6 +35,12 @@ class SiteHealth:
         """Whether the site sits this round out."""
         return round_number < self._back_at.get(site, 0)
 
+    def well(self, sites: Iterable[str], round_number: int, needed: int) -> list[str]:
+        """The sites that are not paused; if they are fewer than ``needed``, those whose pause ends soonest join them."""
+        ordered = sorted(natural_sorted(sites), key=lambda site: max(self._back_at.get(site, 0) - round_number, 0))
+        active = sum(not self.paused(site, round_number) for site in ordered)
+        return natural_sorted(ordered[: max(active, needed)])
+
     def state_dict(self) -> dict[str, dict[str, int]]:
         """Plain values for a checkpoint."""
         return {"missed": dict(self._missed), "back_at": dict(self._back_at)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -24,9 +23,12 @@ class RoundHooks(ABC):
     def payload_for(self, site: str) -> Payload:
         """What a site gets for training. All payloads of a round are made before the first answer."""
 
+    def check(self, site: str, result: Result) -> None:
+        """Refuse a training result that does not fit, by an error and without any other effect."""
+
     @abstractmethod
     def absorb(self, site: str, result: Result) -> None:
-        """Take in a training result: validate and accumulate only, FLARE's lock is held."""
+        """Take in a training result that has passed the check: accumulate only, FLARE's lock is held."""
 
     def missed(self, site: str) -> None:
         """A site that was asked to train gave no valid result."""
@@ -36,11 +38,12 @@ class RoundHooks(ABC):
         """All results are in: compute the next state, in fresh tensors."""
 
     @abstractmethod
-    def evaluation_payload(self, selected: bool) -> Payload:
-        """What a site gets for scoring: the current model, or the selected one for the final test."""
+    def model(self) -> State | None:
+        """The current shared model, which is scored, selected and tested; None where sites have models of their own."""
 
-    def select(self) -> None:
-        """The state at the start of this round is the best so far: keep it."""
+    def participants(self, well: list[str]) -> list[str]:
+        """Which of the sites that are well train in this round, in canonical order."""
+        return well
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for a checkpoint to fit, beside the problem and the seed."""
@@ -59,10 +62,6 @@ class RoundHooks(ABC):
 
     def load_snapshots(self, snapshots: dict[str, tuple[int, dict[str, Tensor]]]) -> None:
         """Take over the large states."""
-
-    def models_to_save(self) -> Mapping[str, State]:
-        """Models that belong to the result, by file name without ending."""
-        return {}
 
     def round_notes(self) -> dict[str, Any]:
         """What the method adds to the round's entry in the record (plain JSON values)."""

@@ -8,6 +8,7 @@ be late: deadlines apply to real federations only.
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from argparse import Namespace
@@ -211,7 +212,7 @@ class InProcessCommunicator(WFCommSpec):
             task.result_received_cb(client_task=client_task, fl_ctx=fl_ctx)
 
     def _carried(self, message: Shareable) -> Shareable:
-        return fobs.loads(fobs.dumps(message)) if self._wire else message
+        return fobs.loads(fobs.dumps(message)) if self._wire else copy.deepcopy(message)
 
 
 def run_in_process(job: Path, workspace: Path, sites: Sequence[str], wire: bool = False) -> None:

@@ -1,15 +1,18 @@
 """What travels between server and sites, and its encoding as FLARE data exchange objects.
 
-A result is a collection: the model *update* as ``WEIGHT_DIFF``, so that FLARE's and a hospital's standard filters find it,
-each further release as ``APP_DEFINED`` tensors under its own name, and metrics apart. Whoever receives a message checks it:
-what is missing, unknown, misshapen, of another type or not finite is named in the error.
+Both ways it is a collection with a header. A task has named parts (models, matrices: dictionaries of tensors). A result has
+the releases that the method has declared, each with its kind, by which a hospital's policy decides, and metrics apart. The
+update of a model is a ``WEIGHT_DIFF``, where FLARE's standard filters look for it; other releases are ``APP_DEFINED``.
+Whoever receives a message checks it: what is missing, unknown, misshapen, of another type or not finite is named in the error.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -25,10 +28,28 @@ GLOBAL = "global"
 UPDATE = "update"
 VALIDATION_PREFIX = "validation."
 METRICS = "metrics"
-VALUES = "values"
-MODEL = "model:"
-RELEASE = "release:"
 REASON_HEADER = "grandrounds.reason"
+PROTOCOL = 1
+MOST_SAMPLES = 10**9
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class ReleaseKind(StrEnum):
+    """What a release is, in the words of a hospital's policy."""
+
+    MODEL_UPDATE = "model_update"
+    CLASS_STATISTICS = "class_statistics"
+    EMBEDDINGS = "embeddings"
+    DISCRIMINATOR = "discriminator"
+    SOFT_LABELS = "soft_labels"
+
+
+@dataclass(frozen=True)
+class Release:
+    """Tensors that leave a site."""
+
+    kind: ReleaseKind
+    tensors: State
 
 
 @dataclass(frozen=True)
@@ -37,14 +58,14 @@ class Payload:
 
     Attributes:
         round_number: counts from 1.
-        values: plain JSON values: the problem, the run's seed, and what the method adds.
-        models: named models, each a state dictionary, for example ``global`` and ``peer-1``. Their tensors are read when
-            FLARE sends them: never change them in place afterwards.
+        values: plain JSON values: the problem, the run and its seed, and what the method adds.
+        parts: named dictionaries of tensors, for example ``global`` (a model) and ``peer-1``. They are read when FLARE sends
+            them: never change them in place afterwards.
     """
 
     round_number: int
     values: Mapping[str, Any]
-    models: Mapping[str, State] = field(default_factory=dict)
+    parts: Mapping[str, State] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,98 +73,122 @@ class Result:
     """What a site answers.
 
     Attributes:
-        update: trained minus received, entry by entry; None when no model leaves the site.
-        releases: the method's other releases by name, each a dictionary of tensors.
-        metrics: scalars.
-        samples: number of training samples the update was made from, at least 1 with an update.
+        releases: what leaves the site, by name; ``update`` is the difference to the model that it received.
+        metrics: finite scalars.
+        samples: number of training samples behind the releases; at least 1 with an update.
     """
 
-    update: State | None = None
-    releases: Mapping[str, State] = field(default_factory=dict)
+    releases: Mapping[str, Release] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
+
+    @property
+    def update(self) -> State | None:
+        """The model update, if there is one."""
+        return self.releases[UPDATE].tensors if UPDATE in self.releases else None
+
+
+def model_update(difference: State) -> dict[str, Release]:
+    """The releases of a method that sends a model update and nothing else."""
+    return {UPDATE: Release(ReleaseKind.MODEL_UPDATE, difference)}
 
 
 def encode_payload(payload: Payload) -> Shareable:
     """Turn a payload into a FLARE message."""
-    parts = {MODEL + name: DXO(DataKind.WEIGHTS, data=_contiguous(state)) for name, state in payload.models.items()}
-    parts[VALUES] = DXO(DataKind.APP_DEFINED, data={**payload.values, "round": payload.round_number})
-    return DXO(DataKind.COLLECTION, data=parts).to_shareable()
+    parts = {name: DXO(DataKind.WEIGHTS, data=_contiguous(state)) for name, state in payload.parts.items()}
+    header = {"protocol": PROTOCOL, "round": payload.round_number, "values": dict(payload.values)}
+    return DXO(DataKind.COLLECTION, data=parts, meta=header).to_shareable()
 
 
 def decode_payload(message: Shareable) -> Payload:
     """Read a payload at a site.
 
     Raises:
-        MessageError: if the message is no payload, or a model has an entry that is no finite tensor.
+        MessageError: if the message is no payload, its run's name is no plain name, or a part has an entry that is no finite
+            tensor.
     """
-    parts = _collection(message)
-    if VALUES not in parts or not isinstance(parts[VALUES].data.get("round"), int):
-        raise MessageError("the task has no values with a round number: is the server of the same version?")
-    values = dict(parts[VALUES].data)
-    models = {}
+    parts, header = _collection(message)
+    values = header.get("values")
+    if not isinstance(values, dict):
+        raise MessageError("the task has no values in its header")
+    require_run_name(values.get("run_name"))
     for name, part in parts.items():
-        if name.startswith(MODEL):
-            models[name.removeprefix(MODEL)] = part.data
-            _require_finite_tensors(part.data, name)
-        elif name != VALUES:
-            raise MessageError(f"the task has an unknown part {name!r}")
-    return Payload(round_number=values.pop("round"), values=values, models=models)
+        _require_finite_tensors(part.data, name)
+    return Payload(header["round"], values, {name: part.data for name, part in parts.items()})
 
 
-def encode_result(result: Result, declared: Collection[str]) -> Shareable:
+def encode_result(result: Result, declared: Mapping[str, ReleaseKind], asked: Payload) -> Shareable:
     """Turn a result into a FLARE message.
 
     Args:
         result: what the method made.
-        declared: names of the releases that the method has declared (``update`` among them); nothing else leaves the site.
+        declared: names and kinds of the releases that the method has declared; nothing else leaves the site.
+        asked: the task that is answered.
 
     Raises:
-        MessageError: if a release is not declared, or an entry is no finite tensor (the entry is named).
+        MessageError: if a release is not declared, an entry is no finite tensor (it is named), or a metric is no finite
+            number.
     """
-    leaving = [*result.releases, *([UPDATE] if result.update is not None else [])]
-    undeclared = [name for name in leaving if name not in declared]
-    if undeclared:
-        raise MessageError(f"release {undeclared[0]!r} is not declared by the method (declared: {sorted(declared)})")
-    parts = {METRICS: DXO(DataKind.METRICS, data={**result.metrics, "samples": result.samples})}
-    if result.update is not None:
-        _require_finite_tensors(result.update, UPDATE)
-        parts[UPDATE] = DXO(DataKind.WEIGHT_DIFF, data=_contiguous(result.update))
+    _require_metrics(result.metrics)
+    parts = {METRICS: DXO(DataKind.METRICS, data={name: float(value) for name, value in result.metrics.items()})}
     for name, release in result.releases.items():
-        _require_finite_tensors(release, name)
-        parts[RELEASE + name] = DXO(DataKind.APP_DEFINED, data=_contiguous(release))
-    return DXO(DataKind.COLLECTION, data=parts).to_shareable()
+        if declared.get(name) != release.kind:
+            raise MessageError(
+                f"release {name!r} of kind {release.kind.value} is not declared by the method (declared: {sorted(declared)})"
+            )
+        _require_finite_tensors(release.tensors, name)
+        kind = DataKind.WEIGHT_DIFF if release.kind is ReleaseKind.MODEL_UPDATE else DataKind.APP_DEFINED
+        parts[name] = DXO(kind, data=_contiguous(release.tensors), meta={"release": release.kind.value})
+    header = {
+        "protocol": PROTOCOL,
+        "round": asked.round_number,
+        "run_id": asked.values["run_id"],
+        "samples": int(result.samples),
+    }
+    return DXO(DataKind.COLLECTION, data=parts, meta=header).to_shareable()
 
 
-def decode_result(message: Shareable) -> Result:
+def decode_result(message: Shareable, asked: Payload) -> Result:
     """Read a result at the server.
 
+    Args:
+        message: what came.
+        asked: the task that should be answered.
+
     Raises:
-        MessageError: if the message is no result, an entry is no finite tensor, or a metric is no finite number.
+        MessageError: if the message is no result or answers another task, an entry is no finite tensor, a metric is no
+            finite number, or the number of samples makes no sense.
     """
-    parts = _collection(message)
-    if METRICS not in parts:
-        raise MessageError("the result has no metrics")
-    metrics = dict(parts[METRICS].data)
-    for name, value in metrics.items():
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            came = value if isinstance(value, int | float) else type(value).__name__
-            raise MessageError(f"metric {name!r} must be a finite number, got {came}")
-    samples = int(metrics.pop("samples", 0))
-    update: State | None = None
-    releases: dict[str, State] = {}
+    parts, header = _collection(message)
+    if (header["round"], header.get("run_id")) != (asked.round_number, asked.values["run_id"]):
+        raise MessageError(
+            f"the answer is to another task (round {header['round']}, asked in round {asked.round_number})"
+        )
+    metrics = dict(parts.pop(METRICS).data) if METRICS in parts else {}
+    _require_metrics(metrics)
+    releases = {}
     for name, part in parts.items():
-        if name == UPDATE:
-            update = part.data
-            _require_finite_tensors(part.data, name)
-            if samples < 1:
-                raise MessageError(f"an update must come with its number of samples, got {samples}")
-        elif name.startswith(RELEASE):
-            releases[name.removeprefix(RELEASE)] = part.data
-            _require_finite_tensors(part.data, name)
-        elif name != METRICS:
-            raise MessageError(f"the result has an unknown part {name!r}")
-    return Result(update=update, releases=releases, metrics=metrics, samples=samples)
+        try:
+            kind = ReleaseKind(part.get_meta_prop("release"))
+        except ValueError as error:
+            raise MessageError(f"the result has an unknown part {name!r}") from error
+        _require_finite_tensors(part.data, name)
+        releases[name] = Release(kind, part.data)
+    samples = header.get("samples")
+    if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MOST_SAMPLES:
+        raise MessageError(f"an update must come with its number of samples, at most {MOST_SAMPLES}, got {samples!r}")
+    return Result(releases=releases, metrics=metrics, samples=samples)
+
+
+def require_run_name(name: object) -> str:
+    """Check that a run's name can be a folder's name and nothing else.
+
+    Raises:
+        MessageError: if it cannot: other parties name folders by it.
+    """
+    if not isinstance(name, str) or not RUN_NAME.fullmatch(name):
+        raise MessageError(f"run_name must be 1 to 64 letters, digits, '_', '-' or '.', got {name!r}")
+    return name
 
 
 def require_like(state: State, template: State, name: str) -> None:
@@ -171,14 +216,31 @@ def tensor_bytes(states: Mapping[str, State]) -> dict[str, int]:
     return {name: sum(t.numel() * t.element_size() for t in state.values()) for name, state in states.items()}
 
 
-def _collection(message: Shareable) -> dict[str, DXO]:
+def _collection(message: Shareable) -> tuple[dict[str, DXO], dict[str, Any]]:
     try:
         dxo = from_shareable(message)
     except ValueError as error:
         raise MessageError(f"the message holds no data exchange object: {error}") from error
     if dxo.data_kind != DataKind.COLLECTION or not all(isinstance(part, DXO) for part in dxo.data.values()):
         raise MessageError(f"the message must be a collection of data exchange objects, got {dxo.data_kind}")
-    return dict(dxo.data)
+    header = dict(dxo.meta or {})
+    if header.get("protocol") != PROTOCOL or not isinstance(header.get("round"), int):
+        raise MessageError(
+            f"the message is of protocol {header.get('protocol')!r}, expected {PROTOCOL}: same versions?"
+        )
+    return dict(dxo.data), header
+
+
+def _require_metrics(metrics: Mapping[str, Any]) -> None:
+    for name, value in metrics.items():
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            came = value if isinstance(value, int | float) else type(value).__name__
+            raise MessageError(f"metric {name!r} must be a finite number, got {came}")
+
+
+def floating_entries(state: State) -> dict[str, Tensor]:
+    """The entries that are trained or averaged: not the integer counters of batch norm, which nothing depends on."""
+    return {name: value for name, value in state.items() if value.is_floating_point()}
 
 
 def _contiguous(state: State) -> dict[str, Tensor]:
@@ -186,7 +248,9 @@ def _contiguous(state: State) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in state.items()}
 
 
-def _require_finite_tensors(state: Mapping[str, Any], name: str) -> None:
+def _require_finite_tensors(state: Any, name: str) -> None:
+    if not isinstance(state, Mapping):
+        raise MessageError(f"{name} must be a dictionary of tensors, got {type(state).__name__}")
     for key, value in state.items():
         if not isinstance(value, Tensor):
             raise MessageError(f"{name}[{key!r}] must be a tensor, got {type(value).__name__}")

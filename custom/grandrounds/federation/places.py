@@ -9,6 +9,7 @@ from nvflare.apis.fl_context import FLContext
 
 STATE_VARIABLE = "GRANDROUNDS_STATE"
 SITES_VARIABLE = "GRANDROUNDS_SITES"
+DETAILS_VARIABLE = "GRANDROUNDS_SHARE_ERRORS"
 SITE_CONFIG = "grandrounds.json"
 
 

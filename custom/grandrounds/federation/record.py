@@ -35,12 +35,13 @@ class RunRecord:
 
     def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
         self.folder = folder
-        self._configuration = dict(configuration)
+        self.configuration = dict(configuration)
         self._started = time.time()
         self.rounds: list[dict[str, Any]] = []
         self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.selected: dict[str, Any] = {}
         self.test: dict[str, dict[str, float]] = {}
+        self.untested: list[str] = []
 
     def event(self, kind: str, **content: Any) -> None:
         """Append one event with the time since the start."""
@@ -59,6 +60,10 @@ class RunRecord:
     def restart(self) -> None:
         """Forget what an earlier start of the run has written."""
         (self.folder / EVENTS).unlink(missing_ok=True)
+
+    def exists(self) -> bool:
+        """Whether an earlier start of the run has left a summary."""
+        return (self.folder / SUMMARY).exists()
 
     def write(self, status: str, reason: str = "") -> None:
         """Write ``summary.json``.
@@ -80,8 +85,9 @@ class RunRecord:
                 "contributions": dict(contributed),
                 "selected": self.selected,
                 "test": self.test,
+                "untested": self.untested,
                 "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
-                "configuration": self._configuration,
+                "configuration": self.configuration,
                 "versions": versions(),
                 "seconds": round(time.time() - self._started, 3),
                 "rounds": self.rounds,
@@ -96,11 +102,8 @@ class RunRecord:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        return {
-            "rounds": self.rounds,
-            "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
-            "selected": self.selected,
-        }
+        state = {"rounds": self.rounds, "bytes": self.bytes, "selected": self.selected}
+        return dict(json.loads(json.dumps(state)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the record of the rounds before the interruption."""

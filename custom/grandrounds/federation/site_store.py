@@ -66,14 +66,14 @@ class SiteStore:
             state: the model.
         """
         self._best.discard_from(model_round)
-        best = self._best.load()
+        best = self._best.load(with_parts=False)
         if best is None or score >= best.content["score"]:
-            self._best.save(model_round, {"score": score, "model": dict(state)})
+            self._best.save(model_round, {"score": score}, {"model": (model_round, state)})
 
     def best(self) -> tuple[int, dict[str, Tensor]] | None:
         """The round and the model that scored best here, or None before the first score."""
         checkpoint = self._best.load()
-        return (checkpoint.round_number, checkpoint.content["model"]) if checkpoint else None
+        return checkpoint.parts["model"] if checkpoint else None
 
     def write_predictions(self, name: str, header: list[str], rows: list[list[str]]) -> None:
         """Write predictions as CSV; they stay at the site."""

@@ -88,7 +88,7 @@ class FedPerlController(AveragingController):
         states = [self._trained[name][1] for name in self._chosen[site]]
         if states and self.anonymise:
             states = [anonymised_peer(states)]
-        return self.payload({GLOBAL: self.model, **{f"peer-{number}": state for number, state in enumerate(states, 1)}})
+        return self.payload({GLOBAL: self.state, **{f"peer-{number}": state for number, state in enumerate(states, 1)}})
 
     def absorb(self, site: str, result: Result) -> None:
         """Add the update to the mean and keep it for comparison."""
@@ -98,7 +98,7 @@ class FedPerlController(AveragingController):
 
     def close_round(self) -> None:
         """Average, keep what each participant has trained, and compare all that have trained."""
-        before = self.model
+        before = self.state
         super().close_round()
         for site, update in self._updates.items():
             trained = apply_update(before, update)

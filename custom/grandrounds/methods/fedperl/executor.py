@@ -52,8 +52,8 @@ class FedPerlExecutor(FixMatchExecutor):
     def guide(self, payload: Payload, context: SiteContext) -> Guide | None:
         """The peers that the server sent, if any."""
         peers = [
-            self._frozen(payload.models[name], context, name)
-            for name in sorted(payload.models)
+            self._frozen(payload.parts[name], context, name)
+            for name in sorted(payload.parts)
             if name.startswith("peer-")
         ]
         return PeerGuide(peers, self.consistency_weight, self.consistency_reduction) if peers else None

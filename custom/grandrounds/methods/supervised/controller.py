@@ -14,7 +14,7 @@ class FedAvgController(AveragingController):
 class LocalController(RoundController):
     """Rounds without an exchange: every site goes on with its own model, and only metrics travel.
 
-    Sites start from the model that federated runs with this seed start from. Their executor needs ``exchange: none``.
+    Sites start from the model that federated runs with this seed start from. Their executor needs ``model: own``.
     """
 
     def payload_for(self, site: str) -> Payload:
@@ -27,6 +27,5 @@ class LocalController(RoundController):
     def close_round(self) -> None:
         """Compute nothing."""
 
-    def evaluation_payload(self, selected: bool) -> Payload:
-        """Nothing either: each site scores its own model."""
-        return self.payload()
+    def model(self) -> None:
+        """There is none: each site scores and tests its own."""
