@@ -26,7 +26,6 @@ from grandrounds.federation.messages import (
     TEST,
     TRAIN,
     VALIDATE,
-    VALIDATION_PREFIX,
     Payload,
     Result,
     State,
@@ -36,6 +35,7 @@ from grandrounds.federation.messages import (
 from grandrounds.federation.places import result_folder, state_folder
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.record import RunRecord
+from grandrounds.federation.selection import ModelSelection
 from grandrounds.files import exclusive
 from grandrounds.ordering import natural_sorted
 
@@ -107,8 +107,7 @@ class RoundController(RoundHooks, Controller):
         self.run_id = uuid.uuid4().hex
         self.health = SiteHealth()
         self._metrics: dict[str, dict[str, float]] = {}
-        self._scores: dict[str, float] = {}
-        self._selected: State | None = None
+        self._selection = ModelSelection(selection_metric)
         self._under_way = False
 
     def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
@@ -172,6 +171,7 @@ class RoundController(RoundHooks, Controller):
             self.round_number += 1
             self._run_round(abort_signal, fl_ctx)
             self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
+            self.record.selected = self._selection.choice
             self.record.write("running")
         self._finish(abort_signal, fl_ctx)
 
@@ -253,26 +253,9 @@ class RoundController(RoundHooks, Controller):
             )
 
     def _score(self, model_round: int) -> None:
-        """Compare rounds by the mean over sites; a site that did not score this round counts with its last score."""
-        metric = VALIDATION_PREFIX + self.selection_metric
-        scored = {
-            site: metrics for site, metrics in self._metrics.items() if metrics.get(VALIDATION_PREFIX + "n", 0) > 0
-        }
-        for site, metrics in scored.items():
-            if metric not in metrics:
-                offered = sorted(name.removeprefix(VALIDATION_PREFIX) for name in metrics if "." in name)
-                raise ConfigurationError(
-                    f"selection_metric {self.selection_metric!r} is not among the metrics of {site}: {', '.join(offered)}"
-                )
-            self._scores[site] = metrics[metric]
-        if not scored:
-            return
-        score = sum(self._scores[site] for site in natural_sorted(self._scores)) / len(self._scores)
-        self.record.event("score", round=model_round, metric=self.selection_metric, mean=score, sites=len(scored))
-        # Ties go to the later model, as in FedPerl.
-        if score >= self.record.selected.get("score", float("-inf")):
-            self.record.selected = {"round": model_round, "metric": self.selection_metric, "score": score}
-            self._selected = self.model()
+        score = self._selection.offer(model_round, self._metrics, self.model())
+        if score is not None:
+            self.record.event("score", round=model_round, metric=self.selection_metric, mean=score)
 
     def _finish(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.round_number += 1
@@ -281,15 +264,15 @@ class RoundController(RoundHooks, Controller):
             payload = self._evaluation_payload(self.model())
             self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, None, abort_signal, fl_ctx)
             self._score(self.rounds)
-        if not self.record.selected:
-            self.record.selected = {"round": self.rounds, "metric": None, "score": None}
-            self._selected = self.model()
-        payload = self._evaluation_payload(self._selected)
+        if not self._selection.choice:
+            self._selection.keep(self.rounds, None, self.model())
+        payload = self._evaluation_payload(self._selection.model)
         self._exchange({site: Assignment(TEST, payload) for site in sites}, None, abort_signal, fl_ctx)
         self.record.test = {site: self._metrics[site] for site in natural_sorted(self._metrics)}
         self.record.untested = [site for site in self._sites(fl_ctx) if site not in self.record.test]
         self.round_number -= 1
-        models = {"selected": self._selected, "last": self.model()}
+        self.record.selected = self._selection.choice
+        models = {"selected": self._selection.model, "last": self.model()}
         saved = save_models(self.folder, {name: state for name, state in models.items() if state is not None})
         self.record.write("finished")
         self.record.event("finished", selected=self.record.selected)
@@ -330,8 +313,7 @@ class RoundController(RoundHooks, Controller):
         self.run_id = checkpoint.content["run_id"]
         self.health.load_state_dict(checkpoint.content["health"])
         self.record.load_state_dict(checkpoint.content["record"])
-        self._scores = dict(checkpoint.content["scores"])
-        self._selected = checkpoint.content["selected"]
+        self._selection.load_state_dict(checkpoint.content["selection"])
         self.load_state_dict(checkpoint.content["method"])
         self.load_snapshots(checkpoint.parts)
         self.record.event("resume", after_round=self.round_number)
@@ -340,8 +322,7 @@ class RoundController(RoundHooks, Controller):
         return {
             "run_id": self.run_id,
             "health": self.health.state_dict(),
-            "scores": self._scores,
-            "selected": self._selected,
+            "selection": self._selection.state_dict(),
             "record": self.record.state_dict(),
             "method": self.state_dict(),
         }

@@ -3,7 +3,7 @@
 Both ways it is a collection with a header. A task has named parts (models, matrices: dictionaries of tensors). A result has
 the releases that the method has declared, each with its kind, by which a hospital's policy decides, and metrics apart. The
 update of a model is a ``WEIGHT_DIFF``, where FLARE's standard filters look for it; other releases are ``APP_DEFINED``.
-Whoever receives a message checks it: what is missing, unknown, misshapen, of another type or not finite is named in the error.
+Whoever receives a message checks it: what is missing, unknown, misshapen, of another type or not finite is named.
 """
 
 from __future__ import annotations

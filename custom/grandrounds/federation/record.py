@@ -102,7 +102,7 @@ class RunRecord:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        state = {"rounds": self.rounds, "bytes": self.bytes, "selected": self.selected}
+        state = {"rounds": self.rounds, "bytes": self.bytes}
         return dict(json.loads(json.dumps(state)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -110,7 +110,6 @@ class RunRecord:
         self.rounds = list(state["rounds"])
         for site, parts in state["bytes"].items():
             self.bytes[site].update(parts)
-        self.selected = dict(state["selected"])
 
 
 def versions() -> dict[str, str]:
