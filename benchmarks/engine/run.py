@@ -176,14 +176,10 @@ def bare_loop(sites: int, rounds: int) -> dict[str, Any]:
                 loss.backward()
                 optimizer.step()
             for key, value in network.state_dict().items():
-                update = value - state[key]
-                if key not in total:
-                    total[key] = update
-                elif value.is_floating_point():
-                    total[key] += update
-                else:
-                    total[key] = torch.maximum(total[key], update)
-        state = {k: v + (total[k] / sites if v.is_floating_point() else total[k]) for k, v in state.items()}
+                if value.is_floating_point():
+                    update = value - state[key]
+                    total[key] = total[key] + update if key in total else update
+        state = {key: value + total[key] / sites if key in total else value for key, value in state.items()}
     network.load_state_dict(state)
     for name in names:  # the job's final test
         predict(network, data[name].images, data[name].rows("test"), torch.device("cpu"))
