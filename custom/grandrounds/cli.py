@@ -13,9 +13,9 @@ from typer.core import TyperGroup
 
 from grandrounds import __version__
 from grandrounds.commands import build, doctor, jobs, partition, simulate
+from grandrounds.commands.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError
 
-INTERRUPTED = 130
 HELP = """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.
 
 [bold]Examples[/bold]

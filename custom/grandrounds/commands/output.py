@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 WIDTH_WITHOUT_TERMINAL = 160
+INTERRUPTED = 130  # exit status after Ctrl-C, by the shells' convention
 
 
 def results() -> Console:

@@ -24,14 +24,13 @@ from grandrounds.commands.options import (
     assignments_of,
     configured_job,
 )
-from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.commands.output import INTERRUPTED, notes, results, say, say_json
 from grandrounds.commands.progress import progress_on
 from grandrounds.commands.scores import facts, score_table
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
 
-INTERRUPTED = 130
 SHARED = ("problem.", "controller.rounds=", "controller.seed=")
 HELP = """Run a job with all its sites on this machine.
 
