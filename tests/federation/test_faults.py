@@ -121,8 +121,8 @@ def test_a_data_set_that_no_site_has_is_named(tiny, start):
 
 
 def test_a_site_that_expects_a_model_refuses_a_task_without(tiny, start):
-    found = start(tiny("local", "executor.exchange=model"))
-    assert "the task has no global model; a site with exchange=none needs none" in found.error
+    found = start(tiny("local", "executor.model=shared"))
+    assert "the task has no global model; executor option model=own needs none" in found.error
 
 
 def test_a_device_that_is_no_device_is_refused(tiny, start):

@@ -18,7 +18,7 @@ from grandrounds.deployment.processes import run_logged
 from grandrounds.deployment.run_log import logging_to
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.in_process import run_in_process
-from grandrounds.federation.places import SITES_VARIABLE, STATE_VARIABLE
+from grandrounds.federation.places import DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 from grandrounds.federation.record import SUMMARY
 from grandrounds.federation.site_data import CACHE_VARIABLE
 from grandrounds.files import write_json
@@ -128,6 +128,7 @@ def simulate(
     folder = write_job(job, place.workspace / "job")
     variables = {
         STATE_VARIABLE: str(place.state),
+        DETAILS_VARIABLE: "1",  # these sites are all on this machine
         CACHE_VARIABLE: os.environ.get(CACHE_VARIABLE, str(place.workspace / "cache")),
         **({SITES_VARIABLE: str(sites_dir.absolute())} if sites_dir else {}),
     }

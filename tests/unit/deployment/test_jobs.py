@@ -183,7 +183,7 @@ def test_values_are_checked_by_the_components():
         ("controller", "warm_up=1.5", "warm_up must be an integer of at least 0, got 1.5"),
         ("controller", "features=bias", "features must be parameters_and_buffers, parameters or weights, got 'bias'"),
         ("controller", "feature_scaling=z", "feature_scaling must be minmax or none, got 'z'"),
-        ("executor", "exchange=all", "exchange must be model or none, got 'all'"),
+        ("executor", "model=all", "model must be shared or own, got 'all'"),
         ("executor", "precision=float16", "precision must be float32 or bfloat16, got 'float16'"),
         ("executor", "labels=some", "labels must be labelled or all, got 'some'"),
         ("executor", "batch_size=1", "batch_size must be at least 2"),

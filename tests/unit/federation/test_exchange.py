@@ -16,13 +16,23 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.errors import MessageError
 from grandrounds.federation.exchange import Assignment, Exchange, RunAborted
-from grandrounds.federation.messages import REASON_HEADER, Payload, Result, decode_payload, encode_result
+from grandrounds.federation.messages import (
+    REASON_HEADER,
+    Payload,
+    ReleaseKind,
+    Result,
+    decode_payload,
+    encode_result,
+    model_update,
+)
 
 NEVER = None
+RUN = {"run_name": "trial", "run_id": "r1"}
 
 
 def good_answer(_site):
-    return encode_result(Result({"w": torch.ones(1)}, samples=3), declared=("update",))
+    result = Result(model_update({"w": torch.ones(1)}), samples=3)
+    return encode_result(result, {"update": ReleaseKind.MODEL_UPDATE}, Payload(3, RUN))
 
 
 class FakeController:
@@ -33,6 +43,7 @@ class FakeController:
         self.answer = answer
         self.sent = {}
         self.cancelled = []
+        self.logged = []
         self.client_tasks = []
         self.threads = []
         self.lock = threading.Lock()
@@ -45,6 +56,9 @@ class FakeController:
             timer.daemon = True
             self.threads.append(timer)
             timer.start()
+
+    def log_exception(self, fl_ctx, text):
+        self.logged.append(text)
 
     def cancel_task(self, task):
         self.cancelled += [site for site, sent in self.sent.items() if sent is task]
@@ -65,7 +79,7 @@ class FakeController:
 def ask(controller, *, timeout=5.0, grace=None, enough=1, abort=None, on_result=None, counted=None):
     came = []
     exchange = Exchange(controller, FLContext(), timeout, grace, on_result or (lambda *answer: came.append(answer)))
-    assignments = {site: Assignment("train", Payload(3, {"for": site})) for site in controller.delays}
+    assignments = {site: Assignment("train", Payload(3, {**RUN, "for": site})) for site in controller.delays}
     started = time.monotonic()
     outcome = exchange.run(assignments, enough, abort or Signal(), counted)
     return SimpleNamespace(outcome=outcome, came=came, seconds=time.monotonic() - started)
@@ -186,12 +200,16 @@ def test_an_answer_that_the_method_refuses_drops_the_site():
     assert done.outcome.dropped == {"a": "another architecture"}
 
 
-def test_an_error_in_our_own_code_ends_the_run_at_once():
+def test_an_answer_that_trips_the_method_drops_its_site_only():
     def broken(site, task, result):
-        raise ZeroDivisionError("a bug")
+        if site == "a":
+            raise ZeroDivisionError("rows sum to zero")
 
-    with pytest.raises(ZeroDivisionError, match="a bug"):
-        ask(FakeController({"a": 0.0, "b": NEVER}), timeout=30, on_result=broken)
+    controller = FakeController({"a": 0.0, "b": 0.05})
+    done = ask(controller, on_result=broken)
+    assert done.outcome.answered == ["b"]
+    assert done.outcome.dropped == {"a": "its answer cannot be used (ZeroDivisionError: rows sum to zero)"}
+    assert controller.logged == ["the answer of a cannot be used: rows sum to zero"]
 
 
 def test_a_task_that_flare_closes_drops_the_site():

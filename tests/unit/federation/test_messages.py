@@ -10,11 +10,14 @@ from nvflare.fuel.utils import fobs
 from grandrounds.errors import MessageError
 from grandrounds.federation.messages import (
     Payload,
+    Release,
+    ReleaseKind,
     Result,
     decode_payload,
     decode_result,
     encode_payload,
     encode_result,
+    model_update,
     require_like,
     tensor_bytes,
 )
@@ -48,74 +51,95 @@ def same(first, second):
         assert torch.equal(second[name], value)
 
 
-def message(**parts):
-    return DXO(DataKind.COLLECTION, data=parts).to_shareable()
+UPDATE_KIND, MATRIX_KIND = ReleaseKind.MODEL_UPDATE, ReleaseKind.CLASS_STATISTICS
+VALUES = {"run_name": "trial", "run_id": "r1"}
+ASKED = Payload(4, VALUES)
+UPDATES = {"update": UPDATE_KIND}
+MATRICES = {"matrix": MATRIX_KIND}
 
 
-def part(kind=DataKind.WEIGHT_DIFF, **data):
-    return DXO(kind, data=data)
+def matrix(tensors):
+    return {"matrix": Release(MATRIX_KIND, tensors)}
+
+
+def message(header=None, **parts):
+    standard = {"protocol": 1, "round": 4, "run_id": "r1", "samples": 3}
+    return DXO(DataKind.COLLECTION, data=parts, meta={**standard, **(header or {})}).to_shareable()
+
+
+def part(kind=DataKind.WEIGHT_DIFF, release="model_update", **data):
+    return DXO(kind, data=data, meta={"release": release} if release else {})
 
 
 def metrics(**values):
-    return part(DataKind.METRICS, **values)
+    return part(DataKind.METRICS, None, **values)
 
 
 def test_a_payload_arrives_as_it_was(carried):
-    values = {"problem": {"classes": ["a", "b"]}, "seed": 3, "nothing": None}
+    values = {**VALUES, "problem": {"classes": ["a", "b"]}, "seed": 3, "nothing": None}
     sent = Payload(4, values, {"global": state(), "peer-1": state(1)})
     came = decode_payload(carried(encode_payload(sent)))
     assert came.round_number == 4
     assert dict(came.values) == values
-    assert list(came.models) == ["global", "peer-1"]
-    same(sent.models["global"], came.models["global"])
-    same(sent.models["peer-1"], came.models["peer-1"])
+    assert list(came.parts) == ["global", "peer-1"]
+    same(sent.parts["global"], came.parts["global"])
+    same(sent.parts["peer-1"], came.parts["peer-1"])
 
 
 def test_a_result_arrives_as_it_was(carried):
-    sent = Result(state(), {"relation": {"matrix": torch.eye(3)}}, {"loss": 0.5, "validation.n": 12}, samples=40)
-    came = decode_result(carried(encode_result(sent, declared=("update", "relation"))))
+    releases = {**model_update(state()), **matrix({"rows": torch.eye(3)})}
+    sent = Result(releases, {"loss": 0.5, "validation.n": 12}, samples=40)
+    came = decode_result(carried(encode_result(sent, {**UPDATES, **MATRICES}, ASKED)), ASKED)
     same(sent.update, came.update)
-    same(sent.releases["relation"], came.releases["relation"])
+    same(sent.releases["matrix"].tensors, came.releases["matrix"].tensors)
+    assert {name: release.kind for name, release in came.releases.items()} == {**UPDATES, **MATRICES}
     assert dict(came.metrics) == {"loss": 0.5, "validation.n": 12}
     assert came.samples == 40
 
 
 def test_metrics_alone_are_a_result(carried):
-    came = decode_result(carried(encode_result(Result(metrics={"accuracy": 1}), declared=())))
+    came = decode_result(carried(encode_result(Result(metrics={"accuracy": 1}), {}, ASKED)), ASKED)
     assert came.update is None
     assert came.releases == {}
     assert came.samples == 0
 
 
+def test_a_result_without_metrics_is_one_too():
+    """A hospital's policy may keep metrics back."""
+    came = decode_result(message(update=part(**state())), ASKED)
+    assert came.metrics == {}
+    same(came.update, state())
+
+
 def test_kernels_in_channels_last_layout_arrive_contiguous(carried):
     kernel = torch.randn(4, 3, 2, 2, generator=torch_generator("kernel")).to(memory_format=torch.channels_last)
     assert not kernel.is_contiguous()
-    payload = decode_payload(carried(encode_payload(Payload(1, {}, {"global": {"w": kernel}}))))
-    result = decode_result(carried(encode_result(Result({"w": kernel}, samples=1), declared=("update",))))
-    for came in (payload.models["global"]["w"], result.update["w"]):
-        assert came.is_contiguous()
-        assert torch.equal(came, kernel)
+    payload = decode_payload(carried(encode_payload(Payload(1, VALUES, {"global": {"w": kernel}}))))
+    result = Result(model_update({"w": kernel}), samples=1)
+    came = decode_result(carried(encode_result(result, UPDATES, ASKED)), ASKED)
+    for arrived in (payload.parts["global"]["w"], came.update["w"]):
+        assert arrived.is_contiguous()
+        assert torch.equal(arrived, kernel)
 
 
 def test_the_update_is_where_standard_filters_look_for_it():
-    parts = from_shareable(encode_result(Result(state(), samples=1), declared=("update",))).data
+    parts = from_shareable(encode_result(Result(model_update(state()), samples=1), UPDATES, ASKED)).data
     assert parts["update"].data_kind == DataKind.WEIGHT_DIFF
     assert parts["metrics"].data_kind == DataKind.METRICS
 
 
 @pytest.mark.parametrize(
-    ("result", "name"),
+    ("releases", "name"),
     [
-        (Result(update=state(), samples=1), "update"),
-        (Result(releases={"secret": state()}), "secret"),
-        (Result(releases={"matrix": state(), "embedding": state()}), "embedding"),
+        (model_update(state()), "update"),
+        ({"secret": Release(MATRIX_KIND, state())}, "secret"),
+        ({"matrix": Release(ReleaseKind.EMBEDDINGS, state())}, "matrix"),
     ],
+    ids=["update", "unknown name", "another kind"],
 )
-def test_what_is_not_declared_does_not_leave(result, name):
-    with pytest.raises(
-        MessageError, match=rf"release '{name}' is not declared by the method \(declared: \['matrix'\]\)"
-    ):
-        encode_result(result, declared=("matrix",))
+def test_what_is_not_declared_does_not_leave(releases, name):
+    with pytest.raises(MessageError, match=rf"release '{name}' of kind \w+ is not declared by the method \(.*'matrix'"):
+        encode_result(Result(releases, samples=1), MATRICES, ASKED)
 
 
 @pytest.mark.parametrize("value", [NAN, INFINITY, -INFINITY])
@@ -124,36 +148,37 @@ def test_an_entry_that_is_not_finite_is_named_on_both_sides(value, dtype):
     bad = {"fine": torch.ones(3), "bias": torch.tensor([1.0, value], dtype=dtype)}
     pattern = r"\['bias'\] has a value that is NaN or infinite"
     with pytest.raises(MessageError, match="update" + pattern):
-        encode_result(Result(bad, samples=1), declared=("update",))
+        encode_result(Result(model_update(bad), samples=1), UPDATES, ASKED)
     with pytest.raises(MessageError, match="matrix" + pattern):
-        encode_result(Result(releases={"matrix": bad}), declared=("matrix",))
+        encode_result(Result(matrix(bad)), MATRICES, ASKED)
     with pytest.raises(MessageError, match="update" + pattern):
-        decode_result(message(update=part(**bad), metrics=metrics(samples=1)))
-    with pytest.raises(MessageError, match="release:matrix" + pattern):
-        decode_result(message(**{"release:matrix": part(DataKind.APP_DEFINED, **bad), "metrics": metrics()}))
-    with pytest.raises(MessageError, match="model:global" + pattern):
-        decode_payload(encode_payload(Payload(1, {}, {"global": bad})))
+        decode_result(message(update=part(**bad)), ASKED)
+    with pytest.raises(MessageError, match="matrix" + pattern):
+        decode_result(message(matrix=part(DataKind.APP_DEFINED, "class_statistics", **bad)), ASKED)
+    with pytest.raises(MessageError, match="global" + pattern):
+        decode_payload(encode_payload(Payload(1, VALUES, {"global": bad})))
 
 
 def test_infinities_that_cancel_are_found():
     bad = {"a": torch.tensor([INFINITY]), "b": torch.tensor([-INFINITY])}
     with pytest.raises(MessageError, match=r"update\['a'\] has a value that is NaN or infinite"):
-        encode_result(Result(bad, samples=1), declared=("update",))
+        encode_result(Result(model_update(bad), samples=1), UPDATES, ASKED)
 
 
 def test_large_values_that_are_finite_pass():
     large = {"w": torch.full((100,), torch.finfo(torch.float64).max, dtype=torch.float64)}
-    encode_result(Result(large, samples=1), declared=("update",))
+    came = decode_result(encode_result(Result(model_update(large), samples=1), UPDATES, ASKED), ASKED)
+    same(came.update, large)
 
 
 def test_what_is_no_tensor_is_refused_on_both_sides():
     with pytest.raises(MessageError, match=r"update\['w'\] must be a tensor, got list"):
-        encode_result(Result({"w": [1.0]}, samples=1), declared=("update",))
+        encode_result(Result(model_update({"w": [1.0]}), samples=1), UPDATES, ASKED)
     with pytest.raises(MessageError, match=r"update\['w'\] must be a tensor, got float"):
-        decode_result(message(update=part(w=1.0), metrics=metrics(samples=1)))
+        decode_result(message(update=part(w=1.0)), ASKED)
 
 
-@pytest.mark.parametrize("decode", [decode_payload, decode_result])
+@pytest.mark.parametrize("decode", [decode_payload, lambda came: decode_result(came, ASKED)], ids=["task", "result"])
 def test_a_message_that_is_no_collection_is_refused(decode):
     with pytest.raises(MessageError, match=r"must be a collection of data exchange objects, got .*WEIGHTS"):
         decode(DXO(DataKind.WEIGHTS, data=state()).to_shareable())
@@ -161,42 +186,60 @@ def test_a_message_that_is_no_collection_is_refused(decode):
         decode(Shareable({"w": 1}))
 
 
-def test_parts_that_nobody_knows_are_refused():
-    with pytest.raises(MessageError, match="the task has an unknown part 'image'"):
-        decode_payload(message(values=part(DataKind.APP_DEFINED, round=1), image=part()))
-    with pytest.raises(MessageError, match="the result has an unknown part 'image'"):
-        decode_result(message(metrics=metrics(), image=part()))
+@pytest.mark.parametrize("header", [{"protocol": 2}, {"protocol": None}, {"round": "4"}])
+def test_a_message_of_another_protocol_or_without_a_round_is_refused(header):
+    with pytest.raises(MessageError, match="the message is of protocol .* expected 1"):
+        decode_payload(message({"values": VALUES, **header}))
+    with pytest.raises(MessageError, match="the message is of protocol .* expected 1"):
+        decode_result(message(header), ASKED)
 
 
-@pytest.mark.parametrize("values", [{}, {"values": part(DataKind.APP_DEFINED, round="1")}, {"values": part(seed=1)}])
-def test_a_task_without_a_round_is_refused(values):
-    with pytest.raises(MessageError, match="the task has no values with a round number"):
-        decode_payload(message(**values))
+def test_a_part_of_a_result_that_has_no_kind_is_refused():
+    for unknown in (part(release=None, **state()), part(release="photograph", **state())):
+        with pytest.raises(MessageError, match="the result has an unknown part 'image'"):
+            decode_result(message(image=unknown), ASKED)
 
 
-def test_a_result_without_metrics_is_refused():
-    with pytest.raises(MessageError, match="the result has no metrics"):
-        decode_result(message(update=part(**state())))
+@pytest.mark.parametrize(("round_number", "run_id"), [(3, "r1"), (4, "r2")])
+def test_an_answer_to_another_task_is_refused(round_number, run_id):
+    asked = Payload(round_number, {"run_id": run_id})
+    answer = encode_result(Result(), {}, asked)
+    with pytest.raises(
+        MessageError, match=rf"the answer is to another task \(round {round_number}, asked in round 4\)"
+    ):
+        decode_result(answer, ASKED)
+
+
+@pytest.mark.parametrize("name", ["/data/skin", "../up", "", ".hidden", "a" * 65, "a/b", None, 3])
+def test_a_run_name_that_could_name_another_folder_is_refused(name):
+    with pytest.raises(MessageError, match="run_name must be 1 to 64 letters"):
+        decode_payload(encode_payload(Payload(1, {**VALUES, "run_name": name})))
+
+
+def test_a_task_without_values_is_refused():
+    with pytest.raises(MessageError, match="the task has no values in its header"):
+        decode_payload(message())
 
 
 @pytest.mark.parametrize("value", ["0.9", None, [1.0], torch.tensor(1.0)])
-def test_a_metric_that_is_no_number_is_refused(value):
-    with pytest.raises(MessageError, match=rf"metric 'accuracy' must be a finite number, got {type(value).__name__}"):
-        decode_result(message(metrics=metrics(accuracy=value)))
+def test_a_metric_that_is_no_number_is_refused_on_both_sides(value):
+    pattern = rf"metric 'accuracy' must be a finite number, got {type(value).__name__}"
+    with pytest.raises(MessageError, match=pattern):
+        decode_result(message(metrics=metrics(accuracy=value)), ASKED)
+    with pytest.raises(MessageError, match=pattern):
+        encode_result(Result(metrics={"accuracy": value}), {}, ASKED)
 
 
 @pytest.mark.parametrize("value", [NAN, INFINITY])
 def test_a_metric_that_is_not_finite_is_refused(value):
     with pytest.raises(MessageError, match=rf"metric 'accuracy' must be a finite number, got {value}"):
-        decode_result(message(metrics=metrics(accuracy=value)))
+        decode_result(message(metrics=metrics(accuracy=value)), ASKED)
 
 
-@pytest.mark.parametrize("value", [NAN, INFINITY, "many", 0, -3])
-def test_an_update_without_a_number_of_samples_is_refused(value):
-    with pytest.raises(MessageError, match="samples"):
-        decode_result(message(update=part(**state()), metrics=metrics(samples=value)))
-    with pytest.raises(MessageError, match="an update must come with its number of samples, got 0"):
-        decode_result(message(update=part(**state()), metrics=metrics()))
+@pytest.mark.parametrize("value", [NAN, INFINITY, "many", 0, -3, 10**10, 1e308])
+def test_an_update_needs_a_number_of_samples_that_makes_sense(value):
+    with pytest.raises(MessageError, match="an update must come with its number of samples"):
+        decode_result(message({"samples": value}, update=part(**state())), ASKED)
 
 
 TEMPLATE = {"a": torch.zeros(2), "b": torch.zeros(3, 1)}
