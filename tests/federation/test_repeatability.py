@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from nvflare.fuel.utils import fobs
 
 from grandrounds.data import site
 
@@ -34,8 +35,13 @@ def test_another_seed_gives_another_model(tiny, run, tmp_path, identical, fedper
     assert not identical(other.models, fedperl.models)
 
 
-def test_flares_serialiser_changes_nothing(tiny, run, tmp_path, same_run, fedperl):
+def test_flares_serialiser_changes_nothing(tiny, run, tmp_path, same_run, fedperl, monkeypatch):
+    carried = []
+    original = fobs.loads
+    monkeypatch.setattr(fobs, "loads", lambda data: carried.append(len(data)) or original(data))
     same_run(run(tiny("fedperl", "controller.warm_up=1"), tmp_path, wire=True), fedperl)
+    # Three rounds, the last scores and the test, to three sites and back.
+    assert len(carried) == 2 * 3 * (3 + 2)
 
 
 def test_the_order_in_which_sites_are_listed_changes_nothing(tiny, run, tmp_path, identical, fedperl):

@@ -118,6 +118,20 @@ def test_events_of_rounds_that_were_done_again_are_void(tiny, run, tmp_path):
     assert raw.count('"round_end"') == 3
 
 
+def test_a_site_that_pauses_goes_on_pausing(tiny, run, tmp_path):
+    def job():
+        made = tiny("fedperl", "controller.rounds=3")
+        entry = made.client["executors"][0]["executor"]
+        entry["path"] = "faulty.FaultyExecutor"
+        entry["args"] |= {"at": "site-2", "rounds": [2], "how": "nan"}
+        return made
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(interrupted(job(), "_round_started", 3), tmp_path, SITES)
+    rounds = run(job(), tmp_path).summary["rounds"]
+    assert [entry["asked"] for entry in rounds] == [SITES, SITES, ["site-1", "site-3"]]
+
+
 def test_more_rounds_go_on_from_where_it_ended(tiny, run, tmp_path, identical):
     run(tiny("ssfl", "controller.rounds=2"), tmp_path / "a")
     longer = run(tiny("ssfl", "controller.rounds=3"), tmp_path / "a")
