@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,14 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.app_constant import AppConstants
 
 from grandrounds.federation.context import SiteContext
-from grandrounds.federation.messages import Payload, Result, decode_payload
+from grandrounds.federation.messages import (
+    Payload,
+    Release,
+    ReleaseKind,
+    Result,
+    decode_payload,
+    model_update,
+)
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 
 
@@ -42,11 +50,12 @@ class FaultyExecutor(FedPerlExecutor):
             raise RuntimeError("patient 4711 has a broken file")
         result = super().train(payload, context)
         if self.how == "undeclared":
-            return Result(result.update, {"images": {"x": torch.zeros(2)}}, result.metrics, result.samples)
+            images = Release(ReleaseKind.EMBEDDINGS, {"x": torch.zeros(2)})
+            return replace(result, releases={**result.releases, "images": images})
         assert result.update is not None
         spoilt = {name: value.clone() for name, value in result.update.items()}
         spoilt["classifier.weight"][0, 0] = float("nan") if self.how == "nan" else float("inf")
-        return Result(spoilt, {}, result.metrics, result.samples)
+        return replace(result, releases=model_update(spoilt))
 
 
 class ShapeShifter(FedPerlExecutor):
@@ -58,7 +67,7 @@ class ShapeShifter(FedPerlExecutor):
         if context.site != "site-2" or result.update is None:
             return result
         fewer = {name: value for name, value in result.update.items() if name != "classifier.bias"}
-        return Result(fewer, {}, result.metrics, result.samples)
+        return replace(result, releases=model_update(fewer))
 
 
 class ScaleUpdate(Filter):

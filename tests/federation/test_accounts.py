@@ -14,11 +14,18 @@ SITES = ["site-1", "site-2", "site-3"]
 
 @pytest.fixture(scope="module")
 def model_bytes():
-    """Of the model of the tiny runs: four bytes for a weight or a statistic, eight for a counter."""
+    """Of the model of the tiny runs: four bytes for a weight or a statistic, eight for a counter, which go down only."""
     network = build_model(ModelSpec("compact", classes=4), seed=0)
     weights = sum(parameter.numel() for parameter in network.parameters())
     norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
     return 4 * weights + sum(2 * 4 * norm.num_features + 8 for norm in norms)
+
+
+@pytest.fixture(scope="module")
+def counter_bytes():
+    """Of the counters of batch norm in the model of the tiny runs."""
+    network = build_model(ModelSpec("compact", classes=4), seed=0)
+    return 8 * sum(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules())
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +40,7 @@ def ssfl(tiny, run, tmp_path_factory):
     return run(tiny("ssfl", "controller.sites_per_round=2"), tmp_path_factory.mktemp("ssfl"))
 
 
-def test_ssfl_sends_one_model_down_and_one_up(ssfl, model_bytes):
+def test_ssfl_sends_one_model_down_and_one_up(ssfl, model_bytes, counter_bytes):
     trained = ssfl.summary["contributions"]
     assert sum(trained.values()) == 6
     for site in SITES:
@@ -42,16 +49,16 @@ def test_ssfl_sends_one_model_down_and_one_up(ssfl, model_bytes):
         idle = sum(site not in entry["asked"] for entry in ssfl.summary["rounds"][1:])
         expected = {"down.global": (times + idle + 2) * model_bytes}
         if times:
-            expected["up.update"] = times * model_bytes
+            expected["up.update"] = times * (model_bytes - counter_bytes)
         assert ssfl.summary["bytes"][site] == expected
 
 
-def test_an_anonymous_peer_costs_one_more_model_down_after_the_warm_up(fedperl, model_bytes):
+def test_an_anonymous_peer_costs_one_more_model_down_after_the_warm_up(fedperl, model_bytes, counter_bytes):
     for site in SITES:
         assert fedperl.summary["bytes"][site] == {
             "down.global": (4 + 2) * model_bytes,
             "down.peer-1": 2 * model_bytes,
-            "up.update": 4 * model_bytes,
+            "up.update": 4 * (model_bytes - counter_bytes),
         }
 
 

@@ -8,8 +8,15 @@ import pytest
 from grandrounds.deployment.jobs import write_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.in_process import run_in_process
+from grandrounds.federation.places import DETAILS_VARIABLE
 
 SITES = ["site-1", "site-2", "site-3"]
+
+
+@pytest.fixture(autouse=True)
+def shared_details(monkeypatch):
+    """As ``simulate`` does: all sites are on this machine."""
+    monkeypatch.setenv(DETAILS_VARIABLE, "1")
 
 
 def faulty(job, how, rounds, at="site-2", path="faulty.FaultyExecutor"):
@@ -44,7 +51,7 @@ def start(tmp_path, monkeypatch, shared_cache):
     [
         ("nan", "update['classifier.weight'] has a value that is NaN or infinite"),
         ("infinite", "update['classifier.weight'] has a value that is NaN or infinite"),
-        ("undeclared", "release 'images' is not declared by the method"),
+        ("undeclared", "release 'images' of kind embeddings is not declared by the method"),
         ("raise", "RuntimeError in task train: see the site's log"),
     ],
 )
@@ -111,7 +118,9 @@ def test_too_few_sites_at_the_start_end_the_run_in_one_line(tiny, start):
 
 def test_a_metric_that_does_not_exist_is_named_with_those_that_do(tiny, start):
     found = start(tiny("ssfl", "controller.selection_metric=auc"))
-    assert found.error.startswith("selection_metric 'auc' is not among the metrics: accuracy, balanced_accuracy, ")
+    assert found.error.startswith(
+        "selection_metric 'auc' is not among the metrics of site-1: accuracy, balanced_accuracy, "
+    )
 
 
 def test_a_data_set_that_no_site_has_is_named(tiny, start):
@@ -133,3 +142,10 @@ def test_a_device_that_is_no_device_is_refused(tiny, start):
 def test_a_folder_that_is_no_job_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"is no job folder: meta.json with a deploy_map is needed"):
         run_in_process(tmp_path, tmp_path / "flare", SITES)
+
+
+def test_what_an_error_says_about_the_site_stays_there(start, tiny, monkeypatch):
+    monkeypatch.delenv(DETAILS_VARIABLE)
+    found = start(tiny("ssfl", "problem.dataset=skin"))
+    assert "site-1: ConfigurationError in task train: see the site's log" in found.error
+    assert "skin" not in found.error

@@ -225,4 +225,4 @@ def test_a_second_job_of_the_same_run_is_refused_and_leaves_the_record_alone(tin
 
 def test_the_checkpoint_holds_the_last_round(tiny, run, tmp_path):
     found = run(tiny("fedperl", "controller.rounds=3"), tmp_path)
-    assert CheckpointFolder(found.record, {}).rounds() == [2, 3]
+    assert CheckpointFolder(found.record, {}).rounds() == [1, 2, 3]

@@ -34,7 +34,7 @@ class SiteStore:
         self.folder = folder
         marker = folder / "run.json"
         if not marker.is_file() or json.loads(marker.read_text())["run_id"] != run_id:
-            if folder.exists():
+            if marker.is_file():  # nothing but a run's own folder is ever removed
                 shutil.rmtree(folder)
             write_json(marker, {"run_id": run_id})
         self._states = CheckpointFolder(folder / "state", configuration)

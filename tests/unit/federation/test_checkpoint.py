@@ -38,14 +38,14 @@ def test_what_was_saved_is_loaded_by_another_process_of_the_same_configuration(f
     assert loaded.parts == {}
 
 
-def test_the_last_two_are_kept(folder):
+def test_the_last_three_are_kept(folder):
     for number in (1, 2, 9, 10, 11):
         folder.save(number, content(number))
-    assert folder.rounds() == [10, 11]
-    assert files(folder) == ["round_00010.pt", "round_00011.pt"]
+    assert folder.rounds() == [9, 10, 11]
+    assert files(folder) == ["round_00009.pt", "round_00010.pt", "round_00011.pt"]
     assert folder.load().round_number == 11
-    assert folder.load(before=11).round_number == 10
-    assert folder.load(before=10) is None
+    folder.discard_from(11)
+    assert folder.load().round_number == 10
 
 
 @pytest.mark.parametrize("moment", ["write", "fsync", "rename"])
@@ -85,7 +85,7 @@ def test_a_damaged_file_is_named(folder, damage):
     folder.save(1, content(1))
     path = folder.folder / "round_00001.pt"
     path.write_bytes(path.read_bytes()[:200] if damage is None else damage)
-    with pytest.raises(CheckpointError, match=r"round_00001.pt: the checkpoint is damaged \(\w+\); delete it"):
+    with pytest.raises(CheckpointError, match=r"round_00001.pt: the checkpoint is damaged \(\w+\); without it"):
         folder.load()
 
 
@@ -129,7 +129,9 @@ def test_parts_are_written_once(folder, monkeypatch):
         "site-1": (1, 1.0),
         "site-2": (2, 2.5),
     }
-    assert folder.load(before=2).parts["site-2"][1]["w"].item() == 2.0
+    assert folder.load(with_parts=False).parts == {}
+    folder.discard_from(2)
+    assert folder.load().parts["site-2"][1]["w"].item() == 2.0
 
 
 def test_parts_that_no_checkpoint_needs_are_deleted(folder):
@@ -137,14 +139,17 @@ def test_parts_that_no_checkpoint_needs_are_deleted(folder):
         changing = {"often": (number, {"w": torch.tensor(number)})}
         folder.save(number, {}, {**changing, "seldom": (1, {"w": torch.tensor(1)})})
     assert files(folder) == [
+        "parts/often@00003.pt",
         "parts/often@00004.pt",
         "parts/often@00005.pt",
         "parts/seldom@00001.pt",
+        "round_00003.pt",
         "round_00004.pt",
         "round_00005.pt",
     ]
-    for before in (6, 5):
-        assert folder.load(before=before).parts["often"][0] == before - 1
+    for number in (5, 4, 3):
+        folder.discard_from(number + 1)
+        assert folder.load().parts["often"][0] == number
 
 
 def test_going_back_forgets_this_round_and_later_ones(folder):

@@ -14,6 +14,16 @@ def paused_rounds(health, site, after):
     return [number for number in range(after + 1, after + 20) if health.paused(site, number)]
 
 
+def test_paused_sites_come_back_before_a_round_has_too_few():
+    health = SiteHealth()
+    health.missed("c", 5)
+    health.missed("c", 6)  # paused longer than b
+    health.missed("b", 6)
+    assert health.well(["a", "b", "c"], 7, needed=1) == ["a"]
+    assert health.well(["a", "b", "c"], 7, needed=2) == ["a", "b"]
+    assert health.well(["a", "b", "c"], 7, needed=3) == ["a", "b", "c"]
+
+
 def test_pauses_double_up_to_eight_rounds():
     health, round_number, pauses = SiteHealth(), 1, []
     for _ in range(6):

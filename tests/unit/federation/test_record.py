@@ -83,7 +83,6 @@ def test_a_record_goes_on_where_a_checkpoint_ends(tmp_path):
     record = RunRecord(tmp_path, {})
     record.close_round(entry(1, ["a", "b"]))
     record.count_bytes("a", "up", {"update": 7})
-    record.selected = {"round": 1, "score": 0.5}
     saved = json.loads(json.dumps(record.state_dict()))
     record.close_round(entry(2, ["a"]))
     resumed = RunRecord(tmp_path, {})
@@ -95,7 +94,6 @@ def test_a_record_goes_on_where_a_checkpoint_ends(tmp_path):
     found = summary(tmp_path)
     assert found["contributions"] == {"a": 1, "b": 2}
     assert found["bytes"] == {"a": {"up.update": 14}, "b": {"up.update": 1}}
-    assert found["selected"] == {"round": 1, "score": 0.5}
 
 
 def test_a_saved_state_does_not_grow_with_the_record(tmp_path):
