@@ -20,8 +20,10 @@ CACHE_VARIABLE = "GRANDROUNDS_CACHE"
 
 def cache_folder(fl_ctx: FLContext) -> Path:
     """Where a site keeps decoded images for all its runs; ``$GRANDROUNDS_CACHE`` overrides."""
-    own = os.environ.get(CACHE_VARIABLE) or os.environ.get(STATE_VARIABLE)
-    return (Path(own) if own else workspace_root(fl_ctx) / "grandrounds") / "cache"
+    if CACHE_VARIABLE in os.environ:
+        return Path(os.environ[CACHE_VARIABLE])
+    state = os.environ.get(STATE_VARIABLE)
+    return (Path(state) if state else workspace_root(fl_ctx) / "grandrounds") / "cache"
 
 
 def load_checked_data(
