@@ -136,7 +136,6 @@ def bare_loop(sites: int, rounds: int) -> dict[str, Any]:
     """FedAvg as one would write it in a notebook, with the job's data, seeds and settings."""
     import numpy as np
     import torch
-    from torch.nn import functional
 
     from grandrounds.data.augment import draw_views, to_tensor
     from grandrounds.data.batches import index_batches
@@ -144,7 +143,7 @@ def bare_loop(sites: int, rounds: int) -> dict[str, Any]:
     from grandrounds.deployment.jobs import load_job
     from grandrounds.evaluation.predict import predict
     from grandrounds.federation.problem import Problem
-    from grandrounds.methods.supervised.loss import median_class_weights
+    from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
     from grandrounds.models.registry import build_model
     from grandrounds.seeding import derive_seed, numpy_generator
 
@@ -171,7 +170,7 @@ def bare_loop(sites: int, rounds: int) -> dict[str, Any]:
             batches = index_batches(rows, 16, STEPS, numpy_generator(*purpose, "labelled batches"))
             for step, batch in enumerate(batches):
                 views = draw_views(images, batch, "weak", derive_seed(*purpose, "labelled views"), step)
-                loss = functional.cross_entropy(network(to_tensor(views)), torch.from_numpy(labels[batch]), weights)
+                loss = supervised_loss(network(to_tensor(views)), torch.from_numpy(labels[batch]), weights)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

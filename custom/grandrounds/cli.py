@@ -31,11 +31,17 @@ class OneLineErrors(TyperGroup):
     """Turns errors that a user can mend into one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; errors of the package become exit status 1, an interruption 130."""
+        """Run the command; errors of the package and of files become exit status 1, an interruption 130."""
         try:
             return super().invoke(ctx)
         except GrandRoundsError as error:
             typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(1) from None
+        except BrokenPipeError:  # who read the output has had enough; that is click's to end quietly
+            raise
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            typer.echo(f"error: {place}{error.strerror or error}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

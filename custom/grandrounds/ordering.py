@@ -18,4 +18,4 @@ def natural_sorted(names: Iterable[str]) -> list[str]:
         >>> natural_sorted(["site-10", "site-2", "server"])
         ['server', 'site-2', 'site-10']
     """
-    return sorted(names, key=natural_key)
+    return sorted(names, key=lambda name: (natural_key(name), name))

@@ -1,11 +1,12 @@
 """What one party does wrong costs that party its round, and nobody else."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 
-from grandrounds.deployment.jobs import write_job
+from grandrounds.deployment.jobs import check_job, write_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.in_process import run_in_process
 from grandrounds.federation.places import DETAILS_VARIABLE
@@ -94,7 +95,7 @@ def test_too_few_valid_results_end_the_run_with_the_reasons(tiny, start):
     found = start(job)
     assert found.error == found.summary["reason"]
     assert found.error.startswith("round 2: 2 of 3 sites gave a valid result, min_sites is 3 (site-2: RuntimeError in")
-    assert "the last checkpoint stands, mend the sites and submit the job again" in found.error
+    assert "mend the sites and submit the job again: it goes on after round 1" in found.error
     assert found.summary["status"] == "failed"
     assert found.summary["rounds_done"] == 1
 
@@ -116,10 +117,16 @@ def test_too_few_sites_at_the_start_end_the_run_in_one_line(tiny, start):
     assert found.summary["status"] == "failed"
 
 
-def test_a_metric_that_does_not_exist_is_named_with_those_that_do(tiny, start):
-    found = start(tiny("ssfl", "controller.selection_metric=auc"))
-    assert found.error.startswith(
-        "selection_metric 'auc' is not among the metrics of site-1: accuracy, balanced_accuracy, "
+@pytest.mark.parametrize("metric", ["auc", "log_loss"])
+def test_a_metric_that_cannot_select_is_refused_before_anything_starts(tiny, metric):
+    with pytest.raises(ConfigurationError, match=f"selection_metric must be one of accuracy, .* got '{metric}'"):
+        check_job(tiny("ssfl", f"controller.selection_metric={metric}"))
+
+
+def test_training_that_diverges_names_the_step_and_what_to_change(tiny, start):
+    found = start(tiny("fedperl", "executor.learning_rate=1e30", "executor.steps=4"))
+    assert re.search(
+        r"site-1: training diverged: the loss of step \d is (nan|inf); lower executor.learning_rate", found.error
     )
 
 

@@ -198,8 +198,8 @@ def test_require_goes_on_with_one(tiny, run, tmp_path):
     ("change", "difference"),
     [
         ("controller.seed=2", "seed was 1, is 2"),
-        ("problem.norm=group", "architecture was '"),
-        ("problem.channels=1", "architecture was '"),
+        ("problem.norm=group", "problem.norm was 'batch', is 'group'"),
+        ("problem.channels=1", "problem.channels was 3, is 1"),
         ("controller.weighting=samples", "weighting was 'uniform', is 'samples'"),
     ],
 )

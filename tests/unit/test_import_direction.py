@@ -13,7 +13,7 @@ import grandrounds
 PACKAGE = Path(grandrounds.__file__).parent
 FREE = {"deployment", "cli", "commands"}
 MATHS = {"loss", "similarity", "peers", "guidance"}
-COMMON = {"checks", "errors", "files", "ordering", "seeding", "__init__"}
+COMMON = {"checks", "errors", "files", "options", "ordering", "seeding", "__init__"}
 ALLOWED = {
     "methods": {"methods", "federation", "privacy", "data", "models", "evaluation"},
     "federation": {"federation", "privacy", "data", "models", "evaluation"},

@@ -22,3 +22,7 @@ def test_names_that_begin_with_digits_and_names_that_do_not_can_be_compared():
 
 def test_a_key_tells_names_apart_that_differ_in_text():
     assert natural_key("site-1") != natural_key("site1")
+
+
+def test_names_that_differ_in_zeros_alone_have_an_order_too():
+    assert natural_sorted(["site-01", "site-1"]) == natural_sorted(["site-1", "site-01"])

@@ -116,7 +116,7 @@ def _examine(
     with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
         cache = Path(os.environ.get(CACHE_VARIABLE, temporary)) / "cache"
         return {
-            site: examine_location(location, classes, image_size, channels, cache, site)
+            site: examine_location(location, classes, image_size, channels, cache, site, needs_labels=True)
             for site, location in located.items()
         }
 

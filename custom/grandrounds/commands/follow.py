@@ -56,7 +56,7 @@ class EventTail:
     def _replaced(self) -> bool:
         try:
             now = self._path.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return self._stream is None or now.st_ino != os.fstat(self._stream.fileno()).st_ino
 

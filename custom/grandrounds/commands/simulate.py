@@ -68,6 +68,10 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a job, show how far it is, and then its scores."""
+    if threads is not None and engine is not EngineChoice.FLARE:
+        raise typer.BadParameter("--threads needs --engine flare: one process works on one site at a time")
+    if wire and engine is EngineChoice.FLARE:
+        raise typer.BadParameter("--wire is for the engine in-process: with flare all messages are serialised")
     options = assignments_of(rounds, image_size, backbone, seed, assignments)
     configured, names = configured_job(job, sites, sites_dir, options)
     place = workspace or Path("runs") / configured.name
@@ -79,7 +83,7 @@ def simulate(
     if json:
         say_json(summary)
     else:
-        _show(summary, configured, place, sites_dir, options)
+        _show(summary, configured, place, _sites_given(sites_dir, sites), options)
 
 
 def _followed(
@@ -100,7 +104,7 @@ def _followed(
         return simulation.simulate(job, workspace, names, sites_dir, "flare" if flare else "in-process", threads, wire)
 
 
-def _show(summary: dict[str, Any], job: Job, workspace: Path, sites_dir: Path | None, options: Sequence[str]) -> None:
+def _show(summary: dict[str, Any], job: Job, workspace: Path, data: str, options: Sequence[str]) -> None:
     console = results()
     console.print(score_table(summary))
     for line in facts(summary):
@@ -109,7 +113,6 @@ def _show(summary: dict[str, Any], job: Job, workspace: Path, sites_dir: Path | 
         console,
         f"results: {workspace / 'results'} (summary, models, each site's predictions); log: {workspace}/run.log",
     )
-    data = f" --sites-dir {sites_dir}" if sites_dir else ""
     other = "local" if job.name != "local" else "fedperl"
     more = 2 * int(job.options("controller")["rounds"])
     say(console, "\nnext:")
@@ -123,3 +126,9 @@ def _show(summary: dict[str, Any], job: Job, workspace: Path, sites_dir: Path | 
 def _assigned(options: Sequence[str], prefixes: tuple[str, ...] = ("",)) -> str:
     """Options as they are given again on a command line, those that start with one of the prefixes."""
     return "".join(f" --set {shlex.quote(option)}" for option in options if option.startswith(prefixes))
+
+
+def _sites_given(sites_dir: Path | None, sites: int | None) -> str:
+    """The choice of sites as it is given again on a command line."""
+    folder = f" --sites-dir {shlex.quote(str(sites_dir))}" if sites_dir else ""
+    return folder + (f" --sites {sites}" if sites is not None else "")

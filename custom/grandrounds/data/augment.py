@@ -18,7 +18,7 @@ from torch import Tensor
 
 from grandrounds.data.randaugment import from_pil, strong_view, to_pil
 
-View = Literal["raw", "weak", "strong"]
+View = Literal["weak", "strong"]
 
 DEGREES = 20.0
 BRIGHTNESS = 32 / 255
@@ -104,7 +104,7 @@ def sample_generator(view: View, key: int, step: int, position: int) -> np.rando
         position: the sample's position in the step's batch, from 0.
     """
     # The lowest word counts the draws; the upper three, which no stream ever reaches, tell the streams apart.
-    counter = np.array([0, position, step, get_args(View).index(view)], dtype=np.uint64)
+    counter = np.array([0, position, step, 1 + get_args(View).index(view)], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
@@ -122,7 +122,7 @@ def draw_views(
     Args:
         images: all images, shape ``(samples, height, width, channels)``, values 0..255; may be memory-mapped.
         rows: the batch: which images, by row.
-        view: "raw" copies, "weak" flips, rotates and jitters, "strong" is RandAugment of the raw image.
+        view: "weak" flips, rotates and jitters, "strong" is RandAugment of the image itself.
         key: the purpose's seed; see :func:`sample_generator`.
         step: the local step, from 0.
         equalize_noop: as in :func:`~grandrounds.data.randaugment.strong_view`.
@@ -140,8 +140,6 @@ def draw_views(
         raise ValueError(f"view must be one of {', '.join(get_args(View))}, got {view!r}")
     chosen = np.arange(len(rows)) if positions is None else positions
     batch: NDArray[np.uint8] = np.array(images[rows[chosen]])
-    if view == "raw":
-        return batch
     for index, position in enumerate(chosen.tolist()):
         generator = sample_generator(view, key, step, position)
         if view == "weak":

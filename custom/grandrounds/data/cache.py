@@ -1,15 +1,19 @@
 """Decode and resize each image once, then read it from a memory map.
 
 Every run of every method at a site needs the same small images; decoding them again in each epoch costs more than the
-training of a small network. The cache is one file per (images, size, channels), shared by all processes of a site.
+training of a small network. The cache is an array and its record per (images, size, channels), shared by all processes
+of a site. Every build has an array file of its own, which its record names: which rows are in quarantine is thus always
+said of the very array that is read, also after a build was killed or two processes read different images.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,9 +52,19 @@ class DecodedCache:
 class _Place:
     """Where a cache is and what its array must look like."""
 
-    array: Path
-    record: Path
+    folder: Path
+    key: str
     shape: tuple[int, int, int, int]
+
+    @property
+    def record(self) -> Path:
+        return self.folder / f"{self.key}.json"
+
+    def new_array(self) -> Path:
+        return self.folder / f"{self.key}.{uuid.uuid4().hex}.npy"
+
+    def arrays(self) -> set[Path]:
+        return set(self.folder.glob(f"{self.key}*.npy"))
 
 
 def open_cache(
@@ -58,9 +72,10 @@ def open_cache(
 ) -> DecodedCache:
     """Open the decoded images, decoding them if this has not been done.
 
-    Several processes may do this at once: each writes a file of its own and puts it in place when it is complete. A
-    damaged cache is rebuilt, and so is one with quarantined images of which any can be read now (a decoder was
-    installed, a network folder is back).
+    Several processes may do this at once: each writes an array of its own and then replaces the record, which names
+    the array; arrays that no record names any more are removed, and stay readable where they are mapped. A damaged
+    cache is rebuilt, and so is one with quarantined images of which any can be read now (a decoder was installed, a
+    network folder is back).
 
     Args:
         names: the images, as the reader of ``root`` calls them.
@@ -83,8 +98,9 @@ def open_cache(
     with open_images(root) as reader:
         key = _key(names, reader.fingerprint(names), image_size, channels)
         shape = (len(names), image_size, image_size, channels)
-        place = _Place(cache_dir / f"{key}.npy", cache_dir / f"{key}.json", shape)
-        cache = _reuse(place)
+        place = _Place(cache_dir, key, shape)
+        # Between reading the record and opening its array another process may have replaced both: look once more.
+        cache = _reuse(place) or _reuse(place)
         if cache is None or any(_is_readable(reader, name) for _, name, _ in cache.quarantined):
             cache = _build(reader, names, place, root, max_unreadable)
     _require_few_unreadable(cache.quarantined, len(names), root, max_unreadable)
@@ -102,44 +118,77 @@ def _reuse(place: _Place) -> DecodedCache | None:
         record = json.loads(place.record.read_text(encoding="utf-8"))
         quarantined = tuple((int(row), str(name), str(reason)) for row, name, reason in record["quarantined"])
         shapes = tuple((int(h), int(w), int(c), int(count)) for h, w, c, count in record["shapes"])
-        images = np.load(place.array, mmap_mode="r", allow_pickle=False)
+        array = place.folder / Path(record["array"]).name
+        images = np.load(array, mmap_mode="r", allow_pickle=False)
+        size = array.stat().st_size
     except (OSError, ValueError, TypeError, KeyError, EOFError):
         return None
     whole = images.shape == place.shape and images.dtype == np.uint8 and images.flags.c_contiguous
-    if not whole or place.array.stat().st_size != images.offset + images.nbytes:
+    if not whole or size != images.offset + images.nbytes:
         return None
     return DecodedCache(images, quarantined, 0, shapes)
 
 
 def _build(reader: ImageReader, names: Sequence[str], place: _Place, root: Path, max_unreadable: float) -> DecodedCache:
+    array = place.new_array()
+    try:
+        # Only what was there before: an array that appears meanwhile is about to be named by another process's record.
+        stale = place.arrays()
+        quarantined, shapes = _decode(reader, names, array, place.shape, root, max_unreadable)
+        images = np.load(array, mmap_mode="r", allow_pickle=False)
+        stale |= _named_array(place)
+        write_json(place.record, {"array": array.name, "quarantined": quarantined, "shapes": shapes})
+    except OSError as error:
+        _remove([array])
+        raise ConfigurationError(
+            f"{place.folder}: the image cache cannot be written ({error.strerror or error}); free some space "
+            "there or choose another folder"
+        ) from error
+    _remove(stale)
+    return DecodedCache(images, quarantined, len(names) - len(quarantined), shapes)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """Remove files where possible: one that stays costs space and nothing else."""
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _named_array(place: _Place) -> set[Path]:
+    """The array that the record names now, which a new record is about to supersede; empty without a usable record."""
+    try:
+        return {place.folder / Path(json.loads(place.record.read_text(encoding="utf-8"))["array"]).name}
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
+
+
+def _decode(
+    reader: ImageReader,
+    names: Sequence[str],
+    array: Path,
+    shape: tuple[int, int, int, int],
+    root: Path,
+    max_unreadable: float,
+) -> tuple[tuple[Quarantined, ...], tuple[OriginalShape, ...]]:
+    """Write all images to ``array``; return which could not be read, and the original shapes."""
     # Written from front to back rather than through a writable map: a full disk is then an error, not a crash.
     quarantined: list[Quarantined] = []
     shapes: Counter[tuple[int, int, int]] = Counter()
-    _, size, _, channels = place.shape
-    header = {"descr": "|u1", "fortran_order": False, "shape": place.shape}
-    try:
-        with replacing(place.array) as stream:
-            np.lib.format.write_array_header_1_0(stream, header)
-            for row, name in enumerate(names):
-                try:
-                    image = reader.read(name)
-                except DataError as error:
-                    quarantined.append((row, name, str(error)))
-                    stream.write(bytes(size * size * channels))
-                    continue
-                shapes[image.shape[0], image.shape[1], 1 if image.ndim == 2 else image.shape[2]] += 1
-                stream.write(to_square(image, size, channels).tobytes())
-            _require_few_unreadable(quarantined, len(names), root, max_unreadable)
-        counted = sorted((*shape, count) for shape, count in shapes.items())
-        # Last, because a cache without its record does not count.
-        write_json(place.record, {"quarantined": quarantined, "shapes": counted})
-    except OSError as error:
-        raise ConfigurationError(
-            f"{place.array.parent}: the image cache cannot be written ({error.strerror or error}); free some space "
-            "there or choose another folder"
-        ) from error
-    images = np.load(place.array, mmap_mode="r", allow_pickle=False)
-    return DecodedCache(images, tuple(quarantined), len(names) - len(quarantined), tuple(counted))
+    _, size, _, channels = shape
+    with replacing(array) as stream:
+        np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        for row, name in enumerate(names):
+            try:
+                image = reader.read(name)
+            except DataError as error:
+                quarantined.append((row, name, str(error)))
+                stream.write(bytes(size * size * channels))
+                continue
+            shapes[image.shape[0], image.shape[1], 1 if image.ndim == 2 else image.shape[2]] += 1
+            stream.write(to_square(image, size, channels).tobytes())
+        _require_few_unreadable(quarantined, len(names), root, max_unreadable)
+    return tuple(quarantined), tuple(sorted((*original, count) for original, count in shapes.items()))
 
 
 def _is_readable(reader: ImageReader, name: str) -> bool:

@@ -142,11 +142,12 @@ def _training_images(data: SiteData, site: str, needs_labels: bool) -> Iterable[
     elif labelled:
         yield Finding("ok", check, f"{site}: {total} training images, {labelled} with a label that may be used")
     if labelled == 0:
+        otherwise = "" if needs_labels else ", or let the site take part without labels"
         yield Finding(
             "failure" if needs_labels else "warning",
             check,
-            f"{site}: empty labelled set, no training image has a label that may be used; fill in the column label, or "
-            "let the site take part without labels",
+            f"{site}: empty labelled set, no training image has a label that may be used; fill in the column "
+            f"label{otherwise}",
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from grandrounds.data.grouping import whole_groups
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition import Sites
 from grandrounds.data.splits import divide_into_counts
@@ -42,7 +43,8 @@ def fedperl_clients(records: Sequence[Record], generator: np.random.Generator) -
     ``site-1`` to ``site-5`` share ISIC 2019 with the server's validation block, ``site-6`` to ``site-8`` share
     HAM10000, ``site-9`` has PAD-UFES-20 and ``site-10`` has Derm7pt (the paper's clients 0 to 9, in the order of its
     released code). About a fifth of ISIC 2019 is used nowhere, as in the paper. The paper permutes images; here the
-    images of a patient or lesion stay together, so the counts may differ by a few images.
+    images of a patient or lesion stay together, so the counts may differ by a few images. A patient or lesion with
+    images in two data sets goes as a whole to the clients of the one that has its first record, and counts there.
 
     Args:
         records: all four data sets; a record's ``source`` starts with ``ISIC2019``, ``HAM10000``, ``PAD-UFES-20`` or
@@ -53,22 +55,36 @@ def fedperl_clients(records: Sequence[Record], generator: np.random.Generator) -
         The records of ``server`` (split ``val``) and of ``site-1`` to ``site-10``.
 
     Raises:
-        DataError: if a source is missing or has fewer images than its clients need.
+        DataError: if a source is missing or has fewer images than its clients need, images of groups that went to
+            another source not counted.
     """
     divided: Sites = {}
-    for source in dict.fromkeys(source for source, _, _ in CLIENTS):
-        divided |= _divide_source(records, source, generator)
+    for source, own in _by_source(records).items():
+        divided |= _divide_source(own, source, generator)
     return divided
 
 
-def _divide_source(records: Sequence[Record], source: str, generator: np.random.Generator) -> Sites:
+def _by_source(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of each data set in their order; a group that spans data sets is with that of its first record."""
+    sources = tuple(dict.fromkeys(source for source, _, _ in CLIENTS))
+    known = [record for record in records if record.source.startswith(sources)]
+    source_at: dict[int, str] = {}
+    for members in whole_groups(known):
+        home = next(source for source in sources if known[members[0]].source.startswith(source))
+        source_at |= dict.fromkeys(members, home)
+    own: dict[str, list[Record]] = {source: [] for source in sources}
+    for index, record in enumerate(known):
+        own[source_at[index]].append(record)
+    return own
+
+
+def _divide_source(own: Sequence[Record], source: str, generator: np.random.Generator) -> Sites:
     counts = {(SERVER, "val"): SERVER_IMAGES} if source == "ISIC2019" else {}
     for owner, site, sizes in CLIENTS:
         if owner == source:
             counts |= dict(
                 zip([(site, part) for part in ("labelled", "unlabelled", "val", "test")], sizes, strict=True)
             )
-    own = [record for record in records if record.source.startswith(source)]
     if len(own) < sum(counts.values()):
         sites = ", ".join(dict.fromkeys(site for site, _ in counts))
         raise DataError(

@@ -22,12 +22,12 @@ from grandrounds.data.manifest import (
     require_known_label,
     write_manifest,
 )
+from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_json
 
 DESCRIPTION_FILE = "partition.json"
 MANIFEST_FILE = "manifest.csv"
-SITE_FILE = "grandrounds.json"
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -61,8 +61,8 @@ def write_partition(
     Raises:
         ConfigurationError: if ``out_dir`` holds another partition and ``overwrite`` is not set, or files that belong
             to no partition.
-        DataError: if a label is not in ``classes``, a patient or lesion is in two splits of a site, or an image is at
-            two sites.
+        DataError: if a label is not in ``classes``, a patient or lesion is in two splits of a site, or an image, a
+            patient or a lesion is at two sites.
         ValueError: if a site's name cannot be a folder's name, or ``description`` uses a name of ours.
     """
     out_dir = Path(out_dir).resolve()
@@ -111,7 +111,7 @@ def read_partition(out_dir: Path | str) -> dict[str, Any]:
 
 
 def _check_sites(sites: Mapping[str, Sequence[Record]], classes: Sequence[str]) -> None:
-    owner: dict[str, str] = {}
+    owner: dict[tuple[str, str], str] = {}
     for site, records in sites.items():
         if not SITE_NAME.fullmatch(site):
             raise ValueError(f"{site!r} cannot be a site's name: use letters, digits, '.', '_' and '-'")
@@ -119,16 +119,17 @@ def _check_sites(sites: Mapping[str, Sequence[Record]], classes: Sequence[str]) 
         for record in records:
             if record.label:
                 require_known_label(record.label, classes, f"{site}, image {record.image!r}")
-            earlier = owner.setdefault(record.image, site)
-            if earlier != site:
-                raise DataError(f"image {record.image!r} is at two sites, {earlier} and {site}; give it to one")
+            for kind, name in (("image", record.image), ("patient", record.patient), ("lesion", record.lesion)):
+                earlier = owner.setdefault((kind, name), site) if name else site
+                if earlier != site:
+                    raise DataError(f"{kind} {name!r} is at two sites, {earlier} and {site}; give it to one")
 
 
 def _require_own_folder(out_dir: Path) -> None:
     """Refuse a folder with files that no partition writes: replacing it would delete them."""
     for name in file_names(out_dir):
         parts = Path(name).parts
-        ours = parts == (DESCRIPTION_FILE,) or (len(parts) == 2 and parts[1] in (MANIFEST_FILE, SITE_FILE))
+        ours = parts == (DESCRIPTION_FILE,) or (len(parts) == 2 and parts[1] in (MANIFEST_FILE, CONFIG_NAME))
         if not ours or not (out_dir / DESCRIPTION_FILE).exists():
             raise ConfigurationError(f"{out_dir} holds {name}, which no partition wrote; choose an empty folder")
 
@@ -137,7 +138,7 @@ def _write_site(
     folder: Path, records: Sequence[Record], dataset_name: str, root: str, classes: Sequence[str]
 ) -> dict[str, Any]:
     digest = write_manifest(records, folder / MANIFEST_FILE)
-    write_json(folder / SITE_FILE, {"datasets": {dataset_name: {"manifest": MANIFEST_FILE, "root": root}}})
+    write_json(folder / CONFIG_NAME, {"datasets": {dataset_name: {"manifest": MANIFEST_FILE, "root": root}}})
     splits = Counter(record.split for record in records)
     labels = Counter(record.label for record in records)
     sources = Counter(record.source for record in records)

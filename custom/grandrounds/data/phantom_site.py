@@ -19,17 +19,17 @@ from grandrounds.data.folders import file_names, put_in_place, temporary_sibling
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.phantom import PHANTOM_CLASSES, draw_phantom
 from grandrounds.data.phantom_devices import PHANTOM_DEVICES
+from grandrounds.data.site import CONFIG_NAME
 from grandrounds.data.splits import assign_splits, shares_to_counts
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing, write_json
 from grandrounds.seeding import derive_seed, numpy_generator
 
 DATASET_NAME = "phantom"
-SITE_FILE = "grandrounds.json"
 IMAGES_FILE = "images.npz"
 MANIFEST_FILE = "manifest.csv"
 ARGUMENTS_FILE = "phantom.json"
-FILES = frozenset({SITE_FILE, IMAGES_FILE, MANIFEST_FILE, ARGUMENTS_FILE})
+FILES = frozenset({CONFIG_NAME, IMAGES_FILE, MANIFEST_FILE, ARGUMENTS_FILE})
 
 VALIDATION, TEST = 0.15, 0.25
 OWN_DEVICE_SHARE = 0.85
@@ -90,7 +90,7 @@ def phantom_site(
             # Another process may have finished the same drawing in the meantime.
             if not _holds(target, arguments):
                 put_in_place(temporary, target)
-    return target / SITE_FILE
+    return target / CONFIG_NAME
 
 
 def _holds(target: Path, arguments: Mapping[str, Any]) -> bool:
@@ -159,5 +159,5 @@ def _write(folder: Path, records: Sequence[Record], size: int, seed: int, argume
     with replacing(folder / IMAGES_FILE) as stream:
         np.savez(stream, images=pictures)
     write_manifest(records, folder / MANIFEST_FILE)
-    write_json(folder / SITE_FILE, {"datasets": {DATASET_NAME: {"manifest": MANIFEST_FILE, "root": IMAGES_FILE}}})
+    write_json(folder / CONFIG_NAME, {"datasets": {DATASET_NAME: {"manifest": MANIFEST_FILE, "root": IMAGES_FILE}}})
     write_json(folder / ARGUMENTS_FILE, arguments)

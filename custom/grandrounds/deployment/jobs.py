@@ -1,7 +1,8 @@
 """Job folders: reading, checking, changing from outside and writing them.
 
 A job is configuration only, so that a hospital can read what will run. Its options are the arguments of the controller and
-the executor; a name that neither has is refused here, before FLARE would stop with a traceback at some site.
+the executor; a name that neither has, or a value of another type, is refused here, before FLARE would stop with a traceback
+at some site.
 """
 
 from __future__ import annotations
@@ -10,31 +11,42 @@ import copy
 import difflib
 import inspect
 import json
+import os
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import grandrounds
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.problem import Problem
 from grandrounds.files import write_json
+from grandrounds.options import require_type
 
 PACKAGE = Path(grandrounds.__file__).parent
-JOBS = PACKAGE.parents[1] / "jobs"
+# The wheel has the jobs inside the package, a checkout beside it.
+JOBS = PACKAGE / "jobs" if (PACKAGE / "jobs").is_dir() else PACKAGE.parents[1] / "jobs"
 SERVER_CONFIG, CLIENT_CONFIG = "config_fed_server.json", "config_fed_client.json"
 PARTS = ("controller", "executor", "problem")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job's three files, as plain values."""
+    """A job's three files, as plain values.
+
+    Attributes:
+        meta: name and deployment.
+        server: the part with the controller.
+        client: the part with the executor.
+        source: the folder that it was read from.
+    """
 
     meta: dict[str, Any]
     server: dict[str, Any]
     client: dict[str, Any]
+    source: Path | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -52,9 +64,14 @@ class Job:
         return dict(self.client["executors"][0]["executor"])
 
     def options(self, part: str) -> dict[str, Any]:
-        """The options set in ``controller``, ``executor`` or ``problem``; changing the dictionary changes the job."""
+        """The options set in ``controller``, ``executor`` or ``problem``; changing the dictionary changes the job.
+
+        Raises:
+            ConfigurationError: if the controller has no problem, or one that is no object.
+        """
         options: dict[str, Any] = (self.executor if part == "executor" else self.controller)["args"]
         if part == "problem":
+            require_type(options.get("problem"), dict[str, Any], "controller.problem")
             options = options["problem"]
         return options
 
@@ -65,19 +82,24 @@ def job_names() -> list[str]:
 
 
 def load_job(name_or_folder: str | Path) -> Job:
-    """Read a job folder, or one of the jobs that come with the source by its name.
+    """Read a job folder, or one of the jobs that come with the package by its name; a name has no path separator.
 
     Raises:
-        ConfigurationError: if there is no such job, or a file of it is missing or no JSON.
+        ConfigurationError: if there is no such job, or a file of it is missing, no JSON or not as it must be.
     """
     given = Path(name_or_folder)
-    folder = given if (given / "meta.json").is_file() else JOBS / given.name
+    by_name = os.sep not in os.fspath(name_or_folder) and not (given / "meta.json").is_file()
+    folder = JOBS / given if by_name else given
     if not (folder / "meta.json").is_file():
         near = difflib.get_close_matches(given.name, job_names(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigurationError(f"{name_or_folder} is no job{hint} (jobs: {', '.join(job_names())})")
     configuration = folder / "app" / "config"
-    return Job(_read(folder / "meta.json"), _read(configuration / SERVER_CONFIG), _read(configuration / CLIENT_CONFIG))
+    job = Job(
+        _read(folder / "meta.json"), _read(configuration / SERVER_CONFIG), _read(configuration / CLIENT_CONFIG), folder
+    )
+    _require_parts(job, folder)
+    return job
 
 
 def with_options(job: Job, assignments: Iterable[str]) -> Job:
@@ -114,17 +136,27 @@ def check_job(job: Job) -> None:
     """Build the controller and the executor as FLARE would, to find what is wrong before anything starts.
 
     Raises:
-        ConfigurationError: naming the job and what does not fit.
+        ConfigurationError: naming the option, or the job and what does not fit.
     """
-    for entry in (job.controller, job.executor):
+    parts = (("controller", job.controller), ("executor", job.executor))
+    for part, entry in parts:
         component = _component(entry["path"])
-        known = accepted_options(component)
-        for option in entry["args"]:
-            if option not in known:
+        accepted = option_types(component)
+        for option, value in entry["args"].items():
+            if option not in accepted:
                 raise ConfigurationError(f"job {job.name}: {component.__name__} has no option {option!r}")
+            require_type(value, accepted[option], f"{part}.{option}")
+    accepted = get_type_hints(Problem)
+    for option, value in job.options("problem").items():
+        require_type(value, accepted.get(option, Any), f"problem.{option}")
+    for _, entry in parts:
+        component = _component(entry["path"])
         try:
             component(**copy.deepcopy(entry["args"]))
-        except TypeError as error:
+        except GrandRoundsError:
+            raise
+        # Whatever a component's constructor raises, it is this job's options that it does not take.
+        except Exception as error:
             raise ConfigurationError(f"job {job.name}: {component.__name__}: {error}") from error
 
 
@@ -138,8 +170,12 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
             should have the reviewed wheel instead and refuse such jobs.
 
     Raises:
-        ConfigurationError: if the folder exists and is no job folder.
+        ConfigurationError: if the folder exists and is no job folder, or is the one that the job was read from or one of
+            those that come with the package.
     """
+    target = folder.resolve()
+    if target.is_relative_to(JOBS.resolve()) or (job.source and job.source.resolve().is_relative_to(target)):
+        raise ConfigurationError(f"{folder} is a job's source and is not overwritten; choose another place")
     if folder.exists():
         if not (folder / "meta.json").is_file():
             raise ConfigurationError(f"{folder} exists and is no job folder; choose another place")
@@ -149,7 +185,7 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
     write_json(configuration / SERVER_CONFIG, job.server)
     write_json(configuration / CLIENT_CONFIG, job.client)
     if byoc:
-        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+        ignored = shutil.ignore_patterns("__pycache__", "*.pyc", JOBS.name)
         shutil.copytree(PACKAGE, folder / "app" / "custom" / PACKAGE.name, ignore=ignored)
     return folder
 
@@ -162,15 +198,29 @@ def accepted_options(component: type) -> set[str]:
         >>> {"peers", "weighting", "rounds"} <= accepted_options(FedPerlController)
         True
     """
-    names: set[str] = set()
+    return set(option_types(component))
+
+
+def option_types(component: type) -> dict[str, Any]:
+    """Annotations of the arguments that a class takes, those it passes on to its bases included.
+
+    Example:
+        >>> from grandrounds.methods.fedperl.controller import FedPerlController
+        >>> option_types(FedPerlController)["peers"]
+        <class 'int'>
+    """
+    found: dict[str, Any] = {}
     for base in component.__mro__:
         if "__init__" not in vars(base):
             continue
-        parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-        names |= {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        constructor = vars(base)["__init__"]
+        parameters = inspect.signature(constructor).parameters.values()
+        hints = get_type_hints(constructor)
+        own = {p.name: hints.get(p.name, Any) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        found = {**own, **found}
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
             break
-    return names
+    return found
 
 
 def _known_options(job: Job, part: str) -> list[str]:
@@ -197,11 +247,32 @@ def _value(text: str) -> Any:
         return text
 
 
+def _require_parts(job: Job, folder: Path) -> None:
+    name = job.meta.get("name")
+    if not isinstance(name, str) or name == ".." or not name or Path(name).name != name:
+        raise ConfigurationError(f"{folder / 'meta.json'}: name must be the name of a folder, got {name!r}")
+    for file, content, expected in (
+        (SERVER_CONFIG, job.server, 'workflows: [{"path": ..., "args": {...}}]'),
+        (CLIENT_CONFIG, job.client, 'executors: [{"executor": {"path": ..., "args": {...}}}]'),
+    ):
+        try:
+            entry = content["workflows"][0] if file == SERVER_CONFIG else content["executors"][0]["executor"]
+            found = isinstance(entry["path"], str) and isinstance(entry["args"], dict)
+        except (KeyError, IndexError, TypeError):
+            found = False
+        if not found:
+            raise ConfigurationError(f"{folder / 'app' / 'config' / file}: expected {expected}")
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigurationError(f"{path} is missing") from error
     except json.JSONDecodeError as error:
         raise ConfigurationError(f"{path}: line {error.lineno} is no valid JSON: {error.msg}") from error
-    return dict(content)
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is no UTF-8 text: {error.reason}") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path} must hold a JSON object, got a {type(content).__name__}")
+    return content

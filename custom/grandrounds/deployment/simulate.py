@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +19,49 @@ from grandrounds.deployment.run_log import logging_to
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.in_process import run_in_process
 from grandrounds.federation.places import DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
-from grandrounds.federation.record import SUMMARY
+from grandrounds.federation.record import EVENTS, SUMMARY
 from grandrounds.federation.site_data import CACHE_VARIABLE
 from grandrounds.files import write_json
 from grandrounds.ordering import natural_sorted
 
 Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What earlier runs have left in a record, so that it is not taken for this run's.
+
+    Attributes:
+        summary: time of ``summary.json``, in nanoseconds; None if there was none.
+        events: size of ``events.jsonl``, in bytes.
+    """
+
+    summary: int | None
+    events: int
+
+    @classmethod
+    def of(cls, record: Path) -> Earlier:
+        """Look at a record before the run."""
+        summary, events = record / SUMMARY, record / EVENTS
+        return cls(
+            summary.stat().st_mtime_ns if summary.is_file() else None, events.stat().st_size if events.is_file() else 0
+        )
+
+    def newer_summary(self, record: Path) -> dict[str, Any]:
+        """The summary, if it was written since; else nothing."""
+        path = record / SUMMARY
+        fresh = path.is_file() and path.stat().st_mtime_ns != self.summary
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if fresh else {}
+
+    def newer_failure(self, record: Path) -> str:
+        """The reason in the last ``failed`` event that was appended since; else nothing."""
+        path = record / EVENTS
+        content = path.read_bytes() if path.is_file() else b""
+        # A run that starts again has begun a new file.
+        new = content[self.events :] if len(content) >= self.events else content
+        events = [json.loads(line) for line in new.splitlines()]
+        return next((str(event["reason"]) for event in reversed(events) if event["event"] == "failed"), "")
 
 
 @dataclass(frozen=True)
@@ -112,7 +148,8 @@ def simulate(
         The summary, as in ``<workspace>/results/summary.json``.
 
     Raises:
-        ConfigurationError: if the job does not fit together, or has more ``min_sites`` than there are sites.
+        ConfigurationError: if the job does not fit together, or has more ``min_sites`` than there are sites, or the
+            workspace is no folder.
         GrandRoundsError: if the run failed; the message says why and where the log is.
     """
     check_job(job)
@@ -122,9 +159,10 @@ def simulate(
             f"job {job.name}: min_sites is {least}, but there are {len(sites)} sites; add sites or set "
             "controller.min_sites"
         )
+    if workspace.exists() and not workspace.is_dir():
+        raise ConfigurationError(f"{workspace} is no folder; choose another workspace")
     place = simulation_of(job, workspace)
-    # An older summary must not be taken for this run's; the server writes its own from the checkpoint.
-    (place.record / SUMMARY).unlink(missing_ok=True)
+    earlier = Earlier.of(place.record)
     folder = write_job(job, place.workspace / "job")
     variables = {
         STATE_VARIABLE: str(place.state),
@@ -132,12 +170,17 @@ def simulate(
         CACHE_VARIABLE: os.environ.get(CACHE_VARIABLE, str(place.workspace / "cache")),
         **({SITES_VARIABLE: str(sites_dir.absolute())} if sites_dir else {}),
     }
-    if engine == "flare":
-        _run_flare(folder, place, sites, threads or len(sites), variables)
-    else:
-        with _environment(variables), logging_to(place.log):
-            run_in_process(folder, place.flare, sites, wire)
-    return _collect(place, sites)
+    try:
+        if engine == "flare":
+            _run_flare(folder, place, sites, threads or len(sites), variables, earlier)
+        else:
+            with _environment(variables), logging_to(place.log):
+                run_in_process(folder, place.flare, sites, wire)
+    except GrandRoundsError:
+        if earlier.newer_summary(place.record):
+            _copy_record(place, (SUMMARY, EVENTS))
+        raise
+    return _collect(place, sites, earlier)
 
 
 def allowed_classes() -> dict[str, Any]:
@@ -150,26 +193,33 @@ def allow_package(flare: Path) -> None:
     write_json(flare / "local" / "resources.json", allowed_classes())
 
 
-def _run_flare(job: Path, place: Simulation, sites: list[str], threads: int, variables: Mapping[str, str]) -> None:
+def _run_flare(
+    job: Path, place: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], earlier: Earlier
+) -> None:
     allow_package(place.flare)
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(place.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
     path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     code = run_logged(command, place.log, {**os.environ, **variables, "PYTHONPATH": path}, place.workspace)
-    summary = _summary(place)
+    summary = earlier.newer_summary(place.record)
     if code != 0 or summary.get("status") != "finished":
-        reason = summary.get("reason") or f"nvflare simulator ended with status {code}"
+        told = summary.get("reason") or earlier.newer_failure(place.record)
+        reason = told or f"nvflare simulator ended with status {code}"
         raise GrandRoundsError(f"{reason}; the log is {place.log}")
 
 
-def _collect(place: Simulation, sites: list[str]) -> dict[str, Any]:
-    summary = _summary(place)
+def _collect(place: Simulation, sites: list[str], earlier: Earlier) -> dict[str, Any]:
+    summary = earlier.newer_summary(place.record)
     if not summary:
         raise GrandRoundsError(f"the run left no summary in {place.record}")
-    place.results.mkdir(parents=True, exist_ok=True)
-    for path in place.record.iterdir():
-        if path.suffix in (".json", ".jsonl", ".pt") and not path.name.startswith(CHECKPOINT_PREFIX):
-            shutil.copyfile(path, place.results / path.name)
+    _copy_record(
+        place,
+        [
+            path.name
+            for path in place.record.iterdir()
+            if path.suffix in (".json", ".jsonl", ".pt") and not path.name.startswith(CHECKPOINT_PREFIX)
+        ],
+    )
     for site in sites:
         for path in (place.state / place.run_name / site).glob("predictions_*.csv"):
             (place.results / site).mkdir(exist_ok=True)
@@ -177,9 +227,11 @@ def _collect(place: Simulation, sites: list[str]) -> dict[str, Any]:
     return summary
 
 
-def _summary(place: Simulation) -> dict[str, Any]:
-    path = place.record / SUMMARY
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
+def _copy_record(place: Simulation, names: Sequence[str]) -> None:
+    place.results.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if (place.record / name).is_file():
+            shutil.copyfile(place.record / name, place.results / name)
 
 
 @contextmanager

@@ -12,6 +12,16 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least, require_probabilities
 
+SELECTABLE = (
+    "accuracy",
+    "balanced_accuracy",
+    "f1_macro",
+    "f1_weighted",
+    "precision_weighted",
+    "recall_weighted",
+)
+"""The metrics by which a model can be selected: higher is better."""
+
 
 def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
     r"""Metrics of the most probable class, and the cross-entropy.

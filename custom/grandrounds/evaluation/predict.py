@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.augment import to_tensor
+from grandrounds.data.batches import eval_batches
 
 BATCH = 256
 
@@ -27,8 +28,8 @@ def predict(model: nn.Module, images: np.ndarray, rows: np.ndarray, device: torc
     training = model.training
     model.eval()
     parts = [
-        torch.softmax(model(to_tensor(images[rows[start : start + BATCH]], device)).float(), dim=1).cpu()
-        for start in range(0, len(rows), BATCH)
+        torch.softmax(model(to_tensor(images[batch], device)).float(), dim=1).cpu()
+        for batch in eval_batches(rows, BATCH)
     ]
     model.train(training)
     return torch.cat(parts) if parts else torch.zeros(0, 0)

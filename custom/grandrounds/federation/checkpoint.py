@@ -80,7 +80,7 @@ class CheckpointFolder:
             return None
         path = self._path(rounds[-1])
         saved = self._read(path)
-        self._require_same(saved["configuration"], path)
+        require_same_configuration(self._configuration, saved["configuration"], path)
         versions = saved["parts"] if with_parts else {}
         parts = {name: (version, self._read(self._part(name, version))) for name, version in versions.items()}
         return Checkpoint(round_number=saved["round"], content=saved["content"], parts=parts)
@@ -118,14 +118,20 @@ class CheckpointFolder:
                 f"{path}: the checkpoint is damaged ({type(error).__name__}); without it the run goes on from the one before"
             ) from error
 
-    def _require_same(self, saved: Mapping[str, Any], path: Path) -> None:
-        mine, theirs = _flat(self._configuration), _flat(saved)
-        for key in sorted(mine.keys() | theirs.keys()):
-            if mine.get(key) != theirs.get(key):
-                raise CheckpointError(
-                    f"{path}: the checkpoint is of another configuration: {key} was {theirs.get(key)!r}, is "
-                    f"{mine.get(key)!r}; use another run_name, or resume=never to start again"
-                )
+
+def require_same_configuration(mine: Mapping[str, Any], saved: Mapping[str, Any], path: Path) -> None:
+    """Check that what was saved belongs to this configuration.
+
+    Raises:
+        CheckpointError: naming the first option that differs; a fingerprint, which tells a reader nothing, comes last.
+    """
+    now, then = _flat(mine), _flat(saved)
+    for key in sorted(now.keys() | then.keys(), key=lambda name: (name == "architecture", name)):
+        if now.get(key) != then.get(key):
+            raise CheckpointError(
+                f"{path}: the checkpoint is of another configuration: {key} was {then.get(key)!r}, is {now.get(key)!r}; use "
+                "another run_name, or resume=never to start again"
+            )
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -32,9 +30,7 @@ class SiteContext:
         data: the site's images and labels.
         device: where to compute.
         precision: ``float32`` or ``bfloat16`` (autocast).
-        folder: the site's own folder of this run.
         aborted: tells whether the task has been given up.
-        log: the executor's logger.
     """
 
     site: str
@@ -44,9 +40,7 @@ class SiteContext:
     data: SiteData
     device: torch.device
     precision: str
-    folder: Path
     aborted: Callable[[], bool]
-    log: logging.Logger
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The stream for this purpose in this round at this site."""

@@ -17,6 +17,7 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.federation.checkpoint import CheckpointFolder, save_models
 from grandrounds.federation.exchange import Assignment, Exchange, Outcome, RunAborted
 from grandrounds.federation.health import SiteHealth, sample_sites
@@ -88,6 +89,10 @@ class RoundController(RoundHooks, Controller):
                 raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
         if sites_per_round is not None and sites_per_round < min_sites:
             raise ConfigurationError(f"sites_per_round is {sites_per_round}, below min_sites = {min_sites}")
+        if selection_metric not in SELECTABLE:
+            raise ConfigurationError(
+                f"selection_metric must be one of {', '.join(SELECTABLE)}, got {selection_metric!r}"
+            )
         if resume not in ("auto", "never", "require"):
             raise ConfigurationError(f"resume must be auto, never or require, got {resume!r}")
         require_run_name(run_name)
@@ -113,7 +118,7 @@ class RoundController(RoundHooks, Controller):
     def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
         """A payload with these parts and values, and with the problem, the run and its seed."""
         shared = {
-            "problem": self.problem.to_dict(),
+            "problem": {**self.problem.to_dict(), "weights": None},  # a path of the server is nobody else's business
             "seed": self.seed,
             "run_name": self.run_name,
             "run_id": self.run_id,
@@ -161,8 +166,10 @@ class RoundController(RoundHooks, Controller):
 
     def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.start()
-        self.record.configuration = self._configuration()
-        self._checkpoints = CheckpointFolder(self.folder, {**self._identity(), **self.fingerprint()})
+        identity = {**self._identity(), **self.fingerprint()}
+        schedule = {"rounds": self.rounds, "run_name": self.run_name, "min_sites": self.min_sites}
+        self.record.configuration = {**identity, **schedule}
+        self._checkpoints = CheckpointFolder(self.folder, identity)
         self._resume()
         self._await_sites(abort_signal, fl_ctx)
         self._under_way = True
@@ -191,7 +198,7 @@ class RoundController(RoundHooks, Controller):
             assignments[site] = Assignment(TRAIN, Payload(payload.round_number, values, payload.parts))
         if validate:
             for site in well:
-                assignments.setdefault(site, Assignment(VALIDATE, self._evaluation_payload(self.model())))
+                assignments.setdefault(site, Assignment(VALIDATE, self.payload(_shared(self.model()))))
         outcome = self._exchange(assignments, self.grace, abort_signal, fl_ctx)
         trained = [site for site in chosen if site in outcome.answered]
         self._require_enough(trained, chosen, outcome)
@@ -212,9 +219,6 @@ class RoundController(RoundHooks, Controller):
             }
         )
         self.fire_event(AppEventType.ROUND_DONE, fl_ctx)
-
-    def _evaluation_payload(self, model: State | None) -> Payload:
-        return self.payload({GLOBAL: model} if model is not None else {})
 
     def _exchange(
         self, assignments: dict[str, Assignment], grace: float | None, abort_signal: Signal, fl_ctx: FLContext
@@ -238,18 +242,21 @@ class RoundController(RoundHooks, Controller):
     def _received(self, site: str, task: str, result: Result) -> None:
         if task == TRAIN:
             self.check(site, result)
-            self.absorb(site, result)
         released = {name: release.tensors for name, release in result.releases.items()}
-        self.record.count_bytes(site, "up", tensor_bytes(released))
-        self._metrics[site] = dict(result.metrics)
         self.record.event("answer", round=self.round_number, site=site, task=task, metrics=result.metrics)
+        self.record.count_bytes(site, "up", tensor_bytes(released))
+        # Last, when nothing can go wrong any more: what is absorbed counts.
+        if task == TRAIN:
+            self.absorb(site, result)
+        self._metrics[site] = dict(result.metrics)
 
     def _require_enough(self, trained: list[str], chosen: list[str], outcome: Outcome) -> None:
         if len(trained) < self.min_sites:
             reasons = "; ".join(f"{site}: {outcome.dropped.get(site)}" for site in chosen if site not in trained)
             raise GrandRoundsError(
                 f"round {self.round_number}: {len(trained)} of {len(chosen)} sites gave a valid result, min_sites is "
-                f"{self.min_sites} ({reasons}); the last checkpoint stands, mend the sites and submit the job again"
+                f"{self.min_sites} ({reasons}); mend the sites and submit the job again: it goes on after round "
+                f"{self.round_number - 1}"
             )
 
     def _score(self, model_round: int) -> None:
@@ -261,12 +268,12 @@ class RoundController(RoundHooks, Controller):
         self.round_number += 1
         sites = self.health.well(self._sites(fl_ctx), self.round_number, self.min_sites)
         if self.validate_every:
-            payload = self._evaluation_payload(self.model())
+            payload = self.payload(_shared(self.model()))
             self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, None, abort_signal, fl_ctx)
             self._score(self.rounds)
         if not self._selection.choice:
             self._selection.keep(self.rounds, None, self.model())
-        payload = self._evaluation_payload(self._selection.model)
+        payload = self.payload(_shared(self._selection.model))
         self._exchange({site: Assignment(TEST, payload) for site in sites}, None, abort_signal, fl_ctx)
         self.record.test = {site: self._metrics[site] for site in natural_sorted(self._metrics)}
         self.record.untested = [site for site in self._sites(fl_ctx) if site not in self.record.test]
@@ -337,11 +344,6 @@ class RoundController(RoundHooks, Controller):
             "selection_metric": self.selection_metric,
         }
 
-    def _configuration(self) -> dict[str, Any]:
-        return {
-            **self._identity(),
-            "rounds": self.rounds,
-            "run_name": self.run_name,
-            "min_sites": self.min_sites,
-            **self.fingerprint(),
-        }
+
+def _shared(model: State | None) -> dict[str, State]:
+    return {} if model is None else {GLOBAL: model}

@@ -23,6 +23,7 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.messages import REASON_HEADER, Payload, Result, decode_result, encode_payload
 
 POLL_SECONDS = 0.25
+LONGEST_REASON = 500
 
 
 class RunAborted(Exception):
@@ -147,7 +148,9 @@ class Exchange:
             try:
                 code = message.get_return_code()
                 if code != ReturnCode.OK:
-                    self._outcome.dropped[site] = message.get_header(REASON_HEADER) or f"the site replied {code}"
+                    self._outcome.dropped[site] = (
+                        _printable(message.get_header(REASON_HEADER)) or f"the site replied {code}"
+                    )
                 else:
                     self._on_result(site, task, decode_result(message, self._asked[site]))
                     self._outcome.answered.append(site)
@@ -158,3 +161,8 @@ class Exchange:
                 self._controller.log_exception(fl_ctx, f"the answer of {site} cannot be used: {error}")
                 self._outcome.dropped[site] = f"its answer cannot be used ({type(error).__name__}: {error})"
             self._changed.notify_all()
+
+
+def _printable(reason: object) -> str:
+    """A site's reason as one line that can be stored and shown anywhere."""
+    return "".join(c if c.isprintable() else " " for c in reason)[:LONGEST_REASON] if isinstance(reason, str) else ""

@@ -216,6 +216,9 @@ class SiteExecutor(Executor):
         if self.model == "shared":
             models["common"] = self._starting_state(payload, context)
         best = store.best()
+        if best is None and self.model == "own":
+            self.load_state_dict(store.load_state(context.round_number))
+            best = (context.round_number - 1, dict(self._starting_state(payload, context)))
         if best:
             models["own"] = best[1]
         metrics: dict[str, float] = {"own.round": float(best[0])} if best else {}
@@ -259,9 +262,7 @@ class SiteExecutor(Executor):
             data=self._data[1],
             device=_device(self.device),
             precision=self.precision,
-            folder=folder,
             aborted=lambda: bool(abort_signal.triggered),
-            log=self.logger,
         )
         return context, SiteStore(folder, values["run_id"], options)
 

@@ -233,6 +233,8 @@ def _collection(message: Shareable) -> tuple[dict[str, DXO], dict[str, Any]]:
 
 def _require_metrics(metrics: Mapping[str, Any]) -> None:
     for name, value in metrics.items():
+        if not isinstance(name, str):
+            raise MessageError(f"a metric's name must be text, got {name!r}")
         if not isinstance(value, int | float) or not math.isfinite(value):
             came = value if isinstance(value, int | float) else type(value).__name__
             raise MessageError(f"metric {name!r} must be a finite number, got {came}")

@@ -10,7 +10,6 @@ from nvflare.apis.fl_context import FLContext
 STATE_VARIABLE = "GRANDROUNDS_STATE"
 SITES_VARIABLE = "GRANDROUNDS_SITES"
 DETAILS_VARIABLE = "GRANDROUNDS_SHARE_ERRORS"
-SITE_CONFIG = "grandrounds.json"
 
 
 def workspace_root(fl_ctx: FLContext) -> Path:

@@ -13,7 +13,8 @@ from grandrounds.ordering import natural_sorted
 class ModelSelection:
     """Keeps the best model so far.
 
-    Rounds are compared over the same sites: one that has not scored a round counts with its last score.
+    Rounds are compared over the same sites: one that has not scored a round counts with its last score, and when a site
+    scores for the first time the comparison begins anew, because nobody knows what it would have said before.
 
     Args:
         metric: name of a validation metric; higher is better.
@@ -48,6 +49,8 @@ class ModelSelection:
                 raise ConfigurationError(
                     f"selection_metric {self._metric!r} is not among the metrics of {site}: {offered}"
                 )
+            if site not in self._last:
+                self.choice = {}
             self._last[site] = values[name]
         if not scored:
             return None

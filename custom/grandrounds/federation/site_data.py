@@ -8,13 +8,20 @@ from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
 
-from grandrounds.data.doctor import examine_location, require_healthy
-from grandrounds.data.phantom_site import phantom_site
-from grandrounds.data.site import DatasetLocation, SiteData, load_site_data, locate_dataset, read_site_config
+from grandrounds.data.doctor import examine, require_healthy
+from grandrounds.data.phantom_site import DATASET_NAME, phantom_site
+from grandrounds.data.site import (
+    CONFIG_NAME,
+    DatasetLocation,
+    SiteData,
+    load_site_data,
+    locate_dataset,
+    read_site_config,
+)
+from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.places import STATE_VARIABLE, data_folders, workspace_root
 from grandrounds.federation.problem import Problem
 
-PHANTOM = "phantom"
 CACHE_VARIABLE = "GRANDROUNDS_CACHE"
 
 
@@ -31,7 +38,7 @@ def load_checked_data(
 ) -> SiteData:
     """Load the problem's data set at this site.
 
-    The data set ``phantom`` needs no files: a site that does not define it draws its own synthetic images.
+    The data set ``phantom`` needs no files: a site without a ``grandrounds.json`` draws its own synthetic images.
 
     Raises:
         ConfigurationError: if the site does not define the data set.
@@ -39,20 +46,21 @@ def load_checked_data(
     """
     cache = cache_folder(fl_ctx)
     location = _locate(problem.dataset, site, fl_ctx, cache)
-    findings = examine_location(
-        location, problem.classes, problem.image_size, problem.channels, cache, site, needs_labels=needs_labels
-    )
+    try:
+        data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
+    except GrandRoundsError as error:
+        raise type(error)(f"{site}: {error}") from error
+    findings = examine(data, site, needs_labels)
     for finding in findings:
         if finding.level == "warning":
             log.warning("%s", finding.message)
     require_healthy(findings)
-    return load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
+    return data
 
 
 def _locate(dataset: str, site: str, fl_ctx: FLContext, cache: Path) -> DatasetLocation:
     folders = data_folders(fl_ctx)
-    if dataset == PHANTOM and not any(
-        (f / n).is_file() for f in folders for n in ("grandrounds.json", f"{site}/grandrounds.json")
-    ):
-        return read_site_config(phantom_site(site, cache / "phantom"))[PHANTOM]
+    described = any((folder / name).is_file() for folder in folders for name in (CONFIG_NAME, f"{site}/{CONFIG_NAME}"))
+    if dataset == DATASET_NAME and not described:
+        return read_site_config(phantom_site(site, cache / DATASET_NAME))[DATASET_NAME]
     return locate_dataset(site, dataset, folders)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grandrounds.federation.checkpoint import CheckpointFolder
+from grandrounds.federation.checkpoint import CheckpointFolder, require_same_configuration
 from grandrounds.files import replacing, write_json
 
 
@@ -33,10 +33,18 @@ class SiteStore:
     def __init__(self, folder: Path, run_id: str, configuration: Mapping[str, Any]) -> None:
         self.folder = folder
         marker = folder / "run.json"
-        if not marker.is_file() or json.loads(marker.read_text())["run_id"] != run_id:
-            if marker.is_file():  # nothing but a run's own folder is ever removed
-                shutil.rmtree(folder)
-            write_json(marker, {"run_id": run_id})
+        wanted = {"run_id": run_id, "configuration": json.loads(json.dumps(configuration))}
+        found = json.loads(marker.read_text()) if marker.is_file() else None
+        if found and found["run_id"] != run_id:
+            # Aside first: half a removed folder must not look like this run's.
+            old = folder.with_name(f".{folder.name}.{found['run_id']}")
+            folder.rename(old)
+            shutil.rmtree(old)
+            found = None
+        if found is None:
+            write_json(marker, wanted)
+        elif found != wanted:
+            require_same_configuration(wanted["configuration"], found["configuration"], marker)
         self._states = CheckpointFolder(folder / "state", configuration)
         self._best = CheckpointFolder(folder / "best", configuration)
 

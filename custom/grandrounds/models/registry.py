@@ -35,6 +35,9 @@ __all__ = [
 
 # How much smaller than the image the last feature map is.
 STRIDES: Mapping[str, int] = MappingProxyType({"compact": 16, "densenet121": 32, "efficientnet_b0": 32, "resnet18": 32})
+# The paper's batch norm keeps 0.99 of its running statistics in each step, 0.01 in torch's convention; torchvision leaves
+# it at torch's 0.1.
+EFFICIENTNET_NORM_MOMENTUM = 0.01
 WITH_DROPOUT_LAYERS = frozenset({"densenet121"})
 
 
@@ -175,9 +178,17 @@ def _bare_model(spec: ModelSpec) -> nn.Module:
         return CompactNet(spec.classes, spec.channels)
     options = {"drop_rate": spec.dropout or 0.0} if spec.dropout_at == "layers" else {}
     model: nn.Module = import_torchvision().models.get_model(spec.backbone, num_classes=spec.classes, **options)
+    if spec.backbone == "efficientnet_b0":
+        _set_norm_momentum(model, EFFICIENTNET_NORM_MOMENTUM)
     if spec.channels != 3:
         _resize_stem(model, spec.channels)
     return model
+
+
+def _set_norm_momentum(model: nn.Module, momentum: float) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = momentum
 
 
 def _resize_stem(model: nn.Module, channels: int) -> None:

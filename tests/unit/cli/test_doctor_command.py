@@ -25,6 +25,17 @@ def test_a_failure_has_exit_status_one_and_names_the_site(run, sites_dir, images
     assert messages[0].startswith("site-9: 1 training images, expected at least 2")
 
 
+def test_an_empty_labelled_set_is_a_failure_as_it_is_in_a_run(run, sites_dir, images):
+    records = [
+        Record(name, "nevus", split, patient=name, labelled=split != "train")
+        for name, split in zip(images("site-9", 4), ("train", "train", "val", "test"), strict=True)
+    ]
+    result = run("doctor", "--sites-dir", sites_dir(1, site_9=records), "--image-size", 32, "--json")
+    assert result.exit_code == 1
+    (message,) = [f["message"] for f in json.loads(result.stdout)["site-9"] if f["level"] == "failure"]
+    assert message.startswith("site-9: empty labelled set")
+
+
 def test_a_site_configuration_is_examined_with_its_own_manifest(run, sites_dir):
     folder = sites_dir(1) / "site-1"
     manifest = folder / "manifest.csv"

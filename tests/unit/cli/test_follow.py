@@ -54,3 +54,8 @@ def test_the_last_events_before_the_end_are_shown(tmp_path):
     with Follower(path, shown.append):
         append(path, 1, 2, 3)
     assert numbers(shown) == [1, 2, 3]
+
+
+def test_a_file_below_something_that_is_no_folder_has_no_events(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    assert EventTail(tmp_path / "run" / "events.jsonl").read() == []

@@ -119,6 +119,90 @@ def test_a_checkpoint_of_another_configuration_is_refused(run, command, sites_di
     one_line(run(*command, "--seed", 9), "checkpoint is of another configuration: seed was 1, is 9")
 
 
+def test_a_refused_run_leaves_the_finished_one_as_it_was(run, command, sites_dir, tmp_path):
+    command += ["--sites-dir", sites_dir(2)]
+    assert run(*command).exit_code == 0
+    summaries = [tmp_path / "run" / part / "summary.json" for part in ("state/fedavg/server", "results")]
+    before = [path.read_bytes() for path in summaries]
+    one_line(run(*command, "--seed", 9), "seed was 1, is 9")
+    assert json.loads(before[0])["status"] == "finished"
+    assert [path.read_bytes() for path in summaries] == before
+
+
+def test_a_failed_run_has_its_summary_and_events_among_the_results(run, command, sites_dir, images, tmp_path):
+    lonely = [Record(images("site-2", 1)[0], "nevus", patient="p")]
+    assert run(*command, "--sites-dir", sites_dir(1, site_2=lonely)).exit_code == 1
+    results = tmp_path / "run" / "results"
+    summary = json.loads((results / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "site-2: 1 training images" in summary["reason"]
+    assert '"event": "failed"' in (results / "events.jsonl").read_text()
+
+
+@pytest.fixture
+def flare(run, command, sites_dir, tmp_path, monkeypatch):
+    """Run in FLARE's simulator, of which only what it leaves in the record and its exit status are real."""
+    record = tmp_path / "run" / "state" / "fedavg" / "server"
+
+    def start(code, events=(), **summary):
+        def ended(*_):
+            record.mkdir(parents=True, exist_ok=True)
+            if summary:
+                (record / "summary.json").write_text(json.dumps(summary))
+            with (record / "events.jsonl").open("a") as stream:
+                stream.writelines(json.dumps(event) + "\n" for event in events)
+            return code
+
+        monkeypatch.setattr(simulation, "run_logged", ended)
+        return run(*command, "--sites-dir", tmp_path / "sites", "--engine", "flare", "--json")
+
+    sites_dir(2)
+    return start
+
+
+def test_a_summary_that_flare_did_not_renew_is_not_the_runs(flare):
+    assert json.loads(flare(0, status="finished").stdout) == {"status": "finished"}
+    one_line(flare(0), "nvflare simulator ended with status 0")
+    failures = [{"event": "failed", "reason": reason} for reason in ("first", "seed was 1, is 9")]
+    one_line(flare(0, failures), "seed was 1, is 9; the log is")
+    one_line(flare(3), "nvflare simulator ended with status 3")
+    one_line(flare(0, status="failed", reason="too few sites"), "too few sites")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [(["--threads", 2], "--threads needs --engine flare"), (["--wire", "--engine", "flare"], "--wire is for the")],
+)
+def test_an_option_of_the_other_engine_is_wrong_use(run, command, tmp_path, arguments, pattern):
+    result = run(*command, *arguments)
+    assert result.exit_code == 2
+    assert pattern in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_to_do_next_keeps_the_number_of_sites(run, command, sites_dir, tmp_path, monkeypatch, make_summary):
+    monkeypatch.setattr(simulation, "simulate", lambda *_: make_summary())
+    folder = sites_dir(3)
+    result = run(*command, "--sites-dir", folder, "--sites", 2)
+    assert f"simulate local --sites-dir {folder} --sites 2 " in result.stdout
+    assert f"build fedavg --sites-dir {folder} --sites 2 " in result.stdout
+    assert "--sites " not in run(*command, "--sites-dir", folder).stdout
+
+
+def test_a_workspace_or_a_place_for_jobs_that_cannot_be_written_is_one_line(run, command, tmp_path):
+    (tmp_path / "run").write_text("a file")
+    one_line(run(*command), f"{tmp_path / 'run'} is no folder; choose another workspace")
+    one_line(run("build", "fedavg", "--out", tmp_path / "run" / "jobs"), f"{tmp_path / 'run'}.*Not a directory")
+    assert (tmp_path / "run").read_text() == "a file"
+
+
+def test_build_does_not_overwrite_the_job_that_it_reads(run, tmp_path):
+    assert run("build", "fedavg", "--out", tmp_path).exit_code == 0
+    before = (tmp_path / "fedavg" / "meta.json").stat().st_ino
+    one_line(run("build", tmp_path / "fedavg", "--out", tmp_path, "--rounds", 3), "is a job's source")
+    assert (tmp_path / "fedavg" / "meta.json").stat().st_ino == before
+
+
 def test_an_interrupted_run_says_that_the_same_command_goes_on(run, command, sites_dir, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.data import cache as cache_module
 from grandrounds.data import readers
 from grandrounds.data.cache import open_cache
 from grandrounds.errors import ConfigurationError, DataError
@@ -152,6 +153,82 @@ def test_an_image_that_can_be_read_again_is_taken_out_of_quarantine(root, tmp_pa
     np.testing.assert_array_equal(cache.images[3], PIXELS[3])
 
 
+def fail_on(*names):
+    """A decoder that cannot read these images for now."""
+    decode = readers.decode_image
+
+    def failing(data, name):
+        if name in names:
+            raise DataError(f"{name}: busy")
+        return decode(data, name)
+
+    return failing
+
+
+def zero_rows(cache):
+    return tuple(np.flatnonzero(~cache.images.reshape(len(NAMES), -1).any(axis=1)))
+
+
+def test_a_build_killed_before_its_record_changes_nothing_and_is_cleared_away_by_the_next(root, tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    with monkeypatch.context() as patch:
+        patch.setattr(readers, "decode_image", fail_on(NAMES[3]))
+        open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.2)
+    with monkeypatch.context() as patch:
+        # Image 3 can be read now, which starts a build; by then image 1 cannot; then the process dies.
+        patch.setattr(readers, "decode_image", fail_on(NAMES[1]))
+        patch.setattr(cache_module, "write_json", lambda path, content: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr(readers, "decode_image", fail_on(NAMES[3]))
+        cache = open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.2)
+    assert (cache.decoded, cache.quarantined[0][0], zero_rows(cache)) == (0, 3, (3,))
+    assert open_cache(NAMES, root, 8, 3, folder).quarantined == ()
+    assert len(files_in(folder)) == 2
+    assert zero_rows(cache) == (3,), "a map that is open keeps its array"
+
+
+def test_two_builds_at_once_leave_a_record_of_its_own_array(root, tmp_path, monkeypatch):
+    folder, caches = tmp_path / "cache", []
+    write = cache_module.write_json
+
+    def write_after_another_build(path, content):
+        if not caches:
+            caches.append(None)
+            with monkeypatch.context() as patch:
+                patch.setattr(readers, "decode_image", fail_on(NAMES[4]))
+                caches[0] = open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.5)
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(readers, "decode_image", fail_on(NAMES[2]))
+        patch.setattr(cache_module, "write_json", write_after_another_build)
+        caches += [open_cache(NAMES, root, 8, 3, folder, max_unreadable=0.5) for _ in range(3)]
+    assert [[row for row, _, _ in cache.quarantined] for cache in caches] == [[2, 4], [2], [2], [2]]
+    assert [list(zero_rows(cache)) for cache in caches] == [[2, 4], [2], [2], [2]]
+    assert caches[-1].decoded == 0
+
+
+def test_an_array_replaced_while_its_record_was_read_is_looked_for_once_more(root, tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    open_cache(NAMES, root, 8, 3, folder)
+    load, gone = np.load, []
+
+    def load_after_a_replacement(path, **options):
+        if not gone:
+            gone.append(path)
+            new = path.with_name(path.name.replace(".npy", "0.npy"))
+            path.rename(new)
+            record = next(folder.glob("*.json"))
+            record.write_text(record.read_text().replace(path.name, new.name))
+        return load(path, **options)
+
+    monkeypatch.setattr(np, "load", load_after_a_replacement)
+    assert open_cache(NAMES, root, 8, 3, folder).decoded == 0
+    assert len(gone) == 1
+
+
 def test_an_interrupted_build_leaves_nothing_behind(root, tmp_path, monkeypatch):
     def interrupted(data, name):
         raise KeyboardInterrupt
@@ -169,7 +246,8 @@ def test_several_processes_may_build_the_same_cache(root, tmp_path):
         futures = [pool.submit(sum_of_cache, root, folder) for _ in range(6)]
         sums = {future.result() for future in futures}
     assert sums == {int(PIXELS.sum(dtype=np.int64))}
-    assert [name.split(".")[1] for name in files_in(folder)] == ["json", "npy"]
+    (record,) = folder.glob("*.json")
+    assert (folder / json.loads(record.read_text())["array"]).exists()
 
 
 def sum_of_cache(root, folder):

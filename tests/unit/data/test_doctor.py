@@ -66,7 +66,10 @@ def test_a_label_outside_the_vocabulary_is_a_failure():
 @pytest.mark.parametrize(("needs_labels", "level"), [(True, "failure"), (False, "warning")])
 def test_an_empty_labelled_set_is_a_failure_where_labels_are_needed(needs_labels, level):
     findings = examine(healthy(labelled=np.zeros(8, np.bool_)), "site-1", needs_labels=needs_labels)
-    assert "empty labelled set" in only(findings, level)
+    message = only(findings, level)
+    assert "empty labelled set" in message
+    assert message.endswith("the column label") == needs_labels
+    assert message.endswith("or let the site take part without labels") != needs_labels
 
 
 def test_one_training_image_is_not_enough():

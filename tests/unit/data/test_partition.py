@@ -1,7 +1,7 @@
 """Partitions keep groups at one site, follow their scheme, and are written whole or not at all."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -131,6 +131,21 @@ def test_the_clients_of_fedperl_have_the_published_counts():
     assert len({record.image for own in sites.values() for record in own}) == sum(map(len, sites.values()))
 
 
+def test_a_lesion_in_two_data_sets_goes_to_the_clients_of_the_first():
+    isic, ham = (Record(f"{source}/shared", "nv", lesion="l", source=source) for source in ("ISIC2019", "HAM10000"))
+    # No image of HAM10000 is spare: with both, its clients place 10014 others; without, one is missing.
+    sizes = {"ISIC2019": 20254, "HAM10000": 10014, "PAD-UFES-20": 2298, "Derm7pt": 987}
+    records = [record for source, size in sizes.items() for record in single_images(source, size)]
+    homes = defaultdict(set)
+    for site, own in fedperl_clients([ham, *records, isic], numpy_generator(0)).items():
+        for record in own:
+            homes[record.lesion].add(site)
+    assert len(homes["l"]) <= 1
+    assert homes["l"] <= {"site-6", "site-7", "site-8"}
+    with pytest.raises(DataError, match="need 10015 images whose source starts with HAM10000, found 10014"):
+        fedperl_clients([isic, *records, ham], numpy_generator(0))
+
+
 def test_a_data_set_that_is_missing_or_too_small_is_named():
     records = single_images("ISIC2019", 20254)
     with pytest.raises(DataError, match=r"site-6, site-7, site-8 need 10015 .* starts with HAM10000, found 0"):
@@ -216,6 +231,10 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, sites):
         write(divided, tmp_path / "p")
     with pytest.raises(DataError, match=r"image 'a\.jpg' is at two sites, site-1 and site-3"):
         write({**sites, "site-3": sites["site-1"][:1]}, tmp_path / "p")
+    for kind in ("patient", "lesion"):
+        shared = {f"site-{number}": (Record(f"{number}", "nv", **{kind: "q"}),) for number in (1, 2)}
+        with pytest.raises(DataError, match=rf"{kind} 'q' is at two sites, site-1 and site-2; give it to one"):
+            write(shared, tmp_path / "p")
     with pytest.raises(DataError, match=r"site-1, image 'z': 'nvv' is not one of .* mean 'nv'\?"):
         write({"site-1": (Record("z", "nvv"),)}, tmp_path / "p")
     with pytest.raises(ValueError, match=r"'\.\./site' cannot be a site's name"):

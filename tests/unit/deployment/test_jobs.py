@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from argparse import Namespace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.client.client_json_config import ClientJsonConfigurator
 from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
 
+from grandrounds.deployment import jobs
 from grandrounds.deployment.jobs import (
     JOBS,
     PACKAGE,
@@ -180,7 +182,7 @@ def test_values_are_checked_by_the_components():
         ("controller", "resume=maybe", "resume must be auto, never or require, got 'maybe'"),
         ("controller", "weighting=size", "weighting must be uniform or samples, got 'size'"),
         ("controller", "peers=-1", "peers must be an integer of at least 0, got -1"),
-        ("controller", "warm_up=1.5", "warm_up must be an integer of at least 0, got 1.5"),
+        ("controller", "warm_up=1.5", "controller.warm_up must be an integer, got 1.5"),
         ("controller", "features=bias", "features must be parameters_and_buffers, parameters or weights, got 'bias'"),
         ("controller", "feature_scaling=z", "feature_scaling must be minmax or none, got 'z'"),
         ("executor", "model=all", "model must be shared or own, got 'all'"),
@@ -199,6 +201,84 @@ def test_values_are_checked_by_the_components():
 def test_each_option_that_does_not_fit_is_named(part, option, message):
     with pytest.raises(ConfigurationError, match=message):
         check_job(with_options(load_job("fedperl"), [f"{part}.{option}"]))
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("controller.seed=x", "controller.seed must be an integer, got 'x'"),
+        ("controller.anonymise=False", "controller.anonymise must be true or false, got 'False'"),
+        ("executor.steps=abc", "executor.steps must be an integer, got 'abc'"),
+        ("executor.steps=2.5", "executor.steps must be an integer, got 2.5"),
+        ("executor.cpu_threads=abc", "executor.cpu_threads must be an integer or null, got 'abc'"),
+        ("controller.grace=x", "controller.grace must be a number or null, got 'x'"),
+        ("controller.rounds=true", "controller.rounds must be an integer, got True"),
+        ("controller.problem=5", "controller.problem must be an object, got 5"),
+        ("problem.dropout=abc", "problem.dropout must be a number or null, got 'abc'"),
+        ("problem.channels=3.0", "problem.channels must be an integer, got 3.0"),
+        ("problem.weights=5", "problem.weights must be text or null, got 5"),
+        ("problem.classes=[1, 2]", "problem.classes must be a list of names, got [1, 2]"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_part_and_option(assignment, message):
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}$"):
+        check_job(with_options(load_job("fedperl"), [assignment]))
+
+
+def test_whatever_a_constructor_raises_is_the_jobs_mistake(monkeypatch):
+    def broken(self, **options):
+        raise KeyError("no such thing")
+
+    monkeypatch.setattr(FedPerlExecutor, "__init__", broken)
+    job = load_job("fedperl")
+    job.options("executor").clear()
+    with pytest.raises(ConfigurationError, match="job fedperl: FedPerlExecutor: 'no such thing'"):
+        check_job(job)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("meta.json", b"[]", "meta.json must hold a JSON object, got a list"),
+        ("meta.json", b"{}", "meta.json: name must be the name of a folder, got None"),
+        ("meta.json", b'{"name": "../thesis"}', "name must be the name of a folder, got '../thesis'"),
+        ("meta.json", b"\xff\xfe", "meta.json is no UTF-8 text"),
+        ("app/config/config_fed_server.json", b'{"workflows": []}', "config_fed_server.json: expected workflows: "),
+        ("app/config/config_fed_server.json", b"{}", "config_fed_server.json: expected workflows: "),
+        ("app/config/config_fed_client.json", b'{"executors": 5}', "config_fed_client.json: expected executors: "),
+        (
+            "app/config/config_fed_client.json",
+            b'{"executors": [{"executor": {"path": "a.B", "args": []}}]}',
+            "config_fed_client.json: expected executors: ",
+        ),
+    ],
+)
+def test_a_file_that_is_not_as_it_must_be_is_named(tmp_path, file, content, message):
+    folder = write_job(load_job("fedperl"), tmp_path / "mine")
+    (folder / file).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        load_job(folder)
+
+
+def test_only_a_bare_name_means_a_job_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_job("fedperl").source == JOBS / "fedperl"
+    with pytest.raises(ConfigurationError, match="elsewhere/fedperl is no job"):
+        load_job("elsewhere/fedperl")
+
+
+def test_a_job_never_replaces_its_source_or_one_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "JOBS", tmp_path / "package")
+    theirs = tmp_path / "package" / "ssfl"
+    mine = write_job(load_job(JOBS / "fedperl"), tmp_path / "mine")
+    (theirs / "app").mkdir(parents=True)
+    (theirs / "meta.json").write_text("{}")
+    before = tree(tmp_path)
+    changed = with_options(load_job(mine), ["controller.rounds=3"])
+    for folder in (mine, theirs, theirs / "app"):
+        with pytest.raises(ConfigurationError, match=f"{folder} is a job's source and is not overwritten"):
+            write_job(changed, folder)
+    assert tree(tmp_path) == before
 
 
 def test_files_that_are_missing_or_no_json_are_named(tmp_path):
@@ -225,6 +305,15 @@ def test_a_job_with_its_code_has_the_same_configuration_as_one_without(tmp_path)
     sources = {f"app/custom/grandrounds/{n}": c for n, c in tree(PACKAGE).items() if n.endswith(".py")}
     assert sources.items() <= code.items()
     assert "app/custom/grandrounds/methods/fedperl/loss.py" in code
+
+
+def test_the_jobs_of_a_wheel_are_not_copied_with_the_code(tmp_path, monkeypatch):
+    package = tmp_path / "grandrounds"
+    (package / "jobs" / "fedperl").mkdir(parents=True)
+    (package / "jobs.py").write_text("")
+    monkeypatch.setattr(jobs, "PACKAGE", package)
+    folder = write_job(load_job("fedperl"), tmp_path / "byoc", byoc=True)
+    assert [path.name for path in (folder / "app" / "custom" / "grandrounds").iterdir()] == ["jobs.py"]
 
 
 def test_a_job_with_its_code_has_no_links_and_no_compiled_files(tmp_path):

@@ -234,3 +234,17 @@ def test_the_answer_is_let_go_of_once_it_was_handed_over():
     controller = FakeController({"a": 0.0})
     ask(controller)
     assert controller.client_tasks[0].result is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        (b"bytes", "the site replied EXECUTION_EXCEPTION"),
+        ("two\nlines\x1b[31m", "two lines [31m"),
+        ("x" * 900, "x" * 500),
+    ],
+)
+def test_a_reason_from_the_wire_is_one_printable_line(reason, shown):
+    reply = make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
+    done = ask(FakeController({"a": 0.0, "b": 0.0}, lambda site: reply if site == "a" else good_answer(site)))
+    assert done.outcome.dropped == {"a": shown}

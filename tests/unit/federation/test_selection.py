@@ -62,3 +62,12 @@ def test_a_selection_goes_on_from_its_state():
     assert after.offer(2, scores(easy=0.7), model(2.0)) == before.offer(2, scores(easy=0.7), model(2.0))
     assert after.choice == before.choice
     assert after.model == model(1.0)
+
+
+def test_a_site_that_scores_for_the_first_time_begins_the_comparison_anew():
+    selection = ModelSelection("f1")
+    selection.offer(1, scores(a=0.9), model(1.0))
+    selection.offer(2, scores(a=0.95, b=0.5), model(2.0))
+    assert selection.choice["round"] == 2
+    selection.offer(3, scores(a=0.9, b=0.5), model(3.0))
+    assert selection.choice["round"] == 2

@@ -93,3 +93,10 @@ def test_a_copy_is_contiguous_detached_and_its_own():
     assert copied.is_contiguous()
     assert not copied.requires_grad
     assert copied.sum().item() == 24
+
+
+def test_other_options_within_a_run_are_refused_even_without_a_state(tmp_path):
+    SiteStore(tmp_path / "site-1", "run-a", {"learning_rate": 0.1})
+    with pytest.raises(CheckpointError, match=r"run.json: .* learning_rate was 0.1, is 0.2"):
+        SiteStore(tmp_path / "site-1", "run-a", {"learning_rate": 0.2})
+    SiteStore(tmp_path / "site-1", "run-b", {"learning_rate": 0.2})

@@ -55,6 +55,12 @@ def test_the_backbones_are_those():
     assert backbone_names() == ("compact", "densenet121", "efficientnet_b0", "resnet18")
 
 
+def test_efficientnet_has_the_batch_norm_momentum_of_its_paper_and_the_others_torchs():
+    for backbone in backbone_names():
+        norms = [m for m in build_model(ModelSpec(backbone, 3), seed=1).modules() if isinstance(m, nn.BatchNorm2d)]
+        assert {norm.momentum for norm in norms} == {0.01 if backbone == "efficientnet_b0" else 0.1}
+
+
 def test_efficientnet_has_the_311_tensors_of_fedperls_similarity():
     model = build_model(ModelSpec("efficientnet_b0", classes=8), seed=1)
     names = [name for name in model.state_dict() if not name.endswith("num_batches_tracked")]

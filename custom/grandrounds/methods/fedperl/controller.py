@@ -27,6 +27,8 @@ class FedPerlController(AveragingController):
     Args:
         peers: T, how many of the nearest peers a site gets; 0 is SSFL.
         anonymise: send the average of the peers' parameters (Eq. 6) instead of each.
+        pa_min_peers: fewest hospitals behind an anonymised peer; with fewer none is sent. Of one alone the average is its
+            model, which is anonymous to nobody (the paper does not exclude that: 1).
         warm_up: rounds without peers.
         features: which entries of a model describe it.
         feature_scaling: ``minmax`` scales each feature over the sites (authors' code), ``none`` does not (text). Without
@@ -39,13 +41,14 @@ class FedPerlController(AveragingController):
         *,
         peers: int = 2,
         anonymise: bool = True,
+        pa_min_peers: int = 2,
         warm_up: int = 10,
         features: LayerSelection = "parameters_and_buffers",
         feature_scaling: Normalisation = "minmax",
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        for name, value in (("peers", peers), ("warm_up", warm_up)):
+        for name, value in (("peers", peers), ("warm_up", warm_up), ("pa_min_peers", pa_min_peers)):
             if not isinstance(value, int) or value < 0:
                 raise ConfigurationError(f"{name} must be an integer of at least 0, got {value!r}")
         if features not in ("parameters_and_buffers", "parameters", "weights"):
@@ -56,6 +59,7 @@ class FedPerlController(AveragingController):
             raise ConfigurationError(f"feature_scaling must be minmax or none, got {feature_scaling!r}")
         self.peers = peers
         self.anonymise = anonymise
+        self.pa_min_peers = pa_min_peers
         self.warm_up = warm_up
         self.features = features
         self.feature_scaling = feature_scaling
@@ -74,14 +78,16 @@ class FedPerlController(AveragingController):
         """Expect updates from these sites and choose peers for them."""
         super().open_round(sites)
         self._updates: dict[str, State] = {}
-        known = natural_sorted(self._moments)
-        ready = not in_warm_up(self.round_number, self.warm_up)
-        self._chosen = {
-            site: similar_peers(site, known, self._similarity, self.peers) if ready else [] for site in sites
-        }
+        self._chosen = {site: self._peers_of(site) for site in sites}
         self._ages = {
             site: [self.round_number - self._trained[peer][0] for peer in peers] for site, peers in self._chosen.items()
         }
+
+    def _peers_of(self, site: str) -> list[str]:
+        if in_warm_up(self.round_number, self.warm_up):
+            return []
+        nearest = similar_peers(site, natural_sorted(self._moments), self._similarity, self.peers)
+        return [] if self.anonymise and len(nearest) < self.pa_min_peers else nearest
 
     def payload_for(self, site: str) -> Payload:
         """The global model and the site's peers, if it has any yet."""
@@ -118,6 +124,7 @@ class FedPerlController(AveragingController):
             **super().fingerprint(),
             "peers": self.peers,
             "anonymise": self.anonymise,
+            "pa_min_peers": self.pa_min_peers,
             "warm_up": self.warm_up,
             "features": self.features,
             "feature_scaling": self.feature_scaling,

@@ -18,7 +18,7 @@ from grandrounds.data.batches import index_batches
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.context import SiteContext
 from grandrounds.methods.fixmatch.loss import UnsupervisedReduction, pseudo_labels, unsupervised_loss
-from grandrounds.methods.supervised.training import LabelledBatches, Meter, TrainingOptions
+from grandrounds.methods.supervised.training import LabelledBatches, Meter, TrainingOptions, require_finite_loss
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,7 @@ def train_semi_supervised(
             context.check_abort()
             with context.autocast():
                 loss = labelled.loss(network, step)
+                require_finite_loss(loss, step)
                 meter.add("loss_labelled", loss)
                 further = unlabelled.loss(network, step, guide, meter)
             total = loss if further is None else loss + further

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from grandrounds.data.augment import draw_views, to_tensor
 from grandrounds.data.batches import index_batches
 from grandrounds.data.site import SiteData
-from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.context import SiteContext
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 
@@ -113,6 +113,18 @@ def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndar
     return rows[data.labels[rows] >= 0]
 
 
+def require_finite_loss(loss: Tensor, step: int) -> None:
+    """Stop when training has diverged.
+
+    Raises:
+        GrandRoundsError: naming the step and what to change.
+    """
+    if not bool(torch.isfinite(loss)):
+        raise GrandRoundsError(
+            f"training diverged: the loss of step {step} is {float(loss.detach())}; lower executor.learning_rate"
+        )
+
+
 def train_supervised(
     network: nn.Module, optimizer: torch.optim.Optimizer, context: SiteContext, options: TrainingOptions
 ) -> dict[str, float]:
@@ -132,6 +144,7 @@ def train_supervised(
             context.check_abort()
             with context.autocast():
                 loss = batches.loss(network, step)
+            require_finite_loss(loss, step)
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             optimizer.step()

@@ -1,0 +1,81 @@
+"""Options from outside, checked against the annotations of the arguments that they become.
+
+A job is JSON and a command line is text: neither keeps ``False`` the text from becoming true somewhere deep in a run.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Union, get_args, get_origin
+
+from grandrounds.errors import ConfigurationError
+
+DESCRIPTIONS: Mapping[Any, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def require_type(value: Any, annotation: Any, name: str) -> None:
+    """Check that a value is what the annotation of its argument says.
+
+    Args:
+        value: as JSON gives it.
+        annotation: bool, int, float (an integer is one, too), str, None, a Literal, a dict, a list or tuple of one type, or
+            a union of these; Any takes everything.
+        name: how the error calls it.
+
+    Raises:
+        ConfigurationError: if it is not; the message says what is expected and what came.
+        TypeError: if the annotation is none of these.
+
+    Example:
+        >>> require_type(3, float, "executor.learning_rate")
+        >>> require_type("abc", int | None, "executor.cpu_threads")
+        Traceback (most recent call last):
+        grandrounds.errors.ConfigurationError: executor.cpu_threads must be an integer or null, got 'abc'
+    """
+    if not _fits(value, annotation):
+        raise ConfigurationError(f"{name} must be {_description(annotation)}, got {value!r}")
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    origin = get_origin(annotation) or annotation
+    if annotation is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, choice) for choice in get_args(annotation))
+    if origin is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in get_args(annotation))
+    if origin in (list, tuple):
+        return isinstance(value, list | tuple) and all(_fits(entry, get_args(annotation)[0]) for entry in value)
+    if annotation is None:
+        return value is None
+    if origin not in DESCRIPTIONS:
+        raise TypeError(f"options cannot be of type {annotation}")
+    # A bool is an integer to Python, but not to a reader of the job.
+    return isinstance(value, (int, float) if origin is float else origin) and (origin is bool) == isinstance(
+        value, bool
+    )
+
+
+def _description(annotation: Any) -> str:
+    origin = get_origin(annotation) or annotation
+    if origin in (Union, types.UnionType):
+        return _either([_description(choice) for choice in get_args(annotation)])
+    if origin is Literal:
+        return _either([str(choice) for choice in get_args(annotation)])
+    if origin in (list, tuple):
+        entry = get_args(annotation)[0]
+        return "a list of names" if entry is str else f"a list whose entries are {_description(entry)}"
+    return DESCRIPTIONS[type(None) if annotation is None else origin]
+
+
+def _either(choices: Sequence[str]) -> str:
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last

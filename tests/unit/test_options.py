@@ -1,0 +1,63 @@
+import math
+from typing import Any, Literal
+
+import pytest
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.options import require_type
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation"),
+    [
+        (True, bool),
+        (3, int),
+        (3, float),
+        (0.5, float),
+        (math.inf, float),
+        ("a", str),
+        (None, None),
+        (None, float | None),
+        (2, float | None),
+        ("batch", Literal["batch", "group"]),
+        ({"a": 1}, dict[str, Any]),
+        ([], list[str]),
+        (["a"], tuple[str, ...]),
+        (("a", "b"), list[str]),
+        (object(), Any),
+    ],
+)
+def test_a_value_of_its_type_passes(value, annotation):
+    require_type(value, annotation, "executor.option")
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "message"),
+    [
+        ("abc", int, "an integer, got 'abc'"),
+        (2.0, int, "an integer, got 2.0"),
+        (True, int, "an integer, got True"),
+        (False, float, "a number, got False"),
+        ("False", bool, "true or false, got 'False'"),
+        (1, bool, "true or false, got 1"),
+        (1, str, "text, got 1"),
+        (0, None, "null, got 0"),
+        (True, int | None, "an integer or null, got True"),
+        ("none", Literal["batch", "group"] | None, "batch or group or null, got 'none'"),
+        (1, Literal["batch", "group"], "batch or group, got 1"),
+        (True, Literal[1, 2], "1 or 2, got True"),
+        ([], dict[str, Any], "an object, got []"),
+        ("ab", list[str], "a list of names, got 'ab'"),
+        (["a", 1], tuple[str, ...], "a list of names, got ['a', 1]"),
+        (["a"], list[int], "a list whose entries are an integer, got ['a']"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_what_was_expected(value, annotation, message):
+    with pytest.raises(ConfigurationError) as refused:
+        require_type(value, annotation, "executor.option")
+    assert str(refused.value) == f"executor.option must be {message}"
+
+
+def test_an_annotation_that_options_cannot_have_is_a_mistake_of_the_program():
+    with pytest.raises(TypeError, match="options cannot be of type"):
+        require_type(1, complex, "executor.option")
