@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 RESULT = Path(__file__).parent / "result.json"
-ROUNDS, STEPS, IMAGE_SIZE = 4, 26, 64
+ROUNDS, STEPS, IMAGE_SIZE = 8, 26, 64
 
 
 def main() -> None:
     """Measure all three and write ``result.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workspace", type=Path, default=Path("runs/engine"))
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--part", choices=["hundred"], help="measure this part alone and print it")
     arguments = parser.parse_args()
     workspace = arguments.workspace.absolute()

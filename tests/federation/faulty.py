@@ -24,6 +24,7 @@ from grandrounds.federation.messages import (
     model_update,
 )
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
+from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 
 
 class FaultyExecutor(FedPerlExecutor):
@@ -68,6 +69,17 @@ class ShapeShifter(FedPerlExecutor):
             return result
         fewer = {name: value for name, value in result.update.items() if name != "classifier.bias"}
         return replace(result, releases=model_update(fewer))
+
+
+class SpoilsWhatItGot(FixMatchExecutor):
+    """Changes the tensors of its task in place once it has answered."""
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train, then spoil."""
+        result = super().train(payload, context)
+        for value in payload.parts["global"].values():
+            value.zero_()
+        return result
 
 
 class ScaleUpdate(Filter):

@@ -83,3 +83,11 @@ def test_each_image_is_decoded_once_in_a_run(tiny, run, tmp_path, monkeypatch):
     run(job, tmp_path / "again", sites=["site-1"])
     assert opened, "the images were opened"
     assert sum(opened) == 0, "another run of the site finds them decoded"
+
+
+def test_no_party_can_change_a_tensor_of_another(tiny, run, tmp_path, identical):
+    """An executor that spoils in place what it received gives the same run as one that does not."""
+    job = tiny("ssfl", "controller.rounds=2")
+    honest = run(job, tmp_path / "honest")
+    job.client["executors"][0]["executor"]["path"] = "faulty.SpoilsWhatItGot"
+    assert identical(run(job, tmp_path / "spoils").models, honest.models)

@@ -19,6 +19,7 @@ from typing import Any
 
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, SendOrder, Task, TaskCompletionStatus
+from nvflare.apis.dxo import DXO
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_component import FLComponent
@@ -36,6 +37,7 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.fed.client.client_json_config import ClientJsonConfigurator
 from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
 from nvflare.private.privacy_manager import Scope
+from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
@@ -212,7 +214,20 @@ class InProcessCommunicator(WFCommSpec):
             task.result_received_cb(client_task=client_task, fl_ctx=fl_ctx)
 
     def _carried(self, message: Shareable) -> Shareable:
-        return fobs.loads(fobs.dumps(message)) if self._wire else copy.deepcopy(message)
+        return fobs.loads(fobs.dumps(message)) if self._wire else _with_own_tensors(message)
+
+
+def _with_own_tensors(value: Any) -> Any:
+    """Copy a message, so that no party can change a tensor of another: between machines it could not either."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, DXO):
+        return DXO(value.data_kind, _with_own_tensors(value.data), dict(value.meta))
+    if isinstance(value, dict):
+        twin = copy.copy(value)
+        twin.update((key, _with_own_tensors(item)) for key, item in value.items())
+        return twin
+    return value
 
 
 def run_in_process(job: Path, workspace: Path, sites: Sequence[str], wire: bool = False) -> None:
