@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from importlib import import_module
@@ -26,8 +27,9 @@ from grandrounds.files import write_json
 from grandrounds.options import require_type
 
 PACKAGE = Path(grandrounds.__file__).parent
-# The wheel has the jobs inside the package, a checkout beside it.
-JOBS = PACKAGE / "jobs" if (PACKAGE / "jobs").is_dir() else PACKAGE.parents[1] / "jobs"
+# A checkout has the jobs beside the package's folder; a wheel installs them under the environment's prefix.
+CHECKOUT_JOBS = PACKAGE.parents[1] / "jobs"
+JOBS = CHECKOUT_JOBS if CHECKOUT_JOBS.is_dir() else Path(sys.prefix) / "share" / "grandrounds" / "jobs"
 SERVER_CONFIG, CLIENT_CONFIG = "config_fed_server.json", "config_fed_client.json"
 PARTS = ("controller", "executor", "problem")
 
@@ -185,7 +187,7 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
     write_json(configuration / SERVER_CONFIG, job.server)
     write_json(configuration / CLIENT_CONFIG, job.client)
     if byoc:
-        ignored = shutil.ignore_patterns("__pycache__", "*.pyc", JOBS.name)
+        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(PACKAGE, folder / "app" / "custom" / PACKAGE.name, ignore=ignored)
     return folder
 

@@ -307,15 +307,6 @@ def test_a_job_with_its_code_has_the_same_configuration_as_one_without(tmp_path)
     assert "app/custom/grandrounds/methods/fedperl/loss.py" in code
 
 
-def test_the_jobs_of_a_wheel_are_not_copied_with_the_code(tmp_path, monkeypatch):
-    package = tmp_path / "grandrounds"
-    (package / "jobs" / "fedperl").mkdir(parents=True)
-    (package / "jobs.py").write_text("")
-    monkeypatch.setattr(jobs, "PACKAGE", package)
-    folder = write_job(load_job("fedperl"), tmp_path / "byoc", byoc=True)
-    assert [path.name for path in (folder / "app" / "custom" / "grandrounds").iterdir()] == ["jobs.py"]
-
-
 def test_a_job_with_its_code_has_no_links_and_no_compiled_files(tmp_path):
     folder = write_job(load_job("fedperl"), tmp_path / "byoc", byoc=True)
     for root, folders, files in os.walk(folder):
