@@ -12,6 +12,8 @@ class DatasetChoice(StrEnum):
     """Data sets that ``partition`` divides."""
 
     HAM10000 = "ham10000"
+    LESIONS = "lesions"
+    ISIC2020 = "isic2020"
     MANIFEST = "manifest"
 
 
@@ -22,6 +24,29 @@ class SchemeChoice(StrEnum):
     DIRICHLET = "dirichlet"
     IID = "iid"
     FEDPERL = "fedperl"
+    UNSEEN = "unseen"
+
+
+class VariantChoice(StrEnum):
+    """Ways to read the four data sets of skin lesions, two of which overlap."""
+
+    PAPER = "paper"
+    CLEAN = "clean"
+
+
+class ScenarioChoice(StrEnum):
+    """Who has labels."""
+
+    STANDARD = "standard"
+    SERVER_LABELS = "server_labels"
+    FEW_LABELS = "few_labels"
+
+
+class FewLabelsChoice(StrEnum):
+    """Which labels the few sites with labels use."""
+
+    POOL = "pool"
+    LABELLED = "labelled"
 
 
 class EngineChoice(StrEnum):

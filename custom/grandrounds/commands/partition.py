@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from grandrounds.commands.choices import DatasetChoice, SchemeChoice
+from grandrounds.commands.choices import (
+    DatasetChoice,
+    FewLabelsChoice,
+    ScenarioChoice,
+    SchemeChoice,
+    VariantChoice,
+)
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.commands.output import results, say, say_json
 
@@ -19,23 +26,53 @@ HELP = """Divide a data set between simulated hospitals.
 Writes a manifest and a site configuration for every site, and partition.json, which describes them. No image is copied.
 The images of a patient or lesion stay together, between sites and between splits.
 
+[bold]Data sets[/bold], as published:
+
+\b
+  ham10000   HAM10000_metadata.csv and folders of JPEG files
+  lesions    DIR has the folders isic2019, ham10000, pad_ufes_20 and derm7pt, each with that data set
+  isic2020   ISIC_2020_Training_GroundTruth_v2.csv (or train.csv) and the folder train
+  manifest   any images, listed in a CSV file
+
 [bold]Examples[/bold]
 
 \b
   grandrounds partition ham10000 --root DIR --sites 10 --out runs/ham/sites
   grandrounds partition ham10000 --root DIR --scheme dirichlet --alpha 0.5 --out runs/ham/mixed
   grandrounds partition manifest --root IMAGES --manifest all.csv --dataset-name skin --scheme iid --sites 4 --out DIR
+
+\b
+  # FedPerl's ten clients: every hospital has some labels
+  grandrounds partition lesions --root DIR --scheme fedperl --out runs/lesions/sites
+  # the same with the images that HAM10000 and ISIC 2019 share, as in the paper
+  grandrounds partition lesions --root DIR --scheme fedperl --variant paper --out runs/lesions/paper
+  # labels at the server alone, 80% of its images for training
+  grandrounds partition lesions --root DIR --scheme fedperl --scenario server_labels --out runs/lesions/server
+  grandrounds partition ham10000 --root DIR --server-images 500 --scenario server_labels --out runs/ham/server
+  # labels at a few hospitals (fedperl: site-2 and site-10)
+  grandrounds partition lesions --root DIR --scheme fedperl --scenario few_labels --out runs/lesions/few
+  grandrounds partition ham10000 --root DIR --scenario few_labels --labelled-sites site-1,site-2 --out runs/ham/few
+  # a hospital that took no part in training
+  grandrounds partition isic2020 --root DIR --out runs/isic2020
+  grandrounds evaluate runs/lesions --sites-dir runs/isic2020 --groups "malignant=mel,bcc,ak,scc;benign=nv,bkl,df,vasc"
 """
 
 
 def partition(
-    dataset: Annotated[DatasetChoice, typer.Argument(help="ham10000, or manifest for other images with a manifest.")],
+    dataset: Annotated[DatasetChoice, typer.Argument(help="What to divide, see above.")],
     root: Annotated[Path, typer.Option(help="Folder of the data set; for manifest: folder or archive of the images.")],
     out: Annotated[Path, typer.Option(help="Folder of the partition; it must hold nothing else.")],
     scheme: Annotated[
-        SchemeChoice, typer.Option(help="By source, by class (Dirichlet), at random, or FedPerl's ten clients.")
-    ] = SchemeChoice.SITES,
-    sites: Annotated[int, typer.Option(min=1, help="Number of sites.")] = 10,
+        SchemeChoice | None,
+        typer.Option(
+            help="By source, by class (Dirichlet), at random, FedPerl's ten clients, or one unseen site with test images; "
+            "default: sites, for isic2020 unseen.",
+            show_default=False,
+        ),
+    ] = None,
+    sites: Annotated[
+        int | None, typer.Option(min=1, help="Number of sites; default: 10, for unseen 1.", show_default=False)
+    ] = None,
     alpha: Annotated[
         float, typer.Option(help="Concentration for dirichlet: the smaller, the more sites differ.")
     ] = 0.5,
@@ -50,6 +87,42 @@ def partition(
     classes: Annotated[
         str | None, typer.Option(help="For manifest: the vocabulary, a,b,c; default: the labels that occur.")
     ] = None,
+    variant: Annotated[
+        VariantChoice | None,
+        typer.Option(
+            help="For lesions: without the images that two of its data sets share, or with them as in the paper, image "
+            "by image; default: clean.",
+            show_default=False,
+        ),
+    ] = None,
+    server_images: Annotated[
+        int, typer.Option(min=0, help="Images of the server itself, for validation; fedperl has its own 1000.")
+    ] = 0,
+    server_training: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of the server's images for training; default: 0.8 for server_labels, else 0.",
+            show_default=False,
+        ),
+    ] = None,
+    scenario: Annotated[
+        ScenarioChoice, typer.Option(help="Labels at every site, at the server alone, or at few sites.")
+    ] = ScenarioChoice.STANDARD,
+    labelled_sites: Annotated[
+        str | None,
+        typer.Option(
+            help="For few_labels: who has labels, a,b,c; default for fedperl: site-2,site-10.", show_default=False
+        ),
+    ] = None,
+    few_labels_use: Annotated[
+        FewLabelsChoice | None,
+        typer.Option(
+            help="For few_labels: labels of all training images there, or of the labelled part; default: pool.",
+            show_default=False,
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another partition in the folder.")] = False,
     json: Json = False,
 ) -> None:
@@ -59,7 +132,7 @@ def partition(
     description = make_partition(
         str(dataset),
         root,
-        str(scheme),
+        _word(scheme),
         sites,
         out,
         labelled=labelled,
@@ -71,14 +144,49 @@ def partition(
         manifest=manifest,
         dataset_name=dataset_name,
         classes=comma_separated(classes),
+        variant=_word(variant),
+        server_images=server_images,
+        server_training=server_training,
+        scenario=str(scenario),
+        labelled_sites=comma_separated(labelled_sites),
+        few_labels_use=_word(few_labels_use),
     )
     if json:
         say_json(description)
         return
     console = results()
     console.print(partition_table(description))
-    say(console, f"\nwritten to {out}; to train on it:")
-    say(console, f"  grandrounds simulate fedperl --sites-dir {out} --workspace runs/{description['dataset_name']}")
+    for line in what_next(description, out):
+        say(console, line)
+
+
+def _word(choice: StrEnum | None) -> str | None:
+    """A choice as a plain word: random streams are derived from words, and their type counts."""
+    return None if choice is None else str(choice)
+
+
+def what_next(description: Mapping[str, Any], out: Path) -> list[str]:
+    """What is remarkable of a partition, where it is, and what to do with it.
+
+    Args:
+        description: what ``partition.json`` says.
+        out: the partition's folder.
+    """
+    lines = [""]
+    for source, images in description.get("scaled", {}).items():
+        lines.append(
+            f"{source} has {images['found']} images, the published counts need {images['needed']}: counts are scaled"
+        )
+    if not any(summary["images"]["train"] for summary in description["sites"].values()):
+        return [*lines, f"written to {out}; to test a run's model on it: grandrounds evaluate RUN --sites-dir {out}"]
+    if description.get("scenario", "standard") != "standard":
+        return [*lines, f"written to {out}; methods and their options, for sites without labels too: grandrounds jobs"]
+    runs = f"runs/{description['dataset_name']}"
+    return [
+        *lines,
+        f"written to {out}; to train on it:",
+        f"  grandrounds simulate fedperl --sites-dir {out} --workspace {runs}",
+    ]
 
 
 def partition_table(description: Mapping[str, Any]) -> Table:

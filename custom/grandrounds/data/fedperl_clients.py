@@ -15,12 +15,14 @@ import numpy as np
 
 from grandrounds.data.grouping import whole_groups
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition import Sites
-from grandrounds.data.splits import divide_into_counts
+from grandrounds.data.partition import SERVER, Sites
+from grandrounds.data.splits import divide_into_counts, shares_to_counts
 from grandrounds.errors import DataError
 
-SERVER = "server"
 SERVER_IMAGES = 1000
+SERVER_SOURCE = "ISIC2019"
+PARTS = ("labelled", "unlabelled", "val", "test")
+Counts = dict[tuple[str, str], int]
 
 # Per source and site: labelled, unlabelled, validation, test.
 CLIENTS: tuple[tuple[str, str, tuple[int, int, int, int]], ...] = (
@@ -36,8 +38,13 @@ CLIENTS: tuple[tuple[str, str, tuple[int, int, int, int]], ...] = (
     ("Derm7pt", "site-10", (82, 408, 120, 377)),
 )
 
+SOURCES = tuple(dict.fromkeys(source for source, _, _ in CLIENTS))
 
-def fedperl_clients(records: Sequence[Record], generator: np.random.Generator) -> Sites:
+LABELLED_SITES = ("site-2", "site-10")
+"""The two hospitals that have labels in the scenario with few labelled clients: the paper's clients 1 and 9."""
+
+
+def fedperl_clients(records: Sequence[Record], generator: np.random.Generator, *, scale: bool = False) -> Sites:
     """Divide four public data sets between the clients of the paper, splits included.
 
     ``site-1`` to ``site-5`` share ISIC 2019 with the server's validation block, ``site-6`` to ``site-8`` share
@@ -50,6 +57,8 @@ def fedperl_clients(records: Sequence[Record], generator: np.random.Generator) -
         records: all four data sets; a record's ``source`` starts with ``ISIC2019``, ``HAM10000``, ``PAD-UFES-20`` or
             ``Derm7pt``. ISIC 2019 contains the images of HAM10000: whoever wants disjoint clients removes them first.
         generator: where the randomness comes from.
+        scale: where a data set has fewer images than its clients need, make their counts smaller in proportion, see
+            :func:`client_counts`; otherwise it is refused.
 
     Returns:
         The records of ``server`` (split ``val``) and of ``site-1`` to ``site-10``.
@@ -60,37 +69,83 @@ def fedperl_clients(records: Sequence[Record], generator: np.random.Generator) -
     """
     divided: Sites = {}
     for source, own in _by_source(records).items():
-        divided |= _divide_source(own, source, generator)
+        divided |= _divide_source(own, client_counts(source, len(own), scale), generator)
     return divided
+
+
+def client_counts(source: str, images: int, scale: bool) -> Counts:
+    """How many images of a data set each of its clients gets for each part.
+
+    With fewer images than the clients need and ``scale``, the server keeps its 1000 and the counts of all parts of all
+    clients share the other images in proportion to the published counts, by largest remainders; none gets less than one.
+
+    Args:
+        source: the data set.
+        images: how many there are.
+        scale: whether smaller counts are wanted rather than an error.
+
+    Returns:
+        Counts by client and part (``labelled``, ``unlabelled``, ``val``, ``test``); the server has ``val`` alone.
+
+    Raises:
+        DataError: if there are too few images.
+
+    Example:
+        >>> client_counts("PAD-UFES-20", 1149, scale=True)[("site-9", "labelled")]  # half of 2298 images, half of 317
+        159
+    """
+    server = {(SERVER, "val"): SERVER_IMAGES} if source == SERVER_SOURCE else {}
+    clients = {
+        (site, part): size
+        for owner, site, sizes in CLIENTS
+        if owner == source
+        for part, size in zip(PARTS, sizes, strict=True)
+    }
+    spare = images - sum(server.values())
+    if scale and len(clients) <= spare < sum(clients.values()):
+        clients = dict(zip(clients, shares_to_counts(list(clients.values()), spare, least=1), strict=True))
+    counts = server | clients
+    if images < sum(counts.values()):
+        sites = ", ".join(dict.fromkeys(site for site, _ in counts))
+        raise DataError(
+            f"{sites} need {sum(counts.values())} images whose source starts with {source}, found {images}; "
+            "add the data set or choose another scheme"
+        )
+    return counts
+
+
+def scaled_sources(records: Sequence[Record]) -> dict[str, dict[str, int]]:
+    """The data sets with fewer images than their clients need.
+
+    Args:
+        records: as for :func:`fedperl_clients`.
+
+    Returns:
+        Per data set what is ``needed`` and what was ``found``, the server's images included.
+    """
+    needed = {source: sum(sum(sizes) for owner, _, sizes in CLIENTS if owner == source) for source in SOURCES}
+    needed[SERVER_SOURCE] += SERVER_IMAGES
+    return {
+        source: {"needed": needed[source], "found": len(own)}
+        for source, own in _by_source(records).items()
+        if len(own) < needed[source]
+    }
 
 
 def _by_source(records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records of each data set in their order; a group that spans data sets is with that of its first record."""
-    sources = tuple(dict.fromkeys(source for source, _, _ in CLIENTS))
-    known = [record for record in records if record.source.startswith(sources)]
+    known = [record for record in records if record.source.startswith(SOURCES)]
     source_at: dict[int, str] = {}
     for members in whole_groups(known):
-        home = next(source for source in sources if known[members[0]].source.startswith(source))
+        home = next(source for source in SOURCES if known[members[0]].source.startswith(source))
         source_at |= dict.fromkeys(members, home)
-    own: dict[str, list[Record]] = {source: [] for source in sources}
+    own: dict[str, list[Record]] = {source: [] for source in SOURCES}
     for index, record in enumerate(known):
         own[source_at[index]].append(record)
     return own
 
 
-def _divide_source(own: Sequence[Record], source: str, generator: np.random.Generator) -> Sites:
-    counts = {(SERVER, "val"): SERVER_IMAGES} if source == "ISIC2019" else {}
-    for owner, site, sizes in CLIENTS:
-        if owner == source:
-            counts |= dict(
-                zip([(site, part) for part in ("labelled", "unlabelled", "val", "test")], sizes, strict=True)
-            )
-    if len(own) < sum(counts.values()):
-        sites = ", ".join(dict.fromkeys(site for site, _ in counts))
-        raise DataError(
-            f"{sites} need {sum(counts.values())} images whose source starts with {source}, found {len(own)}; "
-            "add the data set or choose another scheme"
-        )
+def _divide_source(own: Sequence[Record], counts: Counts, generator: np.random.Generator) -> Sites:
     parts = divide_into_counts(own, {"/".join(key): count for key, count in counts.items()}, generator)
     sites_of: dict[str, list[Record]] = {site: [] for site, _ in counts}
     for (site, part), members in zip(counts, parts.values(), strict=True):

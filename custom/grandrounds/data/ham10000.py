@@ -8,11 +8,11 @@ There is no patient key; several images may show one lesion.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 from grandrounds.data.csv_table import read_table
 from grandrounds.data.manifest import Record, require_known_label
+from grandrounds.data.published_files import find_table, image_called, images_by_name, require_distinct
 from grandrounds.errors import DataError
 
 HAM10000_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
@@ -45,11 +45,8 @@ def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:
     root = Path(root)
     if (root / ARCHIVE_MANIFEST).is_file():
         return _read_archive_layout(root)
-    for name in PUBLISHED_METADATA:
-        if (root / name).is_file():
-            return _read_published_layout(root, root / name), root
-    expected = ", ".join((*PUBLISHED_METADATA, ARCHIVE_MANIFEST))
-    raise DataError(f"no HAM10000 in {root}: looked for {expected}; name the folder that holds one of them")
+    table = find_table(root, (*PUBLISHED_METADATA, ARCHIVE_MANIFEST), "HAM10000")
+    return _read_published_layout(root, table), root
 
 
 def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
@@ -62,7 +59,7 @@ def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
         raise DataError(f"{archive}, which {table.name} belongs to, cannot be read: {error}") from error
     records = tuple(
         Record(
-            image=_image(row["image"], images, f"{table} line {line}", str(archive)),
+            image=image_called(row["image"], images, f"{table} line {line}", str(archive)),
             label=_label(row["label"], f"{table} line {line}, column label"),
             patient=row["patient"],
             lesion=row["lesion"],
@@ -70,48 +67,24 @@ def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
         )
         for line, row in rows
     )
-    return _require_distinct(records, table), archive
+    return require_distinct(records, table), archive
 
 
 def _read_published_layout(root: Path, table: Path) -> tuple[Record, ...]:
     rows = read_table(table, PUBLISHED_COLUMNS)
-    images = _jpeg_files(root)
+    images = images_by_name(root, ".jpg")
     records = tuple(
         Record(
-            image=_image(row["image_id"], images, f"{table} line {line}", f"{root} and the folders in it"),
+            image=image_called(row["image_id"], images, f"{table} line {line}", f"{root} and the folders in it"),
             label=_label(row["dx"], f"{table} line {line}, column dx"),
             lesion=row["lesion_id"],
             source=SOURCE_PREFIX + row["dataset"],
         )
         for line, row in rows
     )
-    return _require_distinct(records, table)
-
-
-def _jpeg_files(root: Path) -> dict[str, str]:
-    """Path below ``root`` of every JPEG file by its name without ending; of two copies the first folder's."""
-    found: dict[str, str] = {}
-    for folder in [root, *sorted(path for path in root.iterdir() if path.is_dir())]:
-        for path in sorted(folder.glob("*.jpg")):
-            found.setdefault(path.stem, path.relative_to(root).as_posix())
-    return found
-
-
-def _image(name: str, images: Mapping[str, str], where: str, places: str) -> str:
-    if name not in images:
-        raise DataError(f"{where}: image {name!r} was looked for in {places} and not found; complete the data set")
-    return images[name]
+    return require_distinct(records, table)
 
 
 def _label(name: str, where: str) -> str:
     require_known_label(name, HAM10000_CLASSES, where)
     return name
-
-
-def _require_distinct(records: tuple[Record, ...], table: Path) -> tuple[Record, ...]:
-    seen: set[str] = set()
-    for record in records:
-        if record.image in seen:
-            raise DataError(f"{table}: image {record.image!r} is listed twice; remove one row")
-        seen.add(record.image)
-    return records

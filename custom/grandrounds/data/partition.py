@@ -1,12 +1,14 @@
 """Dividing one data set between simulated hospitals.
 
-Every scheme returns the records of ``site-1`` to ``site-N`` and keeps the images of a patient or lesion at one site.
-What a site trains and tests on is chosen afterwards, by ``assign_splits``.
+Every scheme but ``unseen`` returns the records of ``site-1`` to ``site-N`` and keeps the images of a patient or lesion
+at one site. What a site trains and tests on is chosen afterwards, by ``assign_splits``; what the server has is drawn
+before, by ``draw_server``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +20,11 @@ from grandrounds.errors import DataError
 from grandrounds.ordering import natural_sorted
 
 Sites = dict[str, tuple[Record, ...]]
+
+SERVER = "server"
+"""The party that has images at the server: no site, and no client of a simulation."""
+
+UNSEEN = "unseen"
 
 DIRICHLET_DRAWS = 1000
 DIRICHLET_LEAST_IMAGES = 10
@@ -97,6 +104,39 @@ def dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np
     place = {record: index for index, record in enumerate(records)}
     in_order = {name: tuple(sorted(members, key=place.__getitem__)) for name, members in divided.items()}
     return _require_images_everywhere(in_order)
+
+
+def unseen(records: Sequence[Record]) -> Sites:
+    """Give all records to one site, ``unseen``, for testing: a hospital that takes no part in training."""
+    return {UNSEEN: tuple(replace(record, split="test") for record in records)}
+
+
+def draw_server(
+    records: Sequence[Record], images: int, generator: np.random.Generator
+) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
+    """Draw images for the server's own validation at random over the whole data set.
+
+    Groups stay whole, and groups without any label are not drawn: nothing could be scored on them.
+
+    Args:
+        records: the whole data set.
+        images: how many the server gets, about.
+        generator: where the randomness comes from.
+
+    Returns:
+        The server's records, in split ``val``, and the others, both in their order.
+
+    Raises:
+        DataError: if that leaves no labelled image for the sites.
+    """
+    groups = [members for members in whole_groups(records) if any(records[index].label for index in members)]
+    pool = [records[index] for index in sorted(index for members in groups for index in members)]
+    if images >= len(pool):
+        raise DataError(f"the server cannot have {images} of {len(pool)} images with a label; lower server_images")
+    drawn = divide_into_counts(pool, {SERVER: images}, generator)[SERVER]
+    taken = set(drawn)
+    own = tuple(replace(record, split="val", labelled=True) for record in drawn)
+    return own, tuple(record for record in records if record not in taken)
 
 
 def _dirichlet_counts(

@@ -8,45 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
-from grandrounds.data.fedperl_clients import CLIENTS, fedperl_clients
-from grandrounds.data.ham10000 import HAM10000_CLASSES, read_ham10000
-from grandrounds.data.manifest import Record, read_manifest
-from grandrounds.data.partition import Sites, by_source, dirichlet, iid
+from grandrounds.data.datasets import read_dataset
+from grandrounds.data.fedperl_clients import fedperl_clients, scaled_sources
+from grandrounds.data.manifest import Record
+from grandrounds.data.partition import SERVER, Sites, by_source, dirichlet, draw_server, iid, unseen
 from grandrounds.data.partition_files import write_partition
-from grandrounds.data.splits import assign_splits
+from grandrounds.data.recipe import Recipe
+from grandrounds.data.scenarios import relabel
+from grandrounds.data.splits import assign_splits, stratified_train_val
 from grandrounds.errors import ConfigurationError
-from grandrounds.ordering import natural_sorted
 from grandrounds.seeding import numpy_generator
-
-Dataset = Literal["ham10000", "manifest"]
-Scheme = Literal["sites", "dirichlet", "iid", "fedperl"]
-
-SKIN = "skin"
-
-
-class ReadDataset(NamedTuple):
-    """What a recipe needs to know of a data set.
-
-    Attributes:
-        records: all images.
-        images: the folder or archive they are in.
-        name: how jobs call the data set.
-        classes: the vocabulary.
-    """
-
-    records: tuple[Record, ...]
-    images: Path
-    name: str
-    classes: tuple[str, ...]
 
 
 def make_partition(
     dataset: str,
     root: Path | str,
-    scheme: str,
-    sites: int,
+    scheme: str | None,
+    sites: int | None,
     out: Path | str,
     *,
     labelled: float = 0.25,
@@ -58,15 +38,24 @@ def make_partition(
     manifest: Path | str | None = None,
     dataset_name: str | None = None,
     classes: Sequence[str] | None = None,
+    variant: str | None = None,
+    server_images: int = 0,
+    server_training: float | None = None,
+    scenario: str = "standard",
+    labelled_sites: Sequence[str] | None = None,
+    few_labels_use: str | None = None,
 ) -> dict[str, Any]:
     """Divide a data set between simulated hospitals and write their manifests and site configurations.
 
     Args:
-        dataset: ``ham10000``, or ``manifest`` for any other images with a manifest.
-        root: where the images are: for ``ham10000`` the data set's folder, for ``manifest`` the images' folder or archive.
+        dataset: ``ham10000``; ``lesions`` for the four data sets of FedPerl; ``isic2020``; or ``manifest`` for any other
+            images with a manifest.
+        root: where the images are: the data set's folder, for ``lesions`` the folder of the four folders (see
+            :func:`~grandrounds.data.lesion_collection.read_lesions`), for ``manifest`` the images' folder or archive.
         scheme: ``sites`` divides by source, ``dirichlet`` by class with concentration ``alpha``, ``iid`` at random;
-            ``fedperl`` makes the ten clients of that paper, splits included.
-        sites: number of sites.
+            ``fedperl`` makes the ten clients of that paper, splits included; ``unseen`` makes one site, ``unseen``, with
+            all images for testing. None is ``unseen`` for ``isic2020`` and else ``sites``.
+        sites: number of sites; None is ten, or one for ``unseen``.
         out: the partition's folder.
         labelled: share of each site's training images that keep their label.
         validation: share of each site's images for validation.
@@ -77,6 +66,16 @@ def make_partition(
         manifest: the table of a ``manifest`` data set; its splits are not used.
         dataset_name: how jobs call a ``manifest`` data set.
         classes: the vocabulary of a ``manifest`` data set; the labels that occur, in natural order, by default.
+        variant: of ``lesions``: ``clean`` (default) without the images of HAM10000 in ISIC 2019, patients and lesions kept
+            together; ``paper`` with them, image by image. Under ``clean`` the counts of ``fedperl`` are scaled to what
+            remains; the description says which (``scaled``).
+        server_images: images of the party ``server``, in split ``val``, drawn before the sites are divided. ``fedperl``
+            has its own 1000.
+        server_training: share of the server's images in split ``train``, stratified by class; None is 0.8 under
+            ``server_labels`` and else 0.
+        scenario: who has labels, see :func:`~grandrounds.data.scenarios.relabel`.
+        labelled_sites: for ``few_labels``: who; None is ``site-2`` and ``site-10`` for ``fedperl``.
+        few_labels_use: for ``few_labels``: ``pool`` (default) or ``labelled``.
 
     Returns:
         What ``partition.json`` says, see :func:`~grandrounds.data.partition_files.write_partition`.
@@ -85,66 +84,70 @@ def make_partition(
         ConfigurationError: if the arguments do not fit together, or ``out`` holds something else.
         DataError: if the data set is not as it must be or too small for what is asked.
     """
-    _check_arguments(dataset, scheme, sites, labelled, validation, test, alpha)
-    read = _read(dataset, Path(root), manifest, dataset_name, classes)
-    divided = _divide(read.records, scheme, sites, alpha, seed)
-    description: dict[str, Any] = {"dataset": dataset, "scheme": scheme, "seed": seed}
-    if scheme == "dirichlet":
-        description["alpha"] = alpha
-    if scheme != "fedperl":
-        shares = {"labelled": labelled, "validation": validation, "test": test}
-        description |= shares
-        divided = {
-            site: assign_splits(records, numpy_generator(seed, "partition", "splits", site), site=site, **shares)
-            for site, records in divided.items()
+    recipe = Recipe.of(
+        {
+            "dataset": dataset,
+            "scheme": scheme,
+            "sites": sites,
+            "labelled": labelled,
+            "validation": validation,
+            "test": test,
+            "alpha": alpha,
+            "seed": seed,
+            "variant": variant,
+            "server_images": server_images,
+            "server_training": server_training,
+            "scenario": scenario,
+            "labelled_sites": labelled_sites,
+            "few_labels_use": few_labels_use,
         }
+    )
+    read = read_dataset(recipe.dataset, Path(root), recipe.variant, manifest, dataset_name, classes)
+    description = {**recipe.description(), **read.facts}
+    if _scales(recipe):
+        description["scaled"] = scaled_sources(read.records)
+    divided = relabel(_divide(read.records, recipe), recipe.scenario, recipe.labelled_sites, recipe.few_labels_use)
     return write_partition(divided, out, read.name, read.images, read.classes, description, overwrite=overwrite)
 
 
-def _divide(records: Sequence[Record], scheme: str, sites: int, alpha: float, seed: int) -> Sites:
-    generator = numpy_generator(seed, "partition", scheme)
-    if scheme == "fedperl":
-        return fedperl_clients(records, generator)
-    if scheme == "dirichlet":
-        return dirichlet(records, sites, alpha, generator)
-    if scheme == "iid":
-        return iid(records, sites, generator)
+def _scales(recipe: Recipe) -> bool:
+    """Whether FedPerl's counts may shrink: where the recipe itself has removed images."""
+    return recipe.scheme == "fedperl" and recipe.dataset == "lesions" and recipe.variant == "clean"
+
+
+def _divide(records: Sequence[Record], recipe: Recipe) -> Sites:
+    """All parties' records, splits included."""
+    generator = numpy_generator(recipe.seed, "partition", recipe.scheme)
+    if recipe.scheme == "unseen":
+        return unseen(records)
+    if recipe.scheme == "fedperl":
+        divided = fedperl_clients(records, generator, scale=_scales(recipe))
+    else:
+        divided = _divide_by_shares(records, recipe)
+    if recipe.server_training:
+        own = numpy_generator(recipe.seed, "partition", "splits", SERVER)
+        divided[SERVER] = stratified_train_val(divided[SERVER], recipe.server_training, own)
+    return divided
+
+
+def _divide_by_shares(records: Sequence[Record], recipe: Recipe) -> Sites:
+    """The server's records, if it gets any, and those of sites that divide their images by the recipe's shares."""
+    divided: Sites = {}
+    if recipe.server_images:
+        generator = numpy_generator(recipe.seed, "partition", SERVER)
+        divided[SERVER], records = draw_server(records, recipe.server_images, generator)
+    for site, own in _sites(records, recipe).items():
+        generator = numpy_generator(recipe.seed, "partition", "splits", site)
+        divided[site] = assign_splits(own, generator, site=site, **recipe.shares)
+    return divided
+
+
+def _sites(records: Sequence[Record], recipe: Recipe) -> Sites:
+    generator = numpy_generator(recipe.seed, "partition", recipe.scheme)
+    if recipe.scheme == "dirichlet":
+        return dirichlet(records, recipe.sites, recipe.alpha, generator)
+    if recipe.scheme == "iid":
+        return iid(records, recipe.sites, generator)
     if not all(record.source for record in records):
         raise ConfigurationError("scheme sites needs the source of every image; fill in the column source or take iid")
-    return by_source(records, sites, generator)
-
-
-def _read(
-    dataset: str, root: Path, manifest: Path | str | None, name: str | None, classes: Sequence[str] | None
-) -> ReadDataset:
-    if not root.exists():
-        raise ConfigurationError(f"root {root} does not exist; name the folder of the images")
-    if dataset == "ham10000":
-        if manifest is not None or name is not None or classes is not None:
-            raise ConfigurationError("ham10000 has its own manifest, name (skin) and classes; leave these options out")
-        records, images = read_ham10000(root)
-        return ReadDataset(records, images, SKIN, HAM10000_CLASSES)
-    if manifest is None or not name:
-        raise ConfigurationError("data set manifest needs the manifest's file and the name by which jobs call the data")
-    records = read_manifest(manifest, classes).records
-    vocabulary = classes or natural_sorted({record.label for record in records if record.label})
-    return ReadDataset(records, root, name, tuple(vocabulary))
-
-
-def _check_arguments(
-    dataset: str, scheme: str, sites: int, labelled: float, validation: float, test: float, alpha: float
-) -> None:
-    for field, name, known in (("dataset", dataset, get_args(Dataset)), ("scheme", scheme, get_args(Scheme))):
-        if name not in known:
-            raise ConfigurationError(f"{field} must be one of {', '.join(known)}, got {name!r}")
-    if sites < 1:
-        raise ConfigurationError(f"sites must be at least 1, got {sites}")
-    if scheme == "fedperl" and sites != len(CLIENTS):
-        raise ConfigurationError(f"scheme fedperl has {len(CLIENTS)} sites, got {sites}; set sites to {len(CLIENTS)}")
-    if not alpha > 0:
-        raise ConfigurationError(f"alpha must be above 0, got {alpha}")
-    for field, share in (("labelled", labelled), ("validation", validation), ("test", test)):
-        if not 0 <= share <= 1:
-            raise ConfigurationError(f"{field} must be between 0 and 1, got {share}")
-    if not validation + test < 1:
-        raise ConfigurationError(f"validation and test must leave something for training, got {validation} + {test}")
+    return by_source(records, recipe.sites, generator)

@@ -7,13 +7,14 @@ Images of one lesion in both training and test sets make a model look better tha
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from grandrounds.checks import require_fraction
-from grandrounds.data.grouping import whole_groups
+from grandrounds.data.grouping import majority, whole_groups
 from grandrounds.data.manifest import Record
 from grandrounds.data.placement import place_groups
 from grandrounds.errors import DataError
@@ -158,6 +159,47 @@ def assign_splits(
     parts = divide_into_counts(pool, dict(zip(shares, counts, strict=True)), generator)
     part_of = {record: part for part, members in parts.items() for record in members}
     return tuple(_with_part(record, part_of.get(record, "unlabelled")) for record in records)
+
+
+def stratified_train_val(
+    records: Sequence[Record], training: float, generator: np.random.Generator
+) -> tuple[Record, ...]:
+    """Divide records between training and validation so that both have the classes in the same proportions.
+
+    A group counts as of the class that most of its images have. Each class gives its share to training, by largest
+    remainders; all training records keep their label.
+
+    Args:
+        records: what is to be divided.
+        training: share of the images for training, above 0 and below 1.
+        generator: where the randomness comes from.
+
+    Returns:
+        The records in their order, with ``split`` ``train`` or ``val``.
+
+    Raises:
+        DataError: if there are too few images for both.
+        ValueError: if the share leaves nothing for one of them.
+
+    Example:
+        >>> ten = [Record(str(i), "nv" if i < 5 else "mel") for i in range(10)]
+        >>> divided = stratified_train_val(ten, 0.8, np.random.default_rng(0))
+        >>> sorted((record.label, record.split) for record in divided if record.split == "val")
+        [('mel', 'val'), ('nv', 'val')]
+    """
+    if not 0 < training < 1:
+        raise ValueError(f"training must be above 0 and below 1, got {training}")
+    by_class: dict[str, list[int]] = defaultdict(list)
+    for members in whole_groups(records):
+        by_class[majority(records[index].label for index in members)].extend(members)
+    strata = [[records[index] for index in sorted(members)] for _, members in sorted(by_class.items())]
+    train: set[Record] = set()
+    counts = shares_to_counts([len(stratum) for stratum in strata], round(training * len(records))) if strata else []
+    for stratum, count in zip(strata, counts, strict=True):
+        train.update(divide_into_counts(stratum, {"train": count}, generator)["train"])
+    if not 0 < len(train) < len(records):
+        raise DataError(f"{len(records)} images cannot be divided between training and validation; take more images")
+    return tuple(replace(r, split="train" if r in train else "val", labelled=True) for r in records)
 
 
 def _with_part(record: Record, part: str) -> Record:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from grandrounds.data.partition import SERVER
 from grandrounds.data.partition_files import DESCRIPTION_FILE, read_partition
 from grandrounds.deployment.jobs import PACKAGE, Job, check_job, write_job
 from grandrounds.deployment.processes import run_logged
@@ -110,6 +111,8 @@ def simulation_of(job: Job, workspace: Path) -> Simulation:
 def sites_of(partition: Path) -> tuple[list[str], dict[str, Any]]:
     """The sites of a partition and the problem's options that follow from it (data set and vocabulary).
 
+    The folder ``server`` is no site: it holds images that the server itself has.
+
     Raises:
         ConfigurationError: if the folder is no partition.
         DataError: if it is damaged, or a manifest is not the one it was made with.
@@ -119,7 +122,7 @@ def sites_of(partition: Path) -> tuple[list[str], dict[str, Any]]:
             f"{partition} is no partition: there is no {DESCRIPTION_FILE} in it; make one with grandrounds partition"
         )
     description = read_partition(partition)
-    sites = [site for site in natural_sorted(description["sites"]) if site != "server"]
+    sites = [site for site in natural_sorted(description["sites"]) if site != SERVER]
     return sites, {"dataset": description["dataset_name"], "classes": description["classes"]}
 
 

@@ -4,7 +4,14 @@ import sys
 import pytest
 
 from grandrounds import __version__
-from grandrounds.commands.choices import DatasetChoice, EngineChoice, SchemeChoice
+from grandrounds.commands.choices import (
+    DatasetChoice,
+    EngineChoice,
+    FewLabelsChoice,
+    ScenarioChoice,
+    SchemeChoice,
+    VariantChoice,
+)
 
 
 def test_version_is_the_packages(run):
@@ -31,11 +38,17 @@ def test_the_command_line_is_built_without_torch_and_flare():
 def test_words_of_options_are_those_that_the_package_knows():
     from typing import get_args
 
-    from grandrounds.data.recipes import Dataset, Scheme
+    from grandrounds.data.datasets import Dataset
+    from grandrounds.data.lesion_collection import Variant
+    from grandrounds.data.recipe import Scheme
+    from grandrounds.data.scenarios import FewLabelsUse, Scenario
     from grandrounds.deployment.simulate import Engine
 
     assert tuple(DatasetChoice) == get_args(Dataset)
     assert tuple(SchemeChoice) == get_args(Scheme)
+    assert tuple(VariantChoice) == get_args(Variant)
+    assert tuple(ScenarioChoice) == get_args(Scenario)
+    assert tuple(FewLabelsChoice) == get_args(FewLabelsUse)
     assert tuple(EngineChoice) == get_args(Engine)
 
 

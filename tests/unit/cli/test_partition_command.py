@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.commands.partition import what_next
+
 HEADER = "image,label,split,patient,source\n"
 
 
@@ -57,6 +59,66 @@ def test_a_patient_in_two_splits_is_one_line_with_both_lines(run, pictures, tmp_
     table.write_text(HEADER + "all/0.png,nevus,train,p1,c\nall/1.png,nevus,test,p1,c\n")
     result = run("partition", *pictures, "--out", tmp_path / "sites")
     _one_line(result, r"patient 'p1' is in two splits, train \(line 2\) and test \(line 3\)")
+
+
+def test_scenario_and_server_are_given_to_the_recipe(run, pictures, tmp_path):
+    few = run(
+        *["partition", *pictures, "--sites", 2, "--out", tmp_path / "few", "--server-images", 8, "--json"],
+        *["--scenario", "few_labels", "--labelled-sites", "site-2", "--few-labels-use", "labelled"],
+    )
+    description = json.loads(few.stdout)
+    assert {key: description[key] for key in ("scenario", "labelled_sites", "few_labels_use", "server_images")} == {
+        "scenario": "few_labels",
+        "labelled_sites": ["site-2"],
+        "few_labels_use": "labelled",
+        "server_images": 8,
+    }
+    server = run(
+        *["partition", *pictures, "--sites", 2, "--out", tmp_path / "server", "--server-images", 8, "--json"],
+        *["--scenario", "server_labels", "--server-training", 0.5],
+    )
+    assert json.loads(server.stdout)["sites"]["server"]["images"] == {"train": 4, "val": 4, "test": 0}
+
+
+def test_the_command_line_and_the_recipe_draw_the_same_random_numbers(run, pictures, tmp_path):
+    from grandrounds.data.recipes import make_partition
+
+    drawn = run("partition", *pictures, "--scheme", "iid", "--sites", 2, "--out", tmp_path / "a", "--json")
+    root, table = pictures[2], pictures[4]
+    same = make_partition("manifest", root, "iid", 2, tmp_path / "b", manifest=table, dataset_name="skin")
+    assert json.loads(drawn.stdout)["sites"] == same["sites"]
+
+
+def test_an_unseen_site_is_for_evaluation_and_not_for_training(run, pictures, tmp_path):
+    result = run("partition", *pictures, "--scheme", "unseen", "--out", tmp_path / "unseen")
+    assert result.exit_code == 0, result.output
+    assert f"grandrounds evaluate RUN --sites-dir {tmp_path / 'unseen'}" in result.stdout
+    assert "simulate" not in result.stdout
+    assert "simulate" in run("partition", *pictures, "--sites", 2, "--out", tmp_path / "sites").stdout
+
+
+def test_sites_without_labels_are_not_sent_to_a_job_that_needs_them(run, pictures, tmp_path):
+    options = ["--sites", 2, "--out", tmp_path / "few", "--scenario", "few_labels", "--labelled-sites", "site-1"]
+    result = run("partition", *pictures, *options)
+    assert result.exit_code == 0, result.output
+    assert "grandrounds jobs" in result.stdout
+    assert "simulate" not in result.stdout
+
+
+def test_counts_that_were_scaled_are_said():
+    description = {
+        "dataset_name": "lesions",
+        "scaled": {"ISIC2019": {"needed": 20254, "found": 15316}},
+        "sites": {"site-1": {"images": {"train": 3, "val": 1, "test": 1}}},
+    }
+    said = "ISIC2019 has 15316 images, the published counts need 20254: counts are scaled"
+    assert said in what_next(description, Path("out"))
+
+
+def test_help_has_an_example_for_every_scenario(run):
+    text = " ".join(run("partition", "--help").stdout.split())
+    for words in ("--scenario server_labels", "--scenario few_labels", "--variant paper", "partition isic2020"):
+        assert words in text
 
 
 def _one_line(result, pattern):

@@ -73,13 +73,32 @@ def test_other_splits_leave_the_sites_as_they_are(table, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheme": "random"}, "scheme must be one of sites, dirichlet, iid, fedperl, got 'random'"),
+        ({"scheme": "random"}, "scheme must be one of sites, dirichlet, iid, fedperl, unseen, got 'random'"),
         ({"sites": 0}, "sites must be at least 1, got 0"),
         ({"scheme": "fedperl"}, "scheme fedperl has 10 sites, got 3"),
         ({"alpha": 0.0}, "alpha must be above 0"),
         ({"labelled": 1.5}, "labelled must be between 0 and 1, got 1.5"),
         ({"validation": 0.5, "test": 0.5}, "must leave something for training"),
         ({"dataset_name": None}, "needs the manifest's file and the name"),
+        ({"scenario": "few"}, "scenario must be one of standard, server_labels, few_labels, got 'few'"),
+        ({"scenario": None}, "scenario must be one of standard, server_labels, few_labels, got None"),
+        ({"variant": "dirty"}, "variant must be one of paper, clean, got 'dirty'"),
+        ({"variant": "clean"}, "variant is for the data set lesions; leave it out for manifest"),
+        ({"scenario": "server_labels"}, "scenario server_labels needs images at the server; set server_images"),
+        (
+            {"scenario": "server_labels", "server_images": 20, "server_training": 0.0},
+            "needs a server that trains; set server_training above 0",
+        ),
+        ({"server_training": 0.5}, "the server has no images to train on; set server_images"),
+        ({"server_images": -1}, "server_images must be at least 0, got -1"),
+        ({"server_images": 20, "server_training": 1.0}, "server_training must be at least 0 and below 1 .*got 1.0"),
+        ({"scenario": "few_labels"}, "few_labels needs labelled_sites: some of site-1, site-2, site-3"),
+        ({"scenario": "few_labels", "labelled_sites": ["site-9"]}, "labelled_sites: there is no site 'site-9'"),
+        ({"labelled_sites": ["site-1"]}, "labelled_sites is for the scenario few_labels; leave it out for standard"),
+        (
+            {"scenario": "server_labels", "few_labels_use": "pool"},
+            "few_labels_use is for the scenario few_labels; leave it out for server_labels",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(table, tmp_path, changes, message):
@@ -87,8 +106,58 @@ def test_arguments_that_do_not_fit_are_refused(table, tmp_path, changes, message
         partition(table, tmp_path / "out", **changes)
 
 
+def test_a_server_gets_images_that_no_site_has(table, tmp_path):
+    description = partition(table, tmp_path / "out", server_images=20)
+    assert list(description["sites"]) == ["server", "site-1", "site-2", "site-3"]
+    assert description["server_images"] == 20
+    assert Counter(row["split"] for row in rows_of(tmp_path / "out", "server")) == {"val": 20}
+    images = [row["image"] for site in description["sites"] for row in rows_of(tmp_path / "out", site)]
+    assert Counter(images) == {f"{i}.png": 1 for i in range(120)}
+    patients = {(row["patient"], site) for site in description["sites"] for row in rows_of(tmp_path / "out", site)}
+    assert len(patients) == 60
+
+
+def test_the_servers_images_are_drawn_apart_from_everything_else(table, tmp_path):
+    def server_of(name, **options):
+        partition(table, tmp_path / name, server_images=20, **options)
+        return [row["image"] for row in rows_of(tmp_path / name, "server")]
+
+    first = server_of("a")
+    assert first == server_of("b", sites=4, scheme="dirichlet", labelled=0.5) == server_of("c", server_training=0.5)
+    assert first != server_of("d", seed=2)
+
+
+def test_labels_at_the_server_alone_are_no_sites(table, tmp_path):
+    description = partition(table, tmp_path / "out", scenario="server_labels", server_images=20)
+    rows = rows_of(tmp_path / "out", "server")
+    # Ten images of each of two classes, patients whole: 8 of 10 of each class, within a patient's two images.
+    assert Counter((row["split"], row["labelled"]) for row in rows)["train", "1"] == pytest.approx(16, abs=2)
+    assert [description["sites"][f"site-{number}"]["labelled"] for number in (1, 2, 3)] == [0, 0, 0]
+    standard = partition(table, tmp_path / "standard", server_images=20)
+    for site in ("site-1", "site-2", "site-3"):
+        assert description["sites"][site]["images"] == standard["sites"][site]["images"]
+
+
+def test_choices_without_effect_are_not_in_the_description(table, tmp_path):
+    keys = {"dataset", "scheme", "seed", "labelled", "validation", "test", "dataset_name", "classes", "sites"}
+    assert set(partition(table, tmp_path / "out")) == keys
+
+
+def test_an_unseen_site_can_be_made_of_any_data(table, tmp_path):
+    description = partition(table, tmp_path / "out", "unseen", sites=None)
+    assert description["sites"]["unseen"]["images"] == {"train": 0, "val": 0, "test": 120}
+
+
+def test_ten_sites_by_source_are_the_default(table, tmp_path):
+    description = partition(table, tmp_path / "out", None, sites=None, labelled=1.0)
+    assert description["scheme"] == "sites"
+    assert len(description["sites"]) == 10
+
+
 def test_an_unknown_data_set_and_a_missing_root_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="dataset must be one of ham10000, manifest, got 'isic'"):
+    with pytest.raises(
+        ConfigurationError, match="dataset must be one of ham10000, lesions, isic2020, manifest, got 'isic'"
+    ):
         make_partition("isic", tmp_path, "iid", 2, tmp_path / "out")
     with pytest.raises(ConfigurationError, match=r"root .*nowhere does not exist"):
         make_partition("ham10000", tmp_path / "nowhere", "iid", 2, tmp_path / "out")

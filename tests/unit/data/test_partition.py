@@ -8,7 +8,7 @@ import pytest
 
 from grandrounds.data.fedperl_clients import fedperl_clients
 from grandrounds.data.manifest import Record, manifest_digest, read_manifest
-from grandrounds.data.partition import by_source, dirichlet, iid
+from grandrounds.data.partition import by_source, dirichlet, draw_server, iid, unseen
 from grandrounds.data.partition_files import read_partition, write_partition
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.seeding import numpy_generator
@@ -106,6 +106,29 @@ def test_the_same_generator_gives_the_same_sites(scheme):
     records = lesions(200)
     assert scheme(records, numpy_generator(7)) == scheme(records, numpy_generator(7))
     assert scheme(records, numpy_generator(7)) != scheme(records, numpy_generator(8))
+
+
+def test_the_server_gets_whole_groups_with_labels_and_the_sites_the_rest():
+    unlabelled = tuple(Record(f"u{i}.jpg") for i in range(50))
+    records = lesions(120) + unlabelled
+    own, rest = draw_server(records, 30, numpy_generator(0))
+    assert len(own) == 30
+    assert {(record.split, record.labelled, bool(record.label)) for record in own} == {("val", True, True)}
+    require_whole(records, {"server": own, "rest": rest})
+    # At random over the whole data set.
+    assert {record.label for record in own} == set(CLASSES)
+    assert max(int(record.image.removesuffix(".jpg")) for record in own) > 90
+
+
+def test_a_server_that_would_get_all_images_is_refused():
+    with pytest.raises(DataError, match="the server cannot have 10 of 10 images with a label; lower server_images"):
+        draw_server(lesions(10), 10, numpy_generator(0))
+
+
+def test_an_unseen_site_has_all_images_for_testing():
+    (site,) = (sites := unseen(lesions(10))).values()
+    assert list(sites) == ["unseen"]
+    assert [(record.image, record.split) for record in site] == [(f"{i}.jpg", "test") for i in range(10)]
 
 
 def single_images(source, images):

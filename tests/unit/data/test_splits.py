@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from grandrounds.data.grouping import majority, whole_groups
 from grandrounds.data.manifest import Record
-from grandrounds.data.splits import assign_splits, divide_groups, divide_into_counts, shares_to_counts
+from grandrounds.data.splits import (
+    assign_splits,
+    divide_groups,
+    divide_into_counts,
+    shares_to_counts,
+    stratified_train_val,
+)
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 
@@ -215,3 +221,35 @@ def test_a_site_with_too_few_groups_is_named(records):
 def test_shares_that_leave_nothing_to_train_on_are_refused():
     with pytest.raises(ValueError, match=r"must leave something for training, got 0\.5 \+ 0\.5"):
         assign_splits(patients(1, 1, 1, 1), numpy_generator(0), site="s", validation=0.5, test=0.5)
+
+
+def test_a_stratified_division_has_every_class_in_proportion_and_groups_whole():
+    records = patients(*[2] * 100, label="nevus") + tuple(
+        Record(f"m{i}", "melanoma", patient=f"m{i // 2}", labelled=False) for i in range(40)
+    )
+    divided = stratified_train_val(records, 0.8, numpy_generator(0))
+    assert Counter((record.label, record.split) for record in divided) == {
+        ("nevus", "train"): 160,
+        ("nevus", "val"): 40,
+        ("melanoma", "train"): 32,
+        ("melanoma", "val"): 8,
+    }
+    assert [record.image for record in divided] == [record.image for record in records]
+    assert all(record.labelled for record in divided)
+    assert len({(record.patient, record.split) for record in divided}) == 120
+
+
+def test_rare_classes_do_not_change_the_number_of_training_images():
+    # 0.8 of 7 classes with 3 images each is 2.4 everywhere: rounded class by class it would be 14.
+    records = tuple(Record(f"{i}", f"class-{i % 7}") for i in range(21))
+    assert Counter(record.split for record in stratified_train_val(records, 0.8, numpy_generator(0)))["train"] == 17
+
+
+def test_a_stratified_division_needs_images_and_a_share_for_both_parts():
+    with pytest.raises(DataError, match="1 images cannot be divided between training and validation"):
+        stratified_train_val(patients(1), 0.8, numpy_generator(0))
+    with pytest.raises(DataError, match="0 images cannot be divided"):
+        stratified_train_val((), 0.8, numpy_generator(0))
+    for share in (0, 1):
+        with pytest.raises(ValueError, match=f"training must be above 0 and below 1, got {share}"):
+            stratified_train_val(patients(4), share, numpy_generator(0))

@@ -1,0 +1,163 @@
+"""What a partition is to be: all choices in one place, completed with their defaults and checked before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, cast, get_args
+
+from grandrounds.data.datasets import Dataset
+from grandrounds.data.fedperl_clients import CLIENTS, LABELLED_SITES
+from grandrounds.data.lesion_collection import Variant
+from grandrounds.data.scenarios import FewLabelsUse, Scenario
+from grandrounds.errors import ConfigurationError
+
+Scheme = Literal["sites", "dirichlet", "iid", "fedperl", "unseen"]
+
+SITES = 10
+SERVER_TRAINING = 0.8
+"""Share of the server's images for training where it alone has labels: the paper's 1000 images become 800 and 200."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A partition's choices; the fields are the arguments of ``make_partition`` of the same names."""
+
+    dataset: Dataset
+    scheme: Scheme
+    sites: int
+    labelled: float
+    validation: float
+    test: float
+    alpha: float
+    seed: int
+    variant: Variant
+    server_images: int
+    server_training: float
+    scenario: Scenario
+    labelled_sites: tuple[str, ...]
+    few_labels_use: FewLabelsUse
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """Complete and check the arguments of ``make_partition``; None stands for a default that depends on others.
+
+        Raises:
+            ConfigurationError: if a word is unknown, a number out of range, or two choices do not fit together.
+        """
+        _check_words(arguments)
+        _check_meaning(arguments)
+        scheme = arguments["scheme"] or ("unseen" if arguments["dataset"] == "isic2020" else "sites")
+        server_labels = arguments["scenario"] == "server_labels"
+        completed = {
+            "scheme": scheme,
+            "sites": _or_default(arguments["sites"], 1 if scheme == "unseen" else SITES),
+            "variant": _or_default(arguments["variant"], "clean"),
+            "server_training": _or_default(arguments["server_training"], SERVER_TRAINING if server_labels else 0.0),
+            "few_labels_use": _or_default(arguments["few_labels_use"], "pool"),
+        }
+        named = arguments["labelled_sites"]
+        few_of_fedperl = arguments["scenario"] == "few_labels" and scheme == "fedperl"
+        completed["labelled_sites"] = tuple(_or_default(named, LABELLED_SITES if few_of_fedperl else ()))
+        recipe = cls(**{**arguments, **completed})
+        recipe._check_numbers()
+        recipe._check_server()
+        return recipe
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """How each site divides its images."""
+        return {"labelled": self.labelled, "validation": self.validation, "test": self.test}
+
+    @property
+    def divides_sites(self) -> bool:
+        """Whether the sites' splits are drawn here; otherwise they come with the scheme."""
+        return self.scheme not in ("fedperl", "unseen")
+
+    def description(self) -> dict[str, Any]:
+        """What ``partition.json`` says of the choices: those that have an effect on this partition."""
+        content: dict[str, Any] = {"dataset": self.dataset, "scheme": self.scheme, "seed": self.seed}
+        if self.scheme == "dirichlet":
+            content["alpha"] = self.alpha
+        if self.divides_sites:
+            content |= self.shares
+        if self.server_images:
+            content["server_images"] = self.server_images
+        if self.server_training:
+            content["server_training"] = self.server_training
+        if self.scenario != "standard":
+            content["scenario"] = self.scenario
+        if self.scenario == "few_labels":
+            content |= {"labelled_sites": list(self.labelled_sites), "few_labels_use": self.few_labels_use}
+        return content
+
+    def _check_numbers(self) -> None:
+        if self.sites < 1:
+            raise ConfigurationError(f"sites must be at least 1, got {self.sites}")
+        needed = {"fedperl": len(CLIENTS), "unseen": 1}.get(self.scheme, self.sites)
+        if self.sites != needed:
+            raise ConfigurationError(
+                f"scheme {self.scheme} has {needed} sites, got {self.sites}; set sites to {needed}"
+                if needed > 1
+                else f"scheme {self.scheme} has one site, got {self.sites}; set sites to 1"
+            )
+        if not self.alpha > 0:
+            raise ConfigurationError(f"alpha must be above 0, got {self.alpha}")
+        for field, share in self.shares.items():
+            if not 0 <= share <= 1:
+                raise ConfigurationError(f"{field} must be between 0 and 1, got {share}")
+        if not self.validation + self.test < 1:
+            raise ConfigurationError(
+                f"validation and test must leave something for training, got {self.validation} + {self.test}"
+            )
+
+    def _check_server(self) -> None:
+        if self.server_images < 0:
+            raise ConfigurationError(f"server_images must be at least 0, got {self.server_images}")
+        if self.server_images and not self.divides_sites:
+            raise ConfigurationError(f"scheme {self.scheme} says what the server has; leave server_images out")
+        if not 0 <= self.server_training < 1:
+            raise ConfigurationError(
+                f"server_training must be at least 0 and below 1 (the server needs images for validation), got "
+                f"{self.server_training}"
+            )
+        if self.scheme == "unseen" and self.scenario != "standard":
+            raise ConfigurationError(f"scheme unseen has no training images, scenario {self.scenario} is about them")
+        has_images = self.scheme == "fedperl" or self.server_images > 0
+        if self.server_training and not has_images:
+            raise ConfigurationError(
+                "the server has no images to train on; set server_images (or leave server_training out)"
+                if self.scenario != "server_labels"
+                else "scenario server_labels needs images at the server; set server_images"
+            )
+        if self.scenario == "server_labels" and not self.server_training:
+            raise ConfigurationError("scenario server_labels needs a server that trains; set server_training above 0")
+
+
+def _or_default(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _check_words(arguments: Mapping[str, Any]) -> None:
+    words = {
+        "dataset": Dataset,
+        "scheme": Scheme,
+        "variant": Variant,
+        "scenario": Scenario,
+        "few_labels_use": FewLabelsUse,
+    }
+    for field, known in words.items():
+        given = arguments[field]
+        left_out = given is None and field not in ("dataset", "scenario")
+        if given not in get_args(known) and not left_out:
+            raise ConfigurationError(f"{field} must be one of {', '.join(get_args(known))}, got {given!r}")
+
+
+def _check_meaning(arguments: Mapping[str, Any]) -> None:
+    """Refuse what would have no effect, so that nobody believes it had."""
+    dataset, scenario = cast("str", arguments["dataset"]), cast("str", arguments["scenario"])
+    if arguments["variant"] is not None and dataset != "lesions":
+        raise ConfigurationError(f"variant is for the data set lesions; leave it out for {dataset}")
+    for field in ("labelled_sites", "few_labels_use"):
+        if arguments[field] is not None and scenario != "few_labels":
+            raise ConfigurationError(f"{field} is for the scenario few_labels; leave it out for {scenario}")
