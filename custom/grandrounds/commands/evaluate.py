@@ -1,0 +1,165 @@
+"""``grandrounds evaluate``: a finished run's model on images that no site of the run has seen."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grandrounds.commands.evaluation_tables import class_table, group_table, place_table
+from grandrounds.commands.options import Json, comma_separated
+from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from grandrounds.data.site import DatasetLocation
+    from grandrounds.deployment.finished_run import TrainedModel
+    from grandrounds.evaluation.unseen import PlacePredictions
+
+HELP = """Test a finished run's model on the test images of a place that never took part.
+
+RUN is a run's workspace (its selected model is taken) or a model file beside the run's summary.json. If the labels are
+groups of classes, such as benign and malignant, --groups says which class belongs to which.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds evaluate runs/fedperl --sites-dir runs/ham/sites --site site-4
+  grandrounds evaluate runs/fedperl --manifest isic2020.csv --root IMAGES --groups "malignant=mel,bcc;benign=nv,df"
+  grandrounds evaluate runs/fedperl/results/last.pt --sites-dir DIR --json --predictions predictions.csv
+"""
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's workspace, or a model file of it.")],
+    sites_dir: Annotated[
+        Path | None, typer.Option(help="Folder of a partition: the test images of its sites are predicted.")
+    ] = None,
+    site: Annotated[
+        list[str] | None, typer.Option(help="With --sites-dir: only this site; repeatable. Default: all.")
+    ] = None,
+    manifest: Annotated[Path | None, typer.Option(help="A manifest, in place of a partition; needs --root.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder or archive of the manifest's images.")] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Groups of classes, a=x,y;b=z; the first is the one that must not be missed.")
+    ] = None,
+    predictions: Annotated[Path | None, typer.Option(help="Write every prediction to this CSV file.")] = None,
+    json: Json = False,
+) -> None:
+    """Predict, and show the scores."""
+    from grandrounds.deployment.finished_run import trained_model
+    from grandrounds.evaluation.grouping import grouping_of
+    from grandrounds.evaluation.report import report
+    from grandrounds.evaluation.unseen import labels_are_groups, write_predictions
+
+    grouped = groups_of(groups) if groups is not None else None
+    locations = _located(sites_dir, site, manifest, root)
+    trained = trained_model(run)
+    classes = trained.problem.classes
+    grouping = grouping_of(grouped, classes) if grouped is not None else None
+    by_group = labels_are_groups(locations, classes, list(grouped or ()))
+    vocabulary = tuple(grouped or ()) if by_group else classes
+    found = _predict(trained, locations, vocabulary)
+    content = report(found, classes, grouping, by_group)
+    if predictions is not None:
+        write_predictions(predictions, found, classes, vocabulary, grouping)
+    if json:
+        say_json(_without_nan({"model": str(trained.weights), **content}))
+    else:
+        _show(content, trained.weights)
+
+
+def groups_of(text: str) -> dict[str, list[str]]:
+    """The groups in ``a=x,y;b=z``: names of classes by group.
+
+    Raises:
+        typer.BadParameter: if the text is not of this form or names a group twice.
+
+    Example:
+        >>> groups_of("malignant=mel,bcc; benign=nv")
+        {'malignant': ['mel', 'bcc'], 'benign': ['nv']}
+    """
+    groups: dict[str, list[str]] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, members = part.partition("=")
+        name, classes = name.strip(), comma_separated(members)
+        if not equals or not name or not classes:
+            raise typer.BadParameter(f"--groups: expected GROUP=CLASS,CLASS;GROUP=CLASS, got {part!r}")
+        if name in groups:
+            raise typer.BadParameter(f"--groups: {name!r} is named twice")
+        groups[name] = classes
+    return groups
+
+
+def _located(
+    sites_dir: Path | None, site: Sequence[str] | None, manifest: Path | None, root: Path | None
+) -> dict[str, DatasetLocation]:
+    """Where the images of each place are."""
+    if sites_dir is not None and manifest is None and root is None:
+        return _of_partition(sites_dir, site)
+    if sites_dir is not None or manifest is None or root is None or site:
+        raise typer.BadParameter("give either --sites-dir (and --site), or --manifest with --root")
+    return _of_manifest(manifest, root)
+
+
+def _of_partition(sites_dir: Path, chosen: Sequence[str] | None) -> dict[str, DatasetLocation]:
+    from grandrounds.data.site import locate_dataset
+    from grandrounds.deployment.simulate import sites_of
+
+    sites, problem = sites_of(sites_dir)
+    for name in chosen or ():
+        if name not in sites:
+            raise ConfigurationError(f"--site: {sites_dir} has no site {name!r}; it has {', '.join(sites)}")
+    return {name: locate_dataset(name, problem["dataset"], [sites_dir]) for name in sites if name in (chosen or sites)}
+
+
+def _of_manifest(manifest: Path, root: Path) -> dict[str, DatasetLocation]:
+    from grandrounds.data.site import DatasetLocation
+
+    if not root.exists():
+        raise ConfigurationError(f"--root: there is no file or folder {root}")
+    return {manifest.stem: DatasetLocation(manifest, root)}
+
+
+def _predict(
+    trained: TrainedModel, locations: Mapping[str, DatasetLocation], vocabulary: Sequence[str]
+) -> dict[str, PlacePredictions]:
+    import torch
+
+    from grandrounds.evaluation.unseen import load_place, load_trained, predict_place
+    from grandrounds.federation.site_data import CACHE_VARIABLE
+
+    problem = trained.problem
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_trained(problem.model_spec(pretrained=False), trained.weights).to(device)
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
+        cache = Path(os.environ.get(CACHE_VARIABLE, temporary))
+        for place, location in locations.items():
+            images = load_place(place, location, vocabulary, problem.image_size, problem.channels, cache)
+            if images.unreadable:
+                say(notes(), f"{place}: {images.unreadable} test images cannot be read and are left out")
+            found[place] = predict_place(model, images, device)
+    return found
+
+
+def _show(content: Mapping[str, Any], weights: Path) -> None:
+    console = results()
+    console.print(place_table(content))
+    if "classes" in content:
+        console.print(class_table(content["classes"]))
+    if "groups" in content:
+        console.print(group_table(content["groups"]))
+    say(console, f"model: {weights}")
+
+
+def _without_nan(content: Any) -> Any:
+    """The same with None for NaN, which JSON does not have."""
+    if isinstance(content, Mapping):
+        return {key: _without_nan(value) for key, value in content.items()}
+    return None if isinstance(content, float) and math.isnan(content) else content

@@ -1,0 +1,150 @@
+r"""Is a model right as often as it is sure? Calibration with adaptive bins.
+
+Bins of equal width are almost empty where a network is rarely unsure. Adaptive bins take samples in falling order of
+confidence until there are enough of them for the width that the bin has reached:
+:math:`n > \frac14 (z / (\text{highest} - \text{lowest}))^2`, so that the bin's accuracy is known about as precisely as
+its confidence (Ding et al., "Revisiting the Evaluation of Uncertainty Estimation and Its Application to Explore Model
+Complexity-Uncertainty Trade-Off", CVPR Workshops 2020). FedPerl (Bdair et al., MELBA 2022) reports its errors with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.checks import require_at_least
+from grandrounds.evaluation.confidence import falling_confidence
+
+Z = 1.645
+LEAST_LEFT = 40
+LEAST_GAP = 0.05
+
+
+class ReliabilityPoint(NamedTuple):
+    """One bin of a reliability diagram.
+
+    Attributes:
+        confidence: mean confidence, in [0, 1].
+        accuracy: share of right predictions, in [0, 1].
+        n: number of samples.
+    """
+
+    confidence: float
+    accuracy: float
+    n: int
+
+    @property
+    def gap(self) -> float:
+        """Confidence less accuracy: positive where the model is too sure of itself."""
+        return self.confidence - self.accuracy
+
+
+class CalibrationErrors(NamedTuple):
+    """Expected and maximum calibration error, both in [0, 1]."""
+
+    ece: float
+    mce: float
+
+
+def reliability_points(
+    confidence: NDArray[np.floating],
+    correct: NDArray[np.bool_],
+    z: float = Z,
+    least_left: int = LEAST_LEFT,
+    least_gap: float = LEAST_GAP,
+) -> list[ReliabilityPoint]:
+    """Divide samples into adaptive bins.
+
+    Args:
+        confidence: in [0, 1], shape ``(samples,)``.
+        correct: whether each prediction is right, bool, shape ``(samples,)``.
+        z: quantile of the normal distribution; the larger, the fewer bins.
+        least_left: a bin is opened only while more samples than this are left.
+        least_gap: and only while the last bin's lowest confidence is this far above the lowest of all.
+
+    Returns:
+        The bins, the surest first; every sample is in one of them. Samples of equal confidence that fall into two bins
+        are divided by their share of right predictions, so the order of the samples does not matter.
+
+    Raises:
+        ValueError: if there is no sample, the shapes differ, a confidence is outside [0, 1], ``z`` is negative or no
+            number, or ``correct`` is not bool.
+
+    Example:
+        >>> confidence, correct = np.array([0.95, 0.90, 0.55, 0.50]), np.array([True, True, True, False])
+        >>> [point.n for point in reliability_points(confidence, correct, z=0.1, least_left=0, least_gap=0)]
+        [2, 2]
+    """
+    require_at_least(z, 0, "z")
+    falling, right = falling_confidence(confidence, correct)
+    sizes = _bin_sizes(falling.tolist(), z, least_left, least_gap)
+    cuts = np.cumsum(sizes)[:-1]
+    return [
+        ReliabilityPoint(float(sure.mean()), float(hit.mean()), len(sure))
+        for sure, hit in zip(np.split(falling, cuts), np.split(right, cuts), strict=True)
+    ]
+
+
+def calibration_errors(points: Sequence[ReliabilityPoint]) -> CalibrationErrors:
+    r"""How far confidence and accuracy are apart.
+
+    .. math:: \mathrm{ECE} = \sum_v \frac{n_v}{N} |\mathrm{acc}_v - \mathrm{conf}_v|, \qquad
+        \mathrm{MCE} = \max_v |\mathrm{acc}_v - \mathrm{conf}_v|
+
+    with :math:`N` the number of all samples. (FedPerl's text says "bin size", which cannot be meant.)
+
+    Args:
+        points: the bins, at least one.
+
+    Raises:
+        ValueError: if there is no bin.
+
+    Example:
+        >>> calibration_errors([ReliabilityPoint(0.75, 0.75, 4)])  # as often right as sure
+        CalibrationErrors(ece=0.0, mce=0.0)
+    """
+    if not points:
+        raise ValueError("there are no bins")
+    total = sum(point.n for point in points)
+    ece = math.fsum(point.n * abs(point.gap) for point in points) / total
+    return CalibrationErrors(ece, max(abs(point.gap) for point in points))
+
+
+def _bin_sizes(falling: Sequence[float], z: float, least_left: int, least_gap: float) -> list[int]:
+    lowest, highest = falling[-1], falling[0]
+    sizes, target = [0], math.inf
+    for position, value in enumerate(falling):
+        left = len(falling) - position
+        if sizes[-1] > target and left > least_left and falling[position - 1] - lowest > least_gap:
+            sizes.append(0)
+            highest = value
+        sizes[-1] += 1
+        target = _enough(z, highest - value)
+    return _fill_last(sizes, target)
+
+
+def _enough(z: float, width: float) -> float:
+    """How many samples a bin of this width should have; a bin of one confidence never has enough."""
+    if width == 0:
+        return math.inf
+    ratio = z / width
+    return ratio * ratio / 4
+
+
+def _fill_last(sizes: Sequence[int], target: float) -> list[int]:
+    """Let the earlier bins give samples to a last bin that has too few.
+
+    All of them give the same number, as in the authors' code, but none its last sample. A last bin of one confidence
+    would want infinitely many and gets none.
+    """
+    *earlier, last = sizes
+    need = target - last
+    if need <= 0 or math.isinf(need):
+        return list(sizes)
+    given = int(need * last / sum(sizes))
+    kept = [max(size - given, 1) for size in earlier]
+    return [*kept, sum(sizes) - sum(kept)]

@@ -1,0 +1,179 @@
+"""A trained model at a place that never took part: its test images, and the model's predictions for them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from grandrounds.data.cache import open_cache
+from grandrounds.data.manifest import Record, read_manifest
+from grandrounds.data.site import DatasetLocation
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.grouping import ARGMAX, SUMMED, Grouping, group_predictions
+from grandrounds.evaluation.predict import predict
+from grandrounds.files import replacing
+from grandrounds.models.registry import ModelSpec, build_model
+
+
+@dataclass(frozen=True, eq=False)
+class PlaceImages:
+    """The test images of a place that have a label and can be read.
+
+    Attributes:
+        images: uint8, shape ``(n, size, size, channels)``.
+        labels: index into the vocabulary, int64, shape ``(n,)``.
+        names: the images' names.
+        unreadable: how many test images with a label could not be read.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    names: tuple[str, ...]
+    unreadable: int
+
+
+@dataclass(frozen=True, eq=False)
+class PlacePredictions:
+    """What a model says of a place's test images.
+
+    Attributes:
+        names: of the images.
+        labels: index into the vocabulary of the labels, int64, shape ``(n,)``.
+        probabilities: of the model's classes, float64, shape ``(n, classes)``.
+    """
+
+    names: tuple[str, ...]
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+
+
+def load_trained(spec: ModelSpec, path: Path) -> nn.Module:
+    """Build a network and load what a run has trained; every entry must be there and fit.
+
+    Raises:
+        ConfigurationError: if the file cannot be read or is of another network.
+    """
+    model = build_model(spec, seed=0)
+    try:
+        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigurationError(
+            f"{path} is no {spec.backbone} with {spec.classes} classes as its run's summary says ({reason}); "
+            "name a model that this run has written"
+        ) from error
+    return model.eval()
+
+
+def labels_are_groups(
+    locations: Mapping[str, DatasetLocation], classes: Sequence[str], groups: Sequence[str] | None
+) -> bool:
+    """Whether the places' test images are labelled with groups of classes and not with classes.
+
+    Labels that could be either are classes; so are labels that are neither, which a reader of classes will refuse.
+
+    Raises:
+        DataError: if a manifest is not as it must be.
+    """
+    labels = {record.label for location in locations.values() for record in _test_records(location.manifest, None)}
+    return bool(labels) and not labels <= set(classes) and labels <= set(groups or ())
+
+
+def load_place(
+    place: str, location: DatasetLocation, vocabulary: Sequence[str], image_size: int, channels: int, cache_dir: Path
+) -> PlaceImages:
+    """Decode the labelled test images of a place; its other images are not looked at.
+
+    Args:
+        place: its name, for the messages.
+        location: its manifest and images.
+        vocabulary: the labels that are understood: the model's classes, or groups of them.
+        image_size: height and width after resizing, in pixels.
+        channels: 1 or 3.
+        cache_dir: folder for decoded images.
+
+    Raises:
+        DataError: if a label is unknown, no test image has a label, or too many of them cannot be read.
+    """
+    records = _test_records(location.manifest, vocabulary)
+    if not records:
+        raise DataError(
+            f"{place}: {location.manifest} has no labelled image in split test; the column split must say test for the "
+            "images to predict"
+        )
+    names = [record.image for record in records]
+    cache = open_cache(names, location.root, image_size, channels, cache_dir, location.max_unreadable)
+    readable = np.ones(len(names), np.bool_)
+    readable[[row for row, _, _ in cache.quarantined]] = False
+    rows = np.flatnonzero(readable)
+    number = {name: index for index, name in enumerate(vocabulary)}
+    labels = np.array([number[record.label] for record in records], np.int64)
+    images = cache.images if readable.all() else cache.images[rows]
+    return PlaceImages(images, labels[rows], tuple(names[row] for row in rows), len(cache.quarantined))
+
+
+def predict_place(model: nn.Module, place: PlaceImages, device: torch.device) -> PlacePredictions:
+    """Predict all images of a place.
+
+    Args:
+        model: gives logits; it must be on ``device``.
+        place: the images.
+        device: where to compute.
+
+    Raises:
+        ConfigurationError: if a prediction is not finite.
+    """
+    found = predict(model, place.images, np.arange(len(place.names)), device).double().numpy()
+    if not np.isfinite(found).all():
+        raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
+    return PlacePredictions(place.names, place.labels, found)
+
+
+def write_predictions(
+    path: Path,
+    places: Mapping[str, PlacePredictions],
+    classes: Sequence[str],
+    vocabulary: Sequence[str],
+    grouping: Grouping | None = None,
+) -> None:
+    """Write ``site, image, label, predicted, probability_CLASS...`` as CSV, atomically.
+
+    Args:
+        path: the file.
+        places: predictions by place.
+        classes: the model's vocabulary.
+        vocabulary: that of the labels.
+        grouping: adds the columns ``group_argmax`` and ``group_summed``, both readings of the prediction.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    readings = [] if grouping is None else [ARGMAX, SUMMED]
+    columns = [*(f"group_{reading}" for reading in readings), *(f"probability_{name}" for name in classes)]
+    writer.writerow(["site", "image", "label", "predicted", *columns])
+    for place, found in places.items():
+        groups = _group_names(found, grouping) if grouping else [()] * len(found.names)
+        for name, label, row, group in zip(found.names, found.labels, found.probabilities, groups, strict=True):
+            predicted = classes[int(row.argmax())]
+            writer.writerow([place, name, vocabulary[label], predicted, *group, *(f"{value:.6f}" for value in row)])
+    with replacing(path) as stream:
+        stream.write(text.getvalue().encode())
+
+
+def _group_names(found: PlacePredictions, grouping: Grouping) -> list[tuple[str, ...]]:
+    readings = group_predictions(found.probabilities, grouping)
+    return [
+        tuple(grouping.names[group] for group in pair) for pair in zip(readings[ARGMAX], readings[SUMMED], strict=True)
+    ]
+
+
+def _test_records(manifest: Path, vocabulary: Sequence[str] | None) -> list[Record]:
+    return [r for r in read_manifest(manifest, vocabulary).records if r.split == "test" and r.label]

@@ -1,0 +1,198 @@
+import csv
+import json
+import re
+
+import pytest
+import torch
+
+from grandrounds.data.manifest import Record, write_manifest
+from grandrounds.models.registry import ModelSpec, build_model
+
+PROBLEM = {"dataset": "skin", "classes": ["nevus", "melanoma"], "image_size": 32}
+GROUPS = "bad=melanoma;good=nevus"
+
+
+@pytest.fixture
+def trained(tmp_path, make_summary):
+    """A finished run with an untrained model; arguments replace entries of its summary."""
+
+    def make(**changes):
+        results = tmp_path / "trained" / "results"
+        results.mkdir(parents=True)
+        configuration = {"method": "FedAvgController", "problem": PROBLEM}
+        (results / "summary.json").write_text(json.dumps(make_summary(configuration=configuration, **changes)))
+        torch.save(build_model(ModelSpec("compact", classes=2), seed=1).state_dict(), results / "selected.pt")
+        return tmp_path / "trained"
+
+    return make
+
+
+@pytest.fixture
+def listed(tmp_path, images):
+    """Arguments for a manifest of test images with these labels."""
+
+    def make(*labels):
+        names = images("clinic", len(labels))
+        records = [Record(name, label, "test") for name, label in zip(names, labels, strict=True)]
+        write_manifest(records, tmp_path / "clinic.csv")
+        return ["--manifest", tmp_path / "clinic.csv", "--root", tmp_path / "images"]
+
+    return make
+
+
+def one_line(result, pattern):
+    assert result.exit_code == 1, result.output
+    assert re.fullmatch(f"error: .*{pattern}.*\n", result.stderr), result.stderr
+
+
+def test_a_runs_own_test_scores_are_found_again(run, sites_dir, tiny, tmp_path):
+    data = sites_dir(2)
+    ran = run("simulate", "fedavg", *tiny, "--sites-dir", data, "--workspace", tmp_path / "run", "--json")
+    tested = json.loads(ran.stdout)["test"]
+    result = run("evaluate", tmp_path / "run", "--sites-dir", data, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["model"] == str(tmp_path / "run" / "results" / "selected.pt")
+    assert found["places"].keys() == {"site-1", "site-2"}
+    for site, scores in found["places"].items():
+        common = {name: tested[site][f"common.{name}"] for name in ("n", "f1_weighted", "log_loss")}
+        assert {name: scores[name] for name in common} == pytest.approx(common, abs=1e-5)
+
+
+def test_tables_show_sites_classes_and_both_readings(run, trained, sites_dir):
+    result = run("evaluate", trained(), "--sites-dir", sites_dir(2), "--groups", GROUPS)
+    assert result.exit_code == 0, result.output
+    for row in ("site-1 +│ +2", "mean +│ +│", "pooled +│ +4", "melanoma, pooled +│ +2", "nevus, mean of 2 +│ +│"):
+        assert re.search(f"│ {row} ", result.stdout), row
+    for reading in ("group of the most probable class", "most probable group"):
+        assert re.search(f"│ {reading} +│ good +│ +2 ", result.stdout)
+
+
+def test_one_site_of_a_partition_has_no_mean(run, trained, sites_dir):
+    result = run("evaluate", trained(), "--sites-dir", sites_dir(3), "--site", "site-2")
+    assert "site-2" in result.stdout
+    assert "site-1" not in result.stdout
+    assert "pooled" not in result.stdout
+    assert "bad" not in result.stdout
+
+
+def test_json_has_null_where_nothing_is_known(run, trained, listed):
+    result = run("evaluate", trained(), *listed("nevus", "nevus"), "--json")
+    found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["places"].keys() == {"clinic"}
+    assert found["classes"]["melanoma"]["pooled"]["f1"] is None
+    assert found["classes"]["nevus"]["pooled"]["n"] == 2
+
+
+def test_labels_that_are_groups_are_scored_as_groups(run, trained, listed, tmp_path):
+    written = tmp_path / "found.csv"
+    arguments = [*listed("good", "bad", "bad"), "--groups", GROUPS, "--predictions", written]
+    result = run("evaluate", trained(), *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["labels"] == "groups"
+    assert "classes" not in found
+    assert found["groups"]["summed"]["bad"]["n"] == 2
+    with written.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["label"] for row in rows] == ["good", "bad", "bad"]
+    right = [row["label"] == row["group_summed"] for row in rows]
+    assert found["pooled"]["accuracy"] == pytest.approx(sum(right) / 3)
+    assert "test images, groups" in run("evaluate", tmp_path / "trained", *arguments).stdout
+
+
+def test_a_model_file_and_the_folder_of_results_are_found_too(run, trained, listed):
+    results, data = trained() / "results", listed("nevus", "melanoma")
+    (results / "selected.pt").rename(results / "last.pt")
+    named = json.loads(run("evaluate", results / "last.pt", *data, "--json").stdout)
+    (results / "last.pt").rename(results / "selected.pt")
+    folder = json.loads(run("evaluate", results, *data, "--json").stdout)
+    assert folder["places"] == named["places"]
+
+
+def test_unreadable_images_are_told(run, trained, sites_dir, tmp_path):
+    data = sites_dir(1)
+    config = data / "site-1" / "grandrounds.json"
+    content = json.loads(config.read_text())
+    content["datasets"]["skin"]["max_unreadable"] = 0.5
+    config.write_text(json.dumps(content))
+    (tmp_path / "images" / "site-1" / "7.png").write_bytes(b"no image")
+    result = run("evaluate", trained(), "--sites-dir", data)
+    assert result.stderr == "site-1: 1 test images cannot be read and are left out\n"
+    assert re.search(r"│ site-1 +│ +1 ", result.stdout)
+
+
+def test_labels_and_classes_that_the_model_does_not_know_are_named(run, trained, listed, tmp_path):
+    data = listed("nevus", "scc")
+    one_line(run("evaluate", trained(), *data), r"clinic.csv line 3, column label: 'scc' is not one of the classes")
+    unknown = run("evaluate", tmp_path / "trained", *data, "--groups", "bad=melanoma,scc;good=nevus")
+    one_line(unknown, "groups: bad: 'scc' is not one of the classes nevus, melanoma; leave out")
+
+
+def test_a_site_without_test_images_is_named(run, trained, sites_dir, images):
+    records = [Record(name, "nevus") for name in images("site-9", 2)]
+    data = sites_dir(1, site_9=records)
+    one_line(run("evaluate", trained(), "--sites-dir", data), "site-9: .* has no labelled image in split test")
+
+
+def test_a_run_without_a_model_says_why(run, trained, listed):
+    workspace, data = trained(), listed("nevus")
+    (workspace / "results" / "selected.pt").unlink()
+    one_line(run("evaluate", workspace, *data), "no selected.pt: FedAvgController has no common model")
+
+
+def test_a_run_that_is_not_finished_says_so(run, trained, listed):
+    workspace, data = trained(status="failed"), listed("nevus")
+    (workspace / "results" / "selected.pt").unlink()
+    one_line(run("evaluate", workspace, *data), r"the run is not finished \(status failed\)")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "summary.json is not valid JSON"),
+        ("[]", "summary.json is no summary of a run: expected an object, got list"),
+        ('{"status": "finished", "configuration": {}}', "does not say what the model was trained for"),
+        (json.dumps({"configuration": {"problem": {**PROBLEM, "classes": ["a", "b", "c"]}}}), "with 3 classes"),
+        (None, "there is no .*summary.json, which says what the model was trained for"),
+    ],
+)
+def test_a_summary_that_does_not_tell_is_refused(run, trained, listed, content, message):
+    workspace = trained()
+    path = workspace / "results" / "summary.json"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    one_line(run("evaluate", workspace, *listed("nevus", "melanoma")[:2], "--root", workspace), message)
+
+
+def test_what_is_not_there_is_named(run, trained, listed, sites_dir, tmp_path):
+    data = listed("nevus")
+    one_line(run("evaluate", tmp_path / "none", *data), f"{tmp_path / 'none'} does not exist")
+    one_line(
+        run("evaluate", trained(), *data[:3], tmp_path / "nothing"), "--root: there is no file or folder .*nothing"
+    )
+    wrong = run("evaluate", tmp_path / "trained", "--sites-dir", sites_dir(2), "--site", "site-3")
+    one_line(wrong, "has no site 'site-3'; it has site-1, site-2")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--sites-dir", "a", "--manifest", "b", "--root", "c"],
+        ["--sites-dir", "a", "--root", "c"],
+        ["--manifest", "b"],
+        ["--manifest", "b", "--root", "c", "--site", "d"],
+        ["--sites-dir", "a", "--groups", "bad"],
+        ["--sites-dir", "a", "--groups", "bad=;good=nevus"],
+        ["--sites-dir", "a", "--groups", "bad=nevus;bad=melanoma"],
+    ],
+)
+def test_incomplete_arguments_are_wrong_use(run, arguments):
+    assert run("evaluate", "runs/none", *arguments).exit_code == 2
+
+
+def test_help_has_examples(run):
+    assert "grandrounds evaluate runs/fedperl --sites-dir" in run("evaluate", "--help").stdout

@@ -1,0 +1,108 @@
+"""Scores of each class are scikit-learn's, and pairs counted one by one."""
+
+import math
+
+import numpy as np
+import pytest
+import sklearn.metrics
+
+from grandrounds.evaluation.per_class import class_scores, per_class, precision_recall_f1
+from grandrounds.seeding import numpy_generator
+
+LABELS = np.array([0, 0, 1, 1, 1])
+SCORES = np.array([0.9, 0.4, 0.4, 0.3, 0.6])
+PROBABILITIES = np.stack([SCORES, 1 - SCORES], axis=1)
+
+
+def random_place(name, samples=60, classes=4, absent=()):
+    generator = numpy_generator("per class", name)
+    probabilities = generator.dirichlet(np.ones(classes), size=samples).round(1) + 0.1
+    labels = generator.choice([c for c in range(classes) if c not in absent], size=samples)
+    return labels, probabilities / probabilities.sum(axis=1, keepdims=True)
+
+
+def test_hand_computed_five_samples():
+    first = class_scores(LABELS, PROBABILITIES)[0]
+    assert first[:4] == pytest.approx((2, 0.5, 0.5, 0.5))
+    # Pairs of a sample of the class and another: 0.9 wins three, 0.4 wins one, draws one and loses one.
+    assert first.auroc == pytest.approx(4.5 / 6)
+    # Precision 1 at 0.9, 2/4 at 0.4 (with the draw), each for half of the recall.
+    assert first.average_precision == pytest.approx((1 + 0.5) / 2)
+
+
+def test_hard_labels_have_one_threshold():
+    first = class_scores(LABELS, PROBABILITIES)[0]
+    sensitivity, specificity, precision, prevalence = 0.5, 2 / 3, 0.5, 0.4
+    assert first.auroc_hard_label == pytest.approx((sensitivity + specificity) / 2)
+    # Trapezoids from (0, 1) to (recall, precision) to (1, prevalence).
+    area = sensitivity * (1 + precision) / 2 + (1 - sensitivity) * (precision + prevalence) / 2
+    assert first.auprc_hard_label == pytest.approx(area)
+
+
+def test_precision_recall_and_f1_are_those_of_scikit_learn():
+    labels, probabilities = random_place("sklearn")
+    expected = sklearn.metrics.precision_recall_fscore_support(
+        labels, probabilities.argmax(axis=1), labels=range(4), zero_division=0
+    )
+    found = class_scores(labels, probabilities)
+    for column, name in zip(expected, ("precision", "recall", "f1", "n"), strict=True):
+        assert [getattr(scores, name) for scores in found] == pytest.approx(column)
+
+
+def test_area_under_the_curve_is_the_share_of_pairs_in_the_right_order():
+    labels, probabilities = random_place("pairs")
+    for number, scores in enumerate(class_scores(labels, probabilities)):
+        own, other = probabilities[labels == number, number], probabilities[labels != number, number]
+        wins = (own[:, None] > other).mean() + (own[:, None] == other).mean() / 2
+        assert scores.auroc == pytest.approx(wins)
+
+
+def test_a_class_that_nobody_has_is_unknown_and_one_that_is_never_predicted_has_no_precision():
+    probabilities = np.array([[0.8, 0.1, 0.1], [0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
+    _, second, third = class_scores(np.array([0, 1, 0]), probabilities)
+    assert second[:4] == (1, 0, 0, 0)
+    assert second.auroc == pytest.approx(0.75)
+    assert second.auprc_hard_label == pytest.approx((1 + 1 / 3) / 2)
+    assert third.n == 0
+    assert all(math.isnan(value) for value in third[1:])
+
+
+def test_without_other_classes_there_is_no_curve():
+    only, _ = class_scores(np.array([0, 0]), np.array([[0.9, 0.1], [0.4, 0.6]]))
+    assert only[:4] == pytest.approx((2, 1, 0.5, 2 / 3))
+    assert all(math.isnan(value) for value in only[4:])
+
+
+def test_the_mean_is_over_places_that_have_the_class_and_pooled_is_of_all_samples():
+    places = {"a": random_place("a"), "b": random_place("b", absent=(2,)), "c": random_place("c", absent=(2, 3))}
+    table = per_class(places)
+    at = {place: class_scores(*found) for place, found in places.items()}
+    assert table.places == [3, 3, 1, 2]
+    assert table.mean[3].f1 == pytest.approx((at["a"][3].f1 + at["b"][3].f1) / 2)
+    assert table.mean[2].auroc == at["a"][2].auroc
+    assert table.mean[0].n == sum(int((labels == 0).sum()) for labels, _ in places.values())
+    labels, probabilities = (np.concatenate(parts) for parts in zip(*places.values(), strict=True))
+    assert table.pooled[1].auroc == pytest.approx(sklearn.metrics.roc_auc_score(labels == 1, probabilities[:, 1]))
+    assert table.pooled[1].average_precision == pytest.approx(
+        sklearn.metrics.average_precision_score(labels == 1, probabilities[:, 1])
+    )
+
+
+def test_a_class_that_no_place_has_is_unknown_everywhere():
+    table = per_class({"a": random_place("x", absent=(1,)), "b": random_place("y", absent=(1,))})
+    assert table.places[1] == 0
+    assert math.isnan(table.mean[1].f1)
+    assert math.isnan(table.pooled[1].f1)
+
+
+def test_rows_of_the_confusion_matrix_are_true_classes():
+    assert precision_recall_f1(np.array([[1, 3], [0, 4]]))[1] == pytest.approx((4, 4 / 7, 1, 8 / 11))
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="no places"):
+        per_class({})
+    with pytest.raises(ValueError, match="row 0 of probabilities sums to 2"):
+        class_scores(np.array([0]), np.array([[1.0, 1.0]]))
+    with pytest.raises(ValueError, match="one length"):
+        class_scores(np.array([0, 1]), np.array([[1.0, 0.0]]))
