@@ -13,6 +13,7 @@ from grandrounds.commands.options import (
     Backbone,
     ImageSize,
     JobName,
+    Preset,
     Rounds,
     Seed,
     Sites,
@@ -45,6 +46,7 @@ def build(
     image_size: ImageSize = None,
     backbone: Backbone = None,
     seed: Seed = None,
+    preset: Preset = None,
     assignments: Assignments = None,
 ) -> None:
     """Write a job's folder and say how to run it."""
@@ -53,7 +55,7 @@ def build(
     from grandrounds.federation.places import SITES_VARIABLE
 
     options = assignments_of(rounds, image_size, backbone, seed, assignments)
-    configured, names = configured_job(job, sites, sites_dir, options)
+    configured, names = configured_job(job, sites, sites_dir, options, preset)
     folder = write_job(configured, out / configured.name, byoc)
     console = results()
     say(console, f"{folder} is written; to run it here:")

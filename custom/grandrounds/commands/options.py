@@ -24,6 +24,9 @@ Assignments = Annotated[
         "--set", metavar="PART.OPTION=VALUE", help="Set an option of the controller, executor or problem; repeatable."
     ),
 ]
+Preset = Annotated[
+    str | None, typer.Option(help="A set of options that the job offers, for example paper, code or recommended.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on the standard output.")]
 
 
@@ -60,7 +63,7 @@ def assignments_of(
 
 
 def configured_job(
-    job: str, sites: int | None, sites_dir: Path | None, assignments: Sequence[str]
+    job: str, sites: int | None, sites_dir: Path | None, assignments: Sequence[str], preset: str | None = None
 ) -> tuple[Job, list[str]]:
     """The job with its final options, checked, and the names of its sites.
 
@@ -69,12 +72,13 @@ def configured_job(
     Raises:
         GrandRoundsError: if the job, an option or the partition is not as it must be.
     """
-    from grandrounds.deployment.jobs import check_job, load_job, with_options
+    from grandrounds.deployment.jobs import check_job, load_job
+    from grandrounds.deployment.presets import with_preset
     from grandrounds.deployment.simulate import choose_sites
 
     names, problem = choose_sites(sites, sites_dir)
     loaded = load_job(job)
     loaded.options("problem").update(problem)
-    configured = with_options(loaded, assignments)
+    configured = with_preset(loaded, preset, assignments)
     check_job(configured)
     return configured, names

@@ -17,6 +17,7 @@ from grandrounds.commands.options import (
     ImageSize,
     JobName,
     Json,
+    Preset,
     Rounds,
     Seed,
     Sites,
@@ -43,6 +44,7 @@ The same command with the same workspace goes on where an interrupted run has st
   grandrounds simulate fedperl --engine flare --sites 4 --threads 4
   grandrounds simulate fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64 --backbone efficientnet_b0
   grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
+  grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
 """
 
 
@@ -54,6 +56,7 @@ def simulate(
     image_size: ImageSize = None,
     backbone: Backbone = None,
     seed: Seed = None,
+    preset: Preset = None,
     assignments: Assignments = None,
     workspace: Annotated[
         Path | None, typer.Option(help="Folder for all that the run writes. [default: runs/JOB]", show_default=False)
@@ -73,7 +76,7 @@ def simulate(
     if wire and engine is EngineChoice.FLARE:
         raise typer.BadParameter("--wire is for the engine in-process: with flare all messages are serialised")
     options = assignments_of(rounds, image_size, backbone, seed, assignments)
-    configured, names = configured_job(job, sites, sites_dir, options)
+    configured, names = configured_job(job, sites, sites_dir, options, preset)
     place = workspace or Path("runs") / configured.name
     try:
         summary = _followed(configured, place, names, sites_dir, engine, threads, wire)
@@ -83,7 +86,7 @@ def simulate(
     if json:
         say_json(summary)
     else:
-        _show(summary, configured, place, _sites_given(sites_dir, sites), options)
+        _show(summary, configured, place, _sites_given(sites_dir, sites), options, preset)
 
 
 def _followed(
@@ -104,7 +107,9 @@ def _followed(
         return simulation.simulate(job, workspace, names, sites_dir, "flare" if flare else "in-process", threads, wire)
 
 
-def _show(summary: dict[str, Any], job: Job, workspace: Path, data: str, options: Sequence[str]) -> None:
+def _show(
+    summary: dict[str, Any], job: Job, workspace: Path, data: str, options: Sequence[str], preset: str | None
+) -> None:
     console = results()
     console.print(score_table(summary))
     for line in facts(summary):
@@ -114,6 +119,7 @@ def _show(summary: dict[str, Any], job: Job, workspace: Path, data: str, options
         f"results: {workspace / 'results'} (summary, models, each site's predictions); log: {workspace}/run.log",
     )
     other = "local" if job.name != "local" else "fedperl"
+    data += f" --preset {preset}" if preset else ""
     more = 2 * int(job.options("controller")["rounds"])
     say(console, "\nnext:")
     say(console, f"  grandrounds simulate {other}{data}{_assigned(options, SHARED)}   # the same sites, another method")

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from grandrounds.data.randaugment import from_pil, strong_view, to_pil
 
-View = Literal["weak", "strong"]
+View = Literal["weak", "strong", "none"]
+"""What is done to an image; ``none`` leaves it as it is (FedMatch's weak view). New kinds go to the end: the position of a
+kind tells its stream of random numbers."""
 
 DEGREES = 20.0
 BRIGHTNESS = 32 / 255
@@ -116,23 +118,27 @@ def draw_views(
     step: int,
     equalize_noop: bool = False,
     positions: NDArray[np.integer] | None = None,
+    strong_levels: tuple[int, int] | None = None,
 ) -> NDArray[np.uint8]:
     """Draw one view of each image of a batch, or of some of them.
 
     Args:
         images: all images, shape ``(samples, height, width, channels)``, values 0..255; may be memory-mapped.
         rows: the batch: which images, by row.
-        view: "weak" flips, rotates and jitters, "strong" is RandAugment of the image itself.
+        view: "weak" flips, rotates and jitters, "strong" is RandAugment of the image itself, "none" is the image itself.
         key: the purpose's seed; see :func:`sample_generator`.
         step: the local step, from 0.
         equalize_noop: as in :func:`~grandrounds.data.randaugment.strong_view`.
         positions: draw only these positions of the batch; what comes out for them is as if all had been drawn.
+        strong_levels: least and greatest strength of the strong view, see
+            :func:`~grandrounds.data.randaugment.draw_operations`; None draws from all levels.
 
     Returns:
         A new array of shape ``(batch, height, width, channels)``, or ``(len(positions), ...)``.
 
     Raises:
-        ValueError: if ``images`` is not uint8 with four dimensions, or there is no such view.
+        ValueError: if ``images`` is not uint8 with four dimensions, there is no such view, or the levels are out of
+            range.
     """
     if images.dtype != np.uint8 or images.ndim != 4:
         raise ValueError(f"images must be uint8 (samples, height, width, channels), got {images.dtype} {images.shape}")
@@ -140,12 +146,14 @@ def draw_views(
         raise ValueError(f"view must be one of {', '.join(get_args(View))}, got {view!r}")
     chosen = np.arange(len(rows)) if positions is None else positions
     batch: NDArray[np.uint8] = np.array(images[rows[chosen]])
+    if view == "none":
+        return batch
     for index, position in enumerate(chosen.tolist()):
         generator = sample_generator(view, key, step, position)
         if view == "weak":
             batch[index] = weak_view(batch[index], generator)
         else:
-            batch[index] = strong_view(batch[index], generator, equalize_noop)
+            batch[index] = strong_view(batch[index], generator, equalize_noop, strong_levels)
     return batch
 
 

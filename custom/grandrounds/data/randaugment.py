@@ -3,7 +3,8 @@
 Six operations are drawn with replacement from thirteen, each with one of ten equally spaced magnitudes, and applied
 one after the other to the raw image (Cubuk et al., "RandAugment", CVPR Workshops 2020; the table of ranges is that of
 FedPerl: Bdair et al., "Semi-Supervised Federated Peer Learning for Skin Lesion Classification", MELBA 2022). There is
-no cutout and no weak transform before it.
+no cutout and no weak transform before it. FedMatch (Jeong et al., ICLR 2021) draws the strength of each image first, and
+magnitudes below it.
 """
 
 from __future__ import annotations
@@ -79,19 +80,40 @@ def magnitude(operation: Operation) -> float:
     return value if operation.name in UNSIGNED else operation.sign * value
 
 
-def draw_operations(generator: np.random.Generator) -> list[Operation]:
-    """Draw six operations with replacement, each with its own level (uniform in 0..9) and sign.
+def draw_operations(generator: np.random.Generator, strengths: tuple[int, int] | None = None) -> list[Operation]:
+    """Draw six operations with replacement, each with its own level and sign.
+
+    Without ``strengths`` levels are uniform in 0..9. With them a strength M is drawn first, uniformly from the first to
+    the second (included), and all six levels are uniform in 0..M-1.
 
     Args:
-        generator: where the randomness comes from; always advanced by the same amount.
+        generator: where the randomness comes from.
+        strengths: least and greatest strength, from 1 to 10; FedMatch's are 2 and 5.
+
+    Raises:
+        ValueError: if the strengths are not in that range and order.
+
+    Example:
+        >>> {level for _, level, _ in draw_operations(np.random.default_rng(0), strengths=(1, 1))}  # the weakest
+        {0}
     """
     names = generator.integers(len(OPERATION_NAMES), size=OPERATIONS_PER_IMAGE).tolist()
-    levels = generator.integers(LEVELS, size=OPERATIONS_PER_IMAGE).tolist()
+    levels = generator.integers(_draw_strength(generator, strengths), size=OPERATIONS_PER_IMAGE).tolist()
     signs = generator.integers(2, size=OPERATIONS_PER_IMAGE).tolist()
     return [
         Operation(OPERATION_NAMES[name], level, 2 * sign - 1)
         for name, level, sign in zip(names, levels, signs, strict=True)
     ]
+
+
+def _draw_strength(generator: np.random.Generator, strengths: tuple[int, int] | None) -> int:
+    """How many of the levels may be drawn."""
+    if strengths is None:
+        return LEVELS
+    least, greatest = strengths
+    if not 1 <= least <= greatest <= LEVELS:
+        raise ValueError(f"strengths must be the least and the greatest, from 1 to {LEVELS}, got {strengths}")
+    return int(generator.integers(least, greatest, endpoint=True))
 
 
 def apply_operation(image: Image.Image, operation: Operation, equalize_noop: bool = False) -> Image.Image:
@@ -118,7 +140,10 @@ def apply_operation(image: Image.Image, operation: Operation, equalize_noop: boo
 
 
 def strong_view(
-    image: NDArray[np.uint8], generator: np.random.Generator, equalize_noop: bool = False
+    image: NDArray[np.uint8],
+    generator: np.random.Generator,
+    equalize_noop: bool = False,
+    strengths: tuple[int, int] | None = None,
 ) -> NDArray[np.uint8]:
     """FedPerl's strong view of a raw image: six random operations.
 
@@ -126,15 +151,16 @@ def strong_view(
         image: shape ``(height, width, channels)`` with one or three channels, values 0..255.
         generator: where the randomness comes from.
         equalize_noop: leave the image as it is where "equalize" was drawn, as FedPerl's published code does.
+        strengths: as in :func:`draw_operations`.
 
     Returns:
         A new array of the same shape.
 
     Raises:
-        ValueError: if the image is not uint8 with one or three channels.
+        ValueError: if the image is not uint8 with one or three channels, or the strengths are out of range.
     """
     view = to_pil(image)
-    for operation in draw_operations(generator):
+    for operation in draw_operations(generator, strengths):
         view = apply_operation(view, operation, equalize_noop)
     return from_pil(view)
 

@@ -98,7 +98,10 @@ def load_job(name_or_folder: str | Path) -> Job:
         raise ConfigurationError(f"{name_or_folder} is no job{hint} (jobs: {', '.join(job_names())})")
     configuration = folder / "app" / "config"
     job = Job(
-        _read(folder / "meta.json"), _read(configuration / SERVER_CONFIG), _read(configuration / CLIENT_CONFIG), folder
+        read_object(folder / "meta.json"),
+        read_object(configuration / SERVER_CONFIG),
+        read_object(configuration / CLIENT_CONFIG),
+        folder,
     )
     _require_parts(job, folder)
     return job
@@ -266,7 +269,12 @@ def _require_parts(job: Job, folder: Path) -> None:
             raise ConfigurationError(f"{folder / 'app' / 'config' / file}: expected {expected}")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file that holds a JSON object.
+
+    Raises:
+        ConfigurationError: if it is missing, no JSON or no object.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -10,6 +10,7 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.controller import RoundController
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
+from grandrounds.federation.server_images import ServerImages
 from grandrounds.models.registry import architecture_fingerprint, build_model
 
 
@@ -19,20 +20,57 @@ class AveragingController(RoundController):
     Args:
         weighting: ``uniform`` is the plain mean over the participants (FedPerl, Algorithm 1, line 19); ``samples`` weights
             by the number of training samples (FedAvg).
+        selection_images: whose validation images select the model: the ``sites``' (mean over sites) or the ``server``'s.
+        server_device: where the server computes, if it has to: ``auto``, ``cpu`` or ``cuda[:index]``.
+        server_threads: threads of torch there on the CPU; None leaves torch's default.
         options: those of :class:`~grandrounds.federation.controller.RoundController`.
     """
 
-    def __init__(self, *, weighting: Literal["uniform", "samples"] = "uniform", **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        weighting: Literal["uniform", "samples"] = "uniform",
+        selection_images: Literal["sites", "server"] = "sites",
+        server_device: str = "auto",
+        server_threads: int | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
+        if selection_images not in ("sites", "server"):
+            raise ConfigurationError(f"selection_images must be sites or server, got {selection_images!r}")
         if weighting not in ("uniform", "samples"):
             raise ConfigurationError(f"weighting must be uniform or samples, got {weighting!r}")
         self.weighting = weighting
+        self.selection_images = selection_images
+        self.server_device = server_device
+        self.server_threads = server_threads
         self.state: dict[str, Tensor] = {}
+        self._images: ServerImages | None = None
 
     def start(self) -> None:
         """Build the initial model, the same for all methods with one seed."""
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
+        if self.selection_images == "server":
+            self.server_images("controller.selection_images=server")
+
+    def server_images(self, needed_by: str) -> ServerImages:
+        """The server's own images, loaded once.
+
+        Args:
+            needed_by: the option that asks for them.
+
+        Raises:
+            ConfigurationError: if the server has none.
+        """
+        if self._images is None:
+            device, threads = self.server_device, self.server_threads
+            self._images = ServerImages(self.problem, self.seed, self.fl_ctx, device, threads, needed_by)
+        return self._images
+
+    def server_scores(self) -> dict[str, float] | None:
+        """Scores on the server's images, if they select the model."""
+        return self._images.metrics(self.state) if self._images and self.selection_images == "server" else None
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites."""
@@ -73,7 +111,11 @@ class AveragingController(RoundController):
 
     def fingerprint(self) -> dict[str, Any]:
         """The architecture and the weighting."""
-        return {"architecture": architecture_fingerprint(self.state), "weighting": self.weighting}
+        return {
+            "architecture": architecture_fingerprint(self.state),
+            "weighting": self.weighting,
+            "selection_images": self.selection_images,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """The global model."""

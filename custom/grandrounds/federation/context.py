@@ -2,20 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from grandrounds.data.site import SiteData
+from grandrounds.federation.messages import State, require_run_name
 from grandrounds.federation.problem import Problem
+from grandrounds.files import replacing
 from grandrounds.seeding import derive_seed, numpy_generator
 
 
 class TaskAborted(Exception):
     """The server has no more use for this task."""
+
+
+class StateCache:
+    """Models that a site was sent and may be asked for again, as files. What is not there can be sent again.
+
+    Keys come from the server; one that could name a file elsewhere is a ``MessageError``.
+
+    Args:
+        folder: the cache's own; made when first needed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, key: str, state: State) -> None:
+        """Keep a state."""
+        with replacing(self._path(key)) as stream:
+            torch.save(dict(state), stream)
+
+    def get(self, key: str) -> dict[str, torch.Tensor] | None:
+        """A state, or None if it is not there or its file is damaged."""
+        path = self._path(key)
+        try:
+            return dict(torch.load(path, map_location="cpu", weights_only=True))
+        except Exception:  # whatever is wrong with a file of a cache, the answer is to have the state sent again
+            return None
+
+    def keep_only(self, keys: Sequence[str]) -> None:
+        """Delete all states but these."""
+        kept = {self._path(key) for key in keys}
+        for path in self._folder.glob("*.pt"):
+            if path not in kept:
+                path.unlink()
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{require_run_name(key)}.pt"
 
 
 @dataclass(frozen=True)
@@ -31,6 +70,7 @@ class SiteContext:
         device: where to compute.
         precision: ``float32`` or ``bfloat16`` (autocast).
         aborted: tells whether the task has been given up.
+        cache: states that the site was sent.
     """
 
     site: str
@@ -41,6 +81,7 @@ class SiteContext:
     device: torch.device
     precision: str
     aborted: Callable[[], bool]
+    cache: StateCache
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The stream for this purpose in this round at this site."""

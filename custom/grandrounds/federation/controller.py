@@ -20,13 +20,14 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.federation.checkpoint import CheckpointFolder, save_models
 from grandrounds.federation.exchange import Assignment, Exchange, Outcome, RunAborted
-from grandrounds.federation.health import SiteHealth, sample_sites
+from grandrounds.federation.health import SiteHealth, await_sites, sample_sites
 from grandrounds.federation.hooks import RoundHooks
 from grandrounds.federation.messages import (
     GLOBAL,
     TEST,
     TRAIN,
     VALIDATE,
+    VALIDATION_PREFIX,
     Payload,
     Result,
     State,
@@ -64,6 +65,7 @@ class RoundController(RoundHooks, Controller):
         validate_every: rounds between scores on validation images; 0 never scores and keeps the last model.
         selection_metric: the validation metric whose mean over sites selects the model; higher is better.
         resume: ``auto`` goes on where a checkpoint ends, ``never`` starts again, ``require`` fails without a checkpoint.
+        preset: where the job's options come from, for the record; nothing depends on it.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class RoundController(RoundHooks, Controller):
         validate_every: int = 1,
         selection_metric: str = "balanced_accuracy",
         resume: Literal["auto", "never", "require"] = "auto",
+        preset: str = "",
     ) -> None:
         super().__init__()
         limits = (("rounds", rounds, 1), ("min_sites", min_sites, 1), ("validate_every", validate_every, 0))
@@ -108,6 +111,7 @@ class RoundController(RoundHooks, Controller):
         self.validate_every = validate_every
         self.selection_metric = selection_metric
         self.resume = resume
+        self.preset = preset
         self.round_number = 0
         self.run_id = uuid.uuid4().hex
         self.health = SiteHealth()
@@ -141,6 +145,7 @@ class RoundController(RoundHooks, Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""
+        self.fl_ctx = fl_ctx
         self.folder = state_folder(fl_ctx, self.run_name, "server")
         self.record = RunRecord(self.folder, {})
         try:
@@ -167,11 +172,14 @@ class RoundController(RoundHooks, Controller):
     def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
-        schedule = {"rounds": self.rounds, "run_name": self.run_name, "min_sites": self.min_sites}
+        schedule = {
+            "rounds": self.rounds, "run_name": self.run_name, "min_sites": self.min_sites, "preset": self.preset,
+        }  # fmt: skip
         self.record.configuration = {**identity, **schedule}
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._resume()
-        self._await_sites(abort_signal, fl_ctx)
+        if not await_sites(lambda: self._sites(fl_ctx), self.min_sites, self.start_timeout, abort_signal):
+            raise RunAborted
         self._under_way = True
         self.record.event("start", rounds=self.rounds, sites=self._sites(fl_ctx))
         while self.round_number < self.rounds:
@@ -260,7 +268,9 @@ class RoundController(RoundHooks, Controller):
             )
 
     def _score(self, model_round: int) -> None:
-        score = self._selection.offer(model_round, self._metrics, self.model())
+        scores = self.server_scores()
+        at_server = {"server": {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
+        score = self._selection.offer(model_round, at_server if scores else self._metrics, self.model())
         if score is not None:
             self.record.event("score", round=model_round, metric=self.selection_metric, mean=score)
 
@@ -284,18 +294,6 @@ class RoundController(RoundHooks, Controller):
         self.record.write("finished")
         self.record.event("finished", selected=self.record.selected)
         self.record.publish(result_folder(fl_ctx), saved)
-
-    def _await_sites(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        deadline = time.monotonic() + self.start_timeout
-        while len(found := self._sites(fl_ctx)) < self.min_sites:
-            if abort_signal.triggered:
-                raise RunAborted
-            if time.monotonic() >= deadline:
-                raise GrandRoundsError(
-                    f"{len(found)} sites are connected after {self.start_timeout:g} s, min_sites is {self.min_sites}: "
-                    f"start more sites or lower min_sites (connected: {', '.join(found) or 'none'})"
-                )
-            time.sleep(min(0.5, self.start_timeout))
 
     def _sites(self, fl_ctx: FLContext) -> list[str]:
         return natural_sorted(client.name for client in fl_ctx.get_engine().get_clients())

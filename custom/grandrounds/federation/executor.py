@@ -27,7 +27,8 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageErro
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.evaluation.predict import predict
 from grandrounds.federation.aggregation import difference
-from grandrounds.federation.context import SiteContext, TaskAborted
+from grandrounds.federation.compute import choose_device
+from grandrounds.federation.context import SiteContext, StateCache, TaskAborted
 from grandrounds.federation.messages import (
     GLOBAL,
     REASON_HEADER,
@@ -123,9 +124,12 @@ class SiteExecutor(Executor):
         network.load_state_dict(self._starting_state(payload, context))
         return network.train()
 
-    def adam(self, network: nn.Module, learning_rate: float) -> torch.optim.Adam:
-        """Adam without weight decay, fresh or with the state that it had at the end of the last round here."""
-        optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
+    def make_optimizer(
+        self, network: nn.Module, learning_rate: float, algorithm: Literal["adam", "sgd"] = "adam"
+    ) -> torch.optim.Optimizer:
+        """An optimizer without weight decay, fresh or with the state that it had at the end of the last round here."""
+        kind = torch.optim.Adam if algorithm == "adam" else torch.optim.SGD
+        optimizer: torch.optim.Optimizer = kind(network.parameters(), lr=learning_rate, fused=True)
         if "optimizer" in self.kept:
             optimizer.load_state_dict(self.kept["optimizer"])
             for group in optimizer.param_groups:
@@ -260,9 +264,10 @@ class SiteExecutor(Executor):
             problem=problem,
             seed=values["seed"],
             data=self._data[1],
-            device=_device(self.device),
+            device=choose_device(self.device),
             precision=self.precision,
             aborted=lambda: bool(abort_signal.triggered),
+            cache=StateCache(folder / "received"),
         )
         return context, SiteStore(folder, values["run_id"], options)
 
@@ -272,18 +277,6 @@ def _refusal(task: str, error: Exception) -> Shareable:
     shared = isinstance(error, MessageError) or (isinstance(error, GrandRoundsError) and DETAILS_VARIABLE in os.environ)
     reason = str(error) if shared else f"{type(error).__name__} in task {task}: see the site's log"
     return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigurationError(f"device must be auto, cpu or cuda[:index], got {name!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError(f"device is {name!r}, but torch finds no GPU here; use device=cpu or auto")
-    return device
 
 
 def _prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> tuple[list[str], list[list[str]]]:

@@ -1,9 +1,13 @@
-"""Which sites take part in a round: a seeded sample of those that are well."""
+"""Which sites are there, and which take part in a round: a seeded sample of those that are well."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 
+from nvflare.apis.signal import Signal
+
+from grandrounds.errors import GrandRoundsError
 from grandrounds.ordering import natural_sorted
 from grandrounds.seeding import numpy_generator
 
@@ -71,3 +75,34 @@ def sample_sites(sites: Iterable[str], count: int | None, seed: int, round_numbe
         return ordered
     drawn = numpy_generator(seed, "sites", round_number).choice(len(ordered), size=count, replace=False)
     return [ordered[index] for index in sorted(drawn)]
+
+
+def await_sites(
+    connected: Callable[[], Sequence[str]], least: int, timeout: float, abort_signal: Signal, pause: float = 0.5
+) -> bool:
+    """Wait until enough sites are connected.
+
+    Args:
+        connected: the sites that are connected now.
+        least: how many are needed.
+        timeout: seconds to wait.
+        abort_signal: ends the waiting.
+        pause: seconds between looks.
+
+    Returns:
+        Whether there are enough; False when the run was aborted.
+
+    Raises:
+        GrandRoundsError: after the timeout, naming the sites that are connected.
+    """
+    deadline = time.monotonic() + timeout
+    while len(found := connected()) < least:
+        if abort_signal.triggered:
+            return False
+        if time.monotonic() >= deadline:
+            raise GrandRoundsError(
+                f"{len(found)} sites are connected after {timeout:g} s, min_sites is {least}: "
+                f"start more sites or lower min_sites (connected: {', '.join(found) or 'none'})"
+            )
+        time.sleep(min(pause, timeout))
+    return True

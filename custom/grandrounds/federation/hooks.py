@@ -41,6 +41,10 @@ class RoundHooks(ABC):
     def model(self) -> State | None:
         """The current shared model, which is scored, selected and tested; None where sites have models of their own."""
 
+    def server_scores(self) -> dict[str, float] | None:
+        """Scores of the current model on the server's own validation images, if they select the model; else None."""
+        return None
+
     def participants(self, well: list[str]) -> list[str]:
         """Which of the sites that are well train in this round, in canonical order."""
         return well

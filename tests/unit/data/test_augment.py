@@ -98,6 +98,29 @@ def test_the_equalize_option_reaches_the_strong_view():
     assert (whole[0] != whole[1]).any()
 
 
+def test_no_view_is_the_image_itself_in_memory_of_its_own():
+    batch = draw_views(IMAGES, ROWS, "none", key=5, step=3, positions=np.array([4, 0]))
+    np.testing.assert_array_equal(batch, IMAGES[[5, 7]])
+    batch[:] = 0
+    assert IMAGES[5].any()
+
+
+def test_the_streams_of_weak_and_strong_views_keep_their_counters():
+    """Another kind of view, put before them, would change every run that was ever made."""
+    for word, view in enumerate(["weak", "strong", "none"], 1):
+        philox = np.random.Philox(key=5, counter=[0, 4, 3, word])
+        assert sample_generator(view, 5, 3, 4).random() == np.random.Generator(philox).random()
+
+
+def test_the_strong_levels_reach_the_strong_view_alone():
+    weakest = draw_views(IMAGES, ROWS, "strong", key=5, step=3, strong_levels=(1, 1))
+    expected = [strong_view(IMAGES[row], sample_generator("strong", 5, 3, n), strengths=(1, 1)) for n, row in enumerate(ROWS)]
+    np.testing.assert_array_equal(weakest, expected)
+    assert (weakest != draw_views(IMAGES, ROWS, "strong", key=5, step=3)).any()
+    weak = [draw_views(IMAGES, ROWS, "weak", key=5, step=3, strong_levels=levels) for levels in ((1, 1), None)]
+    np.testing.assert_array_equal(*weak)
+
+
 def test_reads_memory_mapped_images_and_leaves_them_alone(tmp_path):
     np.save(tmp_path / "images.npy", IMAGES)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
@@ -132,7 +155,7 @@ def test_the_tensor_of_a_read_only_batch_comes_without_a_warning():
 
 
 def test_refuses_other_views_and_other_arrays():
-    with pytest.raises(ValueError, match="view must be one of weak, strong, got 'medium'"):
+    with pytest.raises(ValueError, match="view must be one of weak, strong, none, got 'medium'"):
         draw_views(IMAGES, ROWS, "medium", key=1, step=0)
     with pytest.raises(ValueError, match=r"images must be uint8 .* got float64"):
         draw_views(IMAGES / 255, ROWS, "weak", key=1, step=0)

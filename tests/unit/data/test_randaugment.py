@@ -178,3 +178,38 @@ def test_refuses_what_is_no_image_and_no_operation():
         magnitude(Operation("cutout", 1))
     with pytest.raises(ValueError, match=r"level must be in 0\.\.9, got 10"):
         magnitude(Operation("rotate", 10))
+
+
+def test_with_strengths_every_image_has_its_own_and_levels_below_it():
+    """FedMatch: M is 2, 3, 4 or 5 with equal chance, then six levels below M: P(level) = sum over M > level of 1 / 4M."""
+    generator = numpy_generator("strengths")
+    draws = np.array([[op.level for op in draw_operations(generator, (2, 5))] for _ in range(4000)])
+    counts = np.bincount(draws.ravel(), minlength=5)
+    chances = np.array([sum(1 / (4 * m) for m in range(2, 6) if m > level) for level in range(5)])
+    assert len(counts) == 5
+    # Levels of one image share their strength, so counts scatter more than 24,000 free draws would.
+    np.testing.assert_allclose(counts / counts.sum(), chances, atol=0.015)
+    # Six levels all below 2: by sharing a strength, (1/4)(1 + (2/3)^6 + (2/4)^6 + (2/5)^6); drawn singly 0.641^6 = 0.07.
+    together = (1 + (2 / 3) ** 6 + (2 / 4) ** 6 + (2 / 5) ** 6) / 4
+    assert (draws.max(axis=1) < 2).mean() == pytest.approx(together, abs=0.02)
+
+
+def test_both_ends_of_the_strengths_are_drawn():
+    levels = [{op.level for op in draw_operations(numpy_generator("end", n), (10, 10))} for n in range(60)]
+    assert set.union(*levels) == set(range(10))
+    assert {op.level for n in range(20) for op in draw_operations(numpy_generator("end", n), (1, 1))} == {0}
+
+
+def test_without_strengths_the_draws_are_names_levels_and_signs_in_this_order():
+    generator = numpy_generator("order")
+    names, levels, signs = generator.integers(13, size=6), generator.integers(10, size=6), generator.integers(2, size=6)
+    drawn = draw_operations(numpy_generator("order"))
+    assert [op.name for op in drawn] == [OPERATION_NAMES[name] for name in names]
+    assert [op.level for op in drawn] == levels.tolist()
+    assert [op.sign for op in drawn] == (2 * signs - 1).tolist()
+
+
+@pytest.mark.parametrize("strengths", [(0, 5), (3, 2), (2, 11)])
+def test_refuses_strengths_that_do_not_exist(strengths):
+    with pytest.raises(ValueError, match=r"strengths must be the least and the greatest, from 1 to 10, got"):
+        draw_operations(numpy_generator("wrong"), strengths)

@@ -2,147 +2,233 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from grandrounds.errors import ConfigurationError
 from grandrounds.federation.aggregation import apply_update
-from grandrounds.federation.averaging import AveragingController
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State
-from grandrounds.methods.fedperl.peers import anonymised_peer, in_warm_up, similar_peers
-from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation, layer_moments, similarity_matrix
+from grandrounds.methods.fedperl.choice import PeerChoice, nearest_peers, noise_image, random_peers
+from grandrounds.methods.fedperl.delivery import PeerDelivery
+from grandrounds.methods.fedperl.options import Newcomers, PeerOptions
+from grandrounds.methods.fedperl.peers import anonymised_peer, similar_peers
+from grandrounds.methods.fedperl.policy import VALIDATED, GateScale, Policy, passing_peers
+from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
+from grandrounds.methods.fedperl.trained import TrainedModels
+from grandrounds.methods.supervised.controller import FedAvgController
+from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
+from grandrounds.seeding import numpy_generator
 
 
-class FedPerlController(AveragingController):
+class FedPerlController(FedAvgController):
     """Federated averaging in which each site also gets the models most like its own (Bdair et al., MELBA 2022).
 
     After each round the server keeps what every participant has trained and compares all it has kept. In the next round a
-    site gets its nearest peers as they were at the end of their last training; all choices of a round are made from the
-    state at its start, so they do not depend on who answers first.
+    site gets its peers as they were at the end of their last training; all choices of a round are made from the state at
+    its start, so they do not depend on who answers first.
 
     Args:
-        peers: T, how many of the nearest peers a site gets; 0 is SSFL.
+        peers: see :class:`~grandrounds.methods.fedperl.options.PeerOptions`, as all up to ``newcomers``.
+        peer_choice: ``similar``, ``random``, ``fedmatch`` or ``fedmatch_released``.
+        policy: ``none``, ``validation``, ``gated_validation`` or ``gated_similarity``.
+        gate: rho of the gated policies.
+        gate_scale: ``absolute`` or ``relative``.
         anonymise: send the average of the peers' parameters (Eq. 6) instead of each.
-        pa_min_peers: fewest hospitals behind an anonymised peer; with fewer none is sent. Of one alone the average is its
-            model, which is anonymous to nobody (the paper does not exclude that: 1).
+        pa_min_peers: fewest hospitals behind an anonymised peer.
         warm_up: rounds without peers.
+        peer_interval: peers are sent every so many rounds.
+        newcomers: what a site gets that has not trained yet: ``none`` or ``random`` peers.
         features: which entries of a model describe it.
-        feature_scaling: ``minmax`` scales each feature over the sites (authors' code), ``none`` does not (text). Without
-            scaling, models that start from the same weights have cosines of almost 1.
-        options: those of :class:`~grandrounds.federation.averaging.AveragingController`.
+        feature_scaling: ``minmax`` or ``none``.
+        validation_features: whether scores on the server's validation images describe a model as well.
+        options: those of :class:`~grandrounds.methods.supervised.controller.FedAvgController`.
     """
 
     def __init__(
         self,
         *,
         peers: int = 2,
+        peer_choice: PeerChoice = "similar",
+        policy: Policy = "none",
+        gate: float = 0.0,
+        gate_scale: GateScale = "absolute",
         anonymise: bool = True,
         pa_min_peers: int = 2,
         warm_up: int = 10,
+        peer_interval: int = 1,
+        newcomers: Newcomers = "none",
         features: LayerSelection = "parameters_and_buffers",
         feature_scaling: Normalisation = "minmax",
+        validation_features: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        for name, value in (("peers", peers), ("warm_up", warm_up), ("pa_min_peers", pa_min_peers)):
-            if not isinstance(value, int) or value < 0:
-                raise ConfigurationError(f"{name} must be an integer of at least 0, got {value!r}")
-        if features not in ("parameters_and_buffers", "parameters", "weights"):
-            raise ConfigurationError(
-                f"features must be parameters_and_buffers, parameters or weights, got {features!r}"
-            )
-        if feature_scaling not in ("minmax", "none"):
-            raise ConfigurationError(f"feature_scaling must be minmax or none, got {feature_scaling!r}")
-        self.peers = peers
-        self.anonymise = anonymise
-        self.pa_min_peers = pa_min_peers
-        self.warm_up = warm_up
-        self.features = features
-        self.feature_scaling = feature_scaling
-        self._trained: dict[str, tuple[int, State]] = {}
-        self._moments: dict[str, Tensor] = {}
-        self._similarity = torch.zeros(0, 0, dtype=torch.float64)
-        self._parameters: frozenset[str] = frozenset()
+        self.choice = PeerOptions(
+            peers=peers,
+            peer_choice=peer_choice,
+            policy=policy,
+            gate=gate,
+            gate_scale=gate_scale,
+            anonymise=anonymise,
+            pa_min_peers=pa_min_peers,
+            warm_up=warm_up,
+            peer_interval=peer_interval,
+            newcomers=newcomers,
+            features=features,
+            feature_scaling=feature_scaling,
+            validation_features=validation_features,
+        )
+        self.trained = TrainedModels(features, feature_scaling, with_validation=validation_features)
+        self._delivery = PeerDelivery()
 
     def start(self) -> None:
-        """Build the initial model and note which entries are parameters."""
+        """Build the initial model, note which entries are parameters, and make what describes models."""
         super().start()
-        network = build_model(self.problem.model_spec(pretrained=False), self.seed)
-        self._parameters = frozenset(name for name, _ in network.named_parameters())
+        self._network = build_model(self.problem.model_spec(pretrained=False), self.seed).eval()
+        self.trained.parameters = frozenset(name for name, _ in self._network.named_parameters())
+        if self.choice.needs_validation:
+            self.server_images(self.choice.needs_validation)
+        if self.choice.peer_choice in ("fedmatch", "fedmatch_released"):
+            self._noise = noise_image(
+                self.choice.peer_choice,
+                self.problem.channels,
+                self.problem.image_size,
+                numpy_generator(self.seed, "noise image"),
+            )
 
     def open_round(self, sites: list[str]) -> None:
         """Expect updates from these sites and choose peers for them."""
         super().open_round(sites)
         self._updates: dict[str, State] = {}
-        self._chosen = {site: self._peers_of(site) for site in sites}
-        self._ages = {
-            site: [self.round_number - self._trained[peer][0] for peer in peers] for site, peers in self._chosen.items()
-        }
+        self._candidates = {site: self._candidates_for(site) for site in sites}
+        self._chosen = {site: self._passing(site, candidates) for site, candidates in self._candidates.items()}
+        models, now = self.trained.models, self.round_number
+        self._ages = {site: [now - models[peer][0] for peer in peers] for site, peers in self._chosen.items()}
+        self._note_few_models()
 
-    def _peers_of(self, site: str) -> list[str]:
-        if in_warm_up(self.round_number, self.warm_up):
+    def _candidates_for(self, site: str) -> list[str]:
+        """The peers of a site before any policy."""
+        choice, known = self.choice, self.trained.sites
+        if not choice.sends_in(self.round_number):
             return []
-        nearest = similar_peers(site, natural_sorted(self._moments), self._similarity, self.peers)
-        return [] if self.anonymise and len(nearest) < self.pa_min_peers else nearest
+        generator = numpy_generator(self.seed, "peers", site, self.round_number)
+        if site not in known:
+            return random_peers(site, [*known, site], choice.peers, generator) if choice.newcomers == "random" else []
+        if choice.peer_choice == "random":
+            return random_peers(site, known, choice.peers, generator)
+        if choice.peer_choice == "similar":
+            return similar_peers(site, known, self.trained.similarity, choice.peers)
+        return nearest_peers(site, self.trained.embeddings, choice.peers)
+
+    def _passing(self, site: str, candidates: list[str]) -> list[str]:
+        """Those that the policy lets pass, if they are enough to be anonymous."""
+        choice = self.choice
+        if site in self.trained.models:
+            candidates = passing_peers(
+                candidates,
+                choice.policy,
+                gate=choice.gate,
+                scale=choice.gate_scale,
+                target=site,
+                accuracy=self.trained.accuracy(),
+                similarity=self.trained.similarities_of(site),
+            )
+        return [] if choice.anonymise and len(candidates) < choice.pa_min_peers else candidates
+
+    def _note_few_models(self) -> None:
+        others = len(self.trained.models) - 1
+        if self.choice.sends_in(self.round_number) and others < self.choice.peers:
+            self.record.event("few_peers", round=self.round_number, asked=self.choice.peers, known=max(others, 0))
 
     def payload_for(self, site: str) -> Payload:
         """The global model and the site's peers, if it has any yet."""
-        states = [self._trained[name][1] for name in self._chosen[site]]
-        if states and self.anonymise:
-            states = [anonymised_peer(states)]
-        return self.payload({GLOBAL: self.state, **{f"peer-{number}": state for number, state in enumerate(states, 1)}})
+        peers = self._chosen[site]
+        if self.choice.anonymise:
+            states = [self.trained.models[name][1] for name in peers]
+            return self.payload({GLOBAL: self.state, **({"peer-1": anonymised_peer(states)} if states else {})})
+        parts, values = self._delivery.prepare(site, peers, self.trained.models)
+        return self.payload({GLOBAL: self.state, **parts}, **values)
 
     def absorb(self, site: str, result: Result) -> None:
         """Add the update to the mean and keep it for comparison."""
         super().absorb(site, result)
+        self._delivery.confirm(site)
         if result.update is not None:
             self._updates[site] = result.update
+
+    def missed(self, site: str) -> None:
+        """Let the mean go on without the site, and send it everything again."""
+        super().missed(site)
+        self._delivery.forget(site)
 
     def close_round(self) -> None:
         """Average, keep what each participant has trained, and compare all that have trained."""
         before = self.state
         super().close_round()
-        for site, update in self._updates.items():
-            trained = apply_update(before, update)
-            self._trained[site] = (self.round_number, trained)
-            self._moments[site] = layer_moments(trained, self.features, self._parameters)
-        self._compare()
-        rows = [[round(value, 6) for value in row] for row in self._similarity.tolist()]
-        self.record.event("similarity", round=self.round_number, sites=natural_sorted(self._moments), matrix=rows)
+        for number, site in enumerate(natural_sorted(self._updates)):
+            trained = apply_update(before, self._updates[site])
+            self.trained.keep(site, self.round_number, trained)
+            self._describe(site, trained, first=number == 0)
+        self.trained.compare()
+        rows = [[round(value, 6) for value in row] for row in self.trained.similarity.tolist()]
+        cosines = self.trained.raw_cosines()
+        self.record.event(
+            "similarity", round=self.round_number, sites=self.trained.sites, matrix=rows, raw_cosines=cosines
+        )
+
+    def _describe(self, site: str, trained: State, first: bool) -> None:
+        """What choices and policies need to know of a model, computed once for every upload."""
+        if self.choice.needs_validation:
+            labels, probabilities = self.server_images(self.choice.needs_validation).predictions(trained)
+            truth = torch.from_numpy(labels)
+            weights = median_class_weights(torch.bincount(truth, minlength=probabilities.shape[1]))
+            floor = torch.finfo(probabilities.dtype).tiny
+            loss = supervised_loss(probabilities.clamp_min(floor).log().double(), truth, weights)
+            accuracy = (probabilities.argmax(dim=1) == truth).double().mean()
+            self.trained.validation[site] = torch.stack([accuracy, loss])
+        if self.choice.peer_choice in ("fedmatch", "fedmatch_released"):
+            released = self.choice.peer_choice == "fedmatch_released"
+            # Their aggregation overwrites the first update before the embeddings are made.
+            self._network.load_state_dict(self.state if released and first else trained)
+            with torch.no_grad():
+                logits = self._network(self._noise)[0]
+            self.trained.embeddings[site] = logits if released else torch.softmax(logits, dim=0)
 
     def round_notes(self) -> dict[str, Any]:
-        """The peers of each participant, and for how many rounds they have not trained."""
-        return {"peers": self._chosen, "peer_ages": self._ages}
+        """The peers of each participant, those that the policy was asked about, and how many rounds ago they have trained.
+
+        With a policy that needs it, also every known model's accuracy on the server's validation images.
+        """
+        notes = {
+            **super().round_notes(),
+            "peers": self._chosen,
+            "candidates": self._candidates,
+            "peer_ages": self._ages,
+        }
+        if self.choice.policy in VALIDATED:
+            notes["peer_validation"] = self.trained.accuracy()
+        return notes
 
     def fingerprint(self) -> dict[str, Any]:
-        """What shapes the choice of peers, beside the architecture."""
-        return {
-            **super().fingerprint(),
-            "peers": self.peers,
-            "anonymise": self.anonymise,
-            "pa_min_peers": self.pa_min_peers,
-            "warm_up": self.warm_up,
-            "features": self.features,
-            "feature_scaling": self.feature_scaling,
-        }
+        """What shapes the choice of peers, beside the rest."""
+        return {**super().fingerprint(), **asdict(self.choice)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The global model, and what was computed of the sites' models."""
+        return {**super().state_dict(), "described": self.trained.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what survived."""
+        super().load_state_dict(state)
+        self.trained.load_state_dict(state["described"])
 
     def snapshots(self) -> dict[str, tuple[int, State]]:
         """What each site has trained last."""
-        return dict(self._trained)
+        return dict(self.trained.models)
 
-    def load_snapshots(self, snapshots: dict[str, tuple[int, dict[str, Tensor]]]) -> None:
+    def load_snapshots(self, snapshots: dict[str, tuple[int, dict[str, torch.Tensor]]]) -> None:
         """Take over what each site has trained last, and compare."""
-        self._trained = dict(snapshots)
-        self._moments = {
-            site: layer_moments(state, self.features, self._parameters) for site, (_, state) in snapshots.items()
-        }
-        self._compare()
-
-    def _compare(self) -> None:
-        if self._moments:
-            rows = torch.stack([self._moments[site] for site in natural_sorted(self._moments)])
-            self._similarity = similarity_matrix(rows, self.feature_scaling)
+        self.trained.load_models(snapshots)

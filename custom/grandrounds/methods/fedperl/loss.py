@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 ConsistencyReduction = Literal["mean", "sum"]
 
@@ -73,6 +74,59 @@ def consistency_loss(local: Tensor, peers: Sequence[Tensor], reduction: Consiste
     squares = (local - torch.stack(list(peers)).detach()).square()
     distances = squares.mean(dim=-1) if reduction == "mean" else squares.sum(dim=-1)
     return distances.mean()
+
+
+def majority_label(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
+    r"""The class that most models predict (FedMatch: Jeong et al., ICLR 2021, Eq. 3, agreement-based pseudo-labels).
+
+    .. math:: \hat y_i = \arg\max_c \Big([c = \arg\max p_i] + \sum_{t=1}^{k} [c = \arg\max q_{t,i}]\Big)
+
+    Args:
+        local: the own model's probabilities, shape ``(batch, classes)``.
+        peers: the peers' probabilities on the same images.
+
+    Returns:
+        Classes, shape ``(batch,)``, int64; of classes with equally many votes the lowest index.
+
+    Raises:
+        ValueError: if a peer's shape differs from the local one.
+
+    Example:
+        >>> votes = [torch.tensor([[0.1, 0.9]]), torch.tensor([[0.4, 0.6]])]
+        >>> majority_label(torch.tensor([[0.99, 0.01]]), votes)  # two to one, however sure the one is
+        tensor([1])
+    """
+    _require_same_shape(local, peers)
+    votes = torch.stack([local, *peers]).argmax(dim=-1)
+    return F.one_hot(votes, local.shape[1]).sum(dim=0).argmax(dim=-1)
+
+
+def peer_divergence(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
+    r"""Mean Kullback-Leibler divergence of the peers from the own predictions (FedMatch, Eq. 2).
+
+    .. math:: L_i = \frac{1}{k B} \sum_{t=1}^{k} \sum_{i=1}^{B} \sum_c q_{t,ic} \ln \frac{q_{t,ic}}{p_{ic}}
+
+    Args:
+        local: the own model's probabilities, shape ``(batch, classes)``; only it gets a gradient. Probabilities below the
+            resolution of their dtype count as that.
+        peers: the peers' probabilities on the same images.
+
+    Returns:
+        Scalar, in nats, at least zero; zero, and still differentiable, without peers or images.
+
+    Raises:
+        ValueError: if a peer's shape differs from the local one.
+
+    Example:
+        >>> peer_divergence(torch.tensor([[0.5, 0.5]]), [torch.tensor([[1.0, 0.0]])])  # ln 2
+        tensor(0.6931)
+    """
+    _require_same_shape(local, peers)
+    if not peers or not len(local):
+        return local[:0].sum()
+    theirs = torch.stack(list(peers)).detach()
+    own = local.clamp_min(torch.finfo(local.dtype).eps).log()
+    return (torch.xlogy(theirs, theirs) - theirs * own).sum(dim=-1).mean()
 
 
 def _require_same_shape(local: Tensor, peers: Sequence[Tensor]) -> None:

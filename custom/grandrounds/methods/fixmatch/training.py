@@ -7,7 +7,7 @@ pseudo-labels; FedPerl's peers do.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -15,10 +15,17 @@ from torch import Tensor, nn
 
 from grandrounds.data.augment import View, draw_views, to_tensor
 from grandrounds.data.batches import index_batches
+from grandrounds.data.randaugment import LEVELS
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.context import SiteContext
-from grandrounds.methods.fixmatch.loss import UnsupervisedReduction, pseudo_labels, unsupervised_loss
-from grandrounds.methods.supervised.training import LabelledBatches, Meter, TrainingOptions, require_finite_loss
+from grandrounds.methods.fixmatch.loss import PseudoLabels, UnsupervisedReduction, pseudo_labels, unsupervised_loss
+from grandrounds.methods.supervised.training import (
+    Descent,
+    LabelledBatches,
+    Meter,
+    TrainingOptions,
+    require_finite,
+)
 
 
 @dataclass(frozen=True)
@@ -30,12 +37,24 @@ class SemiSupervisedOptions:
         unsupervised_weight: factor of the unsupervised loss (FedPerl: beta = 0.5).
         unsupervised_reduction: mean over the accepted images (FedPerl's code) or over the batch (FixMatch).
         equalize_noop: leave out RandAugment's equalisation, as FedPerl's code does.
+        supervised_weight: factor of the supervised loss.
+        unlabelled_batch_size: unlabelled images per step; None for as many as labelled ones.
+        strong_levels: least and greatest strength M of RandAugment, drawn per image (FedMatch: 2 to 5); None for all
+            levels.
+        weak_pass: mode of the network when it predicts on weak views: ``train``, which updates the running statistics of
+            batch norm and draws dropout, as FedPerl's code does, or ``eval``.
+        accept_unlabelled: let sites without labelled images take part, on pseudo-labels alone.
     """
 
     threshold: float = 0.6
     unsupervised_weight: float = 0.5
     unsupervised_reduction: UnsupervisedReduction = "accepted_mean"
     equalize_noop: bool = False
+    supervised_weight: float = 1.0
+    unlabelled_batch_size: int | None = None
+    strong_levels: tuple[int, int] | None = None
+    weak_pass: Literal["train", "eval"] = "train"
+    accept_unlabelled: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -45,12 +64,24 @@ class SemiSupervisedOptions:
         """
         if not 0 <= self.threshold <= 1:
             raise ConfigurationError(f"threshold must be between 0 and 1, got {self.threshold}")
-        if not self.unsupervised_weight >= 0:
-            raise ConfigurationError(f"unsupervised_weight must be at least 0, got {self.unsupervised_weight}")
+        for name, weight in (("unsupervised", self.unsupervised_weight), ("supervised", self.supervised_weight)):
+            if not weight >= 0:
+                raise ConfigurationError(f"{name}_weight must be at least 0, got {weight}")
         if self.unsupervised_reduction not in ("accepted_mean", "batch_mean"):
             raise ConfigurationError(
                 f"unsupervised_reduction must be accepted_mean or batch_mean, got {self.unsupervised_reduction!r}"
             )
+        if self.unlabelled_batch_size is not None and self.unlabelled_batch_size < 2:
+            raise ConfigurationError(
+                f"unlabelled_batch_size must be at least 2 (batch normalisation), got {self.unlabelled_batch_size}"
+            )
+        if self.strong_levels is not None and not 1 <= self.strong_levels[0] <= self.strong_levels[1] <= LEVELS:
+            raise ConfigurationError(
+                f"strong_levels must be the least and the greatest strength, from 1 to {LEVELS}, "
+                f"got {list(self.strong_levels)}"
+            )
+        if self.weak_pass not in ("train", "eval"):
+            raise ConfigurationError(f"weak_pass must be train or eval, got {self.weak_pass!r}")
 
 
 class Guide(Protocol):
@@ -58,15 +89,16 @@ class Guide(Protocol):
 
     needs_gradient: bool
 
-    def __call__(self, images: Tensor, local: Tensor) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, images: Tensor, local: Tensor, threshold: float) -> tuple[PseudoLabels, Tensor | None]:
         """Guide one step.
 
         Args:
             images: weak views of the unlabelled batch, shape ``(batch, channels, height, width)``.
             local: the own model's probabilities on them, shape ``(batch, classes)``, with a graph if ``needs_gradient``.
+            threshold: least confidence of an accepted label.
 
         Returns:
-            The probabilities to take pseudo-labels from, without a graph, and a further loss or None.
+            The pseudo-labels, and a further loss or None.
         """
 
 
@@ -76,12 +108,11 @@ class UnlabelledBatches:
     def __init__(self, context: SiteContext, training: TrainingOptions, options: SemiSupervisedOptions) -> None:
         self._context = context
         self._options = options
+        self._weak: View = "weak" if training.weak_augmentation else "none"
         self.rows = context.data.rows("unlabelled")
-        self._batches = (
-            index_batches(self.rows, training.batch_size, training.steps, context.generator("unlabelled batches"))
-            if len(self.rows)
-            else None
-        )
+        size = options.unlabelled_batch_size or training.batch_size
+        generator = context.generator("unlabelled batches")
+        self._batches = index_batches(self.rows, size, training.steps, generator) if len(self.rows) else None
         self._key = context.key("unlabelled views")
 
     def loss(self, network: nn.Module, step: int, guide: Guide | None, meter: Meter) -> Tensor | None:
@@ -89,29 +120,43 @@ class UnlabelledBatches:
         if self._batches is None:
             return None
         rows = next(self._batches)
-        weak = self._views(rows, step, "weak")
-        # The weak pass runs in training mode: it updates the running statistics of batch norm, as FedPerl's does.
+        weak = self._views(rows, step, self._weak)
+        network.train(self._options.weak_pass == "train")
         with torch.set_grad_enabled(guide is not None and guide.needs_gradient):
             local = torch.softmax(network(weak).float(), dim=1)
-        target, extra = guide(weak, local) if guide else (local, None)
-        labels, accepted, _ = pseudo_labels(target, self._options.threshold)
-        self._count(rows, labels, accepted, meter)
+        network.train()
+        require_finite(local, "prediction", step)
+        threshold = self._options.threshold
+        found, extra = guide(weak, local, threshold) if guide else (pseudo_labels(local, threshold), None)
+        self._count(rows, found, meter)
         losses = [] if extra is None else [extra]
-        if bool(accepted.any()):
-            positions = accepted.nonzero()[:, 0].cpu().numpy()
+        if bool(found.accepted.any()):
+            positions = found.accepted.nonzero()[:, 0].cpu().numpy()
             strong = network(self._views(rows, step, "strong", positions)).float()
-            unsupervised = unsupervised_loss(strong, labels[accepted], len(rows), self._options.unsupervised_reduction)
+            unsupervised = unsupervised_loss(
+                strong, found.labels[found.accepted], len(rows), self._options.unsupervised_reduction
+            )
             meter.add("loss_unlabelled", unsupervised)
             losses.append(self._options.unsupervised_weight * unsupervised)
         return torch.stack(losses).sum() if losses else None
 
     def _views(self, rows: np.ndarray, step: int, view: View, positions: np.ndarray | None = None) -> Tensor:
-        context = self._context
-        noop = self._options.equalize_noop
-        return to_tensor(draw_views(context.data.images, rows, view, self._key, step, noop, positions), context.device)
+        context, options = self._context, self._options
+        views = draw_views(
+            context.data.images,
+            rows,
+            view,
+            self._key,
+            step,
+            options.equalize_noop,
+            positions,
+            strong_levels=options.strong_levels,
+        )
+        return to_tensor(views, context.device)
 
-    def _count(self, rows: np.ndarray, labels: Tensor, accepted: Tensor, meter: Meter) -> None:
+    def _count(self, rows: np.ndarray, found: PseudoLabels, meter: Meter) -> None:
         """Count how many are accepted, and how many of those rightly where the hidden label is known."""
+        labels, accepted, _ = found
         truth = torch.from_numpy(self._context.data.labels[rows]).to(labels.device)
         known = accepted & (truth >= 0)
         meter.add("seen", torch.tensor(len(rows)))
@@ -146,27 +191,32 @@ def train_semi_supervised(
 
     Raises:
         TaskAborted: if the task was given up.
-        DataError: if the site has no labelled image.
+        DataError: if the site has no labelled image, and none without a label either or has to have one.
     """
-    labelled = LabelledBatches(context, training)
     unlabelled = UnlabelledBatches(context, training, options)
+    pseudo_labels_only = options.accept_unlabelled and len(unlabelled.rows) and not len(context.data.rows("labelled"))
+    labelled = None if pseudo_labels_only else LabelledBatches(context, training)
+    descent = Descent(network, optimizer, training.proximal_weight)
     meter = Meter()
     with context.torch_seeded("training"):
         for step in range(training.steps):
             context.check_abort()
+            losses = []
             with context.autocast():
-                loss = labelled.loss(network, step)
-                require_finite_loss(loss, step)
-                meter.add("loss_labelled", loss)
+                if labelled:
+                    supervised = labelled.loss(network, step)
+                    meter.add("loss_labelled", supervised)
+                    losses.append(options.supervised_weight * supervised)
                 further = unlabelled.loss(network, step, guide, meter)
-            total = loss if further is None else loss + further
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(total)
-            optimizer.step()
-            meter.add("loss", total)
+                losses += [] if further is None else [further]
+            if losses:
+                total = torch.stack(losses).sum()
+                require_finite(total, "loss", step)
+                descent.step(total)
+                meter.add("loss", total)
     metrics = {name: meter.total(name) / training.steps for name in ("loss", "loss_labelled", "loss_unlabelled")}
     if meter.total("seen"):
         metrics["accepted"] = meter.total("accepted") / meter.total("seen")
     if meter.total("checked"):
         metrics["pseudo_label_accuracy"] = meter.total("right") / meter.total("checked")
-    return {**metrics, "samples": float(len(labelled.rows) + len(unlabelled.rows))}
+    return {**metrics, "samples": float((len(labelled.rows) if labelled else 0) + len(unlabelled.rows))}

@@ -2,13 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
+from typing import Any, get_type_hints
+
+import torch
+
+from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.averaging import AveragingController
 from grandrounds.federation.controller import RoundController
 from grandrounds.federation.messages import Payload, Result
+from grandrounds.federation.site_store import copy_to_cpu
+from grandrounds.methods.supervised.training import TrainingOptions, train_supervised
+from grandrounds.options import require_type
+
+SERVER_TRAINING = "controller.server_training"
 
 
 class FedAvgController(AveragingController):
-    """Federated averaging (McMahan et al., AISTATS 2017) with FedPerl's plain mean by default."""
+    """Federated averaging (McMahan et al., AISTATS 2017) with FedPerl's plain mean by default.
+
+    Args:
+        server_training: train the global model on the server's own labelled images at the start of every round, before it
+            goes out (FedPerl's scenario in which only the server has labels); the options of
+            :class:`~grandrounds.methods.supervised.training.TrainingOptions` that differ from their defaults, or None.
+        options: those of :class:`~grandrounds.federation.averaging.AveragingController`.
+    """
+
+    def __init__(self, *, server_training: dict[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.server_training = None if server_training is None else _training_options(server_training)
+
+    def start(self) -> None:
+        """Build the initial model, and look for the server's images if it is to train."""
+        super().start()
+        if self.server_training and not len(self.server_images(SERVER_TRAINING).data.rows("labelled")):
+            raise DataError(f"{SERVER_TRAINING} needs labelled training images at the server, and there is none")
+
+    def open_round(self, sites: list[str]) -> None:
+        """Expect updates from these sites, and train at the server if that is asked for."""
+        super().open_round(sites)
+        self._server_metrics: dict[str, float] = {}
+        if self.server_training:
+            self._train_at_server(self.server_training)
+
+    def _train_at_server(self, options: TrainingOptions) -> None:
+        images = self.server_images(SERVER_TRAINING)
+        network = images.network(self.state).train()
+        kind = torch.optim.Adam if options.algorithm == "adam" else torch.optim.SGD
+        optimizer: torch.optim.Optimizer = kind(network.parameters(), lr=options.learning_rate, fused=True)
+        self._server_metrics = train_supervised(network, optimizer, images.context(self.round_number), options)
+        self.state = copy_to_cpu(network.state_dict())
+
+    def round_notes(self) -> dict[str, Any]:
+        """What training at the server has come to."""
+        return {"server_training": self._server_metrics} if self._server_metrics else {}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """How the server trains, beside the rest."""
+        training = self.server_training
+        return {
+            **super().fingerprint(),
+            "server_training": None if training is None else asdict(training),
+        }
 
 
 class LocalController(RoundController):
@@ -29,3 +84,19 @@ class LocalController(RoundController):
 
     def model(self) -> None:
         """There is none: each site scores and tests its own."""
+
+
+def _training_options(given: dict[str, Any]) -> TrainingOptions:
+    known = {field.name for field in fields(TrainingOptions)}
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        raise ConfigurationError(
+            f"{SERVER_TRAINING} has no option {unknown[0]!r}; there are {', '.join(sorted(known))}"
+        )
+    types = get_type_hints(TrainingOptions)
+    for option, value in given.items():
+        require_type(value, types[option], f"{SERVER_TRAINING}.{option}")
+    try:
+        return TrainingOptions(**given)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{SERVER_TRAINING}: {error}") from error

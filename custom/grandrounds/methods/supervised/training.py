@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grandrounds.data.augment import draw_views, to_tensor
+from grandrounds.data.augment import View, draw_views, to_tensor
 from grandrounds.data.batches import index_batches
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.context import SiteContext
-from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
+from grandrounds.methods.supervised.loss import add_proximal_gradient, median_class_weights, supervised_loss
+
+Algorithm = Literal["adam", "sgd"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,11 @@ class TrainingOptions:
             every known one of the training part (upper bounds).
         batch_size: images per step and kind.
         steps: local steps per round, the same at every site (FedVC; FedPerl pins 416 images, 26 steps of 16).
-        learning_rate: of Adam.
+        learning_rate: of the optimizer.
         class_weights: ``median`` weights the cross-entropy by median frequency (as FedPerl's code), ``none`` does not.
+        algorithm: ``adam``, or ``sgd`` without momentum; neither with weight decay.
+        proximal_weight: mu of FedProx, see :func:`~grandrounds.methods.supervised.loss.proximal_loss`; 0 is without.
+        weak_augmentation: whether images are flipped, rotated and jittered; else they are taken as they are.
     """
 
     labels: Literal["labelled", "all"] = "labelled"
@@ -35,6 +40,9 @@ class TrainingOptions:
     steps: int = 26
     learning_rate: float = 5e-5
     class_weights: Literal["median", "none"] = "median"
+    algorithm: Algorithm = "adam"
+    proximal_weight: float = 0.0
+    weak_augmentation: bool = True
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -52,6 +60,10 @@ class TrainingOptions:
             raise ConfigurationError(f"steps must be at least 1, got {self.steps}")
         if not self.learning_rate > 0:
             raise ConfigurationError(f"learning_rate must be positive, got {self.learning_rate}")
+        if self.algorithm not in get_args(Algorithm):
+            raise ConfigurationError(f"algorithm must be adam or sgd, got {self.algorithm!r}")
+        if not self.proximal_weight >= 0:
+            raise ConfigurationError(f"proximal_weight must be at least 0, got {self.proximal_weight}")
 
 
 class Meter:
@@ -68,6 +80,30 @@ class Meter:
     def total(self, name: str) -> float:
         """The sum; zero when nothing was added."""
         return float(self._sums[name]) if name in self._sums else 0.0
+
+
+class Descent:
+    """Takes optimizer steps from the model that a round starts from.
+
+    Args:
+        network: whose parameters are trained, with the weights the round starts from.
+        optimizer: of its parameters.
+        proximal_weight: mu; above 0 the steps are drawn back to where they start (FedProx).
+    """
+
+    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, proximal_weight: float) -> None:
+        self._optimizer = optimizer
+        self._weight = proximal_weight
+        self._parameters = list(network.parameters())
+        self._start = [parameter.detach().clone() for parameter in self._parameters] if proximal_weight else []
+
+    def step(self, loss: Tensor) -> None:
+        """Go one step down the loss."""
+        self._optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        if self._weight:
+            add_proximal_gradient(self._parameters, self._start, self._weight)
+        self._optimizer.step()
 
 
 class LabelledBatches:
@@ -93,6 +129,7 @@ class LabelledBatches:
             self.rows, options.batch_size, options.steps, context.generator("labelled batches")
         )
         self._key = context.key("labelled views")
+        self._view: View = "weak" if options.weak_augmentation else "none"
         self.weights: Tensor | None = None
         if options.class_weights == "median":
             counts = np.bincount(context.data.labels[self.rows], minlength=len(context.problem.classes))
@@ -102,7 +139,7 @@ class LabelledBatches:
         """The supervised loss of the next batch."""
         context = self._context
         rows = next(self._batches)
-        images = to_tensor(draw_views(context.data.images, rows, "weak", self._key, step), context.device)
+        images = to_tensor(draw_views(context.data.images, rows, self._view, self._key, step), context.device)
         labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
         return supervised_loss(network(images), labels, self.weights)
 
@@ -113,15 +150,20 @@ def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndar
     return rows[data.labels[rows] >= 0]
 
 
-def require_finite_loss(loss: Tensor, step: int) -> None:
+def require_finite(values: Tensor, what: str, step: int) -> None:
     """Stop when training has diverged.
+
+    Args:
+        values: a loss, or predictions.
+        what: their name.
+        step: the local step, from 0.
 
     Raises:
         GrandRoundsError: naming the step and what to change.
     """
-    if not bool(torch.isfinite(loss)):
+    if not bool(torch.isfinite(values).all()):
         raise GrandRoundsError(
-            f"training diverged: the loss of step {step} is {float(loss.detach())}; lower executor.learning_rate"
+            f"training diverged: the {what} of step {step} is not finite; lower executor.learning_rate"
         )
 
 
@@ -138,15 +180,14 @@ def train_supervised(
         DataError: if there is nothing to train on.
     """
     batches = LabelledBatches(context, options)
+    descent = Descent(network, optimizer, options.proximal_weight)
     meter = Meter()
     with context.torch_seeded("training"):
         for step in range(options.steps):
             context.check_abort()
             with context.autocast():
                 loss = batches.loss(network, step)
-            require_finite_loss(loss, step)
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            require_finite(loss, "loss", step)
+            descent.step(loss)
             meter.add("loss", loss)
     return {"loss": meter.total("loss") / options.steps, "samples": float(len(batches.rows))}

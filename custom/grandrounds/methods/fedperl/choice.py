@@ -1,0 +1,92 @@
+"""Other ways to choose peers than by similarity: at random, and FedMatch's, by what models say about one noise image.
+
+FedMatch (Jeong et al., ICLR 2021) takes as helpers the models nearest to a site's own in what they predict for a fixed
+image of noise. FedPerl's authors compare with a release of theirs that differs from FedMatch's own code: its noise image is
+nearly black, it compares logits, and the first participant of each round is represented by the global model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.stats import truncnorm
+from torch import Tensor
+
+from grandrounds.checks import require_at_least
+from grandrounds.ordering import natural_key, natural_sorted
+
+PeerChoice = Literal["similar", "random", "fedmatch", "fedmatch_released"]
+
+BYTE = 255.0
+NOISE: Mapping[PeerChoice, tuple[float, float]] = {"fedmatch": (125.0, 125.0), "fedmatch_released": (0.0, 1.0)}
+"""Mean and deviation of the noise, in units of a byte, before it is cut to 0..255."""
+
+
+def random_peers(target: str, sites: Sequence[str], top: int, generator: np.random.Generator) -> list[str]:
+    """Draw peers at random without replacement from the sites that have trained.
+
+    Args:
+        target: the site that asks; it is not drawn, and gets nobody before it has trained itself.
+        sites: the sites that have trained.
+        top: how many peers at most.
+        generator: where the randomness comes from.
+
+    Returns:
+        Up to ``top`` names in the order drawn.
+
+    Raises:
+        ValueError: if ``top`` is negative.
+    """
+    require_at_least(top, 0, "top")
+    others = natural_sorted(set(sites) - {target})
+    if target not in sites:
+        return []
+    return [str(name) for name in generator.permutation(np.array(others, dtype=object))[:top]]
+
+
+def nearest_peers(target: str, embeddings: Mapping[str, Tensor], top: int) -> list[str]:
+    r"""Choose the sites whose embeddings are nearest to the target's in Euclidean distance.
+
+    Args:
+        target: the site that asks.
+        embeddings: of each site that has trained, shape ``(features,)``.
+        top: how many peers at most.
+
+    Returns:
+        Up to ``top`` names, the nearest first, equal distances in natural order; none for a target without embedding.
+
+    Raises:
+        ValueError: if ``top`` is negative.
+
+    Example:
+        >>> points = {"a": torch.tensor([0.0]), "b": torch.tensor([3.0]), "c": torch.tensor([1.0])}
+        >>> nearest_peers("a", points, top=1)
+        ['c']
+    """
+    require_at_least(top, 0, "top")
+    if target not in embeddings:
+        return []
+    own = embeddings[target].double()
+    distance = {site: float((values.double() - own).norm()) for site, values in embeddings.items() if site != target}
+    return sorted(distance, key=lambda site: (distance[site], natural_key(site), site))[:top]
+
+
+def noise_image(choice: PeerChoice, channels: int, side: int, generator: np.random.Generator) -> Tensor:
+    """One image of noise from a normal distribution truncated to the range of a byte.
+
+    Args:
+        choice: ``fedmatch`` has mean 125 and deviation 125, ``fedmatch_released`` 0 and 1: nearly black.
+        channels: of the image.
+        side: height and width in pixels.
+        generator: where the randomness comes from.
+
+    Returns:
+        Shape ``(1, channels, side, side)``, float32 in [0, 1].
+    """
+    mean, deviation = NOISE[choice]
+    low, high = -mean / deviation, (BYTE - mean) / deviation
+    values = truncnorm.rvs(low, high, loc=mean, scale=deviation, size=(1, channels, side, side), random_state=generator)
+    return torch.from_numpy(values / BYTE).float()

@@ -1,0 +1,92 @@
+"""How FedPerl's server chooses peers, as checked values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.fedperl.choice import PeerChoice
+from grandrounds.methods.fedperl.peers import in_warm_up
+from grandrounds.methods.fedperl.policy import VALIDATED, GateScale, Policy
+from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
+
+Newcomers = Literal["none", "random"]
+
+
+@dataclass(frozen=True)
+class PeerOptions:
+    """Which peers a site gets.
+
+    Attributes:
+        peers: T, how many at most; 0 is SSFL.
+        peer_choice: ``similar`` takes the most similar models (FedPerl), ``random`` draws among those that have trained,
+            ``fedmatch`` takes the nearest in what they predict for a noise image; ``fedmatch_released`` does so as in the
+            release of FedPerl's authors.
+        policy: which of them pass: ``none`` asks nothing; ``validation`` those at least as accurate as the site's own last
+            model, ``gated_validation`` those of at least ``gate`` accuracy on the server's validation images,
+            ``gated_similarity`` those of at least ``gate`` similarity (Eq. 10 to 12).
+        gate: rho, in [0, 1].
+        gate_scale: ``absolute``, or ``relative`` to the best value there is.
+        anonymise: send the average of the peers' parameters (Eq. 6) instead of each.
+        pa_min_peers: fewest hospitals behind an anonymised peer; with fewer none is sent. Of one alone the average is its
+            model, which is anonymous to nobody (the paper does not exclude that: 1).
+        warm_up: rounds without peers.
+        peer_interval: peers are sent in every so manieth round (FedMatch: 10).
+        newcomers: peers of a site that has not trained: ``none``, or ``random`` ones (authors' code).
+        features: which entries of a model describe it.
+        feature_scaling: ``minmax`` scales each feature over the sites (authors' code), ``none`` does not (text). Without
+            scaling, models that start from the same weights have cosines of almost 1.
+        validation_features: whether accuracy and loss on the server's validation images are features too (authors' code).
+    """
+
+    peers: int = 2
+    peer_choice: PeerChoice = "similar"
+    policy: Policy = "none"
+    gate: float = 0.0
+    gate_scale: GateScale = "absolute"
+    anonymise: bool = True
+    pa_min_peers: int = 2
+    warm_up: int = 10
+    peer_interval: int = 1
+    newcomers: Newcomers = "none"
+    features: LayerSelection = "parameters_and_buffers"
+    feature_scaling: Normalisation = "minmax"
+    validation_features: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        for name, least in (("peers", 0), ("pa_min_peers", 0), ("warm_up", 0), ("peer_interval", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
+        if not 0 <= self.gate <= 1:
+            raise ConfigurationError(f"gate must be between 0 and 1, got {self.gate!r}")
+        choices: tuple[tuple[str, Any], ...] = (
+            ("peer_choice", PeerChoice),
+            ("policy", Policy),
+            ("gate_scale", GateScale),
+            ("newcomers", Newcomers),
+            ("features", LayerSelection),
+            ("feature_scaling", Normalisation),
+        )
+        for name, known in choices:
+            if getattr(self, name) not in get_args(known):
+                raise ConfigurationError(
+                    f"{name} must be one of {', '.join(get_args(known))}, got {getattr(self, name)!r}"
+                )
+
+    @property
+    def needs_validation(self) -> str:
+        """The option that needs validation images at the server; empty if none does."""
+        if self.policy in VALIDATED:
+            return f"controller.policy={self.policy}"
+        return "controller.validation_features" if self.validation_features else ""
+
+    def sends_in(self, round_number: int) -> bool:
+        """Whether peers are sent in this round."""
+        return not in_warm_up(round_number, self.warm_up) and round_number % self.peer_interval == 0
