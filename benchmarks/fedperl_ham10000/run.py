@@ -1,14 +1,17 @@
-"""FedPerl and its baselines on HAM10000: ten hospitals from four real devices.
+"""The rows of FedPerl's Table 2 on HAM10000: ten hospitals from four real devices, and images at the server.
 
-Every run resumes where it was interrupted, and its result is a file of its own in ``results/``, written when it ends.
+Runs start from weights trained on CIFAR-10 (``pretrain.py``), as the paper's start from ImageNet's. Every run resumes where
+it was interrupted, and its result is a file of its own in ``results/``, written when it ends.
 
-    python benchmarks/ham10000_devices/run.py --root HAM10000_FOLDER --workspace runs/ham10000_devices --workers 2
+    python benchmarks/fedperl_ham10000/pretrain.py --cifar10 CIFAR10_NPZ --out runs/fedperl_ham10000/start.pt
+    python benchmarks/fedperl_ham10000/run.py --root HAM10000_FOLDER --workspace runs/fedperl_ham10000 --workers 2
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -26,7 +29,7 @@ def main() -> None:
     """Run what has no result yet, a few runs at a time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="folder of HAM10000")
-    parser.add_argument("--workspace", type=Path, default=Path("runs/ham10000_devices"))
+    parser.add_argument("--workspace", type=Path, default=Path("runs/fedperl_ham10000"))
     parser.add_argument("--workers", type=int, default=1, help="runs at once; each uses one CPU thread")
     parser.add_argument("--only", help="method:seed, run in this process")
     arguments = parser.parse_args()
@@ -58,13 +61,14 @@ def run(method: str, seed: int, root: Path, workspace: Path) -> None:
     from grandrounds.deployment.simulate import choose_sites, simulate
 
     partition = workspace / f"sites_{seed}"
-    description = make_partition("ham10000", root, out=partition, seed=seed, **CONFIGURATION["partition"])
+    description = make_partition(root=root, out=partition, seed=seed, **CONFIGURATION["partition"])
     sites, problem = choose_sites(None, partition)
     entry = CONFIGURATION["methods"][method]
-    federated = [] if method == "local" else CONFIGURATION["federated"]
+    schedule = CONFIGURATION["local" if entry["job"].startswith("local") else "federated"]
+    weights = f"problem.weights={(workspace / 'start.pt').absolute()}"
     job = load_job(entry["job"])
     job.options("problem").update(problem)
-    job = with_options(job, [*CONFIGURATION["common"], *federated, *entry["options"], f"controller.seed={seed}"])
+    job = with_options(job, [*CONFIGURATION["common"], weights, *schedule, *entry["options"], f"controller.seed={seed}"])
     place = workspace / f"{method}_{seed}"
     summary = simulate(job, place, sites, sites_dir=partition)
     RESULTS.mkdir(exist_ok=True)
@@ -74,16 +78,39 @@ def run(method: str, seed: int, root: Path, workspace: Path) -> None:
         "selected": summary["selected"],
         "test": summary["test"],
         "pseudo_labels": _pseudo_labels(place),
-        "peers": {entry["round"]: entry["peers"] for entry in summary["rounds"] if "peers" in entry},
-        "devices": {site: _device(content["sources"]) for site, content in description["sites"].items()},
+        "peers": _notes(summary, "peers"),
+        "candidates": _notes(summary, "candidates"),
+        "peer_validation": _notes(summary, "peer_validation"),
+        "similarity": _similarity(place),
+        "devices": {site: _device(description["sites"][site]["sources"]) for site in sites},
         "manifests": {site: content["sha256"] for site, content in description["sites"].items()},
-        "bytes": {site: sum(parts.values()) for site, parts in summary["bytes"].items()},
+        "bytes": summary["bytes"],
         "seconds": summary["seconds"],
-        "options": {part: job.options(part) for part in ("controller", "executor")},
+        "options": {part: job.options(part) for part in ("controller", "executor")} | {"weights": _digest(workspace)},
         "versions": summary["versions"],
         "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()},
     }
     (RESULTS / f"{method}_{seed}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _notes(summary: dict[str, Any], name: str) -> dict[int, Any]:
+    return {entry["round"]: entry[name] for entry in summary["rounds"] if entry.get(name)}
+
+
+def _similarity(place: Path) -> dict[int, Any]:
+    """Every tenth round's similarity matrix, with the sites of its rows and the range of unscaled cosines."""
+    from grandrounds.federation.record import read_events
+
+    events = [event for event in read_events(place / "results") if event["event"] == "similarity"]
+    return {
+        event["round"]: {name: event[name] for name in ("sites", "matrix", "raw_cosines")}
+        for event in events
+        if event["round"] % 10 == 0
+    }
+
+
+def _digest(workspace: Path) -> str:
+    return hashlib.sha256((workspace / "start.pt").read_bytes()).hexdigest()
 
 
 def _pseudo_labels(place: Path) -> dict[str, list[float | None]]:
