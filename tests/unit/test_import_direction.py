@@ -12,7 +12,7 @@ import grandrounds
 
 PACKAGE = Path(grandrounds.__file__).parent
 FREE = {"deployment", "cli", "commands"}
-MATHS = {"loss", "similarity", "peers", "guidance"}
+MATHS = {"loss", "similarity", "peers", "guidance", "relation", "uncertainty", "teacher", "schedule"}
 COMMON = {"checks", "errors", "files", "options", "ordering", "seeding", "__init__"}
 ALLOWED = {
     "methods": {"methods", "federation", "privacy", "data", "models", "evaluation"},
@@ -25,7 +25,8 @@ ALLOWED = {
 SHARED_METHODS = {"supervised", "fixmatch"}
 MATHS_LIBRARIES = {"torch", "numpy"}
 STANDARD = {
-    "__future__", "abc", "bisect", "collections", "dataclasses", "enum", "functools", "itertools", "math", "typing",
+    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum",
+    "functools", "itertools", "math", "typing",
 }  # fmt: skip
 
 

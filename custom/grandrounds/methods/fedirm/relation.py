@@ -1,0 +1,297 @@
+"""Relation matrices: what a model takes each disease for, told by hospitals with labels and matched by those without.
+
+Liu et al., "Federated Semi-supervised Medical Image Classification via Inter-client Relation Matching" (FedIRM), MICCAI
+2021, Eq. 2, 3 and 5, and the mean over the hospitals of section 2.3. The text takes logits in Eq. 2 and probabilities
+in Eq. 5; softened probabilities are almost flat and can never match, so logits are the default on both sides, as in the
+authors' code. A class that nobody has is masked here; there it is a uniform row, which pulls the mean towards itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from grandrounds.checks import require_at_least, require_probabilities
+
+TEMPERATURE = 2.0
+MIN_SUPPORT = 5
+
+RelationSource = Literal["logits", "probabilities"]
+RelationAverage = Literal["samples", "batches"]
+
+
+class Relation(NamedTuple):
+    """How a model sees the classes.
+
+    Attributes:
+        matrix: row c is the softened mean prediction for class c, shape ``(classes, classes)``; rows sum to one.
+        support: what stands behind each row, shape ``(classes,)``: samples of the class, or in a mean over sites the
+            sites that count. Where it is zero nothing is known: the row is uniform and takes no part in any loss.
+    """
+
+    matrix: Tensor
+    support: Tensor
+
+    @property
+    def known(self) -> Tensor:
+        """Which rows say something, shape ``(classes,)``, bool."""
+        return self.support > 0
+
+
+def relation_matrix(
+    vectors: Tensor, labels: Tensor, temperature: float = TEMPERATURE, keep: Tensor | None = None
+) -> Relation:
+    r"""Soften the mean prediction of each class.
+
+    .. math:: v_c = \frac{1}{N_c} \sum_{i : m_i, y_i = c} z_i, \qquad M_c = \mathrm{softmax}(v_c / \tau)
+
+    Args:
+        vectors: :math:`z`, logits (or probabilities, for the letter of Eq. 5), shape ``(batch, classes)``.
+        labels: :math:`y`, true or pseudo-labels, shape ``(batch,)``, int64.
+        temperature: :math:`\tau`, above zero.
+        keep: :math:`m`, which samples count, shape ``(batch,)``, bool; None counts all.
+
+    Returns:
+        At least single precision. ``matrix`` has the graph of the kept ``vectors``, but none in the rows of classes
+        that no kept sample has.
+
+    Raises:
+        ValueError: if shapes do not fit together, a label is no class, or the temperature is not positive.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0, 0.0], [4.0, 0.0, -2.0], [0.0, 2.0, 0.0]])
+        >>> relation_matrix(logits, torch.tensor([0, 0, 1]))  # of class 0 the softmax of (1.5, 0, -0.5)
+        Relation(matrix=tensor([[0.7361, 0.1643, 0.0996],
+                [0.2119, 0.5761, 0.2119],
+                [0.3333, 0.3333, 0.3333]]), support=tensor([2, 1, 0]))
+    """
+    sums, support = _class_sums(vectors, labels, keep)
+    return Relation(_soften(sums, support, temperature), support)
+
+
+def pseudo_relation(
+    logits: Tensor, keep: Tensor, temperature: float = TEMPERATURE, source: RelationSource = "logits"
+) -> Relation:
+    r"""The relation matrix of a batch without labels, from the pseudo-labels that are certain (Eq. 5).
+
+    The pseudo-label of a sample is its most probable class, the lower of two equal ones.
+
+    Args:
+        logits: of the own model, shape ``(batch, classes)``.
+        keep: which predictions are certain, shape ``(batch,)``, bool.
+        temperature: :math:`\tau`, above zero.
+        source: what is averaged: ``logits`` as with labels (authors' code), or ``probabilities`` (as printed).
+
+    Returns:
+        With the graph of ``logits``; labels and mask have none.
+
+    Raises:
+        ValueError: if shapes do not fit together, or an argument is unknown.
+
+    Example:
+        >>> pseudo_relation(torch.tensor([[3.0, 0.0], [0.0, 5.0]]), torch.tensor([True, False])).support
+        tensor([1, 0])
+    """
+    if source not in get_args(RelationSource):
+        raise ValueError(f"source must be logits or probabilities, got {source!r}")
+    vectors = torch.softmax(logits.to(_wide(logits)), dim=-1) if source == "probabilities" else logits
+    return relation_matrix(vectors, logits.detach().argmax(dim=-1), temperature, keep)
+
+
+class RelationAccumulator:
+    r"""The relation matrix of a labelled site's local training, from the logits that training computes anyway.
+
+    Args:
+        classes: number of classes, at least two.
+        temperature: :math:`\tau`, above zero.
+        average: ``samples`` adds up all logits of a class and softens their mean once (Eq. 2 and 3); ``batches`` is the
+            mean of the batches' matrices (authors' code), where a class absent from a batch counts as a uniform row, and
+            a short batch as much as a full one.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> accumulator = RelationAccumulator(classes=2)
+        >>> accumulator.add(torch.tensor([[4.0, 0.0]]), torch.tensor([0]))
+        >>> accumulator.add(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
+        >>> accumulator.relation()  # of class 0 the softmax of (1, 0)
+        Relation(matrix=tensor([[0.7311, 0.2689],
+                [0.5000, 0.5000]]), support=tensor([2, 0]))
+    """
+
+    def __init__(self, classes: int, temperature: float = TEMPERATURE, average: RelationAverage = "samples") -> None:
+        require_at_least(classes, 2, "classes")
+        _require_temperature(temperature)
+        if average not in get_args(RelationAverage):
+            raise ValueError(f"average must be samples or batches, got {average!r}")
+        self._classes = classes
+        self._temperature = temperature
+        self._average = average
+        self._total = torch.zeros(classes, classes, dtype=torch.float64)
+        self._support = torch.zeros(classes, dtype=torch.int64)
+        self._batches = 0
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """Take in a batch: logits ``(batch, classes)``, labels ``(batch,)``. No graph is kept.
+
+        Raises:
+            ValueError: if the shapes do not fit, or a label is no class.
+        """
+        if logits.shape[-1] != self._classes:
+            raise ValueError(f"logits must have {self._classes} classes, got shape {tuple(logits.shape)}")
+        sums, support = _class_sums(logits.detach().double(), labels)
+        if self._average == "batches":
+            sums = _soften(sums, support, self._temperature)
+        self._total = self._total.to(sums.device) + sums
+        self._support = self._support.to(sums.device) + support
+        self._batches += 1
+
+    def relation(self) -> Relation:
+        """What came so far, in single precision; before the first batch all rows are unknown."""
+        if self._average == "batches" and self._batches:
+            return Relation((self._total / self._batches).float(), self._support)
+        return Relation(_soften(self._total, self._support, self._temperature).float(), self._support)
+
+
+def withhold_rows(relation: Relation, min_support: int = MIN_SUPPORT) -> Relation:
+    """Hide the rows behind which there are too few samples, before a matrix leaves its site.
+
+    The row of a class with one patient is this patient's prediction.
+
+    Args:
+        relation: of one site.
+        min_support: fewest samples behind a row that is shown; zero or one withholds nothing.
+
+    Returns:
+        The same, with hidden rows uniform and without support.
+
+    Raises:
+        ValueError: if ``min_support`` is negative.
+
+    Example:
+        >>> withhold_rows(Relation(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([1, 20])))
+        Relation(matrix=tensor([[0.5000, 0.5000],
+                [0.3000, 0.7000]]), support=tensor([ 0, 20]))
+    """
+    require_at_least(min_support, 0, "min_support")
+    shown = relation.support >= min_support
+    matrix = torch.where(shown[:, None], relation.matrix, 1 / len(shown))
+    return Relation(matrix, torch.where(shown, relation.support, 0))
+
+
+def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT) -> Relation:
+    r"""Average the labelled sites' matrices, row by row over the sites that have seen enough of the class.
+
+    .. math:: M_c = \frac{1}{|S_c|} \sum_{l \in S_c} M_c^l, \qquad S_c = \{l : N_c^l \ge n\}
+
+    Args:
+        relations: one for each labelled site; all sites count the same.
+        min_support: :math:`n`; 0 counts every row, the uniform ones of absent classes too (paper and authors' code).
+
+    Returns:
+        On the CPU, single precision; ``support`` is :math:`|S_c|`. Bit for bit the same in whatever order the sites come.
+
+    Raises:
+        ValueError: if there is no relation, one is none or is for another number of classes, or ``min_support`` is
+            negative.
+
+    Example:
+        >>> first = Relation(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([20, 20]))
+        >>> second = Relation(torch.tensor([[0.7, 0.3], [0.5, 0.5]]), torch.tensor([20, 1]))
+        >>> mean_relation([first, second])
+        Relation(matrix=tensor([[0.8000, 0.2000],
+                [0.3000, 0.7000]]), support=tensor([2, 1]))
+    """
+    require_at_least(min_support, 0, "min_support")
+    if not relations:
+        raise ValueError("the mean needs the relation matrix of at least one labelled site, got none")
+    classes = len(relations[0].support)
+    for number, relation in enumerate(relations):
+        require_relation(relation, classes, f"relation {number}")
+    matrices = torch.stack([relation.matrix.detach().double().cpu() for relation in relations])
+    counted = torch.stack([relation.support.cpu() >= min_support for relation in relations])
+    sites = counted.sum(dim=0)
+    # A floating-point sum depends on its order; sorted, it does not depend on the order of the sites.
+    total = torch.where(counted[:, :, None], matrices, 0.0).sort(dim=0).values.sum(dim=0)
+    mean = torch.where(sites[:, None] > 0, total / sites.clamp(min=1)[:, None], 1 / classes)
+    return Relation(mean.float(), sites)
+
+
+def relation_distance(first: Relation, second: Relation) -> Tensor:
+    r"""Mean absolute difference of two matrices over the rows that both know: how far a site is from the labelled ones.
+
+    Returns:
+        Scalar in [0, 2 / classes], without a graph; NaN where no row is known to both.
+
+    Example:
+        >>> relation = Relation(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([1, 0]))
+        >>> relation_distance(relation, Relation(torch.full((2, 2), 0.5), torch.tensor([1, 1])))
+        tensor(0.4000)
+    """
+    both = first.known & second.known.to(first.support.device)
+    return (first.matrix.detach() - second.matrix.detach().to(first.matrix)).abs()[both].mean()
+
+
+def require_relation(relation: Relation, classes: int, name: str) -> None:
+    """Check a matrix that has come from elsewhere.
+
+    Args:
+        relation: to check.
+        classes: how many classes there are.
+        name: how the error calls it.
+
+    Raises:
+        ValueError: if matrix or support have another number of classes, a row, known or not, is no distribution (the
+            first is named), or a support is negative or not finite.
+    """
+    matrix, support = relation
+    if matrix.shape != (classes, classes):
+        raise ValueError(
+            f"{name} must have shape ({classes}, {classes}), a row for each class, got {tuple(matrix.shape)}"
+        )
+    if support.shape != (classes,):
+        raise ValueError(f"the support of {name} must have shape ({classes},), got {tuple(support.shape)}")
+    require_probabilities(matrix, name)
+    bad = ~torch.isfinite(support) | (support < 0)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise ValueError(f"the support of {name} must be 0 or more, got {support[row].item()} for class {row}")
+
+
+def _class_sums(vectors: Tensor, labels: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Sums of the kept vectors of each class, shape ``(classes, classes)``, and how many they are."""
+    if vectors.dim() != 2 or labels.shape != vectors.shape[:1]:
+        raise ValueError(
+            f"expected vectors (batch, classes) and labels (batch,), got {tuple(vectors.shape)} and {tuple(labels.shape)}"
+        )
+    classes = vectors.shape[1]
+    kept = torch.ones_like(labels, dtype=torch.bool) if keep is None else keep
+    if kept.shape != labels.shape or kept.dtype != torch.bool:
+        raise ValueError(f"keep must be bool of shape {tuple(labels.shape)}, got {kept.dtype} {tuple(kept.shape)}")
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(f"the label of sample {row} must be in [0, {classes}), got {int(labels[row])}")
+    wide = torch.where(kept[:, None], vectors.to(_wide(vectors)), 0.0)
+    # Not a product with one-hot labels: autocast would round it to half precision.
+    sums = wide.new_zeros(classes, classes).index_add(0, labels, wide)
+    return sums, labels.new_zeros(classes).index_add(0, labels, kept.to(labels.dtype))
+
+
+def _soften(sums: Tensor, support: Tensor, temperature: float) -> Tensor:
+    _require_temperature(temperature)
+    return torch.softmax(sums / support.clamp(min=1)[:, None] / temperature, dim=1)
+
+
+def _require_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """Half precision is too coarse for means and logarithms."""
+    return torch.promote_types(tensor.dtype, torch.float32)
