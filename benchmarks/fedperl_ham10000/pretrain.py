@@ -1,12 +1,13 @@
 """Train the compact network on CIFAR-10, to start the benchmark's runs from weights as the paper's start from ImageNet's.
 
-    python benchmarks/fedperl_ham10000/pretrain.py --cifar10 CIFAR10_NPZ --out runs/compact_cifar10.pt
+python benchmarks/fedperl_ham10000/pretrain.py --cifar10 CIFAR10_NPZ --out runs/compact_cifar10.pt
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,7 @@ def main() -> None:
 def _read(path: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
     content = np.load(path)
     stream, offsets = content[f"{split}_jpeg"].tobytes(), content[f"{split}_offsets"]
-    images = [
-        np.asarray(Image.open(io.BytesIO(stream[begin:end])))
-        for begin, end in zip(offsets[:-1], offsets[1:], strict=True)
-    ]
+    images = [np.asarray(Image.open(io.BytesIO(stream[begin:end]))) for begin, end in pairwise(offsets)]
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2), torch.from_numpy(content[f"{split}_labels"]).long()
 
 

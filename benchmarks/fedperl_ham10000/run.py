@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import hashlib
 import json
 import os
@@ -20,8 +21,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+REPORTED = ("ece", "mce", "risk", "aurc")
 CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
 
 
@@ -68,7 +72,9 @@ def run(method: str, seed: int, root: Path, workspace: Path) -> None:
     weights = f"problem.weights={(workspace / 'start.pt').absolute()}"
     job = load_job(entry["job"])
     job.options("problem").update(problem)
-    job = with_options(job, [*CONFIGURATION["common"], weights, *schedule, *entry["options"], f"controller.seed={seed}"])
+    job = with_options(
+        job, [*CONFIGURATION["common"], weights, *schedule, *entry["options"], f"controller.seed={seed}"]
+    )
     place = workspace / f"{method}_{seed}"
     summary = simulate(job, place, sites, sites_dir=partition)
     RESULTS.mkdir(exist_ok=True)
@@ -77,12 +83,14 @@ def run(method: str, seed: int, root: Path, workspace: Path) -> None:
         "seed": seed,
         "selected": summary["selected"],
         "test": summary["test"],
+        "predictions": _predictions(place, description["classes"]),
         "pseudo_labels": _pseudo_labels(place),
         "peers": _notes(summary, "peers"),
         "candidates": _notes(summary, "candidates"),
         "peer_validation": _notes(summary, "peer_validation"),
         "similarity": _similarity(place),
         "devices": {site: _device(description["sites"][site]["sources"]) for site in sites},
+        "classes": description["classes"],
         "manifests": {site: content["sha256"] for site, content in description["sites"].items()},
         "bytes": summary["bytes"],
         "seconds": summary["seconds"],
@@ -91,6 +99,27 @@ def run(method: str, seed: int, root: Path, workspace: Path) -> None:
         "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()},
     }
     (RESULTS / f"{method}_{seed}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _predictions(place: Path, classes: list[str]) -> dict[str, dict[str, Any]]:
+    """Calibration, risk and confusion matrix of each site's test predictions, by model (``own``, ``common``) and site."""
+    from grandrounds.evaluation.metrics import confusion_matrix
+    from grandrounds.evaluation.report import scores
+
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((place / "state").glob("*/*/predictions_*.csv")):
+        with path.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        labels = np.array([classes.index(row["label"]) for row in rows])
+        probabilities = np.array([[float(row[f"probability_{name}"]) for name in classes] for row in rows])
+        probabilities /= probabilities.sum(axis=1, keepdims=True)  # they were written with six digits
+        confusion = confusion_matrix(labels, probabilities.argmax(axis=1), len(classes)).tolist()
+        kept = {name: round(value, 6) for name, value in scores(labels, probabilities).items() if name in REPORTED}
+        found.setdefault(path.stem.removeprefix("predictions_"), {})[path.parent.name] = {
+            **kept,
+            "confusion": confusion,
+        }
+    return found
 
 
 def _notes(summary: dict[str, Any], name: str) -> dict[int, Any]:

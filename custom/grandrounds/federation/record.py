@@ -102,11 +102,12 @@ class RunRecord:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        state = {"rounds": self.rounds, "bytes": self.bytes}
+        state = {"rounds": self.rounds, "bytes": self.bytes, "seconds": time.time() - self._started}
         return dict(json.loads(json.dumps(state)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the record of the rounds before the interruption."""
+        self._started -= state["seconds"]
         self.rounds = list(state["rounds"])
         for site, parts in state["bytes"].items():
             self.bytes[site].update(parts)
