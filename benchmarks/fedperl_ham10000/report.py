@@ -29,6 +29,7 @@ HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
 TITLES = {method: entry["title"] for method, entry in CONFIGURATION["methods"].items()}
+ABLATIONS = {method: entry["title"] for method, entry in CONFIGURATION["ablations"].items()}
 METRICS = {"f1_weighted": "weighted F1", "balanced_accuracy": "balanced accuracy"}
 BEGIN, END = "<!-- fedperl_ham10000: begin -->", "<!-- fedperl_ham10000: end -->"
 LOWER, REFERENCE, PROPOSED = "local_lower", "ssfl", "t2_pa"
@@ -40,13 +41,15 @@ Results = dict[str, dict[int, dict[str, Any]]]
 def main() -> None:
     """Write tables and figures."""
     results: Results = {}
-    for method in TITLES:
+    for method in (*TITLES, *CONFIGURATION["ablations"]):
         for seed in CONFIGURATION["seeds"]:
             path = HERE / "results" / f"{method}_{seed}.json"
             if path.is_file():
                 results.setdefault(method, {})[seed] = json.loads(path.read_text())
+    rows = {method: runs for method, runs in results.items() if method in TITLES}
     sections = (_means, _differences, _per_site, _per_class, _policies, _peers)
-    text = "\n\n".join(part for section in sections for part in section(results))
+    parts = [part for section in sections for part in section(rows)]
+    text = "\n\n".join([*parts, *_ablations(results)])
     page = DOCS / "methods.md"
     before, _, rest = page.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
@@ -100,7 +103,7 @@ def _extra_models(runs: dict[int, dict[str, Any]]) -> float:
         for parts in run["bytes"].values():
             peers = sum(size for name, size in parts.items() if name.startswith("down.peer"))
             sent += peers / model_bytes
-        trained += controller["rounds"] * (controller["sites_per_round"] or len(run["bytes"]))
+        trained += controller["rounds"] * (controller["sites_per_round"] or len(run["test"]))
     return 100 * sent / trained
 
 
@@ -182,7 +185,7 @@ def _policies(results: Results) -> Iterator[str]:
     yield markdown_table(["policy", "seeds", "pass", "mean peers", "without peers"], rows)
     if best:
         yield (
-            f"The best accuracy that any site's model reached on the server's validation images in these runs is {best:.3f}. "
+            f"The best accuracy of any site's model on the server's validation images in these runs is {best:.3f}. "
             "The paper's absolute gates of 0.75, 0.85 and 0.95 are to be read beside it: one that is above it lets nobody "
             "pass, and the run is SSFL bit for bit (a test holds that)."
         )
@@ -202,8 +205,8 @@ def _peers(results: Results) -> Iterator[str]:
                 chances.append(chance[site])
     difference = paired_difference(shares, chances)
     yield (
-        f"Peers of the own device ({TITLES[PROPOSED]}): {np.mean(shares):.3f} of the picks (mean over {len(shares)} pairs of "
-        f"site and seed; the site that has its device for itself cannot pick one), by chance {np.mean(chances):.3f}; "
+        f"Peers of the own device ({TITLES[PROPOSED]}): {np.mean(shares):.3f} of the picks (mean over {len(shares)} pairs "
+        f"of site and seed; the site that has its device for itself cannot pick one), by chance {np.mean(chances):.3f}; "
         f"difference {format_interval(difference.mean, difference.low, difference.high)}."
     )
     low, high = np.percentile([c for run in results[PROPOSED].values() for c in _raw_cosines(run)], [0, 100])
@@ -213,7 +216,7 @@ def _peers(results: Results) -> Iterator[str]:
     )
     order = community_order(devices)
     rows = [sites.index(site) for site in order]
-    own = {site: (share[site], chance[site]) for site in order if chance[site] > 0}
+    own = {site: (share[site], chance[site]) for site in order}
     _save(peer_frequency_figure(np.mean(matrices, axis=0)[np.ix_(rows, rows)], order, devices, own), "peers")
     rounds = [
         SimilarityRound(int(number), entry["sites"], np.array(entry["matrix"]))
@@ -222,7 +225,8 @@ def _peers(results: Results) -> Iterator[str]:
     _save(similarity_figure(rounds, [20, 30, 50], order, devices, first_peers=11), "similarity")
     yield (
         "![Share of peer picks](figures/fedperl_ham10000_peers.png)\n\n"
-        f"Peers are means over seeds, the share within the device is of seed {max(results[PROPOSED])}, as is the similarity:\n\n"
+        f"Peers are means over seeds, the share within the device is of seed {max(results[PROPOSED])}, as is the "
+        "similarity:\n\n"
         "![Similarity of models](figures/fedperl_ham10000_similarity.png)"
     )
 
@@ -231,6 +235,30 @@ def _save(figure: Any, name: str) -> None:
     folder = DOCS / "figures"
     folder.mkdir(exist_ok=True)
     figure.savefig(folder / f"fedperl_ham10000_{name}.png", dpi=110)
+
+
+def _ablations(results: Results) -> Iterator[str]:
+    seeds = CONFIGURATION["ablation_seeds"]
+    shown = {**{name: TITLES[name] for name in (REFERENCE, PROPOSED)}, **ABLATIONS}
+    rows = []
+    for method, title in shown.items():
+        runs = {seed: results[method][seed] for seed in seeds if seed in results.get(method, {})}
+        if len(runs) == len(seeds):
+            values = [float(_values(runs, model, name).mean()) for model in ("own", "common") for name in METRICS]
+            accepted = [
+                np.mean([v for v in run["pseudo_labels"]["accepted"] if v is not None]) for run in runs.values()
+            ]
+            right = [
+                np.mean([v for v in run["pseudo_labels"]["pseudo_label_accuracy"] if v is not None])
+                for run in runs.values()
+            ]
+            rows.append([title, *values, float(np.mean(accepted)), float(np.mean(right))])
+    yield (
+        f"One option changed at a time (seed {', '.join(map(str, seeds))}), with the share of accepted pseudo-labels and how "
+        "many of those are right:"
+    )
+    header = [f"{title}, {model}" for model in ("own", "common") for title in METRICS.values()]
+    yield markdown_table(["run", *header, "accepted", "right"], rows)
 
 
 def _raw_cosines(run: dict[str, Any]) -> list[float]:

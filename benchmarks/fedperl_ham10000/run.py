@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 REPORTED = ("ece", "mce", "risk", "aurc")
 CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
+RUNS: dict[str, dict[str, Any]] = {**CONFIGURATION["methods"], **CONFIGURATION["ablations"]}
 
 
 def main() -> None:
@@ -44,7 +45,8 @@ def main() -> None:
     waiting = [
         f"{method}:{seed}"
         for seed in CONFIGURATION["seeds"]
-        for method in CONFIGURATION["methods"]
+        for method in RUNS
+        if method in CONFIGURATION["methods"] or seed in CONFIGURATION["ablation_seeds"]
         if not (RESULTS / f"{method}_{seed}.json").exists()
     ]
     working: list[subprocess.Popen[bytes]] = []
@@ -67,7 +69,7 @@ def run(method: str, seed: int, root: Path, workspace: Path) -> None:
     partition = workspace / f"sites_{seed}"
     description = make_partition(root=root, out=partition, seed=seed, **CONFIGURATION["partition"])
     sites, problem = choose_sites(None, partition)
-    entry = CONFIGURATION["methods"][method]
+    entry = RUNS[method]
     schedule = CONFIGURATION["local" if entry["job"].startswith("local") else "federated"]
     weights = f"problem.weights={(workspace / 'start.pt').absolute()}"
     job = load_job(entry["job"])

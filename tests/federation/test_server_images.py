@@ -84,6 +84,19 @@ def test_the_server_selects_the_model_by_its_own_images(tiny, run, labels_at_the
     assert scores[2] != pytest.approx(sum(sites) / len(sites))
 
 
+def test_a_server_with_validation_images_alone_is_enough_for_a_policy(tiny, run, tmp_path):
+    sites = tmp_path / "sites"
+    for site in [*SITES, "server"]:
+        phantom_site(site, sites, images=24)
+    manifest = sites / "server" / "manifest.csv"
+    header, *rows = list(csv.reader(manifest.read_text().splitlines()))
+    split = header.index("split")
+    with manifest.open("w", newline="") as stream:
+        csv.writer(stream).writerows([header, *([*row[:split], "val", *row[split + 1 :]] for row in rows)])
+    found = run(tiny("fedperl", "controller.policy=validation"), tmp_path / "run", sites_dir=sites)
+    assert set(found.summary["rounds"][-1]["peer_validation"]) == set(SITES)
+
+
 def test_scores_at_the_server_describe_a_model_as_in_the_released_code(tiny, run, identical, tmp_path):
     options = ["controller.warm_up=1", "controller.peers=1", "controller.anonymise=false"]
     plain = run(tiny("fedperl", *options), tmp_path / "plain")

@@ -70,21 +70,22 @@ def examine_location(
     return examine(data, site, needs_labels)
 
 
-def examine(data: SiteData, site: str, needs_labels: bool = False) -> list[Finding]:
+def examine(data: SiteData, site: str, needs_labels: bool = False, trains: bool = True) -> list[Finding]:
     """Run all checks on loaded data; each gives at least one finding.
 
     Args:
         data: the site's data.
         site: its name, for the messages.
         needs_labels: whether the site is to train with labels; an empty labelled set is a failure then.
+        trains: whether the images are to be trained on at all; else nothing is said of training images and their classes.
     """
     digests = _digests(data)
     return [
         *_unreadable(data, site),
         *_vocabulary(data, site),
-        *_training_images(data, site, needs_labels),
+        *(_training_images(data, site, needs_labels) if trains else ()),
         *_evaluation_images(data, site),
-        *_class_support(data, site),
+        *(_class_support(data, site) if trains else ()),
         *_divided_groups(data, site),
         *_repeated_images(data, site, digests),
         *_empty_images(data, site, digests),

@@ -50,7 +50,7 @@ class ServerImages:
         self, problem: Problem, seed: int, fl_ctx: FLContext, device: str, cpu_threads: int | None, needed_by: str
     ) -> None:
         try:
-            data = load_checked_data(problem, SERVER, fl_ctx, False, _logger)
+            data = load_checked_data(problem, SERVER, fl_ctx, False, _logger, trains=False)
         except ConfigurationError as error:
             raise ConfigurationError(f"{needed_by} needs images at the server: {error}") from error
         self._rows = data.rows("val")

@@ -34,7 +34,7 @@ def cache_folder(fl_ctx: FLContext) -> Path:
 
 
 def load_checked_data(
-    problem: Problem, site: str, fl_ctx: FLContext, needs_labels: bool, log: logging.Logger
+    problem: Problem, site: str, fl_ctx: FLContext, needs_labels: bool, log: logging.Logger, trains: bool = True
 ) -> SiteData:
     """Load the problem's data set at this site.
 
@@ -50,7 +50,7 @@ def load_checked_data(
         data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
     except GrandRoundsError as error:
         raise type(error)(f"{site}: {error}") from error
-    findings = examine(data, site, needs_labels)
+    findings = examine(data, site, needs_labels, trains)
     for finding in findings:
         if finding.level == "warning":
             log.warning("%s", finding.message)
