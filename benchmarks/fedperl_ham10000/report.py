@@ -254,8 +254,8 @@ def _ablations(results: Results) -> Iterator[str]:
             ]
             rows.append([title, *values, float(np.mean(accepted)), float(np.mean(right))])
     yield (
-        f"One option changed at a time (seed {', '.join(map(str, seeds))}), with the share of accepted pseudo-labels and how "
-        "many of those are right:"
+        f"One option changed at a time (seed {', '.join(map(str, seeds))}), with the share of accepted pseudo-labels and "
+        "how many of those are right:"
     )
     header = [f"{title}, {model}" for model in ("own", "common") for title in METRICS.values()]
     yield markdown_table(["run", *header, "accepted", "right"], rows)

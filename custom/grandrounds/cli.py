@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from grandrounds import __version__
-from grandrounds.commands import build, doctor, evaluate, jobs, partition, simulate
+from grandrounds.commands import build, doctor, evaluate, figures, jobs, partition, simulate
 from grandrounds.commands.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError
 
@@ -58,6 +58,7 @@ def build_app() -> typer.Typer:
         (partition, partition.partition),
         (simulate, simulate.simulate),
         (evaluate, evaluate.evaluate),
+        (figures, figures.figures),
         (build, build.build),
         (doctor, doctor.doctor),
         (jobs, jobs.jobs),

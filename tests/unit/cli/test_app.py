@@ -19,7 +19,7 @@ def test_version_is_the_packages(run):
     assert (result.exit_code, result.stdout.strip()) == (0, f"grandrounds {__version__}")
 
 
-@pytest.mark.parametrize("command", ["partition", "simulate", "build", "doctor", "jobs"])
+@pytest.mark.parametrize("command", ["partition", "simulate", "evaluate", "figures", "build", "doctor", "jobs"])
 def test_every_command_has_help_with_examples(run, command):
     result = run(command, "--help")
     assert result.exit_code == 0
