@@ -12,8 +12,10 @@ class DatasetChoice(StrEnum):
     """Data sets that ``partition`` divides."""
 
     HAM10000 = "ham10000"
+    ISIC2018 = "isic2018"
     LESIONS = "lesions"
     ISIC2020 = "isic2020"
+    RSNA_ICH = "rsna_ich"
     MANIFEST = "manifest"
 
 
@@ -32,6 +34,27 @@ class VariantChoice(StrEnum):
 
     PAPER = "paper"
     CLEAN = "clean"
+
+
+class GroupByChoice(StrEnum):
+    """What stays together when skin-lesion images are divided."""
+
+    LESION = "lesion"
+    IMAGE = "image"
+
+
+class MultiChoice(StrEnum):
+    """What becomes of a slice with several subtypes of haemorrhage."""
+
+    DROP = "drop"
+    FIRST = "first"
+
+
+class ClientPartitionChoice(StrEnum):
+    """What is given to a site as a whole."""
+
+    PATIENT = "patient"
+    SLICE = "slice"
 
 
 class ScenarioChoice(StrEnum):

@@ -47,13 +47,16 @@ def doctor(
     classes: Annotated[str | None, typer.Option(help="With --site-config: the vocabulary, a,b,c.")] = None,
     image_size: Annotated[int, typer.Option(min=1, help="Side to which images are resized, in pixels.")] = 64,
     channels: Annotated[int, typer.Option(min=1, max=3, help="1 for grey images, 3 for colour.")] = 3,
+    accept_unlabelled: Annotated[
+        bool, typer.Option("--accept-unlabelled", help="A site without labels is no failure: the job accepts it.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Examine sites and show the findings."""
     if channels == 2:
         raise typer.BadParameter("--channels must be 1 or 3")
     located, vocabulary = _located(sites_dir, site_config, dataset, classes)
-    found = _examine(located, vocabulary, image_size, channels)
+    found = _examine(located, vocabulary, image_size, channels, not accept_unlabelled)
     if json:
         say_json({site: [asdict(finding) for finding in findings] for site, findings in found.items()})
     else:
@@ -108,7 +111,7 @@ def _of_site(path: Path, dataset: str) -> dict[str, DatasetLocation]:
 
 
 def _examine(
-    located: Mapping[str, DatasetLocation], classes: Sequence[str], image_size: int, channels: int
+    located: Mapping[str, DatasetLocation], classes: Sequence[str], image_size: int, channels: int, needs_labels: bool
 ) -> dict[str, list[Finding]]:
     from grandrounds.data.doctor import examine_location
     from grandrounds.federation.site_data import CACHE_VARIABLE
@@ -116,7 +119,7 @@ def _examine(
     with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
         cache = Path(os.environ.get(CACHE_VARIABLE, temporary)) / "cache"
         return {
-            site: examine_location(location, classes, image_size, channels, cache, site, needs_labels=True)
+            site: examine_location(location, classes, image_size, channels, cache, site, needs_labels)
             for site, location in located.items()
         }
 

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from grandrounds.commands.choices import (
+    ClientPartitionChoice,
     DatasetChoice,
     FewLabelsChoice,
+    GroupByChoice,
+    MultiChoice,
     ScenarioChoice,
     SchemeChoice,
     VariantChoice,
 )
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.commands.output import results, say, say_json
+from grandrounds.commands.output import notes, results, say, say_json
 
 SHOWN_DIGITS = 12
+LINES = 10
+"""How many lines tell the progress of a reading where there is no terminal."""
+
 HELP = """Divide a data set between simulated hospitals.
 
 Writes a manifest and a site configuration for every site, and partition.json, which describes them. No image is copied.
-The images of a patient or lesion stay together, between sites and between splits.
+The images of a patient or lesion stay together, between sites and between splits, unless you ask for the way of a paper
+that divides them.
 
 [bold]Data sets[/bold], as published:
 
 \b
   ham10000   HAM10000_metadata.csv and folders of JPEG files
+  isic2018   task 3: ISIC2018_Task3_Training_GroundTruth.csv, ..._LesionGroupings.csv and ISIC2018_Task3_Training_Input
   lesions    DIR has the folders isic2019, ham10000, pad_ufes_20 and derm7pt, each with that data set
   isic2020   ISIC_2020_Training_GroundTruth_v2.csv (or train.csv) and the folder train
+  rsna_ich   stage_2_train.csv and the folder stage_2_train (or stage_2_train_images) of DICOM files
   manifest   any images, listed in a CSV file
 
 [bold]Examples[/bold]
@@ -52,6 +64,16 @@ The images of a patient or lesion stay together, between sites and between split
   # labels at a few hospitals (fedperl: site-2 and site-10)
   grandrounds partition lesions --root DIR --scheme fedperl --scenario few_labels --out runs/lesions/few
   grandrounds partition ham10000 --root DIR --scenario few_labels --labelled-sites site-1,site-2 --out runs/ham/few
+  # FedIRM's ten clients, two with labels: skin lesions (as in the paper with --group-by image) and haemorrhages
+  grandrounds partition isic2018 --root DIR --sites 10 --validation 0.1 --test 0.2 \\
+    --scenario few_labels --labelled-sites site-1,site-2 --out runs/isic2018/sites
+  grandrounds partition rsna_ich --root DIR --sites 10 --validation 0.1 --test 0.2 --slices 25000 \\
+    --client-partition slice --scenario few_labels --labelled-sites site-1,site-2 --out runs/ich/sites
+  # two of these with labels and two without, of the same size
+  grandrounds simulate JOB --sites-dir runs/ich/sites --sites 4 --workspace runs/ich/four
+  # slices under the brain window alone; slices of your own
+  grandrounds partition rsna_ich --root DIR --windows 40:80 --out runs/ich/brain
+  grandrounds partition manifest --root CT --manifest ct.csv --dataset-name ct --windows 40:80,80:200,40:380 --out DIR
   # a hospital that took no part in training
   grandrounds partition isic2020 --root DIR --out runs/isic2020
   grandrounds evaluate runs/lesions --sites-dir runs/isic2020 --groups "malignant=mel,bcc,ak,scc;benign=nv,bkl,df,vasc"
@@ -66,7 +88,7 @@ def partition(
         SchemeChoice | None,
         typer.Option(
             help="By source, by class (Dirichlet), at random, FedPerl's ten clients, or one unseen site with test images; "
-            "default: sites, for isic2020 unseen.",
+            "default: sites, for isic2018 and rsna_ich iid, for isic2020 unseen.",
             show_default=False,
         ),
     ] = None,
@@ -123,34 +145,85 @@ def partition(
             show_default=False,
         ),
     ] = None,
+    group_by: Annotated[
+        GroupByChoice | None,
+        typer.Option(
+            help="For ham10000 and isic2018: keep the images of a lesion together, or divide image by image as in the "
+            "FedIRM paper; default: lesion.",
+            show_default=False,
+        ),
+    ] = None,
+    multi: Annotated[
+        MultiChoice | None,
+        typer.Option(
+            help="For rsna_ich: leave slices with several subtypes out, or take their first; default: drop.",
+            show_default=False,
+        ),
+    ] = None,
+    slices: Annotated[
+        int | None,
+        typer.Option(min=1, help="For rsna_ich: how many to draw, by patients; default: 25000.", show_default=False),
+    ] = None,
+    patients: Annotated[
+        Path | None,
+        typer.Option(
+            help="For rsna_ich: table image,patient; what it lacks is read from the DICOM headers and added; default: "
+            "patients.csv in the root.",
+            show_default=False,
+        ),
+    ] = None,
+    client_partition: Annotated[
+        ClientPartitionChoice | None,
+        typer.Option(
+            help="For rsna_ich with iid: give whole patients to a site, or single slices as in the FedIRM paper (no "
+            "patient is in two splits either way); default: patient.",
+            show_default=False,
+        ),
+    ] = None,
+    windows: Annotated[
+        str | None,
+        typer.Option(
+            help="For rsna_ich, and for manifest with CT slices in DICOM files: CENTRE:WIDTH in Hounsfield units for each "
+            "channel; default: 40:80,80:200,40:380 for rsna_ich, else what the files say.",
+            show_default=False,
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another partition in the folder.")] = False,
     json: Json = False,
 ) -> None:
     """Make a partition and show it."""
     from grandrounds.data.recipes import make_partition
 
-    description = make_partition(
-        str(dataset),
-        root,
-        _word(scheme),
-        sites,
-        out,
-        labelled=labelled,
-        validation=validation,
-        test=test,
-        alpha=alpha,
-        seed=seed,
-        overwrite=overwrite,
-        manifest=manifest,
-        dataset_name=dataset_name,
-        classes=comma_separated(classes),
-        variant=_word(variant),
-        server_images=server_images,
-        server_training=server_training,
-        scenario=str(scenario),
-        labelled_sites=comma_separated(labelled_sites),
-        few_labels_use=_word(few_labels_use),
-    )
+    with reading_progress(notes()) as progress:
+        description = make_partition(
+            str(dataset),
+            root,
+            _word(scheme),
+            sites,
+            out,
+            labelled=labelled,
+            validation=validation,
+            test=test,
+            alpha=alpha,
+            seed=seed,
+            overwrite=overwrite,
+            manifest=manifest,
+            dataset_name=dataset_name,
+            classes=comma_separated(classes),
+            variant=_word(variant),
+            server_images=server_images,
+            server_training=server_training,
+            scenario=str(scenario),
+            labelled_sites=comma_separated(labelled_sites),
+            few_labels_use=_word(few_labels_use),
+            group_by=_word(group_by),
+            multi=_word(multi),
+            slices=slices,
+            patients=patients,
+            client_partition=_word(client_partition),
+            windows=parse_windows(windows),
+            progress=progress,
+        )
     if json:
         say_json(description)
         return
@@ -163,6 +236,46 @@ def partition(
 def _word(choice: StrEnum | None) -> str | None:
     """A choice as a plain word: random streams are derived from words, and their type counts."""
     return None if choice is None else str(choice)
+
+
+def parse_windows(text: str | None) -> list[tuple[float, float]] | None:
+    """Windows written as ``centre:width,centre:width``; None stays None.
+
+    Raises:
+        typer.BadParameter: if they are written otherwise.
+
+    Example:
+        >>> parse_windows("40:80, 80:200")
+        [(40.0, 80.0), (80.0, 200.0)]
+    """
+    if text is None:
+        return None
+    try:
+        pairs = [part.split(":") for part in text.split(",")]
+        return [(float(centre), float(width)) for centre, width in pairs]
+    except ValueError:
+        raise typer.BadParameter(
+            f"--windows is CENTRE:WIDTH,..., for example 40:80,80:200,40:380; got {text}"
+        ) from None
+
+
+@contextmanager
+def reading_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """What shows how far the reading of DICOM headers is: a bar on a terminal, some lines elsewhere."""
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task("reading patients from DICOM headers", total=None, visible=False)
+            yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+        return
+    said = -1
+
+    def tell(done: int, total: int) -> None:
+        nonlocal said
+        if done * LINES // max(total, 1) > said:
+            said = done * LINES // max(total, 1)
+            say(console, f"reading patients from DICOM headers: {done} of {total}")
+
+    yield tell
 
 
 def what_next(description: Mapping[str, Any], out: Path) -> list[str]:

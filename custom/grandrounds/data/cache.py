@@ -1,9 +1,9 @@
 """Decode and resize each image once, then read it from a memory map.
 
 Every run of every method at a site needs the same small images; decoding them again in each epoch costs more than the
-training of a small network. The cache is an array and its record per (images, size, channels), shared by all processes
-of a site. Every build has an array file of its own, which its record names: which rows are in quarantine is thus always
-said of the very array that is read, also after a build was killed or two processes read different images.
+training of a small network. The cache is an array and its record per (images, size, channels, windows), shared by all
+processes of a site. Every build has an array file of its own, which its record names: which rows are in quarantine is
+thus always said of the very array that is read, also after a build was killed or two processes read different images.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from grandrounds.checks import require_fraction
-from grandrounds.data.readers import ImageReader, open_images, to_square
+from grandrounds.data.ct_windows import require_channels
+from grandrounds.data.decoding import to_square
+from grandrounds.data.dicom import Window
+from grandrounds.data.readers import ImageReader, open_images
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import replacing, write_json
 
@@ -68,7 +71,13 @@ class _Place:
 
 
 def open_cache(
-    names: Sequence[str], root: Path, image_size: int, channels: int, cache_dir: Path, max_unreadable: float = 0.01
+    names: Sequence[str],
+    root: Path,
+    image_size: int,
+    channels: int,
+    cache_dir: Path,
+    max_unreadable: float = 0.01,
+    windows: Sequence[Window] = (),
 ) -> DecodedCache:
     """Open the decoded images, decoding them if this has not been done.
 
@@ -84,10 +93,11 @@ def open_cache(
         channels: 1 or 3.
         cache_dir: folder for the caches; made when it is missing.
         max_unreadable: largest fraction of the images that may be unreadable, in [0, 1].
+        windows: of CT slices, one for each channel; without them DICOM files are shown as they say themselves.
 
     Raises:
         DataError: if ``names`` is empty, ``root`` cannot be opened or more images are unreadable than allowed.
-        ConfigurationError: if ``cache_dir`` cannot be written.
+        ConfigurationError: if ``cache_dir`` cannot be written, or there are not as many windows as channels.
         ValueError: if ``image_size``, ``channels`` or ``max_unreadable`` is out of range.
     """
     require_fraction(max_unreadable, "max_unreadable")
@@ -95,8 +105,9 @@ def open_cache(
         raise ValueError(f"expected image_size >= 1 and channels 1 or 3, got {image_size} and {channels}")
     if not names:
         raise DataError(f"{root}: the list of images is empty")
-    with open_images(root) as reader:
-        key = _key(names, reader.fingerprint(names), image_size, channels)
+    require_channels(windows, channels, str(root))
+    with open_images(root, windows) as reader:
+        key = _key(names, reader.fingerprint(names), image_size, channels, windows)
         shape = (len(names), image_size, image_size, channels)
         place = _Place(cache_dir, key, shape)
         # Between reading the record and opening its array another process may have replaced both: look once more.
@@ -107,8 +118,10 @@ def open_cache(
     return cache
 
 
-def _key(names: Sequence[str], fingerprint: str, image_size: int, channels: int) -> str:
+def _key(names: Sequence[str], fingerprint: str, image_size: int, channels: int, windows: Sequence[Window]) -> str:
     content = [FORMAT_VERSION, fingerprint, image_size, channels, list(names)]
+    if windows:
+        content.append([[float(centre), float(width)] for centre, width in windows])
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
+from grandrounds.data.dataset_options import Dataset, DatasetOptions
+from grandrounds.data.dicom import Window
 from grandrounds.data.ham10000 import HAM10000_CLASSES, read_ham10000
+from grandrounds.data.isic2018 import ISIC2018_CLASSES, read_isic2018
 from grandrounds.data.isic2020 import ISIC2020_CLASSES, read_isic2020
-from grandrounds.data.lesion_collection import Variant, read_lesions
+from grandrounds.data.lesion_collection import read_lesions
 from grandrounds.data.lesions import LESION_CLASSES
 from grandrounds.data.manifest import Record, read_manifest
+from grandrounds.data.rsna_ich import read_rsna_ich
+from grandrounds.data.rsna_labels import RSNA_ICH_CLASSES
+from grandrounds.data.rsna_patients import Progress
 from grandrounds.errors import ConfigurationError
 from grandrounds.ordering import natural_sorted
-
-Dataset = Literal["ham10000", "lesions", "isic2020", "manifest"]
+from grandrounds.seeding import numpy_generator
 
 # How jobs call the data sets that have a name of their own.
-NAMES: Mapping[str, str] = {"ham10000": "skin", "lesions": "lesions", "isic2020": "isic2020"}
+NAMES: Mapping[str, str] = MappingProxyType(
+    {"ham10000": "skin", "isic2018": "isic2018", "lesions": "lesions", "isic2020": "isic2020", "rsna_ich": "ich"}
+)
 
 
-class ReadDataset(NamedTuple):
+@dataclass(frozen=True)
+class ReadDataset:
     """What a recipe needs to know of a data set.
 
     Attributes:
@@ -29,32 +39,39 @@ class ReadDataset(NamedTuple):
         name: how jobs call the data set.
         classes: the vocabulary.
         facts: what else the partition's description says of it.
+        windows: under which the sites look at its slices; empty for all but CT.
     """
 
     records: tuple[Record, ...]
     images: Path
     name: str
     classes: tuple[str, ...]
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    windows: tuple[Window, ...] = ()
 
 
 def read_dataset(
     dataset: Dataset,
     root: Path,
-    variant: Variant = "clean",
+    options: DatasetOptions,
+    seed: int,
+    *,
     manifest: Path | str | None = None,
     name: str | None = None,
     classes: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> ReadDataset:
     """Read a data set by its name.
 
     Args:
         dataset: which.
         root: its folder; for ``manifest`` the images' folder or archive.
-        variant: of ``lesions``, see :func:`~grandrounds.data.lesion_collection.read_lesions`.
+        options: what was chosen of it.
+        seed: of what is drawn while reading.
         manifest: the table of a ``manifest`` data set.
         name: how jobs call a ``manifest`` data set.
         classes: the vocabulary of a ``manifest`` data set; the labels that occur, in natural order, by default.
+        progress: told how far a long reading is.
 
     Raises:
         ConfigurationError: if the root does not exist or the arguments do not fit the data set.
@@ -63,18 +80,50 @@ def read_dataset(
     if not root.exists():
         raise ConfigurationError(f"root {root} does not exist; name the folder of the images")
     if dataset == "manifest":
-        return _manifest(root, manifest, name, classes)
+        return replace(_manifest(root, manifest, name, classes), windows=options.windows)
     own = NAMES[dataset]
     if manifest is not None or name is not None or classes is not None:
         raise ConfigurationError(f"{dataset} has its own manifest, name ({own}) and classes; leave these options out")
     if dataset == "lesions":
-        records, removed = read_lesions(root, variant)
-        facts = {"variant": variant, **({"removed_copies": removed._asdict()} if variant == "clean" else {})}
-        return ReadDataset(records, root, own, LESION_CLASSES, facts)
+        return _lesions(root, own, options)
+    if dataset == "rsna_ich":
+        return _rsna_ich(root, own, options, seed, progress)
     if dataset == "isic2020":
-        return ReadDataset(read_isic2020(root), root, own, ISIC2020_CLASSES, {})
+        return ReadDataset(read_isic2020(root), root, own, ISIC2020_CLASSES)
+    if dataset == "isic2018":
+        records = read_isic2018(root, with_lesions=options.group_by == "lesion")
+        return _grouped(ReadDataset(records, root, own, ISIC2018_CLASSES), options)
     records, images = read_ham10000(root)
-    return ReadDataset(records, images, own, HAM10000_CLASSES, {})
+    return _grouped(ReadDataset(records, images, own, HAM10000_CLASSES), options)
+
+
+def _grouped(read: ReadDataset, options: DatasetOptions) -> ReadDataset:
+    """Forget lesions where images are taken one by one: what is divided must not be said to be whole."""
+    if options.group_by == "lesion":
+        return read
+    return replace(
+        read, records=tuple(replace(record, lesion="") for record in read.records), facts={"group_by": options.group_by}
+    )
+
+
+def _lesions(root: Path, own: str, options: DatasetOptions) -> ReadDataset:
+    variant = options.variant
+    records, removed = read_lesions(root, variant)
+    facts = {"variant": variant, **({"removed_copies": removed._asdict()} if variant == "clean" else {})}
+    return ReadDataset(records, root, own, LESION_CLASSES, facts)
+
+
+def _rsna_ich(root: Path, own: str, options: DatasetOptions, seed: int, progress: Progress | None) -> ReadDataset:
+    records, counts = read_rsna_ich(
+        root,
+        numpy_generator(seed, "rsna_ich", "slices"),
+        multi=options.multi,
+        slices=options.slices,
+        patients=options.patients,
+        progress=progress,
+    )
+    facts = {"multi": options.multi, "slices": options.slices, "in_the_table": counts}
+    return ReadDataset(records, root, own, RSNA_ICH_CLASSES, facts, options.windows)
 
 
 def _manifest(root: Path, manifest: Path | str | None, name: str | None, classes: Sequence[str] | None) -> ReadDataset:
@@ -82,4 +131,4 @@ def _manifest(root: Path, manifest: Path | str | None, name: str | None, classes
         raise ConfigurationError("data set manifest needs the manifest's file and the name by which jobs call the data")
     records = read_manifest(manifest, classes).records
     vocabulary = classes or natural_sorted({record.label for record in records if record.label})
-    return ReadDataset(records, root, name, tuple(vocabulary), {})
+    return ReadDataset(records, root, name, tuple(vocabulary))

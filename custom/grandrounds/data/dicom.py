@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from grandrounds.errors import DataError
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
+Kind = TypeVar("Kind", np.uint8, np.float64)
 Window = tuple[float, float]
 
 FALLBACK_PERCENTILES = (1.0, 99.0)
@@ -45,15 +48,64 @@ def read_dicom(data: bytes, name: str, window: Window | None = None) -> NDArray[
     """
     if window is not None and not window[1] >= 1:
         raise ValueError(f"window width must be at least 1, got {window[1]}")
-    with warnings.catch_warnings():
-        # Research copies carry identifiers that are no valid UIDs; that says nothing about the pixels.
-        warnings.filterwarnings("ignore", category=UserWarning, module="pydicom")
+    return _decoded(data, name, lambda dataset: _render(dataset, window))
+
+
+def read_hounsfield(data: bytes, name: str) -> NDArray[np.float64]:
+    """Decode the first frame of a CT slice.
+
+    Args:
+        data: the file's bytes.
+        name: how errors call it.
+
+    Returns:
+        Shape ``(H, W)``, in Hounsfield units. What the file says about windows and polarity does not count.
+
+    Raises:
+        DataError: as :func:`read_dicom`, and if the image has colours or no scale of Hounsfield units (rescale slope and
+            intercept, or a modality look-up table).
+    """
+    return _decoded(data, name, lambda dataset: _hounsfield(dataset, name))
+
+
+def read_patient(path: Path) -> str:
+    """The patient's identifier in a file's header; the pixels are not read.
+
+    Raises:
+        DataError: if the file cannot be read, is no DICOM file or does not name its patient.
+    """
+    from pydicom import dcmread
+
+    with _quiet():
+        try:
+            patient = dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"]).get("PatientID")
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from error
+        except Exception as error:  # a damaged header fails in many ways
+            raise DataError(f"{path}: its DICOM header cannot be read ({_in_one_line(error)})") from error
+    if not patient or not str(patient).strip():
+        raise DataError(f"{path}: its DICOM header names no patient (PatientID)")
+    return str(patient).strip()
+
+
+def _decoded(data: bytes, name: str, decode: Callable[[Dataset], NDArray[Kind]]) -> NDArray[Kind]:
+    with _quiet():
         dataset = _parse(data, name)
         _require_decoder(dataset, name)
         try:
-            return _render(dataset, window)
+            return decode(dataset)
+        except DataError:
+            raise
         except Exception as error:  # decoders and malformed attributes raise almost anything
             raise DataError(f"{name}: its pixels cannot be decoded ({_in_one_line(error)}); export it again") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings about identifiers: those of research copies are no valid UIDs, which says nothing about pixels."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="pydicom")
+        yield
 
 
 def _parse(data: bytes, name: str) -> Dataset:
@@ -110,11 +162,28 @@ def _full_scale(values: NDArray[np.integer], bits: int) -> NDArray[np.uint8]:
     return np.asarray(np.rint(np.clip(values / (2**bits - 1), 0.0, 1.0) * 255), np.uint8)
 
 
-def _grey_levels(frame: NDArray[np.number], dataset: Dataset, window: Window | None) -> NDArray[np.float64]:
-    """Stored values to grey levels in [0, 1] (before clipping)."""
+def _hounsfield(dataset: Dataset, name: str) -> NDArray[np.float64]:
+    from pydicom.pixels import pixel_array
+
+    if int(dataset.SamplesPerPixel) != 1 or str(dataset.PhotometricInterpretation) == "PALETTE COLOR":
+        raise DataError(f"{name} is a colour image; windows in Hounsfield units are for CT slices")
+    scale = _group(dataset, "PixelValueTransformationSequence")
+    if not scale.get("ModalityLUTSequence") and not ("RescaleSlope" in scale and "RescaleIntercept" in scale):
+        raise DataError(
+            f"{name} has no rescale slope and intercept, so its values are no Hounsfield units; take the original slice"
+        )
+    return _modality_values(pixel_array(dataset, index=0), dataset)
+
+
+def _modality_values(frame: NDArray[np.number], dataset: Dataset) -> NDArray[np.float64]:
     from pydicom.pixels import apply_modality_lut
 
-    values = np.asarray(apply_modality_lut(frame, _group(dataset, "PixelValueTransformationSequence")), np.float64)
+    return np.asarray(apply_modality_lut(frame, _group(dataset, "PixelValueTransformationSequence")), np.float64)
+
+
+def _grey_levels(frame: NDArray[np.number], dataset: Dataset, window: Window | None) -> NDArray[np.float64]:
+    """Stored values to grey levels in [0, 1] (before clipping)."""
+    values = _modality_values(frame, dataset)
     if window is not None:
         return apply_window(values, *window)
     interest = _group(dataset, "FrameVOILUTSequence")

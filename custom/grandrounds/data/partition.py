@@ -1,8 +1,8 @@
 """Dividing one data set between simulated hospitals.
 
-Every scheme but ``unseen`` returns the records of ``site-1`` to ``site-N`` and keeps the images of a patient or lesion
-at one site. What a site trains and tests on is chosen afterwards, by ``assign_splits``; what the server has is drawn
-before, by ``draw_server``.
+Every scheme but ``unseen`` returns the records of ``site-1`` to ``site-N``, and every one but ``deal`` keeps the images of
+a patient or lesion at one site. What a site trains and tests on is chosen afterwards, by ``assign_splits``, but before
+``deal``; what the server has is drawn before, by ``draw_server``.
 """
 
 from __future__ import annotations
@@ -48,6 +48,38 @@ def iid(records: Sequence[Record], sites: int, generator: np.random.Generator) -
     """
     names = site_names(sites)
     return _require_images_everywhere(divide_groups(records, dict.fromkeys(names, 1 / sites), generator))
+
+
+def deal(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
+    """Divide records whose splits are assigned at random, image by image, into sites of equal size.
+
+    A patient's images may be at several sites, as in the FedIRM paper (Liu et al., MICCAI 2021), but stay in their split.
+    Every site gets an equal number, within one, of each split's images, and of the labelled ones in training.
+
+    Args:
+        records: the whole data set, splits included.
+        sites: how many sites.
+        generator: where the randomness comes from.
+
+    Returns:
+        The records of each site, in their order.
+
+    Raises:
+        DataError: if there are fewer records than sites.
+
+    Example:
+        >>> four = [Record(str(i), split=split) for i, split in enumerate(("train", "train", "test", "test"))]
+        >>> [[record.split for record in own] for own in deal(four, 2, np.random.default_rng(0)).values()]
+        [['train', 'test'], ['train', 'test']]
+    """
+    names = site_names(sites)
+    shuffled = generator.permutation(len(records)).tolist()
+    # Sorting is stable: each part stays shuffled, and the parts follow each other like the suits of a sorted pack.
+    shuffled.sort(key=lambda index: (records[index].split, records[index].labelled))
+    divided = {
+        name: tuple(records[index] for index in sorted(shuffled[seat::sites])) for seat, name in enumerate(names)
+    }
+    return _require_images_everywhere(divided)
 
 
 def by_source(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grandrounds.data.dicom import Window
 from grandrounds.data.folders import file_names, put_in_place, temporary_sibling
 from grandrounds.data.manifest import (
     SPLITS,
@@ -40,6 +41,8 @@ def write_partition(
     description: Mapping[str, Any],
     *,
     overwrite: bool = False,
+    windows: Sequence[Window] = (),
+    shared_patients: bool = False,
 ) -> dict[str, Any]:
     """Write ``<site>/manifest.csv``, ``<site>/grandrounds.json`` and ``partition.json``, all or nothing.
 
@@ -53,30 +56,33 @@ def write_partition(
         classes: the vocabulary.
         description: how the partition was made (scheme, seed, fractions); JSON values.
         overwrite: replace another partition in ``out_dir``.
+        windows: under which the sites look at CT slices; every site's configuration gets them, and ``partition.json``.
+        shared_patients: whether a patient or lesion may be at several sites, in the same split at each.
 
     Returns:
-        What ``partition.json`` says: ``description``, ``dataset_name``, ``classes`` and ``sites`` with the counts per
-        split, class and source, the labelled training images and the SHA-256 of each manifest.
+        What ``partition.json`` says: ``description``, ``dataset_name``, ``classes``, ``windows`` if there are any, and
+        ``sites`` with the counts per split, class and source, the labelled training images and the SHA-256 of each
+        manifest.
 
     Raises:
         ConfigurationError: if ``out_dir`` holds another partition and ``overwrite`` is not set, or files that belong
             to no partition.
         DataError: if a label is not in ``classes``, a patient or lesion is in two splits of a site, or an image, a
-            patient or a lesion is at two sites.
+            patient or a lesion is at two sites (with ``shared_patients``: is in two splits, whatever the site).
         ValueError: if a site's name cannot be a folder's name, or ``description`` uses a name of ours.
     """
     out_dir = Path(out_dir).resolve()
-    _check_sites(sites, classes)
-    reserved = {"dataset_name", "classes", "sites"} & set(description)
+    _check_sites(sites, classes, shared_patients)
+    reserved = {"dataset_name", "classes", "sites", "windows"} & set(description)
     if reserved:
         raise ValueError(f"description must not contain {', '.join(sorted(reserved))}")
     _require_own_folder(out_dir)
-    root = str(Path(images_root).absolute())
+    shown = {"windows": [list(window) for window in windows]} if windows else {}
+    location = {"manifest": MANIFEST_FILE, "root": str(Path(images_root).absolute()), **shown}
+    config = {"datasets": {dataset_name: location}}
     with temporary_sibling(out_dir) as temporary:
-        summaries = {
-            site: _write_site(temporary / site, records, dataset_name, root, classes) for site, records in sites.items()
-        }
-        content = {**description, "dataset_name": dataset_name, "classes": list(classes), "sites": summaries}
+        summaries = {site: _write_site(temporary / site, records, config, classes) for site, records in sites.items()}
+        content = {**description, **shown, "dataset_name": dataset_name, "classes": list(classes), "sites": summaries}
         write_json(temporary / DESCRIPTION_FILE, content)
         if _bytes_by_name(out_dir) != _bytes_by_name(temporary):
             if (out_dir / DESCRIPTION_FILE).exists() and not overwrite:
@@ -110,8 +116,8 @@ def read_partition(out_dir: Path | str) -> dict[str, Any]:
     return dict(content)
 
 
-def _check_sites(sites: Mapping[str, Sequence[Record]], classes: Sequence[str]) -> None:
-    owner: dict[tuple[str, str], str] = {}
+def _check_sites(sites: Mapping[str, Sequence[Record]], classes: Sequence[str], shared_patients: bool) -> None:
+    first: dict[tuple[str, str], tuple[str, str]] = {}
     for site, records in sites.items():
         if not SITE_NAME.fullmatch(site):
             raise ValueError(f"{site!r} cannot be a site's name: use letters, digits, '.', '_' and '-'")
@@ -120,9 +126,14 @@ def _check_sites(sites: Mapping[str, Sequence[Record]], classes: Sequence[str]) 
             if record.label:
                 require_known_label(record.label, classes, f"{site}, image {record.image!r}")
             for kind, name in (("image", record.image), ("patient", record.patient), ("lesion", record.lesion)):
-                earlier = owner.setdefault((kind, name), site) if name else site
-                if earlier != site:
+                earlier, split = first.setdefault((kind, name), (site, record.split)) if name else (site, record.split)
+                if earlier != site and (kind == "image" or not shared_patients):
                     raise DataError(f"{kind} {name!r} is at two sites, {earlier} and {site}; give it to one")
+                if earlier != site and split != record.split:
+                    raise DataError(
+                        f"{kind} {name!r} is in split {split} at {earlier} and in {record.split} at {site}; keep all "
+                        f"images of a {kind} in one split"
+                    )
 
 
 def _require_own_folder(out_dir: Path) -> None:
@@ -135,10 +146,10 @@ def _require_own_folder(out_dir: Path) -> None:
 
 
 def _write_site(
-    folder: Path, records: Sequence[Record], dataset_name: str, root: str, classes: Sequence[str]
+    folder: Path, records: Sequence[Record], config: Mapping[str, Any], classes: Sequence[str]
 ) -> dict[str, Any]:
     digest = write_manifest(records, folder / MANIFEST_FILE)
-    write_json(folder / CONFIG_NAME, {"datasets": {dataset_name: {"manifest": MANIFEST_FILE, "root": root}}})
+    write_json(folder / CONFIG_NAME, config)
     splits = Counter(record.split for record in records)
     labels = Counter(record.label for record in records)
     sources = Counter(record.source for record in records)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import math
 import os
 import zipfile
@@ -18,20 +17,16 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.dicom import read_dicom
+from grandrounds.data.ct_windows import read_windows
+from grandrounds.data.decoding import DICOM_SUFFIXES, Pixels, decode_image, eight_bit
+from grandrounds.data.dicom import Window
 from grandrounds.errors import DataError
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-Pixels = NDArray[np.uint8]
-
-DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", *DICOM_SUFFIXES)
 IDX_IMAGES = b"\0\0\x08\x03"
 """How an idx file of unsigned bytes in three dimensions begins."""
@@ -70,21 +65,28 @@ class ImageReader(ABC):
         self.close()
 
 
-def open_images(root: Path) -> ImageReader:
+def open_images(root: Path, windows: Sequence[Window] = ()) -> ImageReader:
     """Open the images at ``root``: a folder, or a file ending in .zip, .npz, .gz or anything else in idx format.
 
     Names are paths relative to a folder or inside an archive (``benign/a.png``), ``<array>/<index>`` in an npz file and
     ``<index>`` in an idx file.
 
+    Args:
+        root: where the images are.
+        windows: what is to be seen of CT slices, a channel for each window; every image must be a DICOM file then.
+
     Raises:
-        DataError: if nothing is there, or the file is damaged or in none of these formats.
+        DataError: if nothing is there, the file is damaged or in none of these formats, or there are windows and it
+            holds pixels instead of files.
     """
     if root.is_dir():
-        return _FolderReader(root)
+        return _FolderReader(root, windows)
     if not root.is_file():
         raise DataError(f"{root} does not exist; expected a folder of images, a .zip, an .npz or an idx file")
     if root.suffix == ".zip":
-        return _ZipReader(root)
+        return _ZipReader(root, windows)
+    if windows:
+        raise DataError(f"{root} holds no DICOM files, which windows are for; take windows out of its description")
     if root.suffix == ".npz":
         return _NpzReader(root)
     return _IdxReader(root)
@@ -93,8 +95,9 @@ def open_images(root: Path) -> ImageReader:
 class _FolderReader(ImageReader):
     """A folder of image files, with or without sub-folders."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, windows: Sequence[Window]) -> None:
         self._root = root
+        self._windows = windows
 
     def read(self, name: str) -> Pixels:
         path = self._path(name)
@@ -102,7 +105,7 @@ class _FolderReader(ImageReader):
             data = path.read_bytes()
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from error
-        return decode_image(data, name)
+        return _decode(data, name, self._windows)
 
     def names(self) -> list[str]:
         files = (Path(folder, file) for folder, _, found in os.walk(self._root) for file in found)
@@ -156,10 +159,14 @@ class _ArchiveReader(ImageReader):
 class _ZipReader(_ArchiveReader):
     """A zip archive of image files."""
 
+    def __init__(self, root: Path, windows: Sequence[Window]) -> None:
+        super().__init__(root)
+        self._windows = windows
+
     def read(self, name: str) -> Pixels:
         with self._member(name) as stream:
             data = stream.read()
-        return decode_image(data, name)
+        return _decode(data, name, self._windows)
 
     def names(self) -> list[str]:
         return sorted(_visible_images(self._archive.namelist()))
@@ -185,7 +192,7 @@ class _NpzReader(_ArchiveReader):
         if array not in self._members or not self._holds_images(array):
             raise DataError(f"{self._root} holds no image {name!r}; expected <array>/<index>, e.g. train_images/0")
         images = self._array(array)
-        return _eight_bit(images[_row(index, len(images), name, self._root)])
+        return eight_bit(images[_row(index, len(images), name, self._root)])
 
     def names(self) -> list[str]:
         counts = {array: self._header(array)[0][0] for array in self._members if self._holds_images(array)}
@@ -251,78 +258,8 @@ class _IdxReader(ImageReader):
         return np.frombuffer(data, np.uint8, offset=16).reshape(shape)
 
 
-def decode_image(data: bytes, name: str) -> Pixels:
-    """Decode the bytes of a PNG, JPEG, TIFF, BMP or DICOM file; which one is seen from the bytes.
-
-    Palette, alpha and CMYK images become RGB (alpha is dropped); 16-bit grey becomes value / 257, rounded; of several
-    frames the first is taken.
-
-    Returns:
-        ``(H, W)`` grey or ``(H, W, 3)`` RGB, values 0 to 255.
-
-    Raises:
-        DataError: naming the image and the cause, if it cannot be decoded.
-    """
-    if data[128:132] == b"DICM" or name.lower().endswith(DICOM_SUFFIXES):
-        return read_dicom(data, name)
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        image = Image.open(io.BytesIO(data))
-        image.load()
-    except UnidentifiedImageError:
-        raise DataError(f"{name} is no image that can be read ({len(data)} bytes); expected PNG, JPEG, ...") from None
-    except Exception as error:  # decoders raise almost anything on damaged bytes
-        raise DataError(f"{name} cannot be decoded: {error}") from error
-    return _pixels(image, name)
-
-
-def _pixels(image: Image, name: str) -> Pixels:
-    if image.mode in ("1", "L"):
-        return np.array(image.convert("L"))
-    if image.mode.startswith("I;16"):
-        return _eight_bit(np.array(image))
-    if image.mode in ("I", "F"):
-        raise DataError(f"{name} has 32 bits per pixel; convert it to 8 or 16 bits")
-    # By way of RGBA: a palette may state its transparency in a way that RGB alone cannot take.
-    image = image.convert("RGBA") if image.mode in ("P", "PA") else image
-    return np.array(image.convert("RGB"))
-
-
-def _eight_bit(image: NDArray[np.generic]) -> Pixels:
-    image = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
-    if image.dtype == np.uint8:
-        return np.array(image, np.uint8)
-    return np.asarray((image.astype(np.uint32) + 128) // 257, np.uint8)
-
-
-def to_square(image: Pixels, size: int, channels: int) -> Pixels:
-    """Resize both sides to ``size``, bilinear and antialiased; the aspect is not kept (FedPerl §1.3 does the same).
-
-    Args:
-        image: ``(H, W)`` or ``(H, W, 3)``, values 0 to 255.
-        size: new height and width in pixels.
-        channels: 1 (RGB becomes luma, ITU-R 601) or 3 (grey becomes three equal channels).
-
-    Returns:
-        Shape ``(size, size, channels)``, values 0 to 255.
-
-    Raises:
-        ValueError: if ``size`` is below one or ``channels`` neither 1 nor 3.
-
-    Example:
-        >>> to_square(np.full((2, 5), 7, np.uint8), size=1, channels=3).tolist()
-        [[[7, 7, 7]]]
-    """
-    from PIL import Image
-
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}")
-    if channels not in (1, 3):
-        raise ValueError(f"channels must be 1 or 3, got {channels}")
-    picture = Image.fromarray(image).convert("L" if channels == 1 else "RGB")
-    resized = np.array(picture.resize((size, size), Image.Resampling.BILINEAR))
-    return resized.reshape(size, size, channels)
+def _decode(data: bytes, name: str, windows: Sequence[Window]) -> Pixels:
+    return read_windows(data, name, windows) if windows else decode_image(data, name)
 
 
 def _visible_images(names: Iterable[str]) -> list[str]:

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, Self, cast, get_args
 
-from grandrounds.data.datasets import Dataset
+from grandrounds.data.dataset_options import ClientPartition, Dataset, DatasetOptions, GroupBy, require_own_choices
 from grandrounds.data.fedperl_clients import CLIENTS, LABELLED_SITES
 from grandrounds.data.lesion_collection import Variant
+from grandrounds.data.rsna_labels import Multi
 from grandrounds.data.scenarios import FewLabelsUse, Scenario
 from grandrounds.errors import ConfigurationError
 
 Scheme = Literal["sites", "dirichlet", "iid", "fedperl", "unseen"]
 
 SITES = 10
+SCHEMES: Mapping[str, Scheme] = MappingProxyType({"isic2018": "iid", "isic2020": "unseen", "rsna_ich": "iid"})
+"""The schemes of data sets that have one source, or no training images, unless another is asked for."""
+
 SERVER_TRAINING = 0.8
 """Share of the server's images for training where it alone has labels: the paper's 1000 images become 800 and 200."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A partition's choices; the fields are the arguments of ``make_partition`` of the same names."""
+    """A partition's choices; the fields are the arguments of ``make_partition`` of the same names.
+
+    ``options`` holds those of the data set alone.
+    """
 
     dataset: Dataset
+    options: DatasetOptions
     scheme: Scheme
     sites: int
     labelled: float
@@ -31,7 +40,7 @@ class Recipe:
     test: float
     alpha: float
     seed: int
-    variant: Variant
+    client_partition: ClientPartition
     server_images: int
     server_training: float
     scenario: Scenario
@@ -47,19 +56,21 @@ class Recipe:
         """
         _check_words(arguments)
         _check_meaning(arguments)
-        scheme = arguments["scheme"] or ("unseen" if arguments["dataset"] == "isic2020" else "sites")
+        scheme = arguments["scheme"] or SCHEMES.get(arguments["dataset"], "sites")
         server_labels = arguments["scenario"] == "server_labels"
         completed = {
             "scheme": scheme,
+            "options": DatasetOptions.of(arguments["dataset"], arguments),
             "sites": _or_default(arguments["sites"], 1 if scheme == "unseen" else SITES),
-            "variant": _or_default(arguments["variant"], "clean"),
+            "client_partition": _or_default(arguments["client_partition"], "patient"),
             "server_training": _or_default(arguments["server_training"], SERVER_TRAINING if server_labels else 0.0),
             "few_labels_use": _or_default(arguments["few_labels_use"], "pool"),
         }
         named = arguments["labelled_sites"]
         few_of_fedperl = arguments["scenario"] == "few_labels" and scheme == "fedperl"
         completed["labelled_sites"] = tuple(_or_default(named, LABELLED_SITES if few_of_fedperl else ()))
-        recipe = cls(**{**arguments, **completed})
+        own = {name: value for name, value in arguments.items() if name in cls.__dataclass_fields__}
+        recipe = cls(**{**own, **completed})
         recipe._check_numbers()
         recipe._check_server()
         return recipe
@@ -79,6 +90,8 @@ class Recipe:
         content: dict[str, Any] = {"dataset": self.dataset, "scheme": self.scheme, "seed": self.seed}
         if self.scheme == "dirichlet":
             content["alpha"] = self.alpha
+        if self.client_partition != "patient":
+            content["client_partition"] = self.client_partition
         if self.divides_sites:
             content |= self.shares
         if self.server_images:
@@ -92,6 +105,8 @@ class Recipe:
         return content
 
     def _check_numbers(self) -> None:
+        if self.client_partition == "slice" and self.scheme != "iid":
+            raise ConfigurationError(f"client_partition slice is for the scheme iid, got {self.scheme}")
         if self.sites < 1:
             raise ConfigurationError(f"sites must be at least 1, got {self.sites}")
         needed = {"fedperl": len(CLIENTS), "unseen": 1}.get(self.scheme, self.sites)
@@ -143,6 +158,9 @@ def _check_words(arguments: Mapping[str, Any]) -> None:
         "dataset": Dataset,
         "scheme": Scheme,
         "variant": Variant,
+        "group_by": GroupBy,
+        "multi": Multi,
+        "client_partition": ClientPartition,
         "scenario": Scenario,
         "few_labels_use": FewLabelsUse,
     }
@@ -155,9 +173,8 @@ def _check_words(arguments: Mapping[str, Any]) -> None:
 
 def _check_meaning(arguments: Mapping[str, Any]) -> None:
     """Refuse what would have no effect, so that nobody believes it had."""
-    dataset, scenario = cast("str", arguments["dataset"]), cast("str", arguments["scenario"])
-    if arguments["variant"] is not None and dataset != "lesions":
-        raise ConfigurationError(f"variant is for the data set lesions; leave it out for {dataset}")
+    require_own_choices(arguments["dataset"], arguments)
+    scenario = cast("str", arguments["scenario"])
     for field in ("labelled_sites", "few_labels_use"):
         if arguments[field] is not None and scenario != "few_labels":
             raise ConfigurationError(f"{field} is for the scenario few_labels; leave it out for {scenario}")

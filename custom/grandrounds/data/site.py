@@ -3,13 +3,17 @@
 Jobs name a data set and never a path; what the name means is written in the site's ``grandrounds.json``:
 
     {"datasets": {"skin": {"manifest": "skin.csv", "root": "/data/skin", "max_unreadable": 0.01}}}
+
+CT slices in DICOM files may say as well under which windows they are looked at, centre and width in Hounsfield units:
+
+    {"datasets": {"ich": {"manifest": "ich.csv", "root": "/data/ct", "windows": [[40, 80], [80, 200], [40, 380]]}}}
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.cache import OriginalShape, Quarantined, open_cache
+from grandrounds.data.ct_windows import windows_from
+from grandrounds.data.dicom import Window
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
 
@@ -35,11 +41,13 @@ class DatasetLocation:
         manifest: the CSV file that lists its images.
         root: folder, zip, npz or idx file with the images.
         max_unreadable: largest fraction of images that may be unreadable.
+        windows: of CT slices, one for each channel; none for other images, which are shown as their files say.
     """
 
     manifest: Path
     root: Path
     max_unreadable: float = 0.01
+    windows: tuple[Window, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +160,11 @@ def load_site_data(
 
     Raises:
         DataError: if the manifest or too many of the images are not as they must be.
+        ConfigurationError: if there are windows and not as many as channels.
     """
     records = read_manifest(location.manifest, classes).records
     names = tuple(record.image for record in records)
-    cache = open_cache(names, location.root, image_size, channels, cache_dir, location.max_unreadable)
+    cache = open_cache(names, location.root, image_size, channels, cache_dir, location.max_unreadable, location.windows)
     index = {name: number for number, name in enumerate(classes)}
     return SiteData(
         images=cache.images,
@@ -185,14 +194,15 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
 
 
 def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
-    _require_keys(entry, {"manifest", "root"}, {"manifest", "root", "max_unreadable"}, where)
+    _require_keys(entry, {"manifest", "root"}, {"manifest", "root", "max_unreadable", "windows"}, where)
     for field in ("manifest", "root"):
         if not isinstance(entry[field], str) or not entry[field]:
             raise ConfigurationError(f"{where}.{field} must be a path, got {entry[field]!r}")
     limit = entry.get("max_unreadable", DatasetLocation.max_unreadable)
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
         raise ConfigurationError(f"{where}.max_unreadable must be a number between 0 and 1, got {limit!r}")
-    return DatasetLocation(folder / entry["manifest"], folder / entry["root"], float(limit))
+    windows = windows_from(entry["windows"], f"{where}.windows") if "windows" in entry else ()
+    return DatasetLocation(folder / entry["manifest"], folder / entry["root"], float(limit), windows)
 
 
 def _require_keys(content: Any, required: set[str], allowed: set[str], where: str) -> None:
@@ -206,7 +216,7 @@ def _require_keys(content: Any, required: set[str], allowed: set[str], where: st
 
 def _for_site(location: DatasetLocation, site: str) -> DatasetLocation:
     manifest, root = (Path(str(path).replace(SITE_PLACEHOLDER, site)) for path in (location.manifest, location.root))
-    return DatasetLocation(manifest, root, location.max_unreadable)
+    return replace(location, manifest=manifest, root=root)
 
 
 def _require_files(location: DatasetLocation, name: str, path: Path) -> None:

@@ -1,9 +1,11 @@
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from grandrounds.commands.partition import what_next
+from grandrounds.commands.partition import reading_progress, what_next
 
 HEADER = "image,label,split,patient,source\n"
 
@@ -115,10 +117,57 @@ def test_counts_that_were_scaled_are_said():
     assert said in what_next(description, Path("out"))
 
 
-def test_help_has_an_example_for_every_scenario(run):
-    text = " ".join(run("partition", "--help").stdout.split())
-    for words in ("--scenario server_labels", "--scenario few_labels", "--variant paper", "partition isic2020"):
-        assert words in text
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--scenario server_labels",
+        "--scenario few_labels",
+        "--variant paper",
+        "partition isic2020",
+        "partition isic2018",
+        "--client-partition slice",
+        "--windows 40:80,80:200,40:380",
+    ],
+)
+def test_help_has_an_example_for_every_scenario_and_data_set(run, words):
+    assert words in " ".join(run("partition", "--help").stdout.split())
+
+
+def test_windows_are_given_to_the_sites(run, pictures, tmp_path):
+    command = ["partition", *pictures, "--sites", 2, "--out", tmp_path / "sites", "--json", "--windows"]
+    assert json.loads(run(*command, "40:80,-600:1500,40:380").stdout)["windows"] == [[40, 80], [-600, 1500], [40, 380]]
+    _one_line(run(*command, "40:0"), "windows: the width of a window must be at least 1 Hounsfield unit, got 0.0")
+    for wrong in ("40", "40:80:1", "a:b", ""):
+        result = run(*command, wrong)
+        assert result.exit_code == 2
+        assert "CENTRE:WIDTH" in result.stderr
+
+
+def test_choices_of_one_data_set_reach_the_recipe(run, pictures, tmp_path):
+    for option, value in (
+        ("--group-by", "image"),
+        ("--multi", "first"),
+        ("--slices", 5),
+        ("--patients", tmp_path / "p.csv"),
+        ("--client-partition", "slice"),
+    ):
+        result = run("partition", *pictures, "--out", tmp_path / "sites", option, value)
+        _one_line(result, f"{option[2:].replace('-', '_')} is for the data sets? .*; leave it out for manifest")
+
+
+def test_the_reading_of_headers_is_told_in_lines_where_there_is_no_terminal():
+    stream = io.StringIO()
+    with reading_progress(Console(file=stream, width=200)) as tell:
+        for done in range(0, 101):
+            tell(done, 100)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "reading patients from DICOM headers: 0 of 100"
+    assert lines[-1] == "reading patients from DICOM headers: 100 of 100"
+    assert len(lines) == 11
+    bar = io.StringIO()
+    with reading_progress(Console(file=bar, force_terminal=True, width=100)) as tell:
+        tell(50, 100)
+    assert "50%" in bar.getvalue()
 
 
 def _one_line(result, pattern):

@@ -156,7 +156,8 @@ def test_ten_sites_by_source_are_the_default(table, tmp_path):
 
 def test_an_unknown_data_set_and_a_missing_root_are_refused(tmp_path):
     with pytest.raises(
-        ConfigurationError, match="dataset must be one of ham10000, lesions, isic2020, manifest, got 'isic'"
+        ConfigurationError,
+        match="dataset must be one of ham10000, isic2018, lesions, isic2020, rsna_ich, manifest, got 'isic'",
     ):
         make_partition("isic", tmp_path, "iid", 2, tmp_path / "out")
     with pytest.raises(ConfigurationError, match=r"root .*nowhere does not exist"):
@@ -167,6 +168,32 @@ def test_a_division_by_source_needs_the_sources(table, tmp_path):
     table.write_text(table.read_text().replace("clinic-0", ""))
     with pytest.raises(ConfigurationError, match="scheme sites needs the source of every image"):
         partition(table, tmp_path / "out", "sites")
+
+
+@pytest.mark.parametrize(
+    ("sites", "labelled", "more"),
+    [(10, 2, {}), (10, 1, {}), (10, 3, {}), (10, 4, {}), (3, 2, {}), (4, 2, {}), (6, 2, {"labelled": 1.0})],
+)
+def test_the_clients_of_fedirm_can_be_made_with_any_number_of_labelled_ones(table, tmp_path, sites, labelled, more):
+    names = [f"site-{number}" for number in range(1, labelled + 1)]
+    description = partition(
+        table,
+        tmp_path / "out",
+        "iid",
+        sites,
+        validation=0.1,
+        test=0.2,
+        scenario="few_labels",
+        labelled_sites=names,
+        **more,
+    )
+    counts = {site: (found["images"]["train"], found["labelled"]) for site, found in description["sites"].items()}
+    assert len(counts) == sites
+    assert [site for site, (_, known) in counts.items() if known] == names
+    assert all(known == train for train, known in counts.values() if known)
+    totals = [sum(found["images"].values()) for found in description["sites"].values()]
+    assert max(totals) - min(totals) <= 2
+    assert sum(totals) == 120
 
 
 def test_the_clients_of_fedperl_need_their_data_sets(table, tmp_path):

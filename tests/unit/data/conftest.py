@@ -1,6 +1,11 @@
-"""Miniatures of the published folders of skin-lesion data sets: real file names and columns, a few images."""
+"""Miniatures of the published folders of data sets: real file names and columns, a few images."""
 
+import io
+
+import numpy as np
 import pytest
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 ISIC2019_HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"
 ISIC2019_COLUMNS = ISIC2019_HEADER.split(",")[1:]
@@ -91,6 +96,78 @@ def derm7pt():
         for case, _, derm in rows:
             put(root, f"images/{derm}")
             put(root, f"images/clinic/{case}.jpg")
+        return root
+
+    return make
+
+
+@pytest.fixture
+def isic2018():
+    """Write ISIC 2018 task 3 from ``(image, column, lesion)``; without the table of lesions if none is named."""
+
+    def make(root, rows, contents=None):
+        header = "image,MEL,NV,BCC,AKIEC,BKL,DF,VASC"
+        truth = [
+            ",".join([image, *("1.0" if name == column else "0.0" for name in header.split(",")[1:])])
+            for image, column, _ in rows
+        ]
+        put(root, "ISIC2018_Task3_Training_GroundTruth.csv", "\n".join([header, *truth]) + "\n")
+        if any(lesion for _, _, lesion in rows):
+            about = [f"{image},{lesion},histopathology" for image, _, lesion in rows]
+            header = "image,lesion_id,diagnosis_confirm_type"
+            put(root, "ISIC2018_Task3_Training_LesionGroupings.csv", "\n".join([header, *about]) + "\n")
+        for image, _, _ in rows:
+            put(root, f"ISIC2018_Task3_Training_Input/{image}.jpg", (contents or {}).get(image))
+        return root
+
+    return make
+
+
+@pytest.fixture
+def ct_slice():
+    """The bytes of a CT slice with these Hounsfield units, stored as value - intercept, and any attributes."""
+
+    def make(hounsfield, intercept=-1024, **attributes):
+        stored = (np.asarray(hounsfield) - intercept).astype(np.int16)
+        meta = FileMetaDataset()
+        meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        meta.MediaStorageSOPClassUID = CTImageStorage
+        meta.MediaStorageSOPInstanceUID = generate_uid()
+        data = Dataset()
+        data.file_meta = meta
+        data.SOPClassUID, data.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
+        data.Rows, data.Columns = stored.shape
+        data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
+        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 1
+        data.RescaleSlope, data.RescaleIntercept = "1", str(intercept)
+        data.WindowCenter, data.WindowWidth = "30", "2000"
+        data.PixelData = stored.tobytes()
+        for keyword, value in attributes.items():
+            if value is None:
+                delattr(data, keyword)
+            else:
+                setattr(data, keyword, value)
+        stream = io.BytesIO()
+        data.save_as(stream, enforce_file_format=True)
+        return stream.getvalue()
+
+    return make
+
+
+@pytest.fixture
+def rsna_ich(ct_slice):
+    """Write RSNA-ICH from ``(image, positive subtypes, patient)``."""
+
+    def make(root, rows, folder="stage_2_train"):
+        table = ["ID,Label"]
+        (root / folder).mkdir(parents=True)
+        for number, (image, positive, patient) in enumerate(rows):
+            for subtype in ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural", "any"):
+                found = bool(positive) if subtype == "any" else subtype in positive
+                table.append(f"{image}_{subtype},{int(found)}")
+            content = ct_slice(np.arange(16).reshape(4, 4) + 10 * number, PatientID=patient)
+            (root / folder / f"{image}.dcm").write_bytes(content)
+        (root / "stage_2_train.csv").write_text("\n".join(table) + "\n")
         return root
 
     return make

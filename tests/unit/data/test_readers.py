@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.readers import decode_image, open_images, to_square
+from grandrounds.data.decoding import decode_image, to_square
+from grandrounds.data.readers import open_images
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 
