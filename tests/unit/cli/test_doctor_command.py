@@ -34,6 +34,8 @@ def test_an_empty_labelled_set_is_a_failure_as_it_is_in_a_run(run, sites_dir, im
     assert result.exit_code == 1
     (message,) = [f["message"] for f in json.loads(result.stdout)["site-9"] if f["level"] == "failure"]
     assert message.startswith("site-9: empty labelled set")
+    accepted = run("doctor", "--sites-dir", sites_dir(1, site_9=records), "--image-size", 32, "--accept-unlabelled")
+    assert accepted.exit_code == 0
 
 
 def test_a_site_configuration_is_examined_with_its_own_manifest(run, sites_dir):
