@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from grandrounds import __version__
-from grandrounds.commands import build, doctor, evaluate, figures, jobs, partition, simulate
+from grandrounds.commands import build, doctor, evaluate, figures, jobs, ledger, partition, simulate
 from grandrounds.commands.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError
 
@@ -64,6 +64,7 @@ def build_app() -> typer.Typer:
         (jobs, jobs.jobs),
     ):
         app.command(help=module.HELP)(function)
+    app.add_typer(ledger.build_group(), name="ledger")
     return app
 
 

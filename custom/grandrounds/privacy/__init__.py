@@ -1,0 +1,1 @@
+"""What leaves a site, how it is protected, and how much protection has been spent."""

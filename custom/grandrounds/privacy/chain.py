@@ -1,0 +1,243 @@
+"""An append-only file of JSON lines that shows when it was changed or cut.
+
+Every line carries the SHA-256 hash of itself and of the line before, so that no line can be altered, removed or exchanged
+without all later ones (Haber & Stornetta, "How to Time-Stamp a Digital Document", J. Cryptology 1991). A second, small file,
+the head, says how many lines there must be and the last one's hash: it shows when the end is cut off. A line is on disk
+before the head, and both are before :meth:`Extension.append` returns; so a process that dies leaves at most a line too
+many, or half a line on which nobody has relied.
+
+Whoever may write both files can forge both. A head that was noted elsewhere shows that too (:meth:`Chain.require_head`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.files import write_json
+
+START = "0" * 64
+LOCK_SECONDS = 60.0
+RESTORE = "nothing may be released before the file is restored from a backup"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The verified lines of a file.
+
+    Attributes:
+        path: the file.
+        lines: the objects, in order, each with ``previous`` and ``hash``.
+        interrupted: whether the file ends in half a line, of a process that died while it wrote.
+    """
+
+    path: Path
+    lines: tuple[Mapping[str, Any], ...]
+    interrupted: bool
+
+    @property
+    def head(self) -> str:
+        """The hash of the last line, by which all lines are known."""
+        return str(self.lines[-1]["hash"]) if self.lines else START
+
+    def require_head(self, noted: str) -> None:
+        """Check that the file still has the line that was its last when ``noted`` was.
+
+        Raises:
+            DataError: if it has not: the file was replaced by another or an older one.
+        """
+        if noted not in {START, *(line["hash"] for line in self.lines)}:
+            raise DataError(f"{self.path}: no line has the noted hash {noted}: the file is another or an older one")
+
+
+class ChainedFile:
+    """A chained file and its head.
+
+    Args:
+        path: the file of lines; the head is beside it and ends in ``.head.json``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.head_path = path.with_suffix(".head.json")
+
+    def create(self, first: Mapping[str, Any]) -> None:
+        """Make the file with its first line, if there is none.
+
+        Raises:
+            DataError: if there is a head without a file, or the disk is full.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.head_path.exists() and not self.path.exists():
+            raise DataError(f"{self.path} is missing, but {self.head_path.name} is there: {RESTORE}")
+        with self._opened(os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX) as file:
+            chain, size = self._read(file)
+            if not chain.lines:
+                self._append(file, chain, size, first)
+
+    def read(self) -> Chain:
+        """All lines, verified.
+
+        Raises:
+            ConfigurationError: if there is no file.
+            DataError: if a line is damaged (its number is named) or lines are missing.
+        """
+        with self._opened(os.O_RDONLY, fcntl.LOCK_SH) as file:
+            return self._complete(self._read(file)[0])
+
+    @contextmanager
+    def extending(self) -> Iterator[Extension]:
+        """Hold the file alone, so that what is appended can depend on what is there.
+
+        Raises:
+            ConfigurationError: if there is no file, or another process holds it for a minute.
+            DataError: if a line is damaged or lines are missing.
+        """
+        with self._opened(os.O_RDWR, fcntl.LOCK_EX) as file:
+            chain, size = self._read(file)
+            yield Extension(self, file, self._complete(chain), size)
+
+    @contextmanager
+    def _opened(self, flags: int, lock: int) -> Iterator[int]:
+        try:
+            file = os.open(self.path, flags | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            raise ConfigurationError(f"{self.path}: there is no ledger; has it been created, or moved away?") from None
+        try:
+            self._lock(file, lock)
+            yield file
+        finally:
+            os.close(file)
+
+    def _lock(self, file: int, lock: int) -> None:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, lock | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ConfigurationError(
+                        f"{self.path}: another process has held the file for {LOCK_SECONDS:.0f} s; is one hanging?"
+                    ) from None
+                time.sleep(0.01)
+
+    def _read(self, file: int) -> tuple[Chain, int]:
+        """The verified lines and the number of their bytes; a rest without a line's end is left out."""
+        content = os.pread(file, os.fstat(file).st_size, 0)
+        size = content.rfind(b"\n") + 1
+        lines: list[Mapping[str, Any]] = []
+        for number, text in enumerate(content[:size].splitlines(), start=1):
+            lines.append(_verified(text, lines[-1]["hash"] if lines else START, f"{self.path}: line {number}"))
+        chain = Chain(self.path, tuple(lines), interrupted=size < len(content))
+        self._require_all(chain)
+        return chain, size
+
+    def _complete(self, chain: Chain) -> Chain:
+        if not chain.lines:
+            raise DataError(f"{self.path} is empty; {RESTORE}, or create it again if it is new")
+        return chain
+
+    def _require_all(self, chain: Chain) -> None:
+        """Compare with the head. More lines than it knows are of a process that died between the two."""
+        try:
+            head = json.loads(self.head_path.read_text(encoding="utf-8"))
+            count, last = int(head["lines"]), str(head["hash"])
+        except FileNotFoundError:
+            if len(chain.lines) > 1:
+                raise DataError(f"{self.head_path} is missing, so nobody knows if lines are; {RESTORE}") from None
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{self.head_path} is damaged ({error}); {RESTORE}") from error
+        if len(chain.lines) < count:
+            raise DataError(
+                f"{self.path} has {len(chain.lines)} lines, but {count} were written: it was cut; {RESTORE}"
+            )
+        if count < 1 or chain.lines[count - 1]["hash"] != last:
+            raise DataError(f"{self.path}: line {count} is not the one that {self.head_path.name} knows; {RESTORE}")
+
+    def _append(self, file: int, chain: Chain, size: int, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        line = _sealed(content, chain.head)
+        try:
+            if chain.interrupted:
+                os.ftruncate(file, size)
+            _write_all(file, _canonical(line) + b"\n", size)
+            os.fsync(file)
+            self._write_head(len(chain.lines) + 1, line["hash"])
+        except OSError as error:
+            raise DataError(
+                f"{self.path} cannot be written: {error.strerror or error}; nothing may be released"
+            ) from error
+        return line
+
+    def _write_head(self, count: int, last: str) -> None:
+        for leftover in self.head_path.parent.glob(f".{self.head_path.name}.*"):
+            leftover.unlink()
+        write_json(self.head_path, {"lines": count, "hash": last})
+        folder = os.open(self.head_path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the names of both files, not only their contents
+        finally:
+            os.close(folder)
+
+
+class Extension:
+    """A file that this process alone may extend, for the time being; see :meth:`ChainedFile.extending`."""
+
+    def __init__(self, chained: ChainedFile, file: int, chain: Chain, size: int) -> None:
+        self.chain = chain
+        self._chained, self._file, self._size = chained, file, size
+
+    def append(self, content: Mapping[str, Any]) -> None:
+        """Add one line; it is on disk when this returns. One per extension.
+
+        Args:
+            content: plain JSON values, without ``previous`` and ``hash``.
+
+        Raises:
+            DataError: if it cannot be written, for example because the disk is full.
+        """
+        self._chained._append(self._file, self.chain, self._size, content)
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _sealed(content: Mapping[str, Any], previous: str) -> dict[str, Any]:
+    body = {**content, "previous": previous}
+    return {**body, "hash": hashlib.sha256(_canonical(body)).hexdigest()}
+
+
+def _verified(text: bytes, previous: str, where: str) -> Mapping[str, Any]:
+    """The object in a line; the text must be exactly what is written for it, so that no reader can see another."""
+    try:
+        content = json.loads(text)
+        body = {key: value for key, value in content.items() if key not in ("previous", "hash")}
+        sealed = _sealed(body, previous)
+        sound = _canonical(sealed) == text
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{where} is damaged ({error}); {RESTORE}") from error
+    if not sound:
+        raise DataError(f"{where} is damaged or out of its place: its hash does not fit; {RESTORE}")
+    return sealed
+
+
+def _write_all(file: int, data: bytes, offset: int) -> None:
+    """Write at the end of the file; after an error the file is as long as before, if that can be had."""
+    try:
+        written = 0
+        while written < len(data):
+            written += os.pwrite(file, data[written:], offset + written)
+    except OSError:
+        os.ftruncate(file, offset)
+        raise

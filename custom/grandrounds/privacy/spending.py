@@ -1,0 +1,113 @@
+"""What one release costs: the mechanism's parameters, as the accountant and the ledger need them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.privacy.units import Unit, distance
+
+
+class Mechanism(StrEnum):
+    """How a release was protected.
+
+    ``gaussian``: clipped, and noise added to the result. ``dp_sgd``: noise in every step of training, on gradients that
+    were clipped sample by sample (Abadi et al., CCS 2016). ``no_guarantee``: anything else that left, such as noise
+    without clipping.
+    """
+
+    GAUSSIAN = "gaussian"
+    DP_SGD = "dp_sgd"
+    NO_GUARANTEE = "no_guarantee"
+
+
+@dataclass(frozen=True)
+class GaussianSteps:
+    """A number of equal Gaussian mechanisms, each possibly on a Poisson sample of the records.
+
+    Attributes:
+        noise_multiplier: :math:`z`, standard deviation of the noise over the sensitivity; positive.
+        sampling_rate: :math:`q`, the probability with which each record takes part in a step, in (0, 1].
+        steps: how many, at least 1.
+
+    Raises:
+        ValueError: if a value is outside its range.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float = 1.0
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise_multiplier < math.inf:
+            raise ValueError(f"noise_multiplier must be a positive number, got {self.noise_multiplier}")
+        if not 0 < self.sampling_rate <= 1:
+            raise ValueError(f"sampling_rate must be above 0 and at most 1, got {self.sampling_rate}")
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+
+
+@dataclass(frozen=True)
+class Spending:
+    """The parameters of one release.
+
+    Attributes:
+        mechanism: how it was protected.
+        unit: whom the sensitivity is about.
+        sensitivity: how far two neighbouring results can be apart, in L2; infinite without a guarantee.
+        sigma: standard deviation of the noise.
+        sampling_rate: probability with which a record takes part in a step. Below one only for records: which sites take
+            part is no secret to the server, and what it knows protects nobody from it.
+        steps: how often the mechanism was used for this release, for example the steps of training in a round.
+
+    Raises:
+        ConfigurationError: if a value is outside its range, or noise comes without clipping.
+    """
+
+    mechanism: Mechanism
+    unit: Unit
+    sensitivity: float
+    sigma: float
+    sampling_rate: float = 1.0
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.mechanism is Mechanism.NO_GUARANTEE:
+            return
+        if not 0 < self.sigma < math.inf:
+            raise ConfigurationError(
+                f"sigma must be a positive number, got {self.sigma}: a release without noise has no epsilon"
+            )
+        if not 0 < self.sensitivity < math.inf:
+            raise ConfigurationError(
+                f"sensitivity must be a positive number, got {self.sensitivity}: noise without clipping has no epsilon"
+            )
+        if self.sampling_rate < 1 and self.unit is not Unit.RECORD:
+            raise ConfigurationError(
+                f"sampling_rate {self.sampling_rate} is for the unit record, not {self.unit}: "
+                "the server knows which sites take part"
+            )
+        try:
+            GaussianSteps(self.sigma / self.sensitivity, self.sampling_rate, self.steps)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+
+    def towards(self, unit: Unit) -> GaussianSteps | None:
+        """The release as seen by a guarantee for ``unit``; None when it gives none.
+
+        Example:
+            >>> spending = Spending(Mechanism.GAUSSIAN, Unit.PRESENCE, sensitivity=1.0, sigma=4.0)
+            >>> spending.towards(Unit.PRESENCE).noise_multiplier, spending.towards(Unit.SITE).noise_multiplier
+            (4.0, 2.0)
+        """
+        sensitivity = self.sensitivity * distance(self.unit, unit)
+        if self.mechanism is Mechanism.NO_GUARANTEE or math.isinf(sensitivity):
+            return None
+        return GaussianSteps(self.sigma / sensitivity, self.sampling_rate, self.steps)
+
+
+def no_guarantee(sigma: float = 0.0) -> Spending:
+    """The cost of a release without clipping, with whatever noise: no finite epsilon describes it."""
+    return Spending(Mechanism.NO_GUARANTEE, Unit.SITE, math.inf, sigma)

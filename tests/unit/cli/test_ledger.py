@@ -1,0 +1,128 @@
+import json
+import re
+
+import pytest
+
+from grandrounds.privacy.chain import ChainedFile
+from grandrounds.privacy.conversions import gaussian_epsilon
+from grandrounds.privacy.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.ledger import LEDGER_NAME, Ledger
+from grandrounds.privacy.renyi import renyi_epsilon
+from grandrounds.privacy.spending import GaussianSteps, Mechanism, Spending, no_guarantee
+from grandrounds.privacy.units import Unit
+
+SKIN = DatasetIdentity("skin", "a" * 64)
+UPDATE = Spending(Mechanism.GAUSSIAN, Unit.SITE, sensitivity=2.0, sigma=32.0)
+THREE = gaussian_epsilon(16.0, 1e-5, 3)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A ledger with three rounds booked."""
+    ledger = Ledger.create(tmp_path, "hospital-a")
+    for number in (1, 2, 3):
+        ledger.book(Purpose("job-7", "pilot", number, "update"), SKIN, UPDATE, 1e-5)
+    return tmp_path
+
+
+def test_releases_and_what_they_amount_to_are_shown(run, folder):
+    result = run("ledger", "show", folder)
+    assert result.exit_code == 0
+    assert "privacy ledger of hospital-a, opened 20" in result.stdout
+    assert re.search(rf"skin\W+site\W+3\W+1e-05\W+{THREE:.4g}", result.stdout)
+    assert (
+        len(re.findall(r"job-7\W+pilot\W+[123]\W+update\W+skin\W+gaussian\W+site\W+2\W+32\W+0\.\d+", result.stdout))
+        == 3
+    )
+    assert f"head: {Ledger(folder, 'hospital-a').content().chain.head} (4 lines, chain unbroken)" in result.stdout
+    assert "verified" not in result.stdout
+
+
+def test_the_latest_releases_are_shown_when_there_are_many(run, folder):
+    shown = run("ledger", "show", folder, "--last", "1").stdout
+    assert "releases (1 of 3)" in shown
+    assert shown.count("job-7") == 1
+    assert run("ledger", "show", folder, "--last", "0").stdout.count("job-7") == 3
+
+
+def test_verifying_computes_epsilon_again_and_a_bound(run, folder):
+    result = run("ledger", "show", folder, "--verify", "--json")
+    (dataset,) = json.loads(result.stdout)["datasets"]
+    bound = renyi_epsilon([GaussianSteps(16.0, steps=3)], 1e-5)
+    assert dataset == {
+        "dataset": "skin",
+        "releases": 3,
+        "unit": "site",
+        "delta": 1e-5,
+        "epsilon": pytest.approx(THREE),
+        "epsilon_bound": pytest.approx(bound),
+    }
+    shown = run("ledger", "show", folder, "--verify").stdout
+    assert "verified: every epsilon follows from the releases" in shown
+    assert f"{bound:.4g}" in shown
+
+
+def test_verifying_finds_an_epsilon_that_does_not_follow(run, folder):
+    file = ChainedFile(folder / LEDGER_NAME)
+    with file.extending() as extension:
+        line = {key: value for key, value in extension.chain.lines[-1].items() if key not in ("previous", "hash")}
+        extension.append(line | {"round": 4, "epsilon": 0.01})
+    assert run("ledger", "show", folder).exit_code == 0
+    result = run("ledger", "show", folder, "--verify")
+    assert result.exit_code == 1
+    assert re.search(r"data set 'skin' was booked with epsilon 0\.01, but its releases amount to 0\.4", result.stderr)
+
+
+def test_every_unit_that_was_promised_has_its_own_row(run, folder):
+    ledger = Ledger(folder, "hospital-a")
+    ledger.book(Purpose("job-8", "pilot", 1, "update"), SKIN, Spending(Mechanism.DP_SGD, Unit.RECORD, 1.0, 16.0), 1e-5)
+    rows = json.loads(run("ledger", "show", folder, "--json", "--verify").stdout)["datasets"]
+    assert {row["unit"]: row["epsilon"] for row in rows} == {
+        "site": None,
+        "record": pytest.approx(gaussian_epsilon(16.0, 1e-5, 4)),
+    }
+
+
+def test_an_infinite_epsilon_is_said_in_a_word(run, folder):
+    Ledger(folder, "hospital-a").book(Purpose("job-9", "pilot", 1, "update"), SKIN, no_guarantee(), 1e-5)
+    result = run("ledger", "show", folder, "--verify")
+    assert result.exit_code == 0
+    assert re.search(r"skin\W+site\W+4\W+1e-05\W+infinite\W+infinite", result.stdout)
+
+
+def test_an_empty_ledger_and_an_interrupted_booking_are_said(run, tmp_path):
+    Ledger.create(tmp_path, "hospital-a")
+    with (tmp_path / LEDGER_NAME).open("ab") as stream:
+        stream.write(b'{"half')
+    shown = run("ledger", "show", tmp_path).stdout
+    assert "nothing was released" in shown
+    assert "the last booking was interrupted" in shown
+
+
+def test_a_noted_head_is_looked_for(run, folder):
+    noted = Ledger(folder, "hospital-a").content().chain.head
+    Ledger(folder, "hospital-a").book(Purpose("job-7", "pilot", 4, "update"), SKIN, UPDATE, 1e-5)
+    assert run("ledger", "show", folder, "--noted", noted).exit_code == 0
+    result = run("ledger", "show", folder, "--noted", "0a" * 32)
+    assert result.exit_code == 1
+    assert "no line has the noted hash" in result.stderr
+
+
+def test_a_damaged_ledger_is_one_line_and_status_one(run, folder):
+    path = folder / LEDGER_NAME
+    path.write_bytes(path.read_bytes().replace(b'"sigma":32.0', b'"sigma":99.0', 1))
+    result = run("ledger", "show", folder)
+    assert result.exit_code == 1
+    assert re.fullmatch(r"error: .*ledger\.jsonl: line 2 is damaged or out of its place.*\n", result.stderr)
+
+
+def test_a_missing_ledger_and_wrong_use(run, tmp_path):
+    result = run("ledger", "show", tmp_path)
+    assert (result.exit_code, "there is no ledger" in result.stderr) == (1, True)
+    assert run("ledger").exit_code == 2
+    assert run("ledger", "show", tmp_path, "--last", "-1").exit_code == 2
+
+
+def test_help_has_examples(run):
+    assert "grandrounds ledger show local/privacy" in run("ledger", "show", "--help").stdout
+    assert "show" in run("ledger", "--help").stdout

@@ -1,0 +1,137 @@
+"""Clipping is exact over the whole update, and touches nothing but floating-point entries."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grandrounds.privacy.clipping import NormPolicy, apply_norm_policy, clip_rows, clip_update, clipping_factor, l2_norm
+from grandrounds.seeding import numpy_generator, torch_generator
+
+
+def update(scale: float = 1.0) -> dict[str, torch.Tensor]:
+    generator = torch_generator("clipping")
+    return {
+        "conv.weight": scale * torch.randn(8, 3, 3, 3, generator=generator),
+        "fc.bias": scale * torch.randn(5, generator=generator),
+        "bn.num_batches_tracked": torch.tensor(1000),
+    }
+
+
+def numpy_norm(state: dict[str, torch.Tensor]) -> float:
+    return float(
+        np.linalg.norm(np.concatenate([v.double().numpy().ravel() for v in state.values() if v.is_floating_point()]))
+    )
+
+
+@given(clip=st.floats(1e-4, 1e4), scale=st.floats(1e-3, 1e3))
+def test_the_norm_over_all_entries_is_exactly_the_clip_or_stays(clip, scale):
+    before = update(scale)
+    expected = min(clip, numpy_norm(before))
+    assert numpy_norm(clip_update(before, clip)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_direction_is_kept_and_a_short_update_is_the_same_to_the_bit():
+    before = update()
+    after = clip_update(before, 0.5)
+    ratio = after["conv.weight"] / before["conv.weight"]
+    torch.testing.assert_close(ratio, torch.full_like(ratio, 0.5 / numpy_norm(before)))
+    assert torch.equal(clip_update(before, 1e3)["conv.weight"], before["conv.weight"])
+
+
+def test_integers_are_not_in_the_norm_and_stay_as_they_are():
+    before = update()
+    after = clip_update(before, 0.01)
+    assert torch.equal(after["bn.num_batches_tracked"], torch.tensor(1000))
+    assert after["bn.num_batches_tracked"].dtype == torch.int64
+    assert l2_norm(before) == pytest.approx(numpy_norm(before), rel=1e-12)
+
+
+def test_what_comes_in_is_not_changed_and_dtypes_stay():
+    before = {"half": torch.full((10,), 3.0, dtype=torch.float16), "double": torch.ones(2, dtype=torch.float64)}
+    after = clip_update(before, 1.0)
+    assert [value.dtype for value in after.values()] == [torch.float16, torch.float64]
+    assert torch.equal(before["half"], torch.full((10,), 3.0, dtype=torch.float16))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (torch.tensor([1.0, math.nan]), "'w' has a value that is NaN or infinite"),
+        (torch.tensor([-math.inf]), "'w' has a value that is NaN or infinite"),
+        (torch.tensor([1j]), "'w' is of torch.complex64: complex entries"),
+        (torch.tensor([1]), "no floating-point entry: there is nothing to clip"),
+    ],
+)
+def test_an_update_without_a_norm_is_refused(entry, message):
+    with pytest.raises(ValueError, match=message):
+        clip_update({"w": entry}, 1.0)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.inf, math.nan])
+def test_a_clip_that_is_no_bound_is_refused(clip):
+    for use in (lambda: clipping_factor(1.0, clip), lambda: clip_rows(torch.ones(1, 1), clip)):
+        with pytest.raises(
+            ValueError, match=r"clip must be a positive number, got .*: without a bound noise has no epsilon"
+        ):
+            use()
+
+
+def test_rows_are_clipped_one_by_one():
+    rows = numpy_generator("rows").normal(size=(20, 16))
+    clipped = clip_rows(torch.from_numpy(rows), 3.5).numpy()
+    norms = np.linalg.norm(rows, axis=1)
+    assert (norms > 3.5).any()
+    assert (norms < 3.5).any()
+    np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), np.minimum(norms, 3.5), rtol=1e-12)
+    np.testing.assert_allclose(clipped[norms < 3.5], rows[norms < 3.5])
+    assert torch.equal(clip_rows(torch.zeros(2, 3), 1.0), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (torch.ones(3), r"\(samples, features\), got torch.float32 of shape \(3,\)"),
+        (torch.ones(3, 2, dtype=torch.int64), "got torch.int64"),
+        (torch.tensor([[1.0], [math.nan]]), "row 1 has a value that is NaN"),
+    ],
+)
+def test_rows_that_cannot_be_clipped_are_refused(rows, message):
+    with pytest.raises(ValueError, match=message):
+        clip_rows(rows, 1.0)
+
+
+def norm_layers() -> dict[str, torch.Tensor]:
+    return {
+        "conv.weight": torch.ones(2),
+        "bn.weight": torch.ones(2),
+        "bn.running_var": torch.ones(2),
+        "bn.num_batches_tracked": torch.tensor(3),
+    }
+
+
+def test_the_policy_zero_silences_statistics_and_named_entries_and_keeps_shapes():
+    after = apply_norm_policy(norm_layers(), NormPolicy.ZERO, {"bn.weight"})
+    assert {name: value.double().sum().item() for name, value in after.items()} == {
+        "conv.weight": 2.0,
+        "bn.weight": 0.0,
+        "bn.running_var": 0.0,
+        "bn.num_batches_tracked": 0.0,
+    }
+    assert after["bn.num_batches_tracked"].dtype == torch.int64
+
+
+def test_the_policy_treat_changes_nothing():
+    before = norm_layers()
+    after = apply_norm_policy(before, NormPolicy.TREAT)
+    assert all(after[name] is value for name, value in before.items())
+
+
+def test_the_policy_refuse_names_a_running_statistic_and_lets_group_norm_pass():
+    with pytest.raises(ValueError, match=r"'bn\.num_batches_tracked' is a running statistic of the site's images"):
+        apply_norm_policy(norm_layers(), NormPolicy.REFUSE)
+    group_norm = {"gn.weight": torch.ones(1)}
+    assert apply_norm_policy(group_norm, NormPolicy.REFUSE)["gn.weight"] is group_norm["gn.weight"]

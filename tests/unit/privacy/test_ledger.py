@@ -1,0 +1,187 @@
+"""The ledger adds up over rounds, jobs and restarts, and refuses what would make it say less than the truth."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.privacy.conversions import gaussian_epsilon
+from grandrounds.privacy.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.ledger import BudgetExceeded, Ledger, dataset_fingerprint
+from grandrounds.privacy.spending import Mechanism, Spending, no_guarantee
+from grandrounds.privacy.units import Unit
+
+DELTA = 1e-5
+
+
+def test_epsilon_adds_up_over_rounds_jobs_and_reopening(tmp_path, ledger, skin, update, purpose):
+    booked = [ledger.book(purpose(number), skin, update, DELTA).epsilon for number in (1, 2, 3)]
+    again = Ledger(tmp_path / "privacy", "site-1")
+    booked.append(again.book(purpose(1, "job-2"), skin, update, DELTA).epsilon)
+    assert booked == [pytest.approx(gaussian_epsilon(16.0, DELTA, count)) for count in (1, 2, 3, 4)]
+    assert again.content().spent("skin", DELTA, Unit.SITE) == booked[-1]
+    assert again.content().spent("skin", 1e-3, Unit.SITE) == pytest.approx(gaussian_epsilon(16.0, 1e-3, 4))
+
+
+def test_a_booking_is_read_as_it_was_written(ledger, skin):
+    spending = Spending(Mechanism.DP_SGD, Unit.RECORD, 1.5, 3.0, sampling_rate=0.25, steps=7)
+    written = ledger.book(Purpose("job", "run", 3, "update"), skin, spending, DELTA)
+    assert ledger.content().bookings == (written,)
+    assert (written.spending, written.purpose.round_number, written.delta) == (spending, 3, DELTA)
+
+
+def test_other_data_sets_are_counted_apart(ledger, skin, update, purpose):
+    ledger.book(purpose(), skin, update, DELTA)
+    other = ledger.book(purpose(), DatasetIdentity("chest", "b" * 64), update, DELTA)
+    assert other.epsilon == pytest.approx(gaussian_epsilon(16.0, DELTA))
+
+
+def test_a_release_above_the_target_is_not_booked_and_says_so(ledger, skin, update, purpose):
+    target = gaussian_epsilon(16.0, DELTA, 2)
+    for number in (1, 2):
+        assert not ledger.would_exceed(skin, update, DELTA, target)
+        ledger.book(purpose(number), skin, update, DELTA, target)
+    assert ledger.would_exceed(skin, update, DELTA, target)
+    message = (
+        r"site-1: with release 'update' of round 3, data set 'skin' would have spent epsilon 0\.3\d+ at delta 1e-05 "
+    )
+    with pytest.raises(BudgetExceeded, match=message + r"for all data of the site, more than the target 0\.2"):
+        ledger.book(purpose(3), skin, update, DELTA, target)
+    assert len(ledger.content().bookings) == 2
+
+
+def test_what_left_without_a_guarantee_is_never_forgotten(ledger, skin, update, purpose):
+    assert ledger.book(purpose(1), skin, no_guarantee(0.03), DELTA).epsilon == math.inf
+    assert ledger.book(purpose(2), skin, update, DELTA).epsilon == math.inf
+    assert ledger.content().bookings[0].spending == no_guarantee(0.03)
+    with pytest.raises(BudgetExceeded, match="would have spent epsilon inf"):
+        ledger.book(purpose(3), skin, update, DELTA, 1e6)
+
+
+def test_another_data_set_under_a_known_name_is_refused(ledger, skin, update, purpose):
+    ledger.book(purpose(), skin, update, DELTA)
+    other = DatasetIdentity("skin", "b" * 64)
+    for use in (
+        lambda: ledger.book(purpose(2), other, update, DELTA),
+        lambda: ledger.would_exceed(other, update, DELTA, 1.0),
+    ):
+        with pytest.raises(
+            ConfigurationError, match="'skin' was booked with fingerprint aaaaaaaaaaaa, now it has bbbbbbb"
+        ):
+            use()
+
+
+def test_a_new_name_is_no_new_budget(ledger, skin, update, purpose):
+    ledger.book(purpose(), skin, update, DELTA)
+    with pytest.raises(ConfigurationError, match="the images of data set 'fresh' were booked as 'skin'; use that name"):
+        ledger.book(purpose(2), DatasetIdentity("fresh", skin.fingerprint), update, DELTA)
+
+
+def test_a_data_set_that_has_grown_keeps_what_it_has_spent(ledger, skin, update, purpose):
+    ledger.book(purpose(), skin, update, DELTA)
+    grown = DatasetIdentity("skin", "b" * 64)
+    ledger.amend(grown, "images of May added")
+    assert ledger.book(purpose(2), grown, update, DELTA).epsilon == pytest.approx(gaussian_epsilon(16.0, DELTA, 2))
+    with pytest.raises(ConfigurationError, match="now it has aaaaaaaaaaaa"):
+        ledger.book(purpose(3), skin, update, DELTA)
+
+
+def test_amendments_need_a_known_name_a_reason_and_images_of_their_own(ledger, skin, update, purpose):
+    with pytest.raises(ConfigurationError, match="has no data set 'skin'; it has none"):
+        ledger.amend(skin, "why not")
+    ledger.book(purpose(), skin, update, DELTA)
+    ledger.book(purpose(), DatasetIdentity("chest", "c" * 64), update, DELTA)
+    with pytest.raises(ConfigurationError, match="data set 'skin': say why it has changed"):
+        ledger.amend(skin, " ")
+    with pytest.raises(ConfigurationError, match="the images of data set 'skin' were booked as 'chest'"):
+        ledger.amend(DatasetIdentity("skin", "c" * 64), "merged")
+
+
+def test_a_missing_ledger_is_not_begun_again_in_silence(tmp_path):
+    with pytest.raises(ConfigurationError, match="there is no ledger; has it been created, or moved away"):
+        Ledger(tmp_path, "site-1")
+
+
+def test_the_ledger_of_another_site_is_refused(tmp_path, ledger):
+    with pytest.raises(ConfigurationError, match="is the ledger of 'site-1', not of 'site-2'"):
+        Ledger(tmp_path / "privacy", "site-2")
+
+
+def test_creating_twice_keeps_what_is_there(tmp_path, ledger, skin, update, purpose):
+    ledger.book(purpose(), skin, update, DELTA)
+    assert len(Ledger.create(tmp_path / "privacy", "site-1").content().bookings) == 1
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0])
+def test_a_delta_outside_its_range_is_refused_and_not_booked(ledger, skin, update, purpose, delta):
+    with pytest.raises(ConfigurationError, match="delta must be above 0 and below 1"):
+        ledger.book(purpose(), skin, update, delta)
+    assert ledger.content().bookings == ()
+
+
+def test_names_may_not_be_empty(tmp_path):
+    with pytest.raises(ConfigurationError, match="a ledger needs the name of its site"):
+        Ledger.create(tmp_path, "")
+    with pytest.raises(ConfigurationError, match="a data set needs a name and a fingerprint, got 'skin', ''"):
+        DatasetIdentity("skin", "")
+
+
+def test_a_line_of_another_version_is_named(ledger):
+    for content, message in (
+        ({"kind": "gift"}, "line 2: unknown kind 'gift'"),
+        ({"kind": "release", "mechanism": "gaussian", "unit": "site"}, "line 2: 'sensitivity' is missing"),
+        ({"kind": "release", "mechanism": "magic"}, "line 2: 'magic' is not a valid Mechanism"),
+    ):
+        with ledger._file.extending() as extension:
+            extension.append(content)
+        with pytest.raises(DataError, match=message):
+            ledger.content()
+        lines = ledger._file.path.read_bytes().splitlines(keepends=True)
+        ledger._file.path.write_bytes(lines[0])
+        ledger._file.head_path.unlink()
+
+
+def test_fingerprints_depend_on_images_and_patients_and_not_on_their_order():
+    first = dataset_fingerprint(["a.png", "b.png"], ["p", "q"])
+    assert dataset_fingerprint(["b.png", "a.png"], ["q", "p"]) == first
+    others = {
+        dataset_fingerprint(["a.png", "b.png"], ["q", "p"]),
+        dataset_fingerprint(["a.png"], ["p"]),
+        dataset_fingerprint(["a.png", "b.png", "c.png"], ["p", "q", "q"]),
+    }
+    assert len(others | {first}) == 4
+    with pytest.raises(ValueError, match="zip"):
+        dataset_fingerprint(["a"], [])
+
+
+def test_processes_that_book_at_once_lose_nothing(tmp_path, ledger):
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from grandrounds.privacy.ledger import Ledger, Purpose, DatasetIdentity, BudgetExceeded\n"
+        "from grandrounds.privacy.spending import Mechanism, Spending\n"
+        "from grandrounds.privacy.units import Unit\n"
+        "ledger = Ledger(Path(sys.argv[1]), 'site-1'); done = 0\n"
+        "update = Spending(Mechanism.GAUSSIAN, Unit.SITE, 2.0, 32.0)\n"
+        "for number in range(15):\n"
+        "    try: ledger.book(Purpose(sys.argv[2], 'run', number, 'update'), DatasetIdentity('skin', 'f'), update, 1e-5,"
+        " float(sys.argv[3])); done += 1\n"
+        "    except BudgetExceeded: pass\n"
+        "print(done)"
+    )
+    target = gaussian_epsilon(16.0, DELTA, 20)
+    command = [sys.executable, "-c", code, str(tmp_path / "privacy")]
+    others = [
+        subprocess.Popen(
+            [*command, f"job-{number}", repr(target)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": ":".join(sys.path)},
+        )
+        for number in range(2)
+    ]
+    done = [int(other.communicate(timeout=60)[0]) for other in others]
+    content = ledger.content()
+    assert sum(done) == len(content.bookings) == 20
+    assert content.bookings[-1].epsilon == pytest.approx(target)

@@ -1,0 +1,63 @@
+"""The paper's noise has the paper's size, and the epsilon that it would have is enormous."""
+
+import math
+
+import pytest
+import torch
+
+from grandrounds.privacy.obfuscation import absolute_noise, epsilon_if_bounded, relative_noise
+from grandrounds.seeding import torch_generator
+
+COUNT = 1_000_000
+
+
+def test_relative_noise_is_a_thousandth_of_the_tensors_deviation():
+    value = 2.0 * torch.randn(COUNT, generator=torch_generator("value"), dtype=torch.float64)
+    noised = relative_noise({"w": value}, 0.001, torch_generator("noise"))
+    assert float((noised["w"] - value).std()) == pytest.approx(0.002, rel=0.01)
+
+
+def test_absolute_noise_has_the_published_deviation():
+    value = torch.zeros(COUNT, dtype=torch.float64)
+    noises = [absolute_noise({"w": value}, 0.001, torch_generator("noise", site))["w"] for site in range(3)]
+    assert float(noises[0].std()) == pytest.approx(0.031623, rel=0.01)
+    assert float((sum(noises) / 3).std()) == pytest.approx(0.018257, rel=0.01)
+    doubled = absolute_noise({"w": value}, 0.001, torch_generator("noise", 0), assumed_sensitivity=2.0)["w"]
+    torch.testing.assert_close(doubled, 2 * noises[0])
+
+
+def test_variances_integers_constants_and_single_values_stay():
+    state = {
+        "bn.running_var": torch.tensor([0.1, 0.2]),
+        "steps": torch.tensor(5),
+        "constant": torch.ones(4),
+        "single": torch.tensor([7.0]),
+    }
+    for name, value in relative_noise(state, 0.5, torch_generator("n")).items():
+        assert torch.equal(value, state[name]), name
+    noised = absolute_noise(state, 0.5, torch_generator("n"))
+    assert torch.equal(noised["bn.running_var"], state["bn.running_var"])
+    assert torch.equal(noised["steps"], state["steps"])
+    assert (noised["constant"] != 1).all()
+
+
+def test_nothing_is_clipped():
+    far = {"w": torch.tensor([1e6, -1e6])}
+    torch.testing.assert_close(absolute_noise(far, 0.001, torch_generator("n"))["w"], far["w"])
+
+
+@pytest.mark.parametrize(
+    ("variance", "releases", "epsilon"), [(0.001, 1, 634), (0.001, 150, 76_651), (0.01, 150, 8_021), (0.1, 150, 914)]
+)
+def test_the_epsilon_under_its_own_assumption_is_what_was_measured(variance, releases, epsilon):
+    assert epsilon_if_bounded(math.sqrt(variance), 1.0, releases, 1e-5) == pytest.approx(epsilon, rel=1e-3)
+
+
+def test_scales_below_zero_are_refused():
+    state, generator = {"w": torch.ones(2)}, torch_generator("n")
+    with pytest.raises(ValueError, match="variance must be at least 0 and finite, got -1"):
+        absolute_noise(state, -1.0, generator)
+    with pytest.raises(ValueError, match="assumed_sensitivity must be at least 0 and finite, got inf"):
+        absolute_noise(state, 1.0, generator, math.inf)
+    with pytest.raises(ValueError, match="fraction must be at least 0 and finite, got nan"):
+        relative_noise(state, math.nan, generator)
