@@ -1,14 +1,15 @@
 """The networks to choose from, built the same way for every method and every site.
 
-``compact`` is our own and needs torch alone; the others are torchvision's: EfficientNet-B0 (Tan & Le, ICML 2019; used
-by FedPerl), DenseNet-121 (Huang et al., CVPR 2017; used by FedIRM) and ResNet-18 (He et al., CVPR 2016).
+``compact``, ``resnet9`` (FedMatch's, Jeong et al., ICLR 2021) and MDH-FL's four, ``shufflenet``, ``resnet10``, ``resnet12``
+and ``mobilenetv2`` (Fang & Ye, CVPR 2022), need torch alone; the others are torchvision's: EfficientNet-B0 (Tan & Le, ICML
+2019; used by FedPerl), DenseNet-121 (Huang et al., CVPR 2017; used by FedIRM) and ResNet-18 (He et al., CVPR 2016).
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -18,7 +19,11 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.compact import CompactNet
+from grandrounds.models.mobilenetv2 import MobileNetV2
 from grandrounds.models.norm import norm_entries, replace_module, to_group_norm
+from grandrounds.models.resnet9 import ResNet9
+from grandrounds.models.shallow_resnet import ResNet10, ResNet12
+from grandrounds.models.shufflenet import ShuffleNet
 from grandrounds.models.vision import import_torchvision
 from grandrounds.models.weights import find_stem, head_name, load_weights
 
@@ -34,7 +39,29 @@ __all__ = [
 ]
 
 # How much smaller than the image the last feature map is.
-STRIDES: Mapping[str, int] = MappingProxyType({"compact": 16, "densenet121": 32, "efficientnet_b0": 32, "resnet18": 32})
+STRIDES: Mapping[str, int] = MappingProxyType(
+    {
+        "compact": 16,
+        "densenet121": 32,
+        "efficientnet_b0": 32,
+        "mobilenetv2": 8,
+        "resnet10": 8,
+        "resnet12": 8,
+        "resnet18": 32,
+        "resnet9": 8,
+        "shufflenet": 8,
+    }
+)
+OWN: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
+    {
+        "compact": CompactNet,
+        "mobilenetv2": MobileNetV2,
+        "resnet10": ResNet10,
+        "resnet12": ResNet12,
+        "resnet9": ResNet9,
+        "shufflenet": ShuffleNet,
+    }
+)
 # The paper's batch norm keeps 0.99 of its running statistics in each step, 0.01 in torch's convention; torchvision leaves
 # it at torch's 0.1.
 EFFICIENTNET_NORM_MOMENTUM = 0.01
@@ -49,7 +76,7 @@ class ModelSpec:
         backbone: one of :func:`backbone_names`.
         classes: number of classes, at least two.
         channels: channels of the images, at least one.
-        norm: batch norm as published, or group norm in its place.
+        norm: batch norm as published, or group norm in its place; ``resnet9`` has neither.
         dropout: probability in [0, 1); None is the backbone's own (0.2 for efficientnet_b0, none for the others).
         dropout_at: before the last linear layer, or inside the layers (densenet121 only).
         weights: None (random), "imagenet", or the path of a file.
@@ -174,8 +201,8 @@ def _stride(backbone: str) -> int:
 
 def _bare_model(spec: ModelSpec) -> nn.Module:
     """The network with batch norm and random weights, for the right number of classes and channels."""
-    if spec.backbone == "compact":
-        return CompactNet(spec.classes, spec.channels)
+    if spec.backbone in OWN:
+        return OWN[spec.backbone](spec.classes, spec.channels)
     options = {"drop_rate": spec.dropout or 0.0} if spec.dropout_at == "layers" else {}
     model: nn.Module = import_torchvision().models.get_model(spec.backbone, num_classes=spec.classes, **options)
     if spec.backbone == "efficientnet_b0":

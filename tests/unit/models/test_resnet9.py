@@ -1,0 +1,78 @@
+"""The network is FedMatch's: its weights, where they are, and from what they are drawn."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from grandrounds.models.registry import ModelSpec, build_model, minimum_image_size
+from grandrounds.models.resnet9 import ResNet9
+from grandrounds.seeding import torch_generator
+
+SHAPES = [
+    (64, 3, 3, 3),
+    (128, 64, 3, 3),
+    (128, 128, 3, 3),
+    (128, 128, 3, 3),
+    (256, 128, 3, 3),
+    (512, 256, 3, 3),
+    (512, 512, 3, 3),
+    (512, 512, 3, 3),
+    (10, 512),
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> ResNet9:
+    return build_model(ModelSpec("resnet9", classes=10), seed=1)
+
+
+def test_it_has_nine_kernels_of_6568640_weights_and_nothing_else(model):
+    shapes = [tuple(parameter.shape) for parameter in model.state_dict().values()]
+    assert sorted(shapes) == sorted(SHAPES)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 6_568_640
+
+
+def test_a_pass_is_the_published_sequence_of_convolutions_and_maxima(model):
+    images = torch.rand(3, 3, 32, 32, generator=torch_generator("images"))
+    kernels = [parameter.detach() for parameter in model.parameters() if parameter.dim() == 4]
+    assert [tuple(kernel.shape) for kernel in kernels] == [
+        *SHAPES[:2], *SHAPES[2:4], *SHAPES[4:6], *SHAPES[6:8]
+    ]  # fmt: skip
+
+    def convolve(values: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(values, kernel, padding="same").clamp_min(0)
+
+    values = F.max_pool2d(convolve(convolve(images, kernels[0]), kernels[1]), 2)
+    values = values + convolve(convolve(values, kernels[2]), kernels[3])
+    values = F.max_pool2d(convolve(values, kernels[4]), 2)
+    values = F.max_pool2d(convolve(values, kernels[5]), 2)
+    values = values + convolve(convolve(values, kernels[6]), kernels[7])
+    features = F.max_pool2d(values, 4)[:, :, 0, 0]
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), features @ model.classifier.weight.T, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_are_normal_cut_at_two_deviations_with_their_deviation_after_the_cut(model):
+    for parameter in model.state_dict().values():
+        fan_in = parameter[0].numel()
+        wanted = 1.2 / math.sqrt(fan_in)
+        # The estimate of a deviation scatters by about 0.6 / sqrt(n).
+        assert float(parameter.std()) == pytest.approx(wanted, rel=4 / math.sqrt(parameter.numel()))
+        assert abs(float(parameter.mean())) < 5 * wanted / math.sqrt(parameter.numel())
+        cut = 2 * wanted / 0.8796
+        assert 0.97 * cut < float(parameter.abs().max()) <= 1.001 * cut
+
+
+def test_grey_images_and_other_sizes_are_taken(model):
+    grey = build_model(ModelSpec("resnet9", classes=4, channels=1), seed=1)
+    assert grey(torch.zeros(2, 1, 28, 28)).shape == (2, 4)
+    assert minimum_image_size("resnet9") == 16
+    assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
+
+
+def test_dropout_before_the_head_brings_no_bias():
+    model = build_model(ModelSpec("resnet9", classes=10, dropout=0.5), seed=1)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 6_568_640
+    assert "classifier.bias" not in model.state_dict()
