@@ -12,7 +12,10 @@ import grandrounds
 
 PACKAGE = Path(grandrounds.__file__).parent
 FREE = {"deployment", "cli", "commands"}
-MATHS = {"loss", "similarity", "peers", "guidance", "relation", "uncertainty", "teacher", "schedule"}
+MATHS = {
+    "contributions", "distillation", "fresh_adam", "guidance", "leave_one_out", "loss", "peers", "relation", "rows",
+    "schedule", "similarity", "teacher", "uncertainty", "weights", "wire",
+}  # fmt: skip
 COMMON = {"checks", "errors", "files", "options", "ordering", "seeding", "__init__"}
 ALLOWED = {
     "methods": {"methods", "federation", "privacy", "data", "models", "evaluation"},

@@ -1,0 +1,188 @@
+"""Labels that are wrong at random, drawn once and written down.
+
+MDH-FL (arXiv 2308.00155, section 4) and RHFL (Fang & Ye, CVPR 2022) test with two kinds of errors: ``symmetric``, to any
+other class alike, and ``pair``, to the next class of the vocabulary. Which class is next depends on the order of the
+vocabulary, so the order is part of the experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.checks import require_fraction
+from grandrounds.data.manifest import Record, require_known_label
+from grandrounds.seeding import numpy_generator
+
+NoiseKind = Literal["none", "symmetric", "pair"]
+
+
+@dataclass(frozen=True)
+class LabelNoise:
+    r"""How labels go wrong.
+
+    Attributes:
+        kind: ``none``, ``symmetric`` or ``pair``.
+        rate: :math:`\mu`, probability in [0, 1] that the label of an eligible image is another.
+        eligible: fraction in [0, 1] of the images whose label can be wrong at all.
+
+    Raises:
+        ValueError: if the kind is unknown, a number out of range, or there is a rate without a kind.
+    """
+
+    kind: NoiseKind = "none"
+    rate: float = 0.0
+    eligible: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(NoiseKind):
+            raise ValueError(f"kind of label noise must be one of {', '.join(get_args(NoiseKind))}, got {self.kind!r}")
+        require_fraction(self.rate, "rate of label noise")
+        require_fraction(self.eligible, "eligible fraction of label noise")
+        if self.kind == "none" and self.rate > 0:
+            raise ValueError(f"label noise of kind none has no rate, got {self.rate}; choose symmetric or pair")
+
+
+@dataclass(frozen=True)
+class DrawnLabel:
+    """The label that was drawn for an image: its class, and what the site takes it for."""
+
+    image: str
+    clean: str
+    noisy: str
+
+
+def transition_matrix(noise: LabelNoise, classes: int) -> NDArray[np.float64]:
+    r"""Probability of each noisy class, given the clean one, for an eligible image.
+
+    .. math:: M_{ii} = 1 - \mu, \qquad M_{ij} = \frac{\mu}{C - 1} \;\text{(symmetric)}, \qquad
+        M_{i, (i + 1) \bmod C} = \mu \;\text{(pair)}
+
+    Args:
+        noise: kind and rate.
+        classes: :math:`C`, at least two.
+
+    Returns:
+        Shape ``(classes, classes)``; rows are clean classes and sum to one. The identity without noise.
+
+    Raises:
+        ValueError: if there are fewer than two classes.
+
+    Example:
+        >>> transition_matrix(LabelNoise("pair", 0.25), 3)
+        array([[0.75, 0.25, 0.  ],
+               [0.  , 0.75, 0.25],
+               [0.25, 0.  , 0.75]])
+        >>> transition_matrix(LabelNoise("symmetric", 0.0), 2)
+        array([[1., 0.],
+               [0., 1.]])
+    """
+    if classes < 2:
+        raise ValueError(f"label noise needs at least 2 classes, got {classes}")
+    identity = np.eye(classes)
+    others = np.roll(identity, 1, axis=1) if noise.kind == "pair" else (1 - identity) / (classes - 1)
+    matrix: NDArray[np.float64] = (1 - noise.rate) * identity + noise.rate * others
+    return matrix
+
+
+def flip_labels(
+    labels: NDArray[np.integer], classes: int, noise: LabelNoise, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw noisy labels.
+
+    Each eligible label is changed with probability ``noise.rate``; how many are is left to chance. With the same generator a
+    label that is wrong at one rate is wrong at every higher one, and in the same way, so runs at several rates differ in
+    nothing but the added errors. Eligible is the stated fraction of the images exactly, rounded.
+
+    Args:
+        labels: clean class indices, shape ``(images,)``.
+        classes: number of classes, at least two.
+        noise: what to draw.
+        generator: where the randomness comes from.
+
+    Returns:
+        Noisy class indices of that shape.
+
+    Raises:
+        ValueError: if a label is no class, or there are fewer than two classes.
+
+    Example:
+        >>> flip_labels(np.array([0, 1, 2]), 3, LabelNoise("pair", 1.0), np.random.Generator(np.random.Philox(1)))
+        array([1, 2, 0])
+    """
+    if classes < 2:
+        raise ValueError(f"label noise needs at least 2 classes, got {classes}")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise ValueError(f"labels must be between 0 and {classes - 1}, got {int(labels.min())} to {int(labels.max())}")
+    # All numbers are drawn whatever the noise is, so that different noise meets the same images.
+    chance = generator.random(len(labels))
+    steps = generator.integers(1, classes, len(labels))
+    place = generator.permutation(len(labels))
+    wrong = (chance < noise.rate) & (place < round(noise.eligible * len(labels)))
+    if noise.kind == "pair":
+        steps = np.ones_like(steps)
+    flipped: NDArray[np.int64] = np.where(wrong, (labels + steps) % classes, labels).astype(np.int64)
+    return flipped
+
+
+def flip_records(
+    records: Sequence[Record], classes: Sequence[str], noise: LabelNoise, seed: int, site: str
+) -> tuple[tuple[Record, ...], tuple[DrawnLabel, ...]]:
+    """Give a site's training and validation images noisy labels; test labels stay as they are.
+
+    Divide the data set between sites first, by clean labels, and flip then. What is returned is written down, so that no run
+    draws again.
+
+    Args:
+        records: of one site.
+        classes: the vocabulary, in its order.
+        noise: what to draw.
+        seed: of the experiment.
+        site: whose records these are; every site has errors of its own.
+
+    Returns:
+        The records with their noisy labels in the same order, and what was drawn for each of those images that have a label
+        and are not for testing.
+
+    Raises:
+        DataError: if a label is not in the vocabulary.
+    """
+    for record in records:
+        if record.label:
+            require_known_label(record.label, classes, f"{site}: label of image {record.image!r}")
+    index = {name: number for number, name in enumerate(classes)}
+    places = [place for place, record in enumerate(records) if record.label and record.split != "test"]
+    labels = np.array([index[records[place].label] for place in places], dtype=np.int64)
+    noisy = flip_labels(labels, len(classes), noise, numpy_generator(seed, "label noise", site))
+    result = list(records)
+    for place, label in zip(places, noisy, strict=True):
+        result[place] = replace(records[place], label=classes[label])
+    return tuple(result), tuple(DrawnLabel(records[p].image, records[p].label, result[p].label) for p in places)
+
+
+def noise_counts(clean: Sequence[str], noisy: Sequence[str], classes: Sequence[str]) -> NDArray[np.int64]:
+    """How many images of each clean class got each label.
+
+    Args:
+        clean: class names.
+        noisy: class names of the same images.
+        classes: the vocabulary.
+
+    Returns:
+        Shape ``(classes, classes)``; rows are clean classes. Divided by the sums of its rows it is the matrix that was
+        realised, to compare with :func:`transition_matrix`.
+
+    Example:
+        >>> noise_counts(["a", "a", "b"], ["a", "b", "b"], ["a", "b"])
+        array([[1, 1],
+               [0, 1]])
+    """
+    index = {name: number for number, name in enumerate(classes)}
+    counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    for before, after in zip(clean, noisy, strict=True):
+        counts[index[before], index[after]] += 1
+    return counts

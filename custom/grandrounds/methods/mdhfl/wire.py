@@ -1,0 +1,101 @@
+"""Soft labels in fewer bytes.
+
+A row-matrix is all that a site sends. Its entries are probabilities, whose size is known beforehand, so eight bits are
+enough: the largest error of an entry is 1/510. What was sent is what counts: the sums are made of decoded rows, and a site
+takes out of a sum its own rows as they were decoded, not as they were computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from grandrounds.errors import MessageError
+from grandrounds.methods.mdhfl.rows import ROW_TOLERANCE, require_soft_labels
+
+WireFormat = Literal["fp64", "fp32", "fp16", "uint8"]
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "uint8": torch.uint8,
+}
+LEVELS = 255
+
+
+def encode_rows(rows: Tensor, wire: WireFormat) -> Tensor:
+    r"""Probabilities as they travel.
+
+    .. math:: u = \mathrm{round}(255 \, p) \quad\text{for uint8}
+
+    Args:
+        rows: probabilities, shape ``(images, classes)``; also the mean of several parties' rows.
+        wire: ``fp64`` (for comparisons), ``fp32``, ``fp16`` or ``uint8``.
+
+    Returns:
+        A tensor of that shape and the dtype of the format.
+
+    Raises:
+        ValueError: if the format is unknown, or rows have too many classes: a uniform one would round to zero.
+
+    Example:
+        >>> encode_rows(torch.tensor([[0.7, 0.2, 0.1]]), "uint8")
+        tensor([[178,  51,  26]], dtype=torch.uint8)
+    """
+    if wire not in DTYPES:
+        raise ValueError(f"wire must be one of {', '.join(DTYPES)}, got {wire!r}")
+    if wire != "uint8":
+        return rows.to(DTYPES[wire])
+    if rows.shape[1] > LEVELS:
+        raise ValueError(f"uint8 cannot hold rows of {rows.shape[1]} classes, at most {LEVELS}; use fp16")
+    return (rows.double() * LEVELS).round().to(torch.uint8)
+
+
+def decode_rows(encoded: Tensor, images: int, classes: int, name: str) -> Tensor:
+    r"""Probabilities from what travelled, on the simplex again.
+
+    Args:
+        encoded: as :func:`encode_rows` makes them.
+        images: number of public images.
+        classes: number of classes.
+        name: how an error calls the rows, for example ``"rows of site-2"``.
+
+    Returns:
+        Probabilities, shape ``(images, classes)``, float32 (float64 from fp64). Rows of fp16 and uint8 are divided by their
+        sum; others are as they came.
+
+    Raises:
+        MessageError: if the dtype is none of the formats', the shape is another, an entry is not finite or negative, or a
+            row is farther off the simplex than its format rounds.
+
+    Example:
+        >>> decode_rows(torch.tensor([[178, 51, 26]], dtype=torch.uint8), 1, 3, "rows")
+        tensor([[0.6980, 0.2000, 0.1020]])
+    """
+    if encoded.dtype not in DTYPES.values():
+        raise MessageError(f"{name}: expected one of {', '.join(DTYPES)}, got {encoded.dtype}")
+    if encoded.dtype in (torch.float64, torch.float32):
+        require_soft_labels(encoded, images, classes, name)
+        return encoded
+    tolerance = ROW_TOLERANCE
+    rows = encoded.double()
+    if encoded.dtype == torch.uint8:
+        rows = rows / LEVELS
+        # Each entry is rounded by half a level at most; the rest is for the float32 rows that were rounded.
+        tolerance = min(classes, LEVELS) / (2 * LEVELS) + ROW_TOLERANCE
+    require_soft_labels(rows, images, classes, name, tolerance=tolerance)
+    return (rows / rows.sum(dim=1, keepdim=True)).float()
+
+
+def bytes_of_rows(images: int, classes: int, wire: WireFormat) -> int:
+    """The size of a row-matrix on the wire, without the message around it.
+
+    Example:
+        >>> [bytes_of_rows(26379, 13, wire) for wire in ("fp32", "fp16", "uint8")]
+        [1371708, 685854, 342927]
+    """
+    return images * classes * DTYPES[wire].itemsize

@@ -1,0 +1,185 @@
+"""Wrong labels follow their matrix, are drawn once for each site, spare the test images and can be undone."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from grandrounds.data.label_noise import LabelNoise, flip_labels, flip_records, noise_counts, transition_matrix
+from grandrounds.data.label_noise_file import clean_records, read_drawn_labels, write_drawn_labels
+from grandrounds.data.manifest import Record
+from grandrounds.errors import DataError
+from grandrounds.seeding import numpy_generator
+
+CLASSES = ("basophil", "eosinophil", "lymphocyte", "monocyte")
+
+
+def drawn(noise, images=50_000, classes=13, seed=1):
+    labels = numpy_generator("labels").integers(0, classes, images)
+    return labels, flip_labels(labels, classes, noise, numpy_generator(seed))
+
+
+def test_the_matrices_have_their_rows():
+    symmetric = transition_matrix(LabelNoise("symmetric", 0.3), 4)
+    assert symmetric[0] == pytest.approx([0.7, 0.1, 0.1, 0.1])
+    pair = transition_matrix(LabelNoise("pair", 0.3), 4)
+    assert pair[3] == pytest.approx([0.3, 0, 0, 0.7])
+    assert pair[0] == pytest.approx([0.7, 0.3, 0, 0])
+    for matrix in (symmetric, pair):
+        assert matrix.sum(axis=1) == pytest.approx(np.ones(4))
+
+
+@pytest.mark.parametrize(("rate", "elsewhere"), [(0.1, 0.00833), (0.2, 0.01667), (0.3, 0.025)])
+def test_with_thirteen_classes_a_symmetric_error_is_rare_for_each_class(rate, elsewhere):
+    matrix = transition_matrix(LabelNoise("symmetric", rate), 13)
+    assert matrix[5, 6] == pytest.approx(elsewhere, abs=5e-6)
+    assert matrix[5, 5] == pytest.approx(1 - rate)
+
+
+@pytest.mark.parametrize("kind", ["none", "symmetric", "pair"])
+def test_without_a_rate_the_matrix_is_the_identity_and_no_label_changes(kind):
+    noise = LabelNoise(kind, 0.0)
+    assert np.array_equal(transition_matrix(noise, 4), np.eye(4))
+    labels, noisy = drawn(noise, images=100)
+    assert np.array_equal(labels, noisy)
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "pair"])
+def test_a_fifth_of_the_labels_is_wrong_at_a_rate_of_a_fifth(kind):
+    labels, noisy = drawn(LabelNoise(kind, 0.2))
+    assert abs((labels != noisy).mean() - 0.2) < 0.006
+
+
+def test_pair_errors_go_to_the_next_class_and_the_last_to_the_first():
+    labels, noisy = drawn(LabelNoise("pair", 0.3))
+    assert set(zip(labels[labels != noisy], noisy[labels != noisy], strict=True)) == {
+        (i, (i + 1) % 13) for i in range(13)
+    }
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "pair"])
+def test_errors_of_each_class_are_distributed_as_the_matrix_says(kind):
+    noise = LabelNoise(kind, 0.3)
+    labels, noisy = drawn(noise, classes=5)
+    for clean, row in enumerate(transition_matrix(noise, 5)):
+        seen = np.bincount(noisy[labels == clean], minlength=5)
+        assert (seen[row == 0] == 0).all()
+        assert stats.chisquare(seen[row > 0], seen.sum() * row[row > 0]).pvalue > 1e-4
+
+
+def test_at_rate_one_symmetric_noise_never_keeps_a_label():
+    labels, noisy = drawn(LabelNoise("symmetric", 1.0))
+    assert (labels != noisy).all()
+    assert noisy.min() == 0
+    assert noisy.max() == 12
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "pair"])
+def test_what_is_wrong_at_a_low_rate_is_wrong_alike_at_a_higher_one(kind):
+    labels, some = drawn(LabelNoise(kind, 0.1), images=1000)
+    _, more = drawn(LabelNoise(kind, 0.3), images=1000)
+    assert np.array_equal(some[some != labels], more[some != labels])
+    assert (more != labels).sum() > (some != labels).sum()
+
+
+def test_only_the_eligible_part_can_be_wrong():
+    labels, noisy = drawn(LabelNoise("pair", 1.0, eligible=0.2), images=1003)
+    assert (labels != noisy).sum() == 201  # round(200.6)
+    labels, noisy = drawn(LabelNoise("pair", 0.3, eligible=0.2))
+    assert abs((labels != noisy).mean() - 0.06) < 0.004
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "pairflip"}, "kind of label noise must be one of none, symmetric, pair, got 'pairflip'"),
+        ({"kind": "pair", "rate": 1.1}, r"rate of label noise must be between 0 and 1, got 1\.1"),
+        ({"kind": "pair", "rate": float("nan")}, "rate of label noise must be between 0 and 1, got nan"),
+        ({"kind": "pair", "rate": 0.1, "eligible": -1.0}, "eligible fraction of label noise must be between"),
+        ({"kind": "none", "rate": 0.1}, r"label noise of kind none has no rate, got 0\.1; choose symmetric or pair"),
+    ],
+)
+def test_noise_that_makes_no_sense_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        LabelNoise(**options)
+
+
+def test_labels_outside_the_classes_are_refused():
+    noise = LabelNoise("pair", 0.1)
+    for labels, got in (([0, 4], "0 to 4"), ([-1, 3], "-1 to 3")):
+        with pytest.raises(ValueError, match=f"labels must be between 0 and 3, got {got}"):
+            flip_labels(np.array(labels), 4, noise, numpy_generator(1))
+    for call in (
+        lambda: transition_matrix(noise, 1),
+        lambda: flip_labels(np.array([0]), 1, noise, numpy_generator(1)),
+    ):
+        with pytest.raises(ValueError, match="label noise needs at least 2 classes, got 1"):
+            call()
+    assert len(flip_labels(np.array([], dtype=np.int64), 4, noise, numpy_generator(1))) == 0
+
+
+def site_records(count=400):
+    splits = ("train", "train", "val", "test")
+    labels = (*CLASSES, "")
+    return [Record(f"{i}.png", labels[i % 5], splits[i % 4], f"p{i}", labelled=i % 7 != 0) for i in range(count)]
+
+
+def test_training_and_validation_labels_are_flipped_and_test_and_unknown_ones_are_not():
+    records = site_records()
+    noisy, labels = flip_records(records, CLASSES, LabelNoise("pair", 1.0), 1, "site-1")
+    following = dict(zip(CLASSES, (*CLASSES[1:], CLASSES[0]), strict=True))
+    for before, after in zip(records, noisy, strict=True):
+        touched = before.split != "test" and before.label
+        assert after.label == (following[before.label] if touched else before.label)
+        assert (after.image, after.split, after.patient, after.labelled) == (
+            before.image, before.split, before.patient, before.labelled,
+        )  # fmt: skip
+    assert [label.image for label in labels] == [r.image for r in records if r.label and r.split != "test"]
+
+
+def test_a_site_has_errors_of_its_own_and_the_same_ones_again():
+    noise, records = LabelNoise("symmetric", 0.3), site_records()
+    once, again, other_site, other_seed = (
+        flip_records(records, CLASSES, noise, seed, site)[0]
+        for seed, site in ((1, "site-1"), (1, "site-1"), (1, "site-2"), (2, "site-1"))
+    )
+    assert once == again
+    assert once not in (other_site, other_seed)
+
+
+def test_what_was_drawn_is_written_with_its_hash_read_and_undone(tmp_path):
+    records = site_records()
+    noisy, labels = flip_records(records, CLASSES, LabelNoise("symmetric", 0.3), 1, "site-1")
+    digest = write_drawn_labels(labels, tmp_path / "labels.csv")
+    assert write_drawn_labels(labels, tmp_path / "again.csv") == digest
+    assert read_drawn_labels(tmp_path / "labels.csv") == labels
+    assert list(noisy) != records
+    assert list(clean_records(noisy, labels, "site-1")) == records
+
+
+def test_drawn_labels_that_do_not_belong_to_the_manifest_are_refused(tmp_path):
+    records = site_records()
+    noisy, labels = flip_records(records, CLASSES, LabelNoise("pair", 1.0), 1, "site-1")
+    with pytest.raises(
+        DataError, match=r"site-1: image '0\.png' should have the drawn label 'eosinophil', got 'basophil'"
+    ):
+        clean_records(records, labels, "site-1")
+    with pytest.raises(DataError, match=r"site-1: a label was drawn for image '0\.png', which is not in the manifest"):
+        clean_records(noisy[1:], labels, "site-1")
+    path = tmp_path / "twice.csv"
+    path.write_text("image,clean,noisy\na,b,c\na,b,c\n")
+    with pytest.raises(DataError, match=r"twice\.csv line 3: image 'a' is listed twice"):
+        read_drawn_labels(path)
+
+
+def test_a_label_outside_the_vocabulary_is_refused():
+    with pytest.raises(DataError, match=r"site-1: label of image 'a': 'monocytes' is not .*did you mean 'monocyte'"):
+        flip_records([Record("a", "monocytes")], CLASSES, LabelNoise(), 1, "site-1")
+
+
+def test_counts_have_clean_classes_in_rows():
+    counts = noise_counts(["basophil"] * 3 + ["monocyte"], ["basophil", "monocyte", "monocyte", "basophil"], CLASSES)
+    expected = np.zeros((4, 4), dtype=int)
+    expected[0, 0], expected[0, 3], expected[3, 0] = 1, 2, 1
+    assert np.array_equal(counts, expected)
+    with pytest.raises(ValueError, match="shorter"):
+        noise_counts(["basophil"], [], CLASSES)

@@ -1,0 +1,136 @@
+"""Two sites have the same public set or know which image differs first."""
+
+import hashlib
+import io
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from grandrounds.data.public_set import (
+    PublicSet,
+    first_difference,
+    open_public_set,
+    read_public_set,
+    require_equal_sets,
+    write_public_set,
+)
+from grandrounds.errors import DataError
+from grandrounds.seeding import numpy_generator
+
+NAMES = ("a/1.png", "a/2.png", "b/1.png")
+
+
+def png(number):
+    pixels = numpy_generator("public", number).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def folder(root, names=NAMES):
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(png(number))
+    return root
+
+
+@pytest.fixture
+def opened(tmp_path):
+    return open_public_set(folder(tmp_path / "here"), 8, 3, tmp_path / "cache")
+
+
+def opened_at(tmp_path, names=None, size=8):
+    return open_public_set(tmp_path / "there", size, 3, tmp_path / "cache", names)[0]
+
+
+def test_images_are_listed_in_the_order_of_their_names_with_both_hashes(tmp_path, opened):
+    public, images = opened
+    assert [image.image for image in public.images] == list(NAMES)
+    assert images.shape == (3, 8, 8, 3)
+    for number, (name, image) in enumerate(zip(NAMES, public.images, strict=True)):
+        assert image.content == hashlib.sha256((tmp_path / "here" / name).read_bytes()).hexdigest()
+        assert image.pixels == hashlib.sha256(images[number].tobytes()).hexdigest()
+
+
+def test_copies_elsewhere_and_in_an_archive_are_the_same_set(tmp_path, opened):
+    public, _ = opened
+    folder(tmp_path / "there")
+    assert opened_at(tmp_path, names=list(reversed(NAMES))) == public
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        for name in reversed(NAMES):
+            archive.write(tmp_path / "here" / name, name)
+    zipped, _ = open_public_set(tmp_path / "set.zip", 8, 3, tmp_path / "cache")
+    assert zipped.digest == public.digest
+    assert first_difference(zipped, public) is None
+    require_equal_sets(zipped, public, "site-1")
+
+
+def test_permuted_files_are_found_and_the_first_is_named(tmp_path, opened):
+    there = folder(tmp_path / "there")
+    (there / NAMES[1]).write_bytes(png(2))
+    (there / NAMES[2]).write_bytes(png(1))
+    permuted = opened_at(tmp_path)
+    assert permuted.digest != opened[0].digest
+    with pytest.raises(
+        DataError, match=r"site-2: public image 'a/2\.png' \(number 2\): the file has another content; copy"
+    ):
+        require_equal_sets(permuted, opened[0], "site-2")
+
+
+def test_missing_and_surplus_images_are_named(tmp_path, opened):
+    public, _ = opened
+    for lacking in range(3):
+        names = [name for number, name in enumerate(NAMES) if number != lacking]
+        fewer = PublicSet(tuple(image for image in public.images if image.image in names))
+        where = f"public image {NAMES[lacking]!r} (number {lacking + 1})"
+        assert first_difference(fewer, public) == f"{where} is missing"
+        assert first_difference(public, fewer) == f"{where} does not belong to the set"
+
+
+def test_another_decoder_is_told_from_another_file(opened):
+    public, _ = opened
+    first, *others = public.images
+    decoded_otherwise = PublicSet((replace(first, pixels="0" * 64), *others))
+    message = first_difference(decoded_otherwise, public)
+    assert message.startswith("public image 'a/1.png' (number 1): the file is the same but was decoded or resized")
+    assert decoded_otherwise.digest != public.digest
+
+
+def test_another_size_is_another_set(tmp_path, opened):
+    folder(tmp_path / "there")
+    assert "decoded or resized differently" in first_difference(opened_at(tmp_path, size=6), opened[0])
+
+
+def test_arrays_are_public_sets_too(tmp_path):
+    images = numpy_generator("arrays").integers(0, 256, (3, 8, 8), dtype=np.uint8)
+    for name, content in (("here", images), ("there", images[[0, 2, 1]])):
+        np.savez(tmp_path / f"{name}.npz", train=content)
+    here, there = (open_public_set(tmp_path / f"{n}.npz", 8, 1, tmp_path / "cache")[0] for n in ("here", "there"))
+    assert first_difference(there, here) == "public image 'train/1' (number 2): the file has another content"
+
+
+def test_a_list_survives_its_file_and_its_digest_is_the_files(tmp_path, opened):
+    public, _ = opened
+    write_public_set(public, tmp_path / "public.csv")
+    assert read_public_set(tmp_path / "public.csv") == public
+    assert hashlib.sha256((tmp_path / "public.csv").read_bytes()).hexdigest() == public.digest
+
+
+@pytest.mark.parametrize("second", ["a", "b"])
+def test_a_list_out_of_order_is_refused(tmp_path, second):
+    path = tmp_path / "public.csv"
+    path.write_text(f"image,content,pixels\nb,1,1\n{second},1,1\n")
+    with pytest.raises(DataError, match=f"public.csv line 3: public image '{second}' must not come after 'b'"):
+        read_public_set(path)
+
+
+def test_an_unreadable_image_or_a_name_given_twice_is_refused(tmp_path):
+    there = folder(tmp_path / "there")
+    with pytest.raises(DataError, match=r"public image 'a/1\.png' is named twice"):
+        opened_at(tmp_path, names=["a/1.png", "a/2.png", "a/1.png"])
+    (there / NAMES[0]).write_bytes(b"no image")
+    with pytest.raises(DataError, match="1 of 3 images cannot be read"):
+        opened_at(tmp_path)

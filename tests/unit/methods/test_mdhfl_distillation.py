@@ -1,0 +1,227 @@
+"""Aligning to the mean of the others is aligning to each of them; the sum and the own rows are enough for it."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from grandrounds.methods.mdhfl.contributions import Contribution, RowSum, sum_rows, usable
+from grandrounds.methods.mdhfl.distillation import alignment_loss, digest_loss, ensemble_target
+from grandrounds.methods.mdhfl.leave_one_out import alignment_scale, leave_one_out_mean, mean_of_all
+from grandrounds.seeding import torch_generator
+
+D1, D2, D3 = (torch.tensor([row], dtype=torch.float64) for row in ((0.5, 0.5), (0.9, 0.1), (0.2, 0.8)))
+ROWS = {"site-1": D1, "site-2": D2, "site-3": D3}
+
+
+def others_of(site):
+    return [rows for other, rows in ROWS.items() if other != site]
+
+
+def kl(target, own):
+    """Kullback-Leibler divergence, by torch's own function."""
+    return F.kl_div(own.log(), target, reduction="batchmean")
+
+
+def pairwise(site):
+    return torch.stack([kl(other, ROWS[site]) for other in others_of(site)]).mean()
+
+
+def sum_of(sites, rounds=1):
+    return sum_rows({site: Contribution(rounds, ROWS[site]) for site in sites})
+
+
+@pytest.mark.parametrize(("site", "expected"), [("site-1", 0.28040448), ("site-2", 0.93678169), ("site-3", 0.68443453)])
+def test_the_loss_from_each_of_the_others_is_as_computed_by_hand(site, expected):
+    each = [float(alignment_loss(ROWS[site].log(), other)) for other in others_of(site)]
+    assert sum(each) / 2 == pytest.approx(expected, abs=1e-8)
+    assert sum(each) / 2 == pytest.approx(float(pairwise(site)), abs=1e-12)
+
+
+def test_it_is_not_the_divergence_in_the_other_direction_nor_the_mean_over_classes():
+    towards = [float(alignment_loss(D1.log(), other)) for other in (D2, D3)]
+    assert towards == pytest.approx([0.36806421, 0.19274476], abs=1e-8)
+    reversed_direction = [float(alignment_loss(other.log(), D1)) for other in (D2, D3)]
+    assert sum(reversed_direction) / 2 == pytest.approx(0.36698459, abs=1e-8)
+    over_classes = [float(F.kl_div(D1.log(), other, reduction="none").mean()) for other in (D2, D3)]
+    assert sum(over_classes) / 2 == pytest.approx(0.14020224, abs=1e-8)
+    assert sum(towards) / 2 == pytest.approx(0.28040448, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("site", "mean", "divergence"),
+    [
+        ("site-1", (0.55, 0.45), 0.00500837),
+        ("site-2", (0.35, 0.65), 0.88610985),
+        ("site-3", (0.7, 0.3), 0.58268530),
+    ],
+)
+def test_the_mean_of_the_others_comes_from_the_sum_and_the_own_rows(site, mean, divergence):
+    row_sum = sum_of(ROWS)
+    torch.testing.assert_close(row_sum.total, torch.tensor([[1.6, 1.4]], dtype=torch.float64))
+    target = leave_one_out_mean(row_sum, site, {1: ROWS[site]})
+    torch.testing.assert_close(target, torch.tensor([mean], dtype=torch.float64))
+    assert float(alignment_loss(ROWS[site].log(), target)) == pytest.approx(divergence, abs=1e-8)
+
+
+def test_what_the_mean_lacks_is_a_constant_of_the_others():
+    mean = torch.tensor([[0.55, 0.45]], dtype=torch.float64)
+    constant = (kl(D2, mean) + kl(D3, mean)) / 2
+    assert float(constant) == pytest.approx(0.27539612, abs=1e-8)
+    assert float(alignment_loss(D1.log(), mean) + constant) == pytest.approx(0.28040448, abs=1e-8)
+
+
+def test_the_gradient_is_the_difference_of_own_and_mean():
+    logits = D1.log().requires_grad_()
+    alignment_loss(logits, torch.tensor([[0.55, 0.45]], dtype=torch.float64)).backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[-0.05, 0.05]], dtype=torch.float64))
+
+
+def random_rows(*purpose, images=50, classes=13):
+    logits = 2 * torch.randn(images, classes, generator=torch_generator(*purpose), dtype=torch.float64)
+    return logits.softmax(dim=1)
+
+
+@pytest.mark.parametrize("weights", [None, {"a": 0.3, "b": 0.25, "c": 0.15, "d": 0.3}])
+def test_the_gradient_is_that_of_all_divergences_whatever_the_weights(weights):
+    rows = {site: random_rows("rows", site) for site in "abcd"}
+    row_sum = sum_rows({site: Contribution(1, own) for site, own in rows.items()}, weights)
+    target = leave_one_out_mean(row_sum, "b", {1: rows["b"]})
+    ours, theirs = (rows["b"].log().requires_grad_() for _ in range(2))
+    scale = 1.0 if weights is None else alignment_scale(weights, "b")
+    (scale * alignment_loss(ours, target)).backward()
+    chosen = dict.fromkeys("abcd", 1 / 3) if weights is None else weights
+    each = [
+        chosen[site] * F.kl_div(theirs.log_softmax(dim=1), rows[site], reduction="batchmean")
+        for site in ("a", "c", "d")
+    ]
+    torch.stack(each).sum().backward()
+    assert float((ours.grad - theirs.grad).abs().max()) < 1e-15
+
+
+def test_the_target_has_no_gradient():
+    target = D2.clone().requires_grad_()
+    logits = D1.log().requires_grad_()
+    alignment_loss(logits, target).backward()
+    assert target.grad is None
+
+
+def test_a_site_that_came_too_late_takes_nothing_out_of_the_sum():
+    target = leave_one_out_mean(sum_of(["site-2", "site-3"]), "site-1", {1: D1})
+    torch.testing.assert_close(target, torch.tensor([[0.55, 0.45]], dtype=torch.float64))
+    # (S - D1) / 1 = (.6, .4) would be the mistake.
+    assert float((target - torch.tensor([[0.6, 0.4]])).abs().max()) > 0.04
+
+
+def test_the_only_contributor_has_nothing_to_align_to_and_the_others_have():
+    row_sum = sum_of(["site-1"])
+    assert leave_one_out_mean(row_sum, "site-1", {1: D1}) is None
+    torch.testing.assert_close(leave_one_out_mean(row_sum, "site-2", {}), D1)
+
+
+def test_contributors_without_weight_are_nothing_to_align_to():
+    row_sum = RowSum(D1, {"site-1": 1, "site-2": 1}, {"site-1": 1.0, "site-2": 0.0})
+    assert leave_one_out_mean(row_sum, "site-1", {1: D1}) is None
+    with pytest.raises(ValueError, match="the weights of all contributors are zero"):
+        mean_of_all(RowSum(D1, {"site-1": 1}, {"site-1": 0.0}))
+
+
+def test_a_stale_contribution_is_taken_out_as_it_is_in_the_sum():
+    old, new = D1, D2
+    latest = {"site-1": Contribution(3, old), "site-3": Contribution(5, D3)}
+    row_sum = sum_rows(usable(latest, newest=5, max_age=2))
+    assert row_sum.rounds == {"site-1": 3, "site-3": 5}
+    torch.testing.assert_close(leave_one_out_mean(row_sum, "site-1", {3: old, 5: new}), D3)
+    with pytest.raises(ValueError, match=r"rows of site-1 from round 3, which cannot .*: it has those of rounds \[5\]"):
+        leave_one_out_mean(row_sum, "site-1", {5: new})
+
+
+def test_own_rows_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"rows of site-1 have shape \(2, 2\), the sum \(1, 2\)"):
+        leave_one_out_mean(sum_of(ROWS), "site-1", {1: D1.repeat(2, 1)})
+
+
+def test_only_contributions_up_to_the_age_are_used_in_natural_order():
+    latest = {f"site-{n}": Contribution(n, D1) for n in (10, 9, 8, 7)}
+    assert list(usable(latest, newest=10)) == ["site-10"]
+    assert list(usable(latest, newest=10, max_age=2)) == ["site-8", "site-9", "site-10"]
+    with pytest.raises(ValueError, match="the rows of site-10 are from round 10, the newest is 9"):
+        usable(latest, newest=9)
+    with pytest.raises(ValueError, match="max_age must be at least 0, got -1"):
+        usable(latest, newest=10, max_age=-1)
+
+
+def test_the_sum_is_the_same_to_the_bit_whoever_came_first():
+    rows = {f"site-{n}": Contribution(1, random_rows("order", n)) for n in range(1, 12)}
+    backwards = dict(reversed(rows.items()))
+    assert torch.equal(sum_rows(rows).total, sum_rows(backwards).total)
+    assert sum_of(["site-1"]).total.dtype == torch.float64
+    assert sum_rows({"site-1": Contribution(1, D1.float())}).total.dtype == torch.float32
+
+
+def test_what_decryption_leaves_of_a_zero_is_zero_and_rows_sum_to_one():
+    # A CKKS sum is off by 2.5e-8; a class that nobody predicts may come out below zero.
+    first, second = (torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.75, 0.0]]))
+    noisy = RowSum(first + second + torch.tensor([[2e-7, -1e-7, -2e-7]]), {"a": 1, "b": 1}, {"a": 1.0, "b": 1.0})
+    target = leave_one_out_mean(noisy, "a", {1: first})
+    assert float(target.min()) == 0
+    torch.testing.assert_close(target, second, atol=1e-6, rtol=0)
+    torch.testing.assert_close(target.sum(dim=1), torch.ones(1), atol=1e-7, rtol=0)
+    assert torch.isfinite(alignment_loss(torch.zeros(1, 3), target))
+
+
+def test_sums_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match=r"rows must have one shape, got \(1, 2\), \(2, 2\)"):
+        sum_rows({"a": Contribution(1, D1), "b": Contribution(1, D1.repeat(2, 1))})
+    with pytest.raises(ValueError, match=r"expected weights of the contributors \['a'\], got them of \['b'\]"):
+        sum_rows({"a": Contribution(1, D1)}, {"b": 1.0})
+    with pytest.raises(ValueError, match=r"expected weights of the contributors \[\], got them of \[\]"):
+        sum_rows({})
+    with pytest.raises(ValueError, match=r"weight of a must be at least 0, got -1\.0"):
+        sum_rows({"a": Contribution(1, D1)}, {"a": -1.0})
+    with pytest.raises(ValueError, match=r"each with a round and a weight, got rounds of \['a'\] and weights of \[\]"):
+        RowSum(D1, {"a": 1}, {})
+
+
+def test_fedmds_consensus_is_the_mean_of_all_and_the_digest_the_absolute_error():
+    consensus = mean_of_all(sum_of(ROWS))
+    torch.testing.assert_close(consensus, torch.tensor([[1.6 / 3, 1.4 / 3]], dtype=torch.float64))
+    scores = torch.tensor([[1.0, -2.0], [0.0, 4.0]], requires_grad=True)
+    loss = digest_loss(scores, torch.tensor([[2.0, -2.0], [0.5, 1.0]]))
+    assert loss.item() == pytest.approx((1 + 0 + 0.5 + 3) / 4)
+    loss.backward()
+    torch.testing.assert_close(scores.grad, torch.tensor([[-0.25, 0.0], [-0.25, 0.25]]))
+
+
+def test_feddfs_target_averages_logits_or_probabilities():
+    # softmax of the mean logits is the normalised geometric mean: (sqrt(.45), sqrt(.05)) = 3 to 1.
+    teachers = [D1.log() + 7, D2.log()]
+    torch.testing.assert_close(ensemble_target(teachers), torch.tensor([[0.75, 0.25]], dtype=torch.float64))
+    torch.testing.assert_close(ensemble_target(teachers, "probabilities"), (D1 + D2) / 2)
+
+
+def test_averaged_probabilities_have_the_gradient_of_averaged_losses():
+    teachers = [random_rows("teacher", n).log() for n in range(3)]
+    ours, theirs = (random_rows("student").log().requires_grad_() for _ in range(2))
+    alignment_loss(ours, ensemble_target(teachers, "probabilities")).backward()
+    each = [F.kl_div(theirs.log_softmax(dim=1), teacher.exp(), reduction="batchmean") for teacher in teachers]
+    torch.stack(each).mean().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-15, rtol=0)
+
+
+@pytest.mark.parametrize("loss", [alignment_loss, digest_loss])
+def test_empty_batches_cost_nothing_and_other_shapes_are_refused(loss):
+    logits = torch.zeros(0, 3, requires_grad=True)
+    value = loss(logits, torch.zeros(0, 3))
+    value.backward()
+    assert float(value) == 0
+    with pytest.raises(ValueError, match=r"must both have shape \(batch, classes\), got \(2, 3\) and \(2, 4\)"):
+        loss(torch.zeros(2, 3), torch.zeros(2, 4))
+
+
+def test_ensembles_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="an ensemble needs at least one teacher, got none"):
+        ensemble_target([])
+    with pytest.raises(ValueError, match="averaging must be logits or probabilities, got 'losses'"):
+        ensemble_target([D1], "losses")
+    with pytest.raises(ValueError, match="must both have shape"):
+        ensemble_target([D1, D1.repeat(2, 1)])

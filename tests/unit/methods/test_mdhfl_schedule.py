@@ -1,0 +1,83 @@
+"""All sites learn from the same public images in the same order; the number of private batches is what is asked for."""
+
+import numpy as np
+import pytest
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.mdhfl.schedule import (
+    exchange_chunks,
+    label_trust,
+    local_batch_count,
+    public_order,
+    whole_batches,
+)
+
+
+def test_the_order_is_a_permutation_that_depends_on_seed_and_round_alone():
+    order = public_order(100, seed=1, round_number=2)
+    assert sorted(order) == list(range(100))
+    assert np.array_equal(order, public_order(100, seed=1, round_number=2))
+    assert not np.array_equal(order, public_order(100, seed=1, round_number=3))
+    assert not np.array_equal(order, public_order(100, seed=2, round_number=2))
+
+
+def test_a_round_may_be_about_some_images_drawn_anew_each_time():
+    some = public_order(100, 1, 2, per_round=30)
+    assert len(set(some.tolist())) == 30
+    assert set(some.tolist()) != set(public_order(100, 1, 3, per_round=30).tolist())
+    for count in (0, 101):
+        with pytest.raises(ValueError, match=f"per_round must be between 1 and 100, got {count}"):
+            public_order(100, 1, 2, per_round=count)
+
+
+def test_an_epoch_is_one_exchange_or_one_for_each_batch():
+    order = np.arange(26379)
+    (whole,) = exchange_chunks(order, batch_size=16)
+    assert np.array_equal(whole, order)
+    assert len(whole_batches(whole, 16)) == 1648
+    chunks = exchange_chunks(order, batch_size=16, chunk=16)
+    assert len(chunks) * 40 == 65_920
+    assert all(np.array_equal(a, b) for a, b in zip(chunks, whole_batches(order, 16), strict=True))
+
+
+def test_a_last_chunk_without_a_whole_batch_is_left_out():
+    assert [len(part) for part in exchange_chunks(np.arange(50), 16, chunk=20)] == [20, 20]
+    assert [len(part) for part in exchange_chunks(np.arange(56), 16, chunk=20)] == [20, 20, 16]
+
+
+@pytest.mark.parametrize(("images", "chunk", "given"), [(15, None, 15), (15, 16, 15), (100, 8, 8)])
+def test_a_public_set_smaller_than_a_batch_is_refused(images, chunk, given):
+    with pytest.raises(ConfigurationError, match=f"gives {given} images per exchange, which make no batch of 16"):
+        exchange_chunks(np.arange(images), 16, chunk)
+
+
+def test_batches_are_whole_and_keep_the_order():
+    batches = whole_batches(np.array([5, 3, 1, 4, 2]), 2)
+    assert [batch.tolist() for batch in batches] == [[5, 3], [1, 4]]
+    assert whole_batches(np.arange(1), 2) == []
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        whole_batches(np.arange(3), 0)
+
+
+@pytest.mark.parametrize(("epochs", "batches"), [(1, 229), (3670 / 26379, 32), (7, 1603), (0.001, 1), (1.5, 344)])
+def test_the_readings_of_the_local_epochs_give_their_numbers_of_batches(epochs, batches):
+    assert local_batch_count(3670, 16, epochs) == batches
+
+
+def test_local_epochs_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="epochs must be positive, got 0"):
+        local_batch_count(100, 16, 0)
+    with pytest.raises(ConfigurationError, match="15 training images make no batch of 16; lower the batch size"):
+        local_batch_count(15, 16, 1)
+
+
+def test_trust_grows_from_nothing():
+    assert label_trust(0, 40) == 0
+    assert label_trust(20, 40) == pytest.approx(20 / 420)
+    assert label_trust(20, 40, ratio=1) == pytest.approx(1 / 3)
+    with pytest.raises(ValueError, match="epoch must be at least 0, got -1"):
+        label_trust(-1, 40)
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        label_trust(0, 0)
+    with pytest.raises(ValueError, match="ratio must be positive, got 0"):
+        label_trust(0, 40, ratio=0)
