@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.evaluation.communication import relative_improvement
+from grandrounds.evaluation.communication import additional_communication, measured_communication, relative_improvement
 from grandrounds.evaluation.communities import community_order
 from grandrounds.evaluation.figures import SimilarityRound, peer_frequency_figure, similarity_figure
 from grandrounds.evaluation.paired import paired_difference
@@ -71,7 +71,8 @@ def _means(results: Results) -> Iterator[str]:
         "Mean over sites, then mean and standard deviation over seeds. `own`: each site's choice among the rounds' models "
         "by its validation images (the paper's tables); `common`: one model for all, selected by the mean of the sites' "
         "scores. RI: relative improvement of the weighted F1 (`own`) over local training on the labelled part. AC: models "
-        "that were sent beside the global one, per site and round trained in, from the ledger of bytes; ECE: expected "
+        "beside the global one per site and round trained in, the warm-up included; sent: the same by the ledger of bytes, "
+        "which is less where a site has an unchanged peer already; ECE: expected "
         "calibration error (`own`)."
     )
     header = ["method", "seeds"] + [f"{title}, {model}" for model in ("own", "common") for title in METRICS.values()]
@@ -83,8 +84,8 @@ def _means(results: Results) -> Iterator[str]:
             row += [_over_seeds(_values(runs, model, metric).mean(axis=1)) for metric in METRICS]
         gain = relative_improvement(_values(runs, "own", "f1_weighted").mean(), lower)
         ece = np.mean([site["ece"] for run in runs.values() for site in run["predictions"]["own"].values()])
-        rows.append([*row, f"{gain:+.1f} %", f"{_extra_models(runs):.0f} %", float(ece)])
-    yield markdown_table([*header, "RI", "AC", "ECE"], rows)
+        rows.append([*row, f"{gain:+.1f} %", *_communication(runs), float(ece)])
+    yield markdown_table([*header, "RI", "AC", "sent", "ECE"], rows)
 
 
 def _over_seeds(means: np.ndarray) -> str | None:
@@ -93,18 +94,20 @@ def _over_seeds(means: np.ndarray) -> str | None:
     return f"{means.mean():.3f}" + (f" ± {means.std(ddof=1):.3f}" if len(means) > 1 else "")
 
 
-def _extra_models(runs: dict[int, dict[str, Any]]) -> float:
-    """Peers sent, in models per client-round in percent, from measured bytes."""
+def _communication(runs: dict[int, dict[str, Any]]) -> tuple[str, str]:
+    """Models beside the global one per client-round, in percent: as chosen, and as sent by the ledger of bytes."""
+    if not all(run["peers"] for run in runs.values()):
+        return "0 %", "0 %"
     network = build_model(ModelSpec("compact", len(next(iter(runs.values()))["classes"])), seed=0)
     model_bytes = sum(value.numel() * value.element_size() for value in network.state_dict().values())
-    sent = trained = 0.0
+    chosen, sent = [], []
     for run in runs.values():
-        controller = run["options"]["controller"]
-        for parts in run["bytes"].values():
-            peers = sum(size for name, size in parts.items() if name.startswith("down.peer"))
-            sent += peers / model_bytes
-        trained += controller["rounds"] * (controller["sites_per_round"] or len(run["test"]))
-    return 100 * sent / trained
+        peers = [sites for entry in run["peers"].values() for sites in entry.values()]
+        models = [min(len(sites), 1) if run["options"]["controller"]["anonymise"] else len(sites) for sites in peers]
+        chosen.append(additional_communication(sum(models), len(peers)))
+        rounds = [{"asked": list(entry)} for entry in run["peers"].values()]
+        sent.append(measured_communication({"bytes": run["bytes"], "rounds": rounds}, model_bytes))
+    return f"{np.mean(chosen):.0f} %", f"{np.mean(sent):.0f} %"
 
 
 def _differences(results: Results) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.record import read_events
+from grandrounds.methods.supervised.controller import FedAvgController
+from grandrounds.models.registry import ModelSpec, build_model
 
 SITES = ["site-1", "site-2", "site-3"]
 
@@ -42,6 +45,41 @@ def test_the_server_trains_first_and_sites_learn_from_pseudo_labels_alone(
     answers = [event for event in read_events(found.results) if event["event"] == "answer" and event["task"] == "train"]
     assert all(answer["metrics"]["loss_labelled"] == 0 for answer in answers)
     assert any(answer["metrics"]["accepted"] > 0 for answer in answers)
+
+
+def test_sites_start_from_the_servers_training_and_score_the_mean_of_the_models(
+    tiny, run, disjoint, labels_at_the_server, tmp_path, monkeypatch
+):
+    sent = {}
+    original = FedAvgController.payload_for
+
+    def watched(self, site):
+        sent[self.round_number] = (dict(self.state), dict(original(self, site).parts["global"]))
+        return original(self, site)
+
+    monkeypatch.setattr(FedAvgController, "payload_for", watched)
+    found = run(tiny("ssfl", *disjoint), tmp_path, sites_dir=labels_at_the_server)
+    start = build_model(ModelSpec("compact", classes=4), seed=1).state_dict()
+    name = "classifier.weight"
+    assert torch.equal(sent[1][0][name], start[name])
+    for mean, trained in sent.values():
+        assert not torch.equal(mean[name], trained[name]), "trained before it is sent"
+    number = found.summary["selected"]["round"]
+    selected = sent[number + 1][0] if number + 1 in sent else found.models["last"]
+    assert torch.equal(found.models["selected"][name], selected[name]), "the mean, not what the server made of it"
+    for parts in found.summary["bytes"].values():
+        assert parts["down.scored"] == 2 * parts["down.global"] / 5, "beside what they train, in two of three rounds"
+
+
+def test_a_server_that_trains_needs_no_validation_images(tiny, run, labels_at_the_server, tmp_path):
+    sites = tmp_path / "sites"
+    shutil.copytree(labels_at_the_server, sites)
+    manifest = sites / "server" / "manifest.csv"
+    manifest.write_text(manifest.read_text().replace(",val,", ",train,"))
+    options = ['controller.server_training={"steps": 2}', "executor.accept_unlabelled=true", "controller.rounds=1"]
+    assert run(tiny("ssfl", *options), tmp_path / "run", sites_dir=sites).summary["status"] == "finished"
+    with pytest.raises(GrandRoundsError, match="no image of server has split val"):
+        run(tiny("fedperl", *options, "controller.policy=validation"), tmp_path / "other", sites_dir=sites)
 
 
 def test_training_at_the_server_moves_what_is_sent(tiny, run, identical, disjoint, labels_at_the_server, tmp_path):
@@ -148,8 +186,6 @@ def test_a_site_is_drawn_back_to_where_a_round_starts(tiny, run, tmp_path):
     for weight in (0.0, 100.0):
         options = [f"executor.proximal_weight={weight}", "executor.algorithm=sgd", "executor.learning_rate=0.01"]
         found = run(tiny("fedavg", *options, "controller.rounds=1", "executor.steps=8"), tmp_path / str(weight))
-        from grandrounds.models.registry import ModelSpec, build_model
-
         start = build_model(ModelSpec("compact", classes=4), seed=1).state_dict()
         last = found.models["last"]
         names = [name for name in start if name.endswith("weight")]

@@ -18,13 +18,15 @@ from torch import Tensor
 
 from grandrounds.data.randaugment import from_pil, strong_view, to_pil
 
-View = Literal["weak", "strong", "none"]
-"""What is done to an image; ``none`` leaves it as it is (FedMatch's weak view). New kinds go to the end: the position of a
-kind tells its stream of random numbers."""
+View = Literal["weak", "strong", "none", "mild"]
+"""What is done to an image; ``none`` leaves it as it is (FedMatch's weak view), ``mild`` is FedIRM's. New kinds go to the
+end: the position of a kind tells its stream of random numbers."""
 
 DEGREES = 20.0
 BRIGHTNESS = 32 / 255
 SATURATION = 0.5
+MILD_DEGREES = 10.0
+MILD_SHIFT = 0.02
 
 
 class WeakParameters(NamedTuple):
@@ -96,6 +98,32 @@ def weak_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDArr
     return apply_weak(image, draw_weak_parameters(generator))
 
 
+def mild_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+    """FedIRM's view of an image: a slight rotation and shift, and a horizontal flip with probability 1/2.
+
+    The angle is uniform in [-10, 10] degrees, the shift in [-2 %, 2 %] of width and height, in whole pixels; nearest
+    pixels, black corners. Drawn twice independently it makes the two views of an image (Liu et al., MICCAI 2021, authors'
+    code).
+
+    Args:
+        image: shape ``(height, width, channels)`` with one or three channels, values 0..255.
+        generator: where the randomness comes from.
+
+    Returns:
+        A new array of the same shape.
+
+    Raises:
+        ValueError: if the image is not uint8 with one or three channels.
+    """
+    angle, right, down, flip = generator.random(4).tolist()
+    shift = [round(MILD_SHIFT * size * (2 * u - 1)) for size, u in zip(image.shape[1::-1], (right, down), strict=True)]
+    view = to_pil(image)
+    black = (0,) * len(view.getbands())
+    degrees = MILD_DEGREES * (2 * angle - 1)
+    view = view.rotate(degrees, Image.Resampling.NEAREST, translate=(shift[0], shift[1]), fillcolor=black)
+    return from_pil(view)[:, :: -1 if flip < 0.5 else 1].copy()
+
+
 def sample_generator(view: View, key: int, step: int, position: int) -> np.random.Generator:
     """The generator of one view of one sample: the same whenever, and in whatever order, it is asked for.
 
@@ -125,7 +153,8 @@ def draw_views(
     Args:
         images: all images, shape ``(samples, height, width, channels)``, values 0..255; may be memory-mapped.
         rows: the batch: which images, by row.
-        view: "weak" flips, rotates and jitters, "strong" is RandAugment of the image itself, "none" is the image itself.
+        view: "weak" flips, rotates and jitters, "strong" is RandAugment of the image itself, "none" is the image itself,
+            "mild" rotates, shifts and flips a little.
         key: the purpose's seed; see :func:`sample_generator`.
         step: the local step, from 0.
         equalize_noop: as in :func:`~grandrounds.data.randaugment.strong_view`.
@@ -152,6 +181,8 @@ def draw_views(
         generator = sample_generator(view, key, step, position)
         if view == "weak":
             batch[index] = weak_view(batch[index], generator)
+        elif view == "mild":
+            batch[index] = mild_view(batch[index], generator)
         else:
             batch[index] = strong_view(batch[index], generator, equalize_noop, strong_levels)
     return batch

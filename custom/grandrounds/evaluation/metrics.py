@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least, require_probabilities
+from grandrounds.evaluation.one_vs_rest import macro_auc
 
 SELECTABLE = (
     "accuracy",
+    "auc_macro",
     "balanced_accuracy",
     "f1_macro",
     "f1_weighted",
@@ -33,7 +35,8 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
 
     Returns:
         The metrics of ``metrics_from_confusion``, and ``log_loss``: mean of :math:`-\ln p_{i y_i}`, in nats, with
-        probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite.
+        probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite; and
+        ``auc_macro``, see :func:`~grandrounds.evaluation.one_vs_rest.macro_auc`.
         Without samples only ``n``.
 
     Raises:
@@ -57,7 +60,7 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
     of_label = probabilities[np.arange(len(labels)), labels]
     floor = np.finfo(probabilities.dtype).eps
     log_loss = float(-np.log(np.maximum(of_label, floor), dtype=np.float64).mean())
-    return metrics_from_confusion(confusion) | {"log_loss": log_loss}
+    return metrics_from_confusion(confusion) | {"log_loss": log_loss, "auc_macro": macro_auc(labels, probabilities)}
 
 
 def confusion_matrix(labels: NDArray[np.integer], predictions: NDArray[np.integer], classes: int) -> NDArray[np.int64]:

@@ -38,6 +38,8 @@ class AveragingController(RoundController):
         super().__init__(**options)
         if selection_images not in ("sites", "server"):
             raise ConfigurationError(f"selection_images must be sites or server, got {selection_images!r}")
+        if selection_images == "server" and not self.validate_every:
+            raise ConfigurationError("selection_images=server needs scores: set validate_every to at least 1")
         if weighting not in ("uniform", "samples"):
             raise ConfigurationError(f"weighting must be uniform or samples, got {weighting!r}")
         self.weighting = weighting
@@ -45,6 +47,7 @@ class AveragingController(RoundController):
         self.server_device = server_device
         self.server_threads = server_threads
         self.state: dict[str, Tensor] = {}
+        self.sent: State = {}
         self._images: ServerImages | None = None
 
     def start(self) -> None:
@@ -52,7 +55,7 @@ class AveragingController(RoundController):
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
         if self.selection_images == "server":
-            self.server_images("controller.selection_images=server")
+            self.server_images("controller.selection_images=server").require_validation()
 
     def server_images(self, needed_by: str) -> ServerImages:
         """The server's own images, loaded once.
@@ -73,12 +76,13 @@ class AveragingController(RoundController):
         return self._images.metrics(self.state) if self._images and self.selection_images == "server" else None
 
     def open_round(self, sites: list[str]) -> None:
-        """Expect an update from each of these sites."""
+        """Expect an update from each of these sites; they start from ``sent``, the global model."""
         self._mean = OrderedMean(sites)
+        self.sent = self.state
 
     def payload_for(self, site: str) -> Payload:
         """The global model."""
-        return self.payload({GLOBAL: self.state})
+        return self.payload({GLOBAL: self.sent})
 
     def check(self, site: str, result: Result) -> None:
         """Refuse a result whose update does not fit the model.
@@ -103,7 +107,7 @@ class AveragingController(RoundController):
         """Move the global model by the mean update."""
         update = self._mean.close()
         if update is not None:
-            self.state = apply_update(self.state, update)
+            self.state = apply_update(self.sent, update)
 
     def model(self) -> State:
         """The global model."""

@@ -27,5 +27,5 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError(f"device is {name!r}, but torch finds no GPU here; use device=cpu or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigurationError(f"device is {name!r}, but torch finds {torch.cuda.device_count()} GPU here, from cuda:0")
+        raise ConfigurationError(f"device is {name!r}, but the last GPU here is cuda:{torch.cuda.device_count() - 1}")
     return device

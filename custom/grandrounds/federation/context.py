@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ import numpy as np
 import torch
 
 from grandrounds.data.site import SiteData
-from grandrounds.federation.messages import State, require_run_name
+from grandrounds.errors import MessageError
+from grandrounds.federation.messages import State
 from grandrounds.federation.problem import Problem
 from grandrounds.files import replacing
 from grandrounds.seeding import derive_seed, numpy_generator
+
+KEY = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TaskAborted(Exception):
@@ -49,12 +53,15 @@ class StateCache:
     def keep_only(self, keys: Sequence[str]) -> None:
         """Delete all states but these."""
         kept = {self._path(key) for key in keys}
-        for path in self._folder.glob("*.pt"):
+        # All files: a process that was killed while it wrote one has left it under a temporary name.
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
             if path not in kept:
                 path.unlink()
 
     def _path(self, key: str) -> Path:
-        return self._folder / f"{require_run_name(key)}.pt"
+        if not KEY.fullmatch(key):
+            raise MessageError(f"the key of a model must be letters, digits, '_' and '-', got {key!r}")
+        return self._folder / f"{key}.pt"
 
 
 @dataclass(frozen=True)

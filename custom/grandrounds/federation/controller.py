@@ -19,11 +19,12 @@ from nvflare.fuel.utils import fobs
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.federation.checkpoint import CheckpointFolder, save_models
-from grandrounds.federation.exchange import Assignment, Exchange, Outcome, RunAborted
+from grandrounds.federation.exchange import Assignment, Exchange, Outcome, RunAborted, training_assignments
 from grandrounds.federation.health import SiteHealth, await_sites, sample_sites
 from grandrounds.federation.hooks import RoundHooks
 from grandrounds.federation.messages import (
     GLOBAL,
+    JOIN,
     TEST,
     TRAIN,
     VALIDATE,
@@ -115,6 +116,7 @@ class RoundController(RoundHooks, Controller):
         self.round_number = 0
         self.run_id = uuid.uuid4().hex
         self.health = SiteHealth()
+        self.introduced = {}
         self._metrics: dict[str, dict[str, float]] = {}
         self._selection = ModelSelection(selection_metric)
         self._under_way = False
@@ -172,9 +174,7 @@ class RoundController(RoundHooks, Controller):
     def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
-        schedule = {
-            "rounds": self.rounds, "run_name": self.run_name, "min_sites": self.min_sites, "preset": self.preset,
-        }  # fmt: skip
+        schedule = {name: getattr(self, name) for name in ("rounds", "run_name", "min_sites", "preset")}
         self.record.configuration = {**identity, **schedule}
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._resume()
@@ -195,23 +195,22 @@ class RoundController(RoundHooks, Controller):
         fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
         self.fire_event(AppEventType.ROUND_STARTED, fl_ctx)
         well = self.health.well(self._sites(fl_ctx), self.round_number, self.min_sites)
+        if self.introductions:
+            well = self._introduce(well, abort_signal, fl_ctx)
         chosen = sample_sites(self.participants(well), self.sites_per_round, self.seed, self.round_number)
-        validate = self.round_number > 1 and self.validate_every and (self.round_number - 1) % self.validate_every == 0
+        done = self.round_number - 1
+        validate = done > 0 and self.validate_every > 0 and done % self.validate_every == 0
         self.record.event("round_start", round=self.round_number, sites=chosen)
         self.open_round(chosen)
-        assignments = {}
-        for site in chosen:
-            payload = self.payload_for(site)
-            values = {**payload.values, "validate": bool(validate)}
-            assignments[site] = Assignment(TRAIN, Payload(payload.round_number, values, payload.parts))
+        payloads = {site: self.payload_for(site) for site in chosen}
+        assignments = training_assignments(payloads, validate, self.model())
         if validate:
             for site in well:
                 assignments.setdefault(site, Assignment(VALIDATE, self.payload(_shared(self.model()))))
         outcome = self._exchange(assignments, self.grace, abort_signal, fl_ctx)
-        trained = [site for site in chosen if site in outcome.answered]
-        self._require_enough(trained, chosen, outcome)
+        trained = outcome.require(self.min_sites, chosen, self.round_number)
         if validate:
-            self._score(self.round_number - 1)
+            self._score(done)
         for site in chosen:
             if site not in trained:
                 self.missed(site)
@@ -227,6 +226,14 @@ class RoundController(RoundHooks, Controller):
             }
         )
         self.fire_event(AppEventType.ROUND_DONE, fl_ctx)
+
+    def _introduce(self, well: list[str], abort_signal: Signal, fl_ctx: FLContext) -> list[str]:
+        """Ask those who they are that have not said it, and go on with those that have."""
+        new = {site: Assignment(JOIN, self.payload()) for site in well if site not in self.introduced}
+        if new:
+            outcome = self._exchange(new, self.grace, abort_signal, fl_ctx)
+            self.introduced |= {site: self._metrics[site] for site in natural_sorted(outcome.answered)}
+        return [site for site in well if site in self.introduced]
 
     def _exchange(
         self, assignments: dict[str, Assignment], grace: float | None, abort_signal: Signal, fl_ctx: FLContext
@@ -257,15 +264,6 @@ class RoundController(RoundHooks, Controller):
         if task == TRAIN:
             self.absorb(site, result)
         self._metrics[site] = dict(result.metrics)
-
-    def _require_enough(self, trained: list[str], chosen: list[str], outcome: Outcome) -> None:
-        if len(trained) < self.min_sites:
-            reasons = "; ".join(f"{site}: {outcome.dropped.get(site)}" for site in chosen if site not in trained)
-            raise GrandRoundsError(
-                f"round {self.round_number}: {len(trained)} of {len(chosen)} sites gave a valid result, min_sites is "
-                f"{self.min_sites} ({reasons}); mend the sites and submit the job again: it goes on after round "
-                f"{self.round_number - 1}"
-            )
 
     def _score(self, model_round: int) -> None:
         scores = self.server_scores()
@@ -317,6 +315,7 @@ class RoundController(RoundHooks, Controller):
         self.round_number = checkpoint.round_number
         self.run_id = checkpoint.content["run_id"]
         self.health.load_state_dict(checkpoint.content["health"])
+        self.introduced = dict(checkpoint.content.get("introduced", {}))
         self.record.load_state_dict(checkpoint.content["record"])
         self._selection.load_state_dict(checkpoint.content["selection"])
         self.load_state_dict(checkpoint.content["method"])
@@ -327,6 +326,7 @@ class RoundController(RoundHooks, Controller):
         return {
             "run_id": self.run_id,
             "health": self.health.state_dict(),
+            "introduced": self.introduced,
             "selection": self._selection.state_dict(),
             "record": self.record.state_dict(),
             "method": self.state_dict(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,7 +20,17 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.messages import REASON_HEADER, Payload, Result, decode_result, encode_payload
+from grandrounds.federation.messages import (
+    GLOBAL,
+    REASON_HEADER,
+    SCORED,
+    TRAIN,
+    Payload,
+    Result,
+    State,
+    decode_result,
+    encode_payload,
+)
 
 POLL_SECONDS = 0.25
 LONGEST_REASON = 500
@@ -37,12 +47,44 @@ class Assignment(NamedTuple):
     payload: Payload
 
 
+def training_assignments(payloads: Mapping[str, Payload], validate: bool, model: State | None) -> dict[str, Assignment]:
+    """Training tasks, in which sites also score the model if that is due.
+
+    Args:
+        payloads: of each site.
+        validate: whether sites score.
+        model: what they score; it travels beside what they start from where that is another model.
+    """
+    tasks = {}
+    for site, payload in payloads.items():
+        other = {SCORED: model} if validate and model and payload.parts.get(GLOBAL) is not model else {}
+        values, parts = {**payload.values, "validate": validate}, {**payload.parts, **other}
+        tasks[site] = Assignment(TRAIN, Payload(payload.round_number, values, parts))
+    return tasks
+
+
 @dataclass
 class Outcome:
     """Who answered, and why the others did not."""
 
     answered: list[str] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
+
+    def require(self, least: int, chosen: Sequence[str], round_number: int) -> list[str]:
+        """The chosen sites that answered.
+
+        Raises:
+            GrandRoundsError: if they are fewer than ``least``, with the reason of each that did not.
+        """
+        trained = [site for site in chosen if site in self.answered]
+        if len(trained) < least:
+            reasons = "; ".join(f"{site}: {self.dropped.get(site)}" for site in chosen if site not in trained)
+            raise GrandRoundsError(
+                f"round {round_number}: {len(trained)} of {len(chosen)} sites gave a valid result, min_sites is "
+                f"{least} ({reasons}); mend the sites and submit the job again: it goes on after round "
+                f"{round_number - 1}"
+            )
+        return trained
 
 
 class Exchange:

@@ -31,7 +31,9 @@ from grandrounds.federation.compute import choose_device
 from grandrounds.federation.context import SiteContext, StateCache, TaskAborted
 from grandrounds.federation.messages import (
     GLOBAL,
+    JOIN,
     REASON_HEADER,
+    SCORED,
     TEST,
     TRAIN,
     UPDATE,
@@ -54,7 +56,7 @@ from grandrounds.models.registry import build_model
 
 
 class SiteExecutor(Executor):
-    """Works on the tasks ``train``, ``validate`` and ``test`` of a :class:`RoundController`.
+    """Works on the tasks ``join``, ``train``, ``validate`` and ``test`` of a :class:`RoundController`.
 
     A method implements :meth:`train`, and :meth:`state_dict` and :meth:`load_state_dict` if something must last from one
     round to the next.
@@ -104,6 +106,10 @@ class SiteExecutor(Executor):
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round and return the update, further releases and metrics."""
 
+    def introduce(self, context: SiteContext) -> dict[str, float]:
+        """What this site tells of itself before it first takes part, if the method asks; it leaves the site as it is."""
+        return {}
+
     def options(self) -> dict[str, Any]:
         """The method's options as plain values: a state saved under others is refused."""
         return {}
@@ -125,11 +131,14 @@ class SiteExecutor(Executor):
         return network.train()
 
     def make_optimizer(
-        self, network: nn.Module, learning_rate: float, algorithm: Literal["adam", "sgd"] = "adam"
+        self, network: nn.Module, learning_rate: float, algorithm: Literal["adam", "sgd"] = "adam", **options: Any
     ) -> torch.optim.Optimizer:
-        """An optimizer without weight decay, fresh or with the state that it had at the end of the last round here."""
+        """An optimizer, fresh or with the state that it had at the end of the last round here.
+
+        ``options`` are torch's, such as ``betas``; without them there is no weight decay.
+        """
         kind = torch.optim.Adam if algorithm == "adam" else torch.optim.SGD
-        optimizer: torch.optim.Optimizer = kind(network.parameters(), lr=learning_rate, fused=True)
+        optimizer: torch.optim.Optimizer = kind(network.parameters(), lr=learning_rate, fused=True, **options)
         if "optimizer" in self.kept:
             optimizer.load_state_dict(self.kept["optimizer"])
             for group in optimizer.param_groups:
@@ -169,7 +178,7 @@ class SiteExecutor(Executor):
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE's hook: do one task. What goes wrong becomes a reply with its reason, never half a result."""
-        tasks = {TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
+        tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
         if task_name not in tasks:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
@@ -202,12 +211,15 @@ class SiteExecutor(Executor):
         seconds = time.perf_counter() - started
         return replace(result, metrics={**result.metrics, "train_seconds": round(seconds, 4), **scores})
 
+    def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
+        return Result(metrics=self.introduce(context))
+
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.load_state_dict(store.load_state(context.round_number))
         return Result(metrics=self._score(payload, context, store))
 
     def _score(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, float]:
-        state = self._starting_state(payload, context)
+        state = payload.parts.get(SCORED) or self._starting_state(payload, context)
         scores = self._metrics(state, context.data.rows("val"), context)[0]
         metric = payload.values["selection_metric"]
         if metric in scores:
@@ -216,6 +228,7 @@ class SiteExecutor(Executor):
 
     def _test(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         """Test the model that the federation selected (``common``) and the one this site would have (``own``)."""
+        context.cache.keep_only([])  # the run is over: what other hospitals have trained does not stay here
         models: dict[str, State] = {}
         if self.model == "shared":
             models["common"] = self._starting_state(payload, context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -12,6 +12,11 @@ from grandrounds.federation.messages import Payload, Result, State
 
 class RoundHooks(ABC):
     """Implemented by a method's controller; see :class:`~grandrounds.federation.controller.RoundController`."""
+
+    introductions: ClassVar[bool] = False
+    """Whether each site is asked, once and before it first takes part, what its executor's ``introduce`` says of it; the
+    answers are in ``self.introduced``, and a site that has not answered yet takes no part."""
+    introduced: dict[str, dict[str, float]]
 
     def start(self) -> None:
         """Prepare the state before the first round; a checkpoint may replace it."""

@@ -23,8 +23,10 @@ from torch import Tensor
 from grandrounds.errors import MessageError
 
 State = Mapping[str, Tensor]
-TRAIN, VALIDATE, TEST = "train", "validate", "test"
+JOIN, TRAIN, VALIDATE, TEST = "join", "train", "validate", "test"
 GLOBAL = "global"
+SCORED = "scored"
+"""The model to score, in a training task that starts from another one."""
 UPDATE = "update"
 VALIDATION_PREFIX = "validation."
 METRICS = "metrics"

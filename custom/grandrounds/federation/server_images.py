@@ -42,8 +42,7 @@ class ServerImages:
 
     Raises:
         ConfigurationError: if the server has no such data set.
-        DataError: if it has no validation image, or the images are not as they must be (for example a label that is no class
-            of the job).
+        DataError: if the images are not as they must be (for example a label that is no class of the job).
     """
 
     def __init__(
@@ -54,8 +53,7 @@ class ServerImages:
         except ConfigurationError as error:
             raise ConfigurationError(f"{needed_by} needs images at the server: {error}") from error
         self._rows = data.rows("val")
-        if not len(self._rows):
-            raise DataError(f"{needed_by} needs validation images at the server: no image of {SERVER} has split val")
+        self._needed_by = needed_by
         self._network: nn.Module | None = None
         self._threads = cpu_threads
         self._context = SiteContext(
@@ -74,6 +72,17 @@ class ServerImages:
     def data(self) -> SiteData:
         """The images."""
         return self._context.data
+
+    def require_validation(self) -> None:
+        """Check that there are validation images.
+
+        Raises:
+            DataError: if there are none.
+        """
+        if not len(self._rows):
+            raise DataError(
+                f"{self._needed_by} needs validation images at the server: no image of {SERVER} has split val"
+            )
 
     def context(self, round_number: int) -> SiteContext:
         """What training at the server in this round needs to know."""

@@ -10,6 +10,7 @@ from grandrounds.data.augment import (
     apply_weak,
     draw_views,
     draw_weak_parameters,
+    mild_view,
     sample_generator,
     to_tensor,
     weak_view,
@@ -107,14 +108,38 @@ def test_no_view_is_the_image_itself_in_memory_of_its_own():
 
 def test_the_streams_of_weak_and_strong_views_keep_their_counters():
     """Another kind of view, put before them, would change every run that was ever made."""
-    for word, view in enumerate(["weak", "strong", "none"], 1):
+    for word, view in enumerate(["weak", "strong", "none", "mild"], 1):
         philox = np.random.Philox(key=5, counter=[0, 4, 3, word])
         assert sample_generator(view, 5, 3, 4).random() == np.random.Generator(philox).random()
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_mild_view_equals_torchvisions_affine_and_flip_for_the_same_draws(channels):
+    functional = import_torchvision().transforms.functional
+    for draw in range(30):
+        image = np.tile(IMAGES[draw % len(IMAGES), :, :, :channels], (4, 4, 1))  # 96 x 128: shifts of one or two pixels
+        angle, right, down, flip = numpy_generator("mild", draw).random(4)
+        shift = [round(0.02 * 128 * (2 * right - 1)), round(0.02 * 96 * (2 * down - 1))]
+        # torchvision turns clockwise here, and PIL the other way.
+        view = functional.affine(Image.fromarray(image.squeeze()), -10 * (2 * angle - 1), shift, 1.0, [0.0, 0.0])
+        expected = np.asarray(functional.hflip(view) if flip < 0.5 else view).reshape(image.shape)
+        found = mild_view(image, numpy_generator("mild", draw))
+        # Nearest pixels: a rounding in the last bit of a coordinate may choose the neighbour.
+        assert (found != expected).any(axis=2).mean() < 0.01
+
+
+def test_two_streams_make_two_mild_views():
+    first, second = (draw_views(IMAGES, ROWS, "mild", key=key, step=0) for key in (1, 2))
+    assert (first != second).any(axis=(1, 2, 3)).all()
+    expected = mild_view(IMAGES[2], sample_generator("mild", 1, 0, 1))
+    np.testing.assert_array_equal(first[1], expected)
+
+
 def test_the_strong_levels_reach_the_strong_view_alone():
     weakest = draw_views(IMAGES, ROWS, "strong", key=5, step=3, strong_levels=(1, 1))
-    expected = [strong_view(IMAGES[row], sample_generator("strong", 5, 3, n), strengths=(1, 1)) for n, row in enumerate(ROWS)]
+    expected = [
+        strong_view(IMAGES[row], sample_generator("strong", 5, 3, n), strengths=(1, 1)) for n, row in enumerate(ROWS)
+    ]
     np.testing.assert_array_equal(weakest, expected)
     assert (weakest != draw_views(IMAGES, ROWS, "strong", key=5, step=3)).any()
     weak = [draw_views(IMAGES, ROWS, "weak", key=5, step=3, strong_levels=levels) for levels in ((1, 1), None)]
@@ -155,7 +180,7 @@ def test_the_tensor_of_a_read_only_batch_comes_without_a_warning():
 
 
 def test_refuses_other_views_and_other_arrays():
-    with pytest.raises(ValueError, match="view must be one of weak, strong, none, got 'medium'"):
+    with pytest.raises(ValueError, match="view must be one of weak, strong, none, mild, got 'medium'"):
         draw_views(IMAGES, ROWS, "medium", key=1, step=0)
     with pytest.raises(ValueError, match=r"images must be uint8 .* got float64"):
         draw_views(IMAGES / 255, ROWS, "weak", key=1, step=0)

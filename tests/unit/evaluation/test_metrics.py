@@ -77,9 +77,11 @@ def test_metrics_of_probabilities_are_of_their_argmax_with_the_mean_cross_entrop
     probabilities = softmax_rows("metrics", 50, 4, dtype)
     labels = numpy_generator("labels").integers(0, 3, size=50)
     metrics = classification_metrics(labels, probabilities)
-    log_loss = metrics.pop("log_loss")
+    log_loss, auc = metrics.pop("log_loss"), metrics.pop("auc_macro")
     assert metrics == metrics_from_confusion(confusion_matrix(labels, probabilities.argmax(axis=1), 4))
     assert log_loss == pytest.approx(sklearn.metrics.log_loss(labels, probabilities, labels=range(4)), rel=1e-6)
+    areas = [sklearn.metrics.roc_auc_score(labels == c, probabilities[:, c]) for c in range(3)]
+    assert auc == pytest.approx(np.mean(areas)), "the fourth class has no sample"
 
 
 def test_one_impossible_sample_does_not_make_the_loss_infinite():

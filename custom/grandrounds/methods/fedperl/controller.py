@@ -10,7 +10,7 @@ import torch
 from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State
 from grandrounds.methods.fedperl.choice import PeerChoice, nearest_peers, noise_image, random_peers
-from grandrounds.methods.fedperl.delivery import PeerDelivery
+from grandrounds.methods.fedperl.delivery import LOST, PeerDelivery
 from grandrounds.methods.fedperl.options import Newcomers, PeerOptions
 from grandrounds.methods.fedperl.peers import anonymised_peer, similar_peers
 from grandrounds.methods.fedperl.policy import VALIDATED, GateScale, Policy, passing_peers
@@ -90,7 +90,7 @@ class FedPerlController(FedAvgController):
         self._network = build_model(self.problem.model_spec(pretrained=False), self.seed).eval()
         self.trained.parameters = frozenset(name for name, _ in self._network.named_parameters())
         if self.choice.needs_validation:
-            self.server_images(self.choice.needs_validation)
+            self.server_images(self.choice.needs_validation).require_validation()
         if self.choice.peer_choice in ("fedmatch", "fedmatch_released"):
             self._noise = noise_image(
                 self.choice.peer_choice,
@@ -126,7 +126,7 @@ class FedPerlController(FedAvgController):
     def _passing(self, site: str, candidates: list[str]) -> list[str]:
         """Those that the policy lets pass, if they are enough to be anonymous."""
         choice = self.choice
-        if site in self.trained.models:
+        if site in self.trained.models or choice.policy == "gated_validation":
             candidates = passing_peers(
                 candidates,
                 choice.policy,
@@ -136,11 +136,13 @@ class FedPerlController(FedAvgController):
                 accuracy=self.trained.accuracy(),
                 similarity=self.trained.similarities_of(site),
             )
+        elif choice.policy != "none":
+            candidates = []  # a newcomer has nothing that its peers could be compared with
         return [] if choice.anonymise and len(candidates) < choice.pa_min_peers else candidates
 
     def _note_few_models(self) -> None:
         others = len(self.trained.models) - 1
-        if self.choice.sends_in(self.round_number) and others < self.choice.peers:
+        if self.choice.sends_in(self.round_number) and max(others, 0) < self.choice.peers:
             self.record.event("few_peers", round=self.round_number, asked=self.choice.peers, known=max(others, 0))
 
     def payload_for(self, site: str) -> Payload:
@@ -148,14 +150,17 @@ class FedPerlController(FedAvgController):
         peers = self._chosen[site]
         if self.choice.anonymise:
             states = [self.trained.models[name][1] for name in peers]
-            return self.payload({GLOBAL: self.state, **({"peer-1": anonymised_peer(states)} if states else {})})
+            return self.payload({GLOBAL: self.sent, **({"peer-1": anonymised_peer(states)} if states else {})})
         parts, values = self._delivery.prepare(site, peers, self.trained.models)
-        return self.payload({GLOBAL: self.state, **parts}, **values)
+        return self.payload({GLOBAL: self.sent, **parts}, **values)
 
     def absorb(self, site: str, result: Result) -> None:
         """Add the update to the mean and keep it for comparison."""
         super().absorb(site, result)
-        self._delivery.confirm(site)
+        if result.metrics.get(LOST):
+            self._delivery.forget(site)
+        else:
+            self._delivery.confirm(site)
         if result.update is not None:
             self._updates[site] = result.update
 
@@ -166,14 +171,13 @@ class FedPerlController(FedAvgController):
 
     def close_round(self) -> None:
         """Average, keep what each participant has trained, and compare all that have trained."""
-        before = self.state
         super().close_round()
         for number, site in enumerate(natural_sorted(self._updates)):
-            trained = apply_update(before, self._updates[site])
+            trained = apply_update(self.sent, self._updates[site])
             self.trained.keep(site, self.round_number, trained)
             self._describe(site, trained, first=number == 0)
         self.trained.compare()
-        rows = [[round(value, 6) for value in row] for row in self.trained.similarity.tolist()]
+        rows = [[round(value, 12) for value in row] for row in self.trained.similarity.tolist()]
         cosines = self.trained.raw_cosines()
         self.record.event(
             "similarity", round=self.round_number, sites=self.trained.sites, matrix=rows, raw_cosines=cosines

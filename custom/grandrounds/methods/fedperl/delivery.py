@@ -2,7 +2,7 @@
 
 Without anonymisation a site gets the peers' models themselves. With few participants per round many have not changed since
 the site was last sent them. Server and site keep the same account: the server says which models the site is to have, and the
-site keeps exactly those. What a site has not answered to counts as not there.
+site keeps exactly those, until the run ends. What a site has not answered to counts as not there.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from torch import Tensor
-
-from grandrounds.errors import MessageError
 from grandrounds.federation.context import StateCache
 from grandrounds.federation.messages import Payload, State
 
-PEERS, KEEP = "peers", "keep"
+PEERS, KEEP, LOST = "peers", "keep", "peers_lost"
 
 
 class PeerDelivery:
     """The server's account of the peers' models at each site.
 
-    A model's key is a pseudonym and the round it is from. Pseudonyms are drawn anew by every process of the server: they
-    tell a site nothing, and after a restart everything is sent again.
+    A model's key is a random word of its own for every receiver, peer and round: two models of one peer cannot be told from
+    models of two peers by it, and two sites cannot match their peers. Keys are drawn anew by every process of the server, so
+    after a restart everything is sent again.
     """
 
     def __init__(self) -> None:
-        self._pseudonym: dict[str, str] = defaultdict(lambda: secrets.token_hex(8))
+        self._keys: dict[tuple[str, str, int], str] = defaultdict(lambda: secrets.token_hex(8))
         self._held: dict[str, set[str]] = {}
         self._expected: dict[str, set[str]] = {}
 
@@ -46,8 +44,8 @@ class PeerDelivery:
             The models that must travel, as parts ``peer-1``, ``peer-2``, ... by rank, and the values ``peers`` (all keys
             by rank) and ``keep`` (the keys that the site is to have afterwards).
         """
-        current = {self._key(name, round_number) for name, (round_number, _) in models.items()}
-        wanted = [self._key(peer, models[peer][0]) for peer in peers]
+        current = {self._keys[site, name, round_number] for name, (round_number, _) in models.items()}
+        wanted = [self._keys[site, peer, models[peer][0]] for peer in peers]
         held = self._held.get(site, set()) & current
         parts = {
             f"peer-{rank}": models[peer][1]
@@ -65,32 +63,28 @@ class PeerDelivery:
         """The site has not answered: nothing is known of what it has."""
         self._held.pop(site, None)
 
-    def _key(self, site: str, round_number: int) -> str:
-        return f"{self._pseudonym[site]}-{round_number}"
 
-
-def received_peers(payload: Payload, cache: StateCache) -> dict[str, Mapping[str, Tensor]]:
-    """The peers of a task, by part name in the order of their rank, from the message or from what the site has.
+def received_peers(payload: Payload, cache: StateCache) -> tuple[dict[str, State], int]:
+    """The peers of a task, from the message or from what the site has.
 
     Args:
         payload: the task; with an anonymised peer, or none, it has no keys, and the parts are all there is.
         cache: afterwards it has what the server says it should have.
 
-    Raises:
-        MessageError: if a peer is neither in the message nor in the cache; the server will then send it again.
+    Returns:
+        The peers by part name, in the order of their rank, and how many are neither in the message nor in the cache: the
+        round goes on without those, and the server sends them again when it hears of it.
     """
     keys = payload.values.get(PEERS)
     if keys is None:
-        return {name: payload.parts[name] for name in sorted(payload.parts) if name.startswith("peer-")}
-    peers: dict[str, Mapping[str, Tensor]] = {}
+        return {name: payload.parts[name] for name in sorted(payload.parts) if name.startswith("peer-")}, 0
+    peers: dict[str, State] = {}
     for rank, key in enumerate(keys, 1):
         name = f"peer-{rank}"
+        state = payload.parts[name] if name in payload.parts else cache.get(key)
         if name in payload.parts:
             cache.put(key, payload.parts[name])
-            peers[name] = payload.parts[name]
-        elif (state := cache.get(key)) is not None:
+        if state is not None:
             peers[name] = state
-        else:
-            raise MessageError(f"peer {rank} was not sent, and this site does not have it any more")
     cache.keep_only(payload.values[KEEP])
-    return peers
+    return peers, len(keys) - len(peers)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.context import SiteContext
-from grandrounds.federation.messages import Payload, State, require_like
-from grandrounds.methods.fedperl.delivery import received_peers
+from grandrounds.federation.messages import Payload, Result, State, require_like
+from grandrounds.methods.fedperl.delivery import LOST, received_peers
 from grandrounds.methods.fedperl.guidance import PeerGuide, VotingGuide
 from grandrounds.methods.fedperl.loss import ConsistencyReduction
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
@@ -47,6 +48,7 @@ class FedPerlExecutor(FixMatchExecutor):
         self.consistency_weight = consistency_weight
         self.consistency_reduction = consistency_reduction
         self.peer_agreement = peer_agreement
+        self._lost = 0
 
     def options(self) -> dict[str, Any]:
         """All options that shape the training."""
@@ -57,9 +59,14 @@ class FedPerlExecutor(FixMatchExecutor):
             "peer_agreement": self.peer_agreement,
         }
 
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train for one round, and tell how many peers the site should have had and has lost."""
+        result = super().train(payload, context)
+        return replace(result, metrics={**result.metrics, LOST: float(self._lost)}) if self._lost else result
+
     def guide(self, payload: Payload, context: SiteContext) -> Guide | None:
         """The peers of this task, if there are any."""
-        received = received_peers(payload, context.cache)
+        received, self._lost = received_peers(payload, context.cache)
         peers = [self._frozen(state, context, name) for name, state in received.items()]
         if not peers:
             return None

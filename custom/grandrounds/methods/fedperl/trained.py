@@ -79,8 +79,10 @@ class TrainedModels:
         return float(others.min()), float(others.max())
 
     def similarities_of(self, site: str) -> dict[str, float]:
-        """Similarity of a site that has trained with each other one."""
+        """Similarity of a site with each other one; empty for one that has not trained."""
         sites = self.sites
+        if site not in sites:
+            return {}
         row = self._similarity[sites.index(site)].tolist()
         return {other: value for other, value in zip(sites, row, strict=True) if other != site}
 

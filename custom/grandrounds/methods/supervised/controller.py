@@ -39,7 +39,10 @@ class FedAvgController(AveragingController):
             raise DataError(f"{SERVER_TRAINING} needs labelled training images at the server, and there is none")
 
     def open_round(self, sites: list[str]) -> None:
-        """Expect updates from these sites, and train at the server if that is asked for."""
+        """Expect updates from these sites, and train at the server what they start from, if that is asked for.
+
+        The global model stays the mean of the sites' models: it is what is scored and selected.
+        """
         super().open_round(sites)
         self._server_metrics: dict[str, float] = {}
         if self.server_training:
@@ -51,7 +54,7 @@ class FedAvgController(AveragingController):
         kind = torch.optim.Adam if options.algorithm == "adam" else torch.optim.SGD
         optimizer: torch.optim.Optimizer = kind(network.parameters(), lr=options.learning_rate, fused=True)
         self._server_metrics = train_supervised(network, optimizer, images.context(self.round_number), options)
-        self.state = copy_to_cpu(network.state_dict())
+        self.sent = copy_to_cpu(network.state_dict())
 
     def round_notes(self) -> dict[str, Any]:
         """What training at the server has come to."""

@@ -106,14 +106,3 @@ def proximal_loss(parameters: Sequence[Tensor], start: Sequence[Tensor], weight:
     """
     distances = [(now - before).square().sum() for now, before in zip(parameters, start, strict=True)]
     return weight / 2 * torch.stack(distances).sum()
-
-
-@torch.no_grad()
-def add_proximal_gradient(parameters: Sequence[Tensor], start: Sequence[Tensor], weight: float) -> None:
-    r"""Add the gradient of :func:`proximal_loss`, :math:`\mu (w_j - w^G_j)`, to the parameters' gradients.
-
-    Parameters that have none (frozen, or no part of the loss) are left alone.
-    """
-    for now, before in zip(parameters, start, strict=True):
-        if now.grad is not None:
-            now.grad.add_(now - before, alpha=weight)

@@ -14,7 +14,7 @@ from grandrounds.data.batches import index_batches
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.context import SiteContext
-from grandrounds.methods.supervised.loss import add_proximal_gradient, median_class_weights, supervised_loss
+from grandrounds.methods.supervised.loss import median_class_weights, proximal_loss, supervised_loss
 
 Algorithm = Literal["adam", "sgd"]
 
@@ -62,8 +62,8 @@ class TrainingOptions:
             raise ConfigurationError(f"learning_rate must be positive, got {self.learning_rate}")
         if self.algorithm not in get_args(Algorithm):
             raise ConfigurationError(f"algorithm must be adam or sgd, got {self.algorithm!r}")
-        if not self.proximal_weight >= 0:
-            raise ConfigurationError(f"proximal_weight must be at least 0, got {self.proximal_weight}")
+        if not 0 <= self.proximal_weight < float("inf"):
+            raise ConfigurationError(f"proximal_weight must be at least 0 and finite, got {self.proximal_weight}")
 
 
 class Meter:
@@ -99,10 +99,10 @@ class Descent:
 
     def step(self, loss: Tensor) -> None:
         """Go one step down the loss."""
+        if self._weight:
+            loss = loss + proximal_loss(self._parameters, self._start, self._weight)
         self._optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
-        if self._weight:
-            add_proximal_gradient(self._parameters, self._start, self._weight)
         self._optimizer.step()
 
 

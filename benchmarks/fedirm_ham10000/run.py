@@ -1,0 +1,225 @@
+"""FedIRM's second task on HAM10000: hospitals without a label, baselines, a rival of today, and ablations.
+
+All runs of a seed and grouping have the same ten sites with the same images; they differ in who has labels, who takes part
+and the method. Every run resumes where it was interrupted, and its result is a file of its own in ``results/``, written when
+it ends. Scores are of all ten sites' test images together, thresholds are chosen on their validation images.
+
+    python benchmarks/fedperl_ham10000/pretrain.py --cifar10 CIFAR10_NPZ --out runs/fedirm_ham10000/start.pt
+    python benchmarks/fedirm_ham10000/run.py --root HAM10000_FOLDER --workspace runs/fedirm_ham10000 --workers 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
+DIAGNOSTICS = ("kept", "pseudo_label_accuracy", "relation_distance", "empty_batches", "relation_loss", "consistency")
+
+
+def main() -> None:
+    """Run what has no result yet, a few runs at a time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, required=True, help="folder of HAM10000")
+    parser.add_argument("--workspace", type=Path, default=Path("runs/fedirm_ham10000"))
+    parser.add_argument("--workers", type=int, default=1, help="runs at once; each uses one CPU thread")
+    parser.add_argument("--settings", nargs="*", help="only these settings")
+    parser.add_argument("--rounds", type=int, help="fewer rounds, to try the script; nothing is written to results")
+    parser.add_argument("--only", help="setting:method:seed, run in this process")
+    arguments = parser.parse_args()
+    if arguments.only:
+        setting, method, seed = arguments.only.split(":")
+        run(setting, method, int(seed), arguments.root, arguments.workspace, arguments.rounds)
+        return
+    working: list[subprocess.Popen[bytes]] = []
+    for task in _waiting(arguments.settings):
+        command = [sys.executable, __file__, "--only", task, "--root", str(arguments.root)]
+        working.append(subprocess.Popen([*command, "--workspace", str(arguments.workspace)]))
+        while len(working) >= arguments.workers:
+            working = _still_working(working)
+    while working:
+        working = _still_working(working)
+
+
+def _waiting(settings: list[str] | None) -> Iterator[str]:
+    """What has no result: settings in the order of the configuration, and in each all methods of a seed."""
+    for setting, content in CONFIGURATION["settings"].items():
+        for seed in content["seeds"]:
+            for method in content["methods"]:
+                if setting in (settings or [setting]) and not _result(setting, method, seed).exists():
+                    yield f"{setting}:{method}:{seed}"
+
+
+def _result(setting: str, method: str, seed: int) -> Path:
+    return RESULTS / f"{setting}_{method}_{seed}.json"
+
+
+def run(setting: str, method: str, seed: int, root: Path, workspace: Path, rounds: int | None) -> None:
+    """Run one method with one seed and write its result."""
+    os.environ.setdefault("GRANDROUNDS_CACHE", str((workspace / "cache").absolute()))
+    from grandrounds.deployment.jobs import load_job, with_options
+    from grandrounds.deployment.simulate import choose_sites, simulate
+
+    content, entry = CONFIGURATION["settings"][setting], CONFIGURATION["methods"][method]
+    labelled = content["labelled"] if entry["labelled"] == "some" else content["labelled"] + content["unlabelled"]
+    partition = _partition(content["group_by"], labelled, seed, root, workspace)
+    sites, problem = choose_sites(content["labelled"] + content["unlabelled"], partition)
+    start = workspace / "start.pt"
+    job = load_job(entry["job"])
+    job.options("problem").update(problem)
+    options = [*CONFIGURATION["common"], *entry["options"], f"controller.seed={seed}"]
+    options += [f"problem.weights={start.absolute()}"] + ([f"controller.rounds={rounds}"] if rounds else [])
+    job = with_options(job, options)
+    place = workspace / ("trial" if rounds else "runs") / f"{setting}_{method}_{seed}"
+    summary = simulate(job, place, sites, sites_dir=partition)
+    result = {
+        "setting": setting,
+        "method": method,
+        "seed": seed,
+        "labelled": sites[:labelled],
+        "sites": sites,
+        "selected": summary["selected"],
+        "scores": _scores(job, place, partition),
+        "unlabelled": _diagnostics(place),
+        "relations": _relations(place),
+        "unsupported": summary["rounds"][-1].get("unsupported", []),
+        "bytes": summary["bytes"],
+        "seconds": summary["seconds"],
+        "options": {part: job.options(part) for part in ("controller", "executor")}
+        | {"weights": hashlib.sha256(start.read_bytes()).hexdigest()},
+        "versions": summary["versions"],
+        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()},
+    }
+    target = place / "result.json" if rounds else _result(setting, method, seed)
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _partition(group_by: str, labelled: int, seed: int, root: Path, workspace: Path) -> Path:
+    """Ten sites, of which the first so many have labels; who has them changes no image's place."""
+    from grandrounds.data.recipes import make_partition
+
+    folder = workspace / f"sites_{group_by}_{labelled}_{seed}"
+    make_partition(
+        root=root,
+        out=folder,
+        seed=seed,
+        group_by=group_by,
+        scenario="few_labels",
+        labelled_sites=[f"site-{number}" for number in range(1, labelled + 1)],
+        **CONFIGURATION["partition"],
+    )
+    return folder
+
+
+def _scores(job: Any, place: Path, partition: Path) -> dict[str, Any]:
+    """Scores of the last and of the selected model, with a threshold chosen on validation, the code's, and none."""
+    from grandrounds.evaluation.metrics import classification_metrics
+    from grandrounds.evaluation.one_vs_rest import CODE_THRESHOLD, choose_threshold, macro, one_vs_rest
+
+    found: dict[str, Any] = {}
+    for name in ("last", "selected"):
+        predictions = _predictions(job, place / "results" / f"{name}.pt", partition)
+        threshold = choose_threshold(*predictions["val"])
+        thresholds = {"validation": threshold, "fixed": CODE_THRESHOLD, "argmax": None}
+        found[name] = {
+            "threshold": threshold,
+            "one_vs_rest": {
+                rule: macro(one_vs_rest(*predictions["test"], value))._asdict() for rule, value in thresholds.items()
+            },
+            "classes": [scores._asdict() for scores in one_vs_rest(*predictions["test"], threshold)],
+            **classification_metrics(*predictions["test"]),
+        }
+    return found
+
+
+def _predictions(job: Any, weights: Path, partition: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Labels and probabilities of all sites' validation and test images."""
+    from grandrounds.data.site import load_site_data, locate_dataset
+    from grandrounds.deployment.simulate import choose_sites
+    from grandrounds.evaluation.predict import predict
+    from grandrounds.evaluation.unseen import load_trained
+    from grandrounds.federation.problem import Problem
+
+    problem = Problem.from_dict(job.options("problem"))
+    model = load_trained(problem.model_spec(pretrained=False), weights)
+    collected: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"val": [], "test": []}
+    for site in choose_sites(None, partition)[0]:
+        location = locate_dataset(site, problem.dataset, [partition])
+        cache = Path(os.environ["GRANDROUNDS_CACHE"])
+        data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
+        for part, rows in (("val", data.rows("val")), ("test", data.rows("test"))):
+            predicted = predict(model, data.images, rows, torch.device("cpu")).double().numpy()
+            collected[part].append((data.labels[rows], predicted))
+    return {
+        part: (np.concatenate([labels for labels, _ in of]), np.concatenate([predicted for _, predicted in of]))
+        for part, of in collected.items()
+    }
+
+
+def _diagnostics(place: Path) -> dict[str, list[float | None]]:
+    """What unlabelled sites tell, as means over them in each round in which they trained."""
+    from grandrounds.federation.record import read_events
+
+    rounds: dict[int, list[dict[str, float]]] = {}
+    for event in read_events(place / "results"):
+        if event["event"] == "answer" and event["task"] == "train" and "kept" in event["metrics"]:
+            rounds.setdefault(event["round"], []).append(event["metrics"])
+    means: dict[str, list[float | None]] = {"round": list(map(float, sorted(rounds)))}
+    for name in DIAGNOSTICS:
+        for _, metrics in sorted(rounds.items()):
+            known = [m[name] for m in metrics if name in m]
+            means.setdefault(name, []).append(round(sum(known) / len(known), 5) if known else None)
+    return means
+
+
+def _relations(place: Path) -> dict[int, Any]:
+    """Every fifth round's matrices: of the labelled sites, and the mean of the unlabelled sites' where released."""
+    from grandrounds.federation.record import read_events
+
+    found: dict[int, Any] = {}
+    for event in read_events(place / "results"):
+        if event["event"] == "relation" and event["round"] % 5 == 0:
+            own = [(np.array(one["matrix"]), np.array(one["support"]) > 0) for one in event["own"].values()]
+            times = sum((known for _, known in own), np.zeros(len(event["support"])))
+            total = sum((matrix * known[:, None] for matrix, known in own), np.zeros_like(event["matrix"]))
+            mean = np.divide(total, times[:, None], out=np.full_like(total, np.nan), where=times[:, None] > 0)
+            found[event["round"]] = {
+                "labelled": event["matrix"],
+                "support": event["support"],
+                "unlabelled": [None if np.isnan(row).any() else row.round(6).tolist() for row in mean] if own else None,
+            }
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _still_working(working: list[Any]) -> list[Any]:
+    """Wait for one to end, and return the others."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        working[0].wait(timeout=2)
+    return [process for process in working if process.poll() is None]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""FedIRM on the server: the mean of the models, and the mean of what labelled sites take each disease for."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.averaging import AveragingController
+from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result
+from grandrounds.methods.fedirm.executor import OWN_RELATION, RELATION
+from grandrounds.methods.fedirm.relation import MIN_SUPPORT, Relation, mean_relation, require_relation
+from grandrounds.methods.fedirm.schedule import unlabelled_sites_train
+from grandrounds.ordering import natural_sorted
+
+
+class FedIRMController(AveragingController):
+    """Federated averaging in which labelled sites' relation matrices reach the sites without labels.
+
+    Each site says once whether it has labels. Labelled sites train in every round; the mean of the matrices of a round goes
+    to unlabelled sites in the next (Liu et al., MICCAI 2021, section 2.3). A row that no labelled site can support is
+    masked, and the record says so.
+
+    Args:
+        unlabelled_start: the first round in which unlabelled sites train, counted from 0; None never lets them.
+        min_support: fewest images of a class at a site for its row to count in the mean; 0 counts every row, the uniform
+            ones of absent classes too (paper and authors' code).
+        options: those of :class:`~grandrounds.federation.averaging.AveragingController`.
+    """
+
+    introductions: ClassVar[bool] = True
+
+    def __init__(self, *, unlabelled_start: int | None = 21, min_support: int = MIN_SUPPORT, **options: Any) -> None:
+        super().__init__(**options)
+        for name, value in (("unlabelled_start", unlabelled_start), ("min_support", min_support)):
+            if value is not None and value < 0:
+                raise ConfigurationError(f"{name} must be at least 0, got {value}")
+        self.unlabelled_start = unlabelled_start
+        self.min_support = min_support
+        self.relation: Relation | None = None
+        self._of_sites: dict[str, dict[str, Relation]] = {}
+
+    def has_labels(self, site: str) -> bool:
+        """What a site has said of itself."""
+        return self.introduced[site].get("labelled") == 1
+
+    def participants(self, well: list[str]) -> list[str]:
+        """Labelled sites, and from ``unlabelled_start`` on the others.
+
+        Raises:
+            ConfigurationError: if no site that has joined has labels.
+        """
+        if not any(self.has_labels(site) for site in self.introduced):
+            raise ConfigurationError(
+                "no site that has joined has a labelled training image, and somebody must say what the diseases look "
+                f"like; label some images, or start a site that has labels (joined: {', '.join(self.introduced) or 'none'})"
+            )
+        start = self.unlabelled_start
+        if start is not None and unlabelled_sites_train(self.round_number - 1, start):
+            return well
+        return [site for site in well if self.has_labels(site)]
+
+    def open_round(self, sites: list[str]) -> None:
+        """Expect an update from each of these sites, and relation matrices."""
+        super().open_round(sites)
+        self._of_sites = {RELATION: {}, OWN_RELATION: {}}
+        self._trained = {
+            "labelled": [site for site in sites if self.has_labels(site)],
+            "unlabelled": [site for site in sites if not self.has_labels(site)],
+        }
+
+    def payload_for(self, site: str) -> Payload:
+        """The global model, and for a site without labels the labelled sites' matrix, if there is one yet."""
+        labelled = self.has_labels(site)
+        matched = {} if labelled or self.relation is None else {RELATION: self.relation._asdict()}
+        return self.payload({GLOBAL: self.sent, **matched}, labelled=labelled)
+
+    def check(self, site: str, result: Result) -> None:
+        """Refuse an update that does not fit the model, and a relation matrix that is none.
+
+        Raises:
+            MessageError: naming what is wrong.
+        """
+        super().check(site, result)
+        allowed = RELATION if self.has_labels(site) else OWN_RELATION
+        for name in (RELATION, OWN_RELATION):
+            if name in result.releases and name != allowed:
+                raise MessageError(f"{site} joined {_words(self.has_labels(site))} and must not send {name!r}")
+            _relation(result, name, len(self.problem.classes))
+
+    def absorb(self, site: str, result: Result) -> None:
+        """Add the update to the mean, and keep the matrix."""
+        super().absorb(site, result)
+        for name, found in self._of_sites.items():
+            relation = _relation(result, name, len(self.problem.classes))
+            if relation is not None:
+                found[site] = relation
+
+    def close_round(self) -> None:
+        """Average models and matrices; without a new matrix the last one stays."""
+        super().close_round()
+        told = self._of_sites[RELATION]
+        if not told:
+            return
+        self.relation = mean_relation([told[site] for site in natural_sorted(told)], self.min_support)
+        own = self._of_sites[OWN_RELATION]
+        self.record.event(
+            "relation",
+            round=self.round_number,
+            **_plain(self.relation),
+            sites=natural_sorted(told),
+            own={site: _plain(own[site]) for site in natural_sorted(own)},
+        )
+
+    def unsupported(self) -> list[str]:
+        """The classes whose row is masked."""
+        if self.relation is None:
+            return []
+        known = self.relation.known.tolist()
+        return [name for name, told in zip(self.problem.classes, known, strict=True) if not told]
+
+    def round_notes(self) -> dict[str, Any]:
+        """Who trained as what, whose matrices count, and the classes of which no site has enough images."""
+        return {
+            **super().round_notes(),
+            **self._trained,
+            "relation_from": natural_sorted(self._of_sites[RELATION]),
+            "unsupported": self.unsupported(),
+        }
+
+    def fingerprint(self) -> dict[str, Any]:
+        """When unlabelled sites begin and which rows count, beside the rest."""
+        return {
+            **super().fingerprint(),
+            "unlabelled_start": self.unlabelled_start,
+            "min_support": self.min_support,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The global model and the last relation matrix."""
+        return {**super().state_dict(), RELATION: self.relation._asdict() if self.relation else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what survived."""
+        super().load_state_dict(state)
+        self.relation = Relation(**state[RELATION]) if state[RELATION] else None
+
+
+def _relation(result: Result, name: str, classes: int) -> Relation | None:
+    if name not in result.releases:
+        return None
+    release = result.releases[name]
+    if release.kind is not ReleaseKind.CLASS_STATISTICS or release.tensors.keys() != {"matrix", "support"}:
+        raise MessageError(f"{name} must be class statistics with matrix and support, got {sorted(release.tensors)}")
+    relation = Relation(**release.tensors)
+    try:
+        require_relation(relation, classes, name)
+    except ValueError as error:
+        raise MessageError(str(error)) from error
+    if relation.support.dtype != torch.int64:
+        raise MessageError(f"the support of {name} must be whole numbers (int64), got {relation.support.dtype}")
+    return relation
+
+
+def _plain(relation: Relation) -> dict[str, Any]:
+    rows = [[round(value, 6) for value in row] for row in relation.matrix.tolist()]
+    return {"matrix": rows, "support": relation.support.tolist()}
+
+
+def _words(labelled: bool) -> str:
+    return "with labels" if labelled else "without labels"

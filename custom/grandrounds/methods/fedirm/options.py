@@ -1,0 +1,250 @@
+"""How a FedIRM site trains, as checked values: what all sites share, and what labelled and unlabelled ones do.
+
+The defaults are what this project advises; Liu et al. (FedIRM, MICCAI 2021) and the authors' code are presets of the job.
+Rounds are counted from 0 here, as the paper counts them: by how many came before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationSource
+from grandrounds.methods.fedirm.schedule import RampKind
+from grandrounds.methods.fedirm.teacher import ALPHA
+from grandrounds.methods.fedirm.uncertainty import DRAWS, THRESHOLD
+
+RelationAverage = Literal["samples", "batches", "exact"]
+Teacher = Literal["ema_persistent", "ema_reset", "none"]
+Objective = Literal["fedirm", "self_training"]
+Dropout = Literal["head", "full", "none"]
+NormUpdates = Literal["once", "code"]
+Divisor = Literal["images", "batch_size"]
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """Local training, the same at all sites.
+
+    Attributes:
+        batch_size: images per step.
+        epochs: passes over the site's images in a round.
+        steps: steps in a round instead, the same at every site whatever its size; None counts epochs.
+        weight_decay: Adam's, coupled (L2).
+        betas: Adam's.
+    """
+
+    batch_size: int = 48
+    epochs: int = 1
+    steps: int | None = None
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.99)
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        if self.batch_size < 2:
+            raise ConfigurationError(f"batch_size must be at least 2 (batch normalisation), got {self.batch_size}")
+        _require_at_least(self, 1, "epochs")
+        if self.steps is not None:
+            _require_at_least(self, 1, "steps")
+        _require_at_least(self, 0, "weight_decay")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigurationError(f"betas must be from 0 to below 1, got {list(self.betas)}")
+
+    def pass_steps(self, images: int) -> int:
+        """Batches in one pass over so many images; a single image left over joins the batch before.
+
+        Example:
+            >>> LocalOptions(batch_size=48).pass_steps(97), LocalOptions(batch_size=48).pass_steps(98)
+            (2, 3)
+        """
+        full, rest = divmod(images, self.batch_size)
+        return max(full + (rest > 1), 1)
+
+    def round_steps(self, images: int) -> int:
+        """Steps in a round at a site with so many images."""
+        return self.steps or self.epochs * self.pass_steps(images)
+
+    def elapsed(self, round_number: int, step: int, images: int) -> int:
+        """What the ramp counts: epochs before this step, or rounds where steps are fixed; rounds count from 1."""
+        if self.steps:
+            return round_number - 1
+        return (round_number - 1) * self.epochs + step // self.pass_steps(images)
+
+
+@dataclass(frozen=True)
+class RelationOptions:
+    """Relation matrices.
+
+    Attributes:
+        temperature: tau, how much mean predictions are softened.
+        min_support: fewest images behind a row that leaves the site.
+        relation_average: at labelled sites: ``samples`` adds up the logits of training (Eq. 2 and 3), ``batches`` is the
+            mean of the batches' matrices (authors' code), ``exact`` a further pass with the trained weights and without
+            dropout and augmentation.
+        relation_source: what unlabelled sites average: ``logits``, or ``probabilities`` (Eq. 5 as printed).
+        release_relation: whether unlabelled sites release their matrix, and labelled ones theirs where nobody matches it:
+            for figures in simulations.
+    """
+
+    temperature: float = TEMPERATURE
+    min_support: int = MIN_SUPPORT
+    relation_average: RelationAverage = "samples"
+    relation_source: RelationSource = "logits"
+    release_relation: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        _require_positive(self, "temperature")
+        _require_at_least(self, 0, "min_support")
+        _require_word(self, "relation_average", RelationAverage)
+        _require_word(self, "relation_source", RelationSource)
+
+
+@dataclass(frozen=True)
+class LabelledOptions:
+    """What labelled sites do.
+
+    Attributes:
+        learning_rate: Adam's, in the first rounds.
+        later_learning_rate: from round ``learning_rate_change`` on; None does not change it.
+        learning_rate_change: the first round with the later rate.
+        smoothing: of the labels, in [0, 1].
+        two_views: learn two views of each image, added up.
+    """
+
+    learning_rate: float = 2e-4
+    later_learning_rate: float | None = None
+    learning_rate_change: int = 21
+    smoothing: float = 0.0
+    two_views: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        _require_positive(self, "learning_rate")
+        if self.later_learning_rate is not None:
+            _require_positive(self, "later_learning_rate")
+        _require_at_least(self, 0, "learning_rate_change")
+        _require_fraction(self, "smoothing")
+
+
+@dataclass(frozen=True)
+class UnlabelledOptions:
+    """What sites without labels do.
+
+    Attributes:
+        unlabelled_objective: ``fedirm``, or ``self_training`` on pseudo-labels that the received model gives once a round.
+        unlabelled_learning_rate: Adam's.
+        teacher: ``ema_persistent`` stays at the site from round to round (authors' code), ``ema_reset`` begins every round
+            as the received model, ``none`` is a second pass of the student (Eq. 1).
+        teacher_decay: limit of the moving average's alpha, in [0, 1].
+        teacher_temperature: the teacher's probabilities are sharpened by it, in (0, 1]; 1 leaves them.
+        consistency_scale: kappa, factor of the whole loss.
+        consistency_divisor: consistency is divided by the batch's ``images``, or by ``batch_size`` even where there are
+            fewer (authors' code).
+        relation_weight: rho; 0 is Fed-Consistency.
+        ramp_length: rounds (with several epochs: epochs) until the loss has its full weight.
+        ramp_kind: ``squared``, or as ``printed``.
+        mc_dropout: where dropout is drawn to find what is certain: before the last layer (``head``, which costs next to
+            nothing), everywhere (``full``), or ``none``: then all predictions count as certain.
+        draws: T, how often.
+        uncertainty_threshold: h, entropy in nats below which a prediction is certain.
+        min_confidence: least probability of a certain prediction's class, in [0, 1].
+        bn_updates: running statistics follow a batch ``once`` a step, or as fast as with the passes of the authors'
+            ``code``, one for the student and one for each draw.
+        self_training_confidence: least probability of a pseudo-label in self-training, in [0, 1].
+    """
+
+    unlabelled_objective: Objective = "fedirm"
+    unlabelled_learning_rate: float = 2e-4
+    teacher: Teacher = "ema_persistent"
+    teacher_decay: float = ALPHA
+    teacher_temperature: float = 1.0
+    consistency_scale: float = 15.0
+    consistency_divisor: Divisor = "images"
+    relation_weight: float = 1.0
+    ramp_length: float = 30.0
+    ramp_kind: RampKind = "squared"
+    mc_dropout: Dropout = "head"
+    draws: int = DRAWS
+    uncertainty_threshold: float = THRESHOLD
+    min_confidence: float = 0.0
+    bn_updates: NormUpdates = "once"
+    self_training_confidence: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        words = (
+            ("unlabelled_objective", Objective),
+            ("teacher", Teacher),
+            ("consistency_divisor", Divisor),
+            ("ramp_kind", RampKind),
+            ("mc_dropout", Dropout),
+            ("bn_updates", NormUpdates),
+        )
+        for name, known in words:
+            _require_word(self, name, known)
+        _require_positive(self, "unlabelled_learning_rate")
+        for name in ("teacher_decay", "min_confidence", "self_training_confidence"):
+            _require_fraction(self, name)
+        for name in ("consistency_scale", "relation_weight", "ramp_length", "uncertainty_threshold"):
+            _require_at_least(self, 0, name)
+        _require_at_least(self, 1, "draws")
+        if not 0 < self.teacher_temperature <= 1:
+            raise ConfigurationError(
+                f"teacher_temperature must be above 0 and at most 1, got {self.teacher_temperature}"
+            )
+
+
+def pair(values: Sequence[float], name: str) -> tuple[float, float]:
+    """Two numbers as a pair.
+
+    Raises:
+        ConfigurationError: if they are not two.
+    """
+    if len(values) != 2:
+        raise ConfigurationError(f"{name} must be two numbers, got {list(values)}")
+    return values[0], values[1]
+
+
+def _require_positive(options: object, name: str) -> None:
+    value = getattr(options, name)
+    if not (value > 0 and math.isfinite(value)):
+        raise ConfigurationError(f"{name} must be positive, got {value}")
+
+
+def _require_at_least(options: object, least: float, name: str) -> None:
+    value = getattr(options, name)
+    if not (value >= least and math.isfinite(value)):
+        raise ConfigurationError(f"{name} must be at least {least}, got {value}")
+
+
+def _require_fraction(options: object, name: str) -> None:
+    value = getattr(options, name)
+    if not 0 <= value <= 1:
+        raise ConfigurationError(f"{name} must be between 0 and 1, got {value}")
+
+
+def _require_word(options: object, name: str, known: Any) -> None:
+    value = getattr(options, name)
+    if value not in get_args(known):
+        raise ConfigurationError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")

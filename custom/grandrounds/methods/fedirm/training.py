@@ -1,0 +1,145 @@
+"""Local training of labelled sites: two views of each image, and the relation matrix from logits that are there anyway.
+
+Liu et al. (FedIRM), MICCAI 2021, Eq. 2 and 3, and the authors' code.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from grandrounds.data.augment import draw_views, to_tensor
+from grandrounds.data.batches import eval_batches, index_batches
+from grandrounds.errors import DataError
+from grandrounds.federation.context import SiteContext
+from grandrounds.methods.fedirm.loss import labelled_loss
+from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions
+from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, RelationAverage, withhold_rows
+from grandrounds.methods.supervised.training import Descent, Meter, labelled_rows, require_finite
+
+EXACT_BATCH = 256
+VIEWS = ("first view", "second view")
+
+
+class Views:
+    """Independent views of a batch, each drawn from a stream of its own.
+
+    Args:
+        context: of the task.
+        kind: whose images: ``labelled`` or ``unlabelled``.
+    """
+
+    def __init__(self, context: SiteContext, kind: str) -> None:
+        self._context = context
+        self._keys = [context.key(f"{kind} {name}") for name in VIEWS]
+
+    def draw(self, rows: np.ndarray, step: int, count: int) -> list[Tensor]:
+        """The first one or two views of these rows, each of shape ``(batch, channels, height, width)``."""
+        context = self._context
+        return [
+            to_tensor(draw_views(context.data.images, rows, "mild", key, step), context.device)
+            for key in self._keys[:count]
+        ]
+
+
+class LastPass:
+    """The relation matrix of the last pass over a site's labelled images.
+
+    Support counts images, not how often they were seen: a row of one patient stays one of one patient.
+
+    Args:
+        context: of the task.
+        options: how rows are made.
+        steps: of the round.
+        pass_steps: steps of one pass.
+    """
+
+    def __init__(self, context: SiteContext, options: RelationOptions, steps: int, pass_steps: int) -> None:
+        self._context = context
+        self._exact = options.relation_average == "exact"
+        average: RelationAverage = "batches" if options.relation_average == "batches" else "samples"
+        self._accumulator = RelationAccumulator(len(context.problem.classes), options.temperature, average)
+        self._first_step = steps - pass_steps
+        self._seen: list[np.ndarray] = []
+
+    def add(self, rows: np.ndarray, logits: Tensor, labels: Tensor, step: int) -> None:
+        """Take in a training step, if it is one of the last pass."""
+        if step >= self._first_step and not self._exact:
+            self._accumulator.add(logits, labels)
+            self._seen.append(rows)
+
+    def relation(self, network: nn.Module, rows: np.ndarray) -> Relation:
+        """The matrix, on the CPU; with ``exact`` the trained network passes over all rows for it."""
+        if self._exact:
+            self._add_exactly(network, rows)
+        matrix, support = self._accumulator.relation()
+        labels = self._context.data.labels[np.unique(np.concatenate(self._seen))]
+        images = torch.from_numpy(np.bincount(labels, minlength=len(support)))
+        return Relation(matrix.cpu(), torch.minimum(support.cpu(), images))
+
+    @torch.no_grad()
+    def _add_exactly(self, network: nn.Module, rows: np.ndarray) -> None:
+        context = self._context
+        network.eval()
+        for batch in eval_batches(rows, EXACT_BATCH):
+            with context.autocast():
+                logits = network(to_tensor(context.data.images[batch], context.device))
+            self._accumulator.add(logits.float(), torch.from_numpy(context.data.labels[batch]).to(context.device))
+        network.train()
+        self._seen.append(rows)
+
+
+def train_labelled(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    context: SiteContext,
+    local: LocalOptions,
+    options: LabelledOptions,
+    relations: RelationOptions,
+) -> tuple[dict[str, float], Relation]:
+    """Train in place on the images with labels.
+
+    Args:
+        network: in training mode.
+        optimizer: of its parameters.
+        context: of the task.
+        local: batches and steps.
+        options: the loss.
+        relations: the relation matrix.
+
+    Returns:
+        ``loss`` (mean over the steps), ``samples`` (labelled training images) and ``relation_rows_withheld`` (classes the
+        site has, but too few images of); and the relation matrix without those rows, on the CPU.
+
+    Raises:
+        TaskAborted: if the task was given up.
+        DataError: if the site has no labelled training image, naming the site.
+    """
+    rows = labelled_rows(context.data, "labelled")
+    if not len(rows):
+        raise DataError(f"{context.site}: the labelled set is empty: no training image has a label that may be used")
+    steps = local.round_steps(len(rows))
+    views, meter, descent = Views(context, "labelled"), Meter(), Descent(network, optimizer, 0.0)
+    last_pass = LastPass(context, relations, steps, local.pass_steps(len(rows)))
+    with context.torch_seeded("training"):
+        batches = index_batches(rows, local.batch_size, steps, context.generator("labelled batches"))
+        for step, batch in enumerate(batches):
+            context.check_abort()
+            labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
+            with context.autocast():
+                logits = [network(view) for view in views.draw(batch, step, 2 if options.two_views else 1)]
+            logits = [values.float() for values in logits]
+            loss = labelled_loss(logits, labels, options.smoothing)
+            require_finite(loss, "loss", step)
+            last_pass.add(batch, logits[0], labels, step)
+            descent.step(loss)
+            meter.add("loss", loss)
+    made = last_pass.relation(network, rows)
+    shown = withhold_rows(made, relations.min_support)
+    metrics = {
+        "loss": meter.total("loss") / steps,
+        "samples": float(len(rows)),
+        "relation_rows_withheld": float((made.known & ~shown.known).sum()),
+    }
+    return metrics, shown

@@ -1,0 +1,256 @@
+"""Local training of sites without labels: agree with a teacher, and see the classes as the labelled sites do.
+
+Liu et al. (FedIRM), MICCAI 2021, section 2, and the authors' code. A step costs one pass of the student with its
+gradient and one of the teacher; finding out what is certain needs no further pass where dropout is before the last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from grandrounds.data.batches import index_batches
+from grandrounds.federation.context import SiteContext
+from grandrounds.methods.fedirm.loss import consistency_loss, relation_matching_loss, unlabelled_loss
+from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions, UnlabelledOptions
+from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relation_distance, withhold_rows
+from grandrounds.methods.fedirm.schedule import ramp_up
+from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
+from grandrounds.methods.fedirm.training import Views
+from grandrounds.methods.fedirm.uncertainty import BATCH_NORMS, certain, full_draws, head_draws, logits_and_features
+from grandrounds.methods.supervised.training import Descent, Meter, require_finite
+from grandrounds.models.registry import head_of
+
+
+class SiteTeacher:
+    """Who gives the second opinion on an image, and how it follows the student.
+
+    Args:
+        student: with the weights the round starts from, in training mode.
+        options: which kind of teacher.
+        kept: what :meth:`state` has given in an earlier round; empty in the first one.
+    """
+
+    def __init__(self, student: nn.Module, options: UnlabelledOptions, kept: Mapping[str, Any]) -> None:
+        self.network = make_teacher(student)
+        self._options = options
+        self._step = 0
+        if options.teacher == "ema_persistent" and kept:
+            self.network.load_state_dict(kept["parameters"], strict=False)
+            self._step = int(kept["step"])
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        """Probabilities of shape ``(batch, classes)``, sharpened if that is asked for."""
+        logits = self.network(images).float()
+        return torch.softmax(logits / self._options.teacher_temperature, dim=1)
+
+    def follow(self, student: nn.Module) -> None:
+        """Move towards the student after a step; without a moving average become the student."""
+        alpha = 0.0 if self._options.teacher == "none" else ema_alpha(self._step, self._options.teacher_decay)
+        update_teacher(self.network, student, alpha)
+        self._step += 1
+
+    def state(self) -> dict[str, Any]:
+        """What must last from one round to the next; nothing if the teacher begins anew."""
+        if self._options.teacher != "ema_persistent":
+            return {}
+        parameters = {name: value.cpu().clone() for name, value in self.network.named_parameters()}
+        return {"step": self._step, "parameters": parameters}
+
+
+class OwnRelation:
+    """The relation matrix of a site without labels: the mean of its batches' matrices, row by row where there is one."""
+
+    def __init__(self, classes: int, device: torch.device) -> None:
+        self._sum = torch.zeros(classes, classes, device=device)
+        self._batches = torch.zeros(classes, dtype=torch.int64, device=device)
+        self._support = torch.zeros(classes, dtype=torch.int64, device=device)
+
+    def add(self, own: Relation) -> None:
+        """Take in a batch."""
+        self._sum += torch.where(own.known[:, None], own.matrix.detach(), 0.0)
+        self._batches += own.known
+        self._support += own.support
+
+    def relation(self) -> Relation:
+        """The mean; ``support`` is how many predictions for the class were certain."""
+        mean = self._sum / self._batches.clamp(min=1)[:, None]
+        uniform = torch.full_like(mean, 1 / len(mean))
+        return Relation(torch.where(self._batches[:, None] > 0, mean, uniform), self._support)
+
+
+class UnlabelledStep:
+    """The loss of one step at a site without labels.
+
+    Args:
+        context: of the task.
+        network: the student, in training mode.
+        teacher: the second opinion.
+        target: the labelled sites' relation matrix; None where there is none yet.
+        options: the loss.
+        relations: how rows are made.
+        batch_size: of a full batch.
+    """
+
+    def __init__(
+        self,
+        context: SiteContext,
+        network: nn.Module,
+        teacher: SiteTeacher,
+        target: Relation | None,
+        options: UnlabelledOptions,
+        relations: RelationOptions,
+        batch_size: int,
+    ) -> None:
+        self._context, self._network, self._teacher = context, network, teacher
+        self._options, self._relations, self._batch_size = options, relations, batch_size
+        self._head = head_of(network)
+        self._views = Views(context, "unlabelled")
+        classes = len(context.problem.classes)
+        unknown = Relation(torch.full((classes, classes), 1 / classes), torch.zeros(classes, dtype=torch.int64))
+        self.target = Relation(*(part.to(context.device) for part in target or unknown))
+        self.own = OwnRelation(classes, context.device)
+        self.meter = Meter()
+
+    def loss(self, rows: np.ndarray, step: int, ramp: float) -> Tensor:
+        """The loss of a batch; :attr:`meter` and :attr:`own` take in what is to be told of it."""
+        options = self._options
+        first, second = self._views.draw(rows, step, 2)
+        with self._context.autocast():
+            logits, features = logits_and_features(self._network, self._head, first)
+            taught = self._teacher.predict(second)
+        require_finite(logits, "prediction", step)
+        probabilities = torch.softmax(logits.float(), dim=1)
+        keep = self._certain(first, logits, features) & (probabilities.amax(dim=1) >= options.min_confidence)
+        own = pseudo_relation(logits.float(), keep, self._relations.temperature, source=self._relations.relation_source)
+        # A batch may have one image more than a full one: a single one that was left over has joined it.
+        divisor = max(self._batch_size, len(rows)) if options.consistency_divisor == "batch_size" else None
+        consistency = consistency_loss(probabilities, taught, divisor)
+        matching = relation_matching_loss(self.target, own)
+        self.own.add(own)
+        self._count(rows, probabilities.detach().argmax(dim=1), keep)
+        total = unlabelled_loss(consistency, matching, ramp, options.consistency_scale, options.relation_weight)
+        for name, value in (("loss", total), ("consistency", consistency), ("relation_loss", matching)):
+            self.meter.add(name, value)
+        return total
+
+    def _certain(self, images: Tensor, logits: Tensor, features: Tensor) -> Tensor:
+        options = self._options
+        if options.mc_dropout == "none":
+            return torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+        with self._context.autocast():
+            if options.mc_dropout == "head":
+                draws = head_draws(self._head, features, options.draws)
+            else:
+                draws = full_draws(self._network, images, logits, options.draws)
+        return certain(draws, options.uncertainty_threshold)
+
+    def _count(self, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
+        """Count how many are kept, and how many of those rightly where the hidden label is known."""
+        truth = torch.from_numpy(self._context.data.labels[rows]).to(labels.device)
+        known = keep & (truth >= 0)
+        self.meter.add("seen", torch.tensor(len(rows)))
+        self.meter.add("kept", keep.sum())
+        self.meter.add("empty_batches", ~keep.any())
+        self.meter.add("checked", known.sum())
+        self.meter.add("right", (known & (labels == truth)).sum())
+
+
+def train_unlabelled(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    context: SiteContext,
+    local: LocalOptions,
+    options: UnlabelledOptions,
+    relations: RelationOptions,
+    target: Relation | None,
+    teacher: SiteTeacher,
+) -> tuple[dict[str, float], Relation]:
+    """Train in place on images whose labels nobody may use.
+
+    Args:
+        network: the student, in training mode.
+        optimizer: of its parameters.
+        context: of the task.
+        local: batches and steps.
+        options: the loss.
+        relations: how rows are made.
+        target: the labelled sites' relation matrix; None where there is none yet, and nothing is matched.
+        teacher: moves with the student.
+
+    Returns:
+        Means over the steps of ``loss``, ``consistency`` and ``relation_loss``; ``kept`` (share of the images that are
+        certain), ``empty_batches`` (steps without any) and, where hidden labels are known, ``pseudo_label_accuracy`` of
+        the kept; ``relation_distance`` (mean absolute difference from ``target``); ``samples``. And the site's relation
+        matrix, on the CPU, without the rows of too few images.
+
+    Raises:
+        TaskAborted: if the task was given up.
+        ConfigurationError: if dropout is to be drawn and the network has none.
+    """
+    rows = context.data.rows("unlabelled")
+    steps = local.round_steps(len(rows))
+    descent = Descent(network, optimizer, 0.0)
+    work = UnlabelledStep(context, network, teacher, target, options, relations, local.batch_size)
+    passes = options.draws + 1 if options.bn_updates == "code" else 1
+    with context.torch_seeded("training"), statistics_of_passes(network, passes):
+        batches = index_batches(rows, local.batch_size, steps, context.generator("unlabelled batches"))
+        for step, batch in enumerate(batches):
+            context.check_abort()
+            elapsed = local.elapsed(context.round_number, step, len(rows))
+            loss = work.loss(batch, step, ramp_up(elapsed, options.ramp_length, options.ramp_kind))
+            require_finite(loss, "loss", step)
+            descent.step(loss)
+            teacher.follow(network)
+    own = Relation(*(part.cpu() for part in work.own.relation()))
+    metrics = _metrics(work.meter, steps, len(rows))
+    distance = relation_distance(work.target, own)
+    if bool(torch.isfinite(distance)):
+        metrics["relation_distance"] = float(distance)
+    return metrics, withhold_rows(own, relations.min_support)
+
+
+def _metrics(meter: Meter, steps: int, samples: int) -> dict[str, float]:
+    metrics = {name: meter.total(name) / steps for name in ("loss", "consistency", "relation_loss")}
+    metrics["kept"] = meter.total("kept") / meter.total("seen")
+    metrics["empty_batches"] = meter.total("empty_batches")
+    if meter.total("checked"):
+        metrics["pseudo_label_accuracy"] = meter.total("right") / meter.total("checked")
+    return {**metrics, "samples": float(samples)}
+
+
+@contextmanager
+def statistics_of_passes(network: nn.Module, passes: int) -> Iterator[None]:
+    r"""Let running statistics follow each batch as fast as if it had been passed so many times.
+
+    .. math:: m' = 1 - (1 - m)^n
+
+    Exact for passes with the same statistics; with dropout in the layers they would differ a little.
+
+    Args:
+        network: its batch norms are as before afterwards.
+        passes: :math:`n`, at least one.
+
+    Example:
+        >>> norm = nn.BatchNorm1d(1)
+        >>> with statistics_of_passes(norm, 12):
+        ...     print(round(norm.momentum, 3))
+        0.718
+        >>> norm.momentum
+        0.1
+    """
+    momenta = [(m, m.momentum) for m in network.modules() if isinstance(m, BATCH_NORMS) and m.momentum is not None]
+    if passes > 1:  # else the number must stay as it is, to the last bit
+        for norm, momentum in momenta:
+            norm.momentum = 1 - (1 - momentum) ** passes
+    try:
+        yield
+    finally:
+        for norm, momentum in momenta:
+            norm.momentum = momentum

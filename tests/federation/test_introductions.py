@@ -1,0 +1,73 @@
+"""Sites that say of themselves what the method asks, once and before they first take part."""
+
+import pytest
+
+from grandrounds.deployment.simulate import simulate
+from grandrounds.federation.record import read_events
+
+SITES = ["site-1", "site-2", "site-3", "site-4"]
+
+
+@pytest.fixture
+def asking(tiny, tmp_path):
+    """A job whose controller asks, and the diary in which sites write that they were asked."""
+    diary = tmp_path / "diary"
+    diary.touch()
+
+    def make(*assignments, **options):
+        job = tiny("fedavg", "controller.min_sites=1", *assignments)
+        job.server["workflows"][0]["path"] = "introductions.AskingController"
+        entry = job.client["executors"][0]["executor"]
+        entry["path"] = "introductions.IntroducesItself"
+        entry["args"] |= {"diary": str(diary), **options}
+        return job
+
+    return make, lambda: diary.read_text().split("\n")[:-1]
+
+
+def test_each_site_is_asked_once_and_its_answer_decides_whether_it_trains(asking, run, tmp_path):
+    make, diary = asking
+    found = run(make(), tmp_path / "run", SITES)
+    assert diary() == [f"1 {site}" for site in SITES]
+    assert [entry["asked"] for entry in found.summary["rounds"]] == [["site-2", "site-4"]] * 3
+    joins = [event for event in read_events(found.results) if event.get("task") == "join"]
+    assert [(event["site"], event["metrics"]) for event in joins] == [
+        (site, {"even": float(int(site[-1]) % 2 == 0)}) for site in SITES
+    ]
+    assert set(found.summary["test"]) == set(SITES), "the others score and test"
+
+
+def test_answers_survive_the_server(asking, run, tmp_path, same_run):
+    make, diary = asking
+    job = make()
+    arguments = {"event": "_round_started", "round_number": 3, "party": "server", "hard": False}
+    job.server["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": arguments})
+    with pytest.raises(KeyboardInterrupt):
+        simulate(job, tmp_path / "run", SITES)
+    resumed = run(make(), tmp_path / "run", SITES)
+    assert diary() == [f"1 {site}" for site in SITES]
+    same_run(resumed, run(make(), tmp_path / "whole", SITES))
+
+
+def test_a_site_that_comes_later_is_asked_then(asking, run, tmp_path):
+    make, diary = asking
+    run(make("controller.rounds=1"), tmp_path / "run", SITES[:2])
+    found = run(make("controller.rounds=2"), tmp_path / "run", SITES)
+    assert diary() == ["1 site-1", "1 site-2", "2 site-3", "2 site-4"]
+    assert [entry["asked"] for entry in found.summary["rounds"]] == [["site-2"], ["site-2", "site-4"]]
+
+
+def test_a_site_that_does_not_answer_takes_no_part_and_is_asked_again(asking, run, tmp_path):
+    make, diary = asking
+    found = run(make("controller.rounds=4", silent_until=2), tmp_path / "run", SITES)
+    rounds = found.summary["rounds"]
+    # It pauses for the next round, as a site does that misses one.
+    assert [entry["asked"] for entry in rounds] == [["site-2"], ["site-2"], ["site-2", "site-4"], ["site-2", "site-4"]]
+    assert diary() == ["1 site-1", "1 site-2", "1 site-3", "3 site-4"]
+    dropped = [event for event in read_events(found.results) if event["event"] == "dropped"]
+    assert [(event["round"], event["site"]) for event in dropped] == [(1, "site-4")]
+
+
+def test_where_no_method_asks_no_site_is_asked(tiny, run, tmp_path):
+    found = run(tiny("fedavg"), tmp_path)
+    assert not [event for event in read_events(found.results) if event.get("task") == "join"]

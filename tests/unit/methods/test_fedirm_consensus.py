@@ -1,0 +1,97 @@
+"""Sub-consensus models: who is far counts less, and the mean is over what was drawn."""
+
+import math
+
+import pytest
+import torch
+
+from grandrounds.methods.fedirm.consensus import ConsensusMean, distance_weights, draw_subsets, sub_consensus
+from grandrounds.seeding import numpy_generator, torch_generator
+
+NEAR = {"w": torch.tensor([0.0, 0.0]), "statistic": torch.tensor([0.0])}
+FAR = {"w": torch.tensor([3.0, 4.0]), "statistic": torch.tensor([100.0])}
+
+
+def test_weights_by_hand():
+    # n exp(-b d / n) with b = 2: 1 exp(-2) and 3 exp(-2 * 6 / 3).
+    weights = distance_weights(torch.tensor([1.0, 6.0]), torch.tensor([1.0, 3.0]), scale=2.0)
+    first, second = math.exp(-2), 3 * math.exp(-4)
+    torch.testing.assert_close(weights, torch.tensor([first, second], dtype=torch.float64) / (first + second))
+
+
+def test_huge_distances_leave_the_nearest_and_no_nan():
+    weights = distance_weights(torch.tensor([5e6, 1e6]), torch.tensor([10.0, 10.0]), scale=1e4)
+    assert weights.tolist() == [0.0, 1.0]
+
+
+def test_distance_is_from_the_mean_by_samples_over_parameters_alone():
+    # The mean by samples is 1/4 of the way: distances 1.25 and 3.75.
+    consensus, weights = sub_consensus([NEAR, FAR], [300.0, 100.0], scale=10.0, measured=["w"])
+    near, far = 300 * math.exp(-12.5 / 300), 100 * math.exp(-37.5 / 100)
+    assert weights.tolist() == pytest.approx([near / (near + far), far / (near + far)])
+    torch.testing.assert_close(consensus["w"], FAR["w"] * float(weights[1]))
+    torch.testing.assert_close(consensus["statistic"], FAR["statistic"] * float(weights[1]))
+    assert consensus["w"].dtype == torch.float32
+
+
+def test_subsets_are_drawn_without_replacement_and_in_canonical_order():
+    sites = [f"site-{number}" for number in range(10, 0, -1)]
+    drawn = draw_subsets(sites, 3, 5, numpy_generator("subsets"))
+    assert len(drawn) == 3
+    assert len(set(drawn)) > 1
+    for subset in drawn:
+        assert len(set(subset)) == 5
+        assert list(subset) == sorted(subset, key=lambda site: int(site[5:]))
+    assert draw_subsets(sites[:2], 2, 5, numpy_generator("subsets")) == (("site-9", "site-10"),) * 2
+
+
+def updates(count):
+    generator = torch_generator("updates")
+    return {f"site-{n}": {"w": torch.randn(4, generator=generator)} for n in range(1, count + 1)}
+
+
+def closed(given, order, scale=1.0):
+    mean = ConsensusMean(given, 2, 3, scale, ["w"], numpy_generator("consensus"))
+    for site in order:
+        mean.add(site, given[site], weight=10.0)
+    return mean.close(), mean.weights
+
+
+def test_the_consensus_is_the_mean_of_the_subsets_in_whatever_order_sites_answer():
+    given = updates(5)
+    model, weights = closed(given, list(given))
+    by_hand = sum(weight * given[site]["w"] for of in weights for site, weight in of.items()) / 2
+    torch.testing.assert_close(model["w"], by_hand)
+    assert torch.equal(model["w"], closed(given, list(given)[::-1])[0]["w"])
+
+
+def test_sites_that_did_not_answer_are_not_drawn():
+    given = updates(5)
+    _, weights = closed(given, ["site-2", "site-4"])
+    assert [set(of) for of in weights] == [{"site-2", "site-4"}] * 2
+
+
+def test_of_nobody_there_is_no_consensus():
+    mean = ConsensusMean(["site-1"], 2, 3, 1.0, ["w"], numpy_generator("none"))
+    mean.skip("site-1")
+    assert mean.close() is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: distance_weights(torch.ones(2), torch.ones(3), 1.0), "one entry per model"),
+        (lambda: distance_weights(torch.ones(2), torch.zeros(2), 1.0), "samples must be above zero"),
+        (lambda: distance_weights(torch.ones(2), torch.ones(2), -1.0), r"scale must be at least 0, got -1\.0"),
+        (lambda: sub_consensus([], [], 1.0, []), "a subset needs an update at least, got none"),
+        (lambda: draw_subsets(["a"], 0, 1, numpy_generator("x")), "subsets must be at least 1, got 0"),
+        (lambda: draw_subsets(["a"], 1, 0, numpy_generator("x")), "size must be at least 1, got 0"),
+        (
+            lambda: ConsensusMean(["a"], 1, 1, 1.0, [], numpy_generator("x")).add("a", {}, 0.0),
+            "the weight of a must be positive, got 0",
+        ),
+    ],
+)
+def test_refuses_what_is_not_as_it_must_be(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

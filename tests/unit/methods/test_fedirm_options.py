@@ -1,0 +1,128 @@
+"""Options of FedIRM's sites are checked, and passes over images are counted as batches are drawn."""
+
+import re
+
+import numpy as np
+import pytest
+
+from grandrounds.data.batches import index_batches
+from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_preset
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.fedirm.controller import FedIRMController
+from grandrounds.methods.fedirm.executor import FedIRMExecutor
+from grandrounds.methods.fedirm.options import LocalOptions
+from grandrounds.methods.fedirm.rscfed import ConsensusController
+from grandrounds.seeding import numpy_generator
+
+PROBLEM = {"dataset": "phantom", "classes": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 1}, "batch_size must be at least 2 (batch normalisation), got 1"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
+        ({"betas": [0.9]}, "betas must be two numbers, got [0.9]"),
+        ({"betas": [0.9, 1.0]}, "betas must be from 0 to below 1, got [0.9, 1.0]"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
+        ({"later_learning_rate": float("nan")}, "later_learning_rate must be positive, got nan"),
+        ({"learning_rate_change": -1}, "learning_rate_change must be at least 0, got -1"),
+        ({"smoothing": 1.1}, "smoothing must be between 0 and 1, got 1.1"),
+        ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
+        ({"min_support": -1}, "min_support must be at least 0, got -1"),
+        ({"relation_average": "mean"}, "relation_average must be one of samples, batches, exact, got 'mean'"),
+        ({"relation_source": "prob"}, "relation_source must be one of logits, probabilities, got 'prob'"),
+        ({"unlabelled_objective": "em"}, "unlabelled_objective must be one of fedirm, self_training, got 'em'"),
+        ({"unlabelled_learning_rate": -1.0}, "unlabelled_learning_rate must be positive, got -1.0"),
+        ({"teacher": "ema"}, "teacher must be one of ema_persistent, ema_reset, none, got 'ema'"),
+        ({"teacher_decay": 1.5}, "teacher_decay must be between 0 and 1, got 1.5"),
+        ({"teacher_temperature": 0.0}, "teacher_temperature must be above 0 and at most 1, got 0.0"),
+        ({"consistency_scale": -1.0}, "consistency_scale must be at least 0, got -1.0"),
+        ({"consistency_divisor": "b"}, "consistency_divisor must be one of images, batch_size, got 'b'"),
+        ({"relation_weight": float("inf")}, "relation_weight must be at least 0, got inf"),
+        ({"ramp_length": -1.0}, "ramp_length must be at least 0, got -1.0"),
+        ({"ramp_kind": "linear"}, "ramp_kind must be one of squared, printed, got 'linear'"),
+        ({"mc_dropout": "all"}, "mc_dropout must be one of head, full, none, got 'all'"),
+        ({"draws": 0}, "draws must be at least 1, got 0"),
+        ({"uncertainty_threshold": -0.1}, "uncertainty_threshold must be at least 0, got -0.1"),
+        ({"min_confidence": 2.0}, "min_confidence must be between 0 and 1, got 2.0"),
+        ({"bn_updates": "twice"}, "bn_updates must be one of once, code, got 'twice'"),
+        ({"self_training_confidence": -0.5}, "self_training_confidence must be between 0 and 1, got -0.5"),
+    ],
+)
+def test_an_option_out_of_range_is_named(options, message):
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}$"):
+        FedIRMExecutor(**options)
+
+
+@pytest.mark.parametrize(
+    ("controller", "options", "message"),
+    [
+        (FedIRMController, {"unlabelled_start": -1}, "unlabelled_start must be at least 0, got -1"),
+        (FedIRMController, {"min_support": -1}, "min_support must be at least 0, got -1"),
+        (ConsensusController, {"subsets": 0}, "subsets must be at least 1, got 0"),
+        (ConsensusController, {"subset_size": 0}, "subset_size must be at least 1, got 0"),
+        (ConsensusController, {"distance_scale": -1.0}, r"distance_scale must be at least 0, got -1\.0"),
+    ],
+)
+def test_an_option_of_the_server_out_of_range_is_named(controller, options, message):
+    with pytest.raises(ConfigurationError, match=f"^{message}$"):
+        controller(problem=PROBLEM, rounds=1, **options)
+
+
+@pytest.mark.parametrize("images", [1, 2, 15, 16, 17, 18, 32, 33, 34, 49])
+def test_a_pass_has_as_many_steps_as_batches_and_each_image_once(images):
+    steps = LocalOptions(batch_size=16).pass_steps(images)
+    batches = list(index_batches(np.arange(images), 16, steps, numpy_generator("pass")))
+    assert sorted(np.concatenate(batches)) == list(range(images))
+
+
+def test_a_round_is_epochs_or_as_many_steps_as_are_asked_for():
+    assert LocalOptions(batch_size=48, epochs=2).round_steps(700) == 30
+    assert LocalOptions(batch_size=48, epochs=2, steps=7).round_steps(700) == 7
+
+
+def test_the_ramp_counts_epochs_and_where_steps_are_fixed_rounds():
+    local = LocalOptions(batch_size=48, epochs=2)
+    assert [local.elapsed(11, step, 700) for step in (0, 14, 15, 29)] == [20, 20, 21, 21]
+    assert LocalOptions(batch_size=48, steps=40).elapsed(11, 39, 700) == 10
+
+
+def test_the_presets_differ_where_text_and_code_do():
+    columns = [with_preset(load_job("fedirm"), preset) for preset in ("paper", "code", "recommended")]
+    tables = {
+        "controller": {
+            "rounds": (100, 200, 100),
+            "weighting": ("samples", "uniform", "samples"),
+            "unlabelled_start": (0, 21, 21),
+            "min_support": (0, 0, 5),
+        },
+        "executor": {
+            "betas": ([0.9, 0.99], [0.9, 0.999], [0.9, 0.999]),
+            "weight_decay": (0.0, 5e-4, 5e-4),
+            "learning_rate": (2e-4, 2e-4, 2e-4),
+            "later_learning_rate": (None, 3e-4, 3e-4),
+            "smoothing": (0.0, 0.1, 0.1),
+            "two_views": (False, True, True),
+            "relation_average": ("samples", "batches", "samples"),
+            "relation_source": ("probabilities", "logits", "logits"),
+            "teacher": ("none", "ema_persistent", "ema_persistent"),
+            "consistency_scale": (1.0, 15.0, 15.0),
+            "relation_weight": (1.0, 0.5, 0.5),
+            "ramp_kind": ("printed", "squared", "squared"),
+            "mc_dropout": ("full", "none", "head"),
+            "draws": (8, 11, 8),
+            "uncertainty_threshold": (pytest.approx(np.log(2)), 2.0, pytest.approx(np.log(2))),
+            "min_confidence": (0.0, 0.3, 0.0),
+            "bn_updates": ("once", "code", "once"),
+            "consistency_divisor": ("images", "batch_size", "images"),
+            "optimizer": ("kept", "kept", "kept"),
+        },
+        "problem": {"backbone": ("densenet121",) * 3, "dropout_at": ("layers", "layers", "head")},
+    }
+    for part, table in tables.items():
+        for option, values in table.items():
+            assert tuple(job.options(part)[option] for job in columns) == values, option
