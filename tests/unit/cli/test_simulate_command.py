@@ -95,7 +95,7 @@ def test_a_manifest_that_was_changed_is_refused(run, command, sites_dir):
     ("arguments", "pattern"),
     [
         (["fedprl"], "fedprl is no job; did you mean fedperl"),
-        (["fedperl", "--backbone", "resnet"], "unknown backbone 'resnet': did you mean 'resnet18'"),
+        (["fedperl", "--backbone", "densenet"], "unknown backbone 'densenet': did you mean 'densenet121'"),
         (["fedperl", "--set", "controller.peer=3"], "no option 'peer'; did you mean controller.peers"),
         (["fedperl", "--set", "peers=3"], "expected part.option=value"),
         (["fedperl", "--sites", "1"], "min_sites is 2, but there are 1 sites"),
