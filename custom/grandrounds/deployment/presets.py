@@ -54,9 +54,13 @@ def with_preset(job: Job, preset: str | None, assignments: Sequence[str] = ()) -
         raise ConfigurationError(
             f"job {job.name} has no preset {preset!r}{hint} (presets: {', '.join(sorted(presets)) or 'none'})"
         )
-    chosen = _assignments(presets[preset])
-    changed = with_options(job, [*chosen, *assignments])
-    touched = {key.partition("=")[0] for key in assignments} & {key.partition("=")[0] for key in chosen}
+    changed = with_options(job, [*_assignments(presets[preset]), *assignments])
+    touched = [
+        f"{part}.{option}"
+        for part, options in presets[preset].items()
+        for option, value in options.items()
+        if changed.options(part)[option] != value
+    ]
     label = f"{preset}, but {', '.join(sorted(touched))}" if touched else preset
     changed.options("controller")["preset"] = label
     return changed

@@ -59,7 +59,7 @@ class StateCache:
                 path.unlink()
 
     def _path(self, key: str) -> Path:
-        if not KEY.fullmatch(key):
+        if not isinstance(key, str) or not KEY.fullmatch(key):
             raise MessageError(f"the key of a model must be letters, digits, '_' and '-', got {key!r}")
         return self._folder / f"{key}.pt"
 

@@ -196,6 +196,20 @@ def test_values_are_checked_by_the_components():
         ("executor", "unsupervised_reduction=sum", "unsupervised_reduction must be accepted_mean or batch_mean"),
         ("executor", "consistency_weight=-1", "consistency_weight must be at least 0, got -1"),
         ("executor", "consistency_reduction=max", "consistency_reduction must be mean or sum, got 'max'"),
+        ("executor", "peer_agreement=sum", "peer_agreement must be mean or vote, got 'sum'"),
+        ("executor", "strong_levels=[3]", r"strong_levels must be two numbers, got \[3\]"),
+        ("executor", "weak_pass=both", "weak_pass must be train or eval, got 'both'"),
+        ("executor", "unlabelled_batch_size=1", "unlabelled_batch_size must be at least 2"),
+        ("executor", "proximal_weight=-1", "proximal_weight must be at least 0 and finite, got -1"),
+        ("executor", "algorithm=lbfgs", "algorithm must be adam or sgd, got 'lbfgs'"),
+        ("controller", "gate=1.5", "gate must be between 0 and 1, got 1.5"),
+        (
+            "controller",
+            "policy=best",
+            "policy must be none, validation, gated_validation or gated_similarity, got 'best'",
+        ),
+        ("controller", "newcomers=all", "newcomers must be none or random, got 'all'"),
+        ("controller", "peer_interval=0", "peer_interval must be an integer of at least 1, got 0"),
     ],
 )
 def test_each_option_that_does_not_fit_is_named(part, option, message):

@@ -1,11 +1,15 @@
 """Peers vote with their predictions, and pull the own ones towards theirs without moving themselves."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
+from torch.nn import functional as F
 
-from grandrounds.methods.fedperl.loss import consistency_loss, mean_prediction
+from grandrounds.methods.fedperl.loss import consistency_loss, majority_label, mean_prediction, peer_divergence
 from grandrounds.methods.fedperl.peers import anonymised_peer
 from grandrounds.methods.fixmatch.loss import pseudo_labels
 from grandrounds.seeding import torch_generator
@@ -36,6 +40,13 @@ def test_pseudo_labels_come_from_the_mean_of_all_predictions(local, peers, mean,
     torch.testing.assert_close(prediction, row(*mean))
     pseudo = pseudo_labels(prediction, threshold=0.6)
     assert pseudo.accepted.item() is accepted
+
+
+def test_the_mean_of_exactly_the_threshold_is_accepted_where_no_single_vote_decides():
+    # The dyadic numbers make the mean exactly 0.625.
+    mean = mean_prediction(row(0.5, 0.25, 0.25), [row(0.75, 0.125, 0.125)])
+    assert pseudo_labels(mean, threshold=0.625).accepted.item() is True
+    assert pseudo_labels(mean, threshold=0.6251).accepted.item() is False
 
 
 def test_without_peers_the_mean_prediction_is_bit_for_bit_the_local_one():
@@ -81,16 +92,17 @@ def test_consistency_is_averaged_over_peers_and_images(reduction, factor):
     torch.testing.assert_close(consistency_loss(local, peers * 2, reduction), expected)
 
 
+@pytest.mark.parametrize("function", [consistency_loss, peer_divergence])
 @pytest.mark.parametrize("peers", [[], [torch.zeros(0, 8)]])
-def test_no_peers_or_no_images_give_zero_and_a_graph(peers):
+def test_no_peers_or_no_images_give_zero_and_a_graph(function, peers):
     local = torch.zeros(len(peers[0]) if peers else 4, 8, requires_grad=True)
-    loss = consistency_loss(local, peers)
+    loss = function(local, peers)
     loss.backward()
     assert loss.item() == 0.0
     assert torch.equal(local.grad, torch.zeros_like(local))
 
 
-@pytest.mark.parametrize("function", [mean_prediction, consistency_loss])
+@pytest.mark.parametrize("function", [mean_prediction, consistency_loss, majority_label, peer_divergence])
 def test_refuses_a_peer_of_another_shape(function):
     local = torch.full((2, 2), 0.5)
     with pytest.raises(ValueError, match=r"peer 1 must have the shape of local, \(2, 2\), got \(1, 2\)"):
@@ -102,3 +114,55 @@ def test_refuses_a_peer_of_another_shape(function):
 def test_refuses_an_unknown_reduction():
     with pytest.raises(ValueError, match="reduction must be mean or sum, got 'batch_mean'"):
         consistency_loss(row(*THIRDS), [], "batch_mean")
+
+
+@pytest.mark.parametrize(
+    ("local", "peers", "label"),
+    [
+        ((0.1, 0.9), [(0.6, 0.4), (0.6, 0.4)], 0),
+        ((0.9, 0.1), [(0.4, 0.6)], 0),  # one to one: the lower class
+        ((0.1, 0.9), [(0.6, 0.4)], 0),
+        ((0.1, 0.9), [], 1),
+        ((0.2, 0.1, 0.7), [(0.2, 0.7, 0.1), (0.1, 0.2, 0.7)], 2),
+        ((0.2, 0.1, 0.7), [(0.2, 0.7, 0.1), (0.1, 0.7, 0.2), (0.3, 0.1, 0.6)], 1),  # two to two
+    ],
+)
+def test_every_model_has_one_vote_however_sure_it_is(local, peers, label):
+    assert majority_label(row(*local), [row(*peer) for peer in peers]).tolist() == [label]
+
+
+def test_each_image_has_its_own_majority_and_agrees_with_scipys_mode():
+    local, peers = predictions("local", 50, 4), predictions("peers", 4, 50, 4)
+    votes = torch.stack([local, *peers]).argmax(dim=-1).numpy()
+    assert majority_label(local, list(peers)).tolist() == stats.mode(votes, axis=0).mode.tolist()
+
+
+def test_divergence_matches_the_hand_computed_nats():
+    # 0.8 ln(0.8/0.5) + 0.1 ln(0.1/0.3) + 0.1 ln(0.1/0.2)
+    expected = 0.8 * math.log(1.6) - 0.1 * math.log(3) - 0.1 * math.log(2)
+    assert expected == pytest.approx(0.196827, abs=5e-7)
+    assert peer_divergence(row(*THIRDS), [row(0.8, 0.1, 0.1)]).item() == pytest.approx(expected)
+    assert peer_divergence(row(*THIRDS), [row(*THIRDS)]).item() == pytest.approx(0, abs=1e-15)
+
+
+def test_divergence_is_torchs_averaged_over_peers_and_images():
+    local, peers = predictions("local", 6, 8), list(predictions("peers", 3, 6, 8))
+    expected = sum(F.kl_div(local.log(), peer, reduction="batchmean") for peer in peers) / 3
+    torch.testing.assert_close(peer_divergence(local, peers), expected)
+    torch.testing.assert_close(peer_divergence(local, peers * 2), expected)
+
+
+def test_divergence_moves_only_the_own_prediction():
+    local, peer = row(*THIRDS).requires_grad_(), row(0.8, 0.1, 0.1).requires_grad_()
+    peer_divergence(local, [peer]).backward()
+    # -q / p
+    torch.testing.assert_close(local.grad, row(-1.6, -1 / 3, -0.5))
+    assert peer.grad is None
+
+
+def test_divergence_is_finite_where_a_probability_is_zero():
+    local = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    loss = peer_divergence(local, [torch.tensor([[0.0, 1.0]])])
+    loss.backward()
+    assert loss.item() == pytest.approx(23 * math.log(2), rel=1e-6)  # the resolution of single precision is 2^-23
+    assert torch.isfinite(local.grad).all()

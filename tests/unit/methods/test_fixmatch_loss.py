@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fixmatch.loss import pseudo_labels, unsupervised_loss
+from grandrounds.methods.fixmatch.training import SemiSupervisedOptions
 
 # Two logits (a, 0) of class 0 cost ln(1 + exp(-a)); these two cost 0.2 and 0.6.
 COSTS_02_06 = torch.tensor([[-math.log(math.expm1(0.2)), 0.0], [-math.log(math.expm1(0.6)), 0.0]], dtype=torch.float64)
@@ -88,3 +90,21 @@ def test_nothing_accepted_gives_zero_and_a_graph(reduction, batch_size):
 def test_refuses_what_does_not_fit(labels, batch_size, reduction, message):
     with pytest.raises(ValueError, match=message):
         unsupervised_loss(COSTS_02_06, labels, batch_size, reduction)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"threshold": 1.5}, "threshold must be between 0 and 1, got 1.5"),
+        ({"unsupervised_weight": math.nan}, "unsupervised_weight must be at least 0, got nan"),
+        ({"supervised_weight": -1.0}, "supervised_weight must be at least 0, got -1.0"),
+        ({"unlabelled_batch_size": 1}, r"unlabelled_batch_size must be at least 2 \(batch normalisation\), got 1"),
+        ({"strong_levels": (0, 3)}, r"strong_levels must be .*, from 1 to \d+, got \[0, 3\]"),
+        ({"strong_levels": (5, 2)}, r"strong_levels must be .*, got \[5, 2\]"),
+        ({"strong_levels": (2, 99)}, r"strong_levels must be .*, got \[2, 99\]"),
+        ({"weak_pass": "both"}, "weak_pass must be train or eval, got 'both'"),
+    ],
+)
+def test_an_option_of_the_pseudo_labels_that_does_not_fit_is_named(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        SemiSupervisedOptions(**given)

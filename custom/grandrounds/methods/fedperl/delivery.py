@@ -86,5 +86,5 @@ def received_peers(payload: Payload, cache: StateCache) -> tuple[dict[str, State
             cache.put(key, payload.parts[name])
         if state is not None:
             peers[name] = state
-    cache.keep_only(payload.values[KEEP])
+    cache.keep_only(payload.values.get(KEEP, keys))
     return peers, len(keys) - len(peers)

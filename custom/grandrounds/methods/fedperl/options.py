@@ -66,15 +66,6 @@ class PeerOptions:
                 raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
         if not 0 <= self.gate <= 1:
             raise ConfigurationError(f"gate must be between 0 and 1, got {self.gate!r}")
-        if (self.gate > 0) != self.policy.startswith("gated"):
-            raise ConfigurationError(
-                f"gate is {self.gate} with policy {self.policy!r}: a gated policy needs a gate above 0, another has none"
-            )
-        if self.anonymise and 0 < self.peers < self.pa_min_peers:
-            raise ConfigurationError(
-                f"peers is {self.peers}, but an anonymised peer needs pa_min_peers = {self.pa_min_peers}: none would ever "
-                "be sent; ask for more peers, or set anonymise to false"
-            )
         choices: tuple[tuple[str, Any], ...] = (
             ("peer_choice", PeerChoice),
             ("policy", Policy),
@@ -88,6 +79,15 @@ class PeerOptions:
                 raise ConfigurationError(
                     f"{name} must be one of {', '.join(get_args(known))}, got {getattr(self, name)!r}"
                 )
+        if (self.gate > 0) != self.policy.startswith("gated"):
+            raise ConfigurationError(
+                f"gate is {self.gate} with policy {self.policy!r}: a gated policy needs a gate above 0, another has none"
+            )
+        if self.anonymise and 0 < self.peers < self.pa_min_peers:
+            raise ConfigurationError(
+                f"peers is {self.peers}, but an anonymised peer needs pa_min_peers = {self.pa_min_peers}: none would ever "
+                "be sent; ask for more peers, or set anonymise to false"
+            )
 
     @property
     def needs_validation(self) -> str:

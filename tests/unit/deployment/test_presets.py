@@ -1,0 +1,199 @@
+"""Presets say what a publication, its code and this project would have; a record tells what a run made of them."""
+
+import json
+import re
+
+import pytest
+
+from grandrounds.commands.options import configured_job
+from grandrounds.data.batches import virtual_client_steps
+from grandrounds.deployment.jobs import check_job, job_names, load_job, write_job
+from grandrounds.deployment.presets import PRESETS_FILE, presets_of, with_preset
+from grandrounds.errors import ConfigurationError
+
+OFFERED = [(name, preset) for name in job_names() for preset in presets_of(load_job(name))]
+
+
+def options_of(name, preset):
+    job = with_preset(load_job(name), preset)
+    return job.options("controller"), job.options("executor"), job.options("problem")
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A job folder with presets of its own: ``mine({...})``, or the text of the file."""
+    folder = write_job(load_job("fedavg"), tmp_path / "mine")
+
+    def make(presets):
+        text = presets if isinstance(presets, str) else json.dumps(presets)
+        (folder / PRESETS_FILE).write_text(text)
+        return load_job(folder)
+
+    return make
+
+
+@pytest.mark.parametrize(("name", "preset"), OFFERED)
+def test_every_preset_of_every_job_is_a_job_that_can_be_built(name, preset):
+    job = load_job(name)
+    chosen = with_preset(job, preset)
+    check_job(chosen)
+    assert chosen.options("controller")["preset"] == preset
+    for part, options in presets_of(job)[preset].items():
+        assert options.items() <= chosen.options(part).items()
+    assert job == load_job(name), "the job itself stays as it is"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedperl", "local", "local_fixmatch", "ssfl"])
+def test_the_jobs_of_the_paper_offer_its_text_its_code_and_a_recommendation(name):
+    assert {"paper", "code", "recommended"} <= set(presets_of(load_job(name)))
+
+
+def test_fedperls_presets_differ_where_text_and_code_do():
+    columns = {preset: options_of("fedperl", preset) for preset in ("paper", "code", "recommended")}
+    controller = {
+        "rounds": (500, 200, 500),
+        "sites_per_round": (3, None, 3),
+        "weighting": ("uniform", "uniform", "uniform"),
+        "peers": (2, 2, 2),
+        "pa_min_peers": (1, 1, 2),
+        "warm_up": (10, 0, 10),
+        "newcomers": ("none", "random", "none"),
+        "feature_scaling": ("none", "minmax", "minmax"),
+        "validation_features": (False, True, False),
+    }
+    executor = {
+        "batch_size": (16, 16, 16),
+        "steps": (26, 26, 26),
+        "learning_rate": (5e-5, 5e-5, 5e-5),
+        "threshold": (0.6, 0.6, 0.6),
+        "unsupervised_weight": (0.5, 0.5, 0.5),
+        "unsupervised_reduction": ("accepted_mean", "accepted_mean", "accepted_mean"),
+        "class_weights": ("none", "median", "median"),
+        "equalize_noop": (False, True, False),
+        # The code's term has no gradient: leaving it out is the same training.
+        "consistency_weight": (0.01, 0.0, 0.01),
+        "consistency_reduction": ("sum", "mean", "mean"),
+    }
+    for part, table in enumerate((controller, executor)):
+        for option, values in table.items():
+            assert tuple(column[part][option] for column in columns.values()) == values, option
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("ssfl", 0.6), ("fedperl", 0.6), ("local_fixmatch", 0.9)])
+@pytest.mark.parametrize("preset", ["paper", "code", "recommended"])
+def test_a_site_alone_is_stricter_with_pseudo_labels_than_a_federation(name, preset, threshold):
+    assert options_of(name, preset)[1]["threshold"] == threshold
+
+
+@pytest.mark.parametrize("preset", ["paper", "code", "recommended"])
+def test_fedperl_and_its_baselines_train_the_same_network_in_the_same_way(preset):
+    found = {}
+    for name in ("fedavg", "fedperl", "local", "local_fixmatch", "ssfl"):
+        controller, executor, problem = options_of(name, preset)
+        shared = [executor[option] for option in ("batch_size", "learning_rate", "class_weights")]
+        shared += [controller["rounds"], controller["selection_metric"]]
+        found[name] = [*shared, problem["backbone"], problem["image_size"], problem["weights"]]
+    assert all(values == found["fedperl"] for values in found.values())
+    assert found["fedperl"][-3:] == ["efficientnet_b0", 224, "imagenet"]
+
+
+@pytest.mark.parametrize(("preset", "alone"), [("paper", (32, 94)), ("code", (32, 94)), ("recommended", (26, 26))])
+def test_a_site_alone_takes_a_pass_over_its_images_in_the_publication_and_equally_many_steps_here(preset, alone):
+    # Most sites have 500 labelled and 1500 unlabelled images; the smallest of all has 410 unlabelled ones.
+    assert (virtual_client_steps([500], 16), virtual_client_steps([1500], 16)) == (32, 94)
+    assert tuple(options_of(name, preset)[1]["steps"] for name in ("local", "local_fixmatch")) == alone
+    assert {options_of(name, preset)[1]["steps"] for name in ("fedavg", "fedperl", "ssfl")} == {26}
+
+
+def test_ssfl_is_fedperl_without_peers():
+    for preset, parts in presets_of(load_job("ssfl")).items():
+        theirs = presets_of(load_job("fedperl"))[preset]
+        for part, options in parts.items():
+            assert options.items() <= theirs[part].items(), f"{preset} {part}"
+
+
+def test_without_a_preset_the_options_are_those_of_the_files_and_the_assignments():
+    job = load_job("fedperl")
+    assert with_preset(job, None) == job
+    changed = with_preset(job, None, ["controller.peers=3"])
+    assert changed.options("controller")["peers"] == 3
+    assert changed.options("controller")["preset"] == ""
+
+
+@pytest.mark.parametrize(
+    ("assignments", "label"),
+    [
+        ([], "paper"),
+        (["controller.seed=7"], "paper"),
+        (["controller.rounds=500"], "paper"),
+        (["controller.rounds=3"], "paper, but controller.rounds"),
+        (["controller.rounds=3", "controller.rounds=500"], "paper"),
+        (
+            ["problem.image_size=64", "executor.steps=2", "controller.seed=7"],
+            "paper, but executor.steps, problem.image_size",
+        ),
+        (["controller.sites_per_round=null"], "paper, but controller.sites_per_round"),
+        (["controller.preset=mine"], "paper"),
+    ],
+)
+def test_an_assignment_wins_and_the_record_tells_what_it_changed(assignments, label):
+    changed = with_preset(load_job("fedperl"), "paper", assignments)
+    assert changed.options("controller")["preset"] == label
+    check_job(changed)
+    for assignment in assignments[-1:]:
+        key, _, value = assignment.partition("=")
+        part, _, option = key.partition(".")
+        assert option == "preset" or changed.options(part)[option] == json.loads(value)
+
+
+def test_the_command_lines_job_has_the_preset_and_what_was_set_after_it():
+    job, sites = configured_job("fedperl", 3, None, ["executor.steps=4"], "code")
+    assert job.options("controller")["preset"] == "code, but executor.steps"
+    assert job.options("executor")["steps"] == 4
+    assert job.options("controller")["rounds"] == 200
+    assert len(sites) == 3
+
+
+@pytest.mark.parametrize(
+    ("preset", "hint"),
+    [("papers", "; did you mean paper?"), ("recomended", "; did you mean recommended?"), ("zzz", "")],
+)
+def test_a_preset_that_is_not_there_is_refused_with_the_nearest(preset, hint):
+    message = f"job fedperl has no preset {preset!r}{hint} (presets: code, paper, recommended)"
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}$"):
+        with_preset(load_job("fedperl"), preset)
+
+
+def test_a_job_without_presets_says_so(tmp_path):
+    job = load_job(write_job(load_job("fedavg"), tmp_path / "mine"))
+    assert presets_of(job) == {}
+    with pytest.raises(ConfigurationError, match=r"job fedavg has no preset 'paper' \(presets: none\)"):
+        with_preset(job, "paper")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"server": {"rounds": 3}}, {"controller": {"rounds": 3}, "executors": {}}, {"controller": 3}, ["controller"]],
+)
+def test_a_preset_with_another_part_than_a_job_has_is_named(mine, parts):
+    job = mine({"fine": {"controller": {"rounds": 3}}, "odd": parts})
+    message = f"{PRESETS_FILE}: preset 'odd' must be an object with controller, executor, problem"
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        with_preset(job, "fine")
+
+
+def test_a_file_of_presets_that_is_no_json_is_named_with_its_line(mine):
+    with pytest.raises(ConfigurationError, match=r"presets.json: line 2 is no valid JSON"):
+        presets_of(mine('{\n "fast": }'))
+
+
+def test_an_option_of_a_preset_that_does_not_exist_is_refused_with_the_nearest(mine):
+    with pytest.raises(ConfigurationError, match=r"has no option 'round'; did you mean controller.rounds\?"):
+        with_preset(mine({"fast": {"controller": {"round": 3}}}), "fast")
+
+
+@pytest.mark.parametrize("value", ["text with = and , in it", "null", "3", [2, 5], {"steps": 3}, None, True, 5e-05])
+def test_a_value_of_a_preset_is_taken_as_it_is(mine, value):
+    chosen = with_preset(mine({"fast": {"controller": {"server_training": value}}}), "fast")
+    found = chosen.options("controller")["server_training"]
+    assert (found, type(found)) == (value, type(value))

@@ -1,0 +1,86 @@
+"""What a site was sent stays there as files that no key can lead out of their folder."""
+
+import pytest
+import torch
+
+from grandrounds.errors import MessageError
+from grandrounds.federation.context import StateCache
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return StateCache(tmp_path / "site" / "received")
+
+
+def files(tmp_path):
+    return sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_state_comes_back_as_it_was(cache):
+    state = {"w": torch.tensor([[0.1, -0.0]]), "h": torch.tensor([1.5], dtype=torch.bfloat16), "n": torch.tensor(7)}
+    cache.put("a-1", state)
+    found = cache.get("a-1")
+    assert list(found) == list(state)
+    assert all(found[name].dtype == value.dtype and torch.equal(found[name], value) for name, value in state.items())
+
+
+def test_a_later_state_takes_the_place_of_an_earlier_one_and_changes_in_memory_do_not_reach_it(cache):
+    state = {"w": torch.zeros(1)}
+    cache.put("a-1", {"w": torch.full((1,), 5.0)})
+    cache.put("a-1", state)
+    state["w"].fill_(9)
+    assert cache.get("a-1")["w"].item() == 0
+
+
+def test_another_process_finds_the_states(cache, tmp_path):
+    cache.put("a-1", {"w": torch.ones(1)})
+    assert StateCache(tmp_path / "site" / "received").get("a-1")["w"].item() == 1
+
+
+def test_what_is_not_there_or_damaged_is_none(cache, tmp_path):
+    assert cache.get("a-1") is None
+    cache.put("a-1", {"w": torch.ones(100)})
+    (path,) = tmp_path.rglob("a-1.pt")
+    path.write_bytes(path.read_bytes()[:200])
+    assert cache.get("a-1") is None
+    path.write_bytes(b"")
+    assert cache.get("a-1") is None
+
+
+def test_a_file_that_would_run_code_is_not_loaded(cache, tmp_path):
+    class Harm:
+        def __reduce__(self):
+            return exec, ("raise SystemExit('ran')",)
+
+    cache.put("a-1", {"w": torch.ones(1)})
+    (path,) = tmp_path.rglob("a-1.pt")
+    torch.save(Harm(), path)
+    assert cache.get("a-1") is None
+
+
+def test_only_the_named_states_stay(cache, tmp_path):
+    for key in ("a-1", "b-2", "c-3"):
+        cache.put(key, {"w": torch.ones(1)})
+    other = tmp_path / "site" / "model.pt"
+    other.write_bytes(b"not of the cache")
+    (tmp_path / "site" / "received" / ".e-5.pt.0123").write_bytes(b"a process was killed while it wrote this")
+    cache.keep_only(["b-2", "d-4"])
+    assert files(tmp_path) == ["site/model.pt", "site/received/b-2.pt"]
+    cache.keep_only([])
+    assert files(tmp_path) == ["site/model.pt"]
+
+
+def test_nothing_is_made_before_it_is_needed(cache, tmp_path):
+    cache.get("a-1")
+    cache.keep_only(["a-1"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "key", ["../model", "a/b", "/etc/passwd", "..", ".hidden", "", "a\x00b", "a\n", "a.b", "x" * 65, None, 5]
+)
+def test_a_key_that_could_name_a_file_elsewhere_is_refused(cache, tmp_path, key):
+    for use in (lambda: cache.put(key, {}), lambda: cache.get(key), lambda: cache.keep_only(["a-1", key])):
+        with pytest.raises(MessageError, match="the key of a model must be letters, digits, '_' and '-', got "):
+            use()
+    assert list(tmp_path.iterdir()) == []
