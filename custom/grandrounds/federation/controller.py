@@ -147,18 +147,18 @@ class RoundController(RoundHooks, Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""
-        self.fl_ctx = fl_ctx
+        self.fl_ctx, self._abort_signal = fl_ctx, abort_signal
         self.folder = state_folder(fl_ctx, self.run_name, "server")
         self.record = RunRecord(self.folder, {})
         try:
             with exclusive(self.folder):
-                self._run_recorded(abort_signal, fl_ctx)
+                self._run_recorded()
         except GrandRoundsError as error:
             self.system_panic(str(error), fl_ctx)
 
-    def _run_recorded(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+    def _run_recorded(self) -> None:
         try:
-            self._run(abort_signal, fl_ctx)
+            self._run()
         except RunAborted:
             self.record.write("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
@@ -171,32 +171,32 @@ class RoundController(RoundHooks, Controller):
             self.record.write("failed", f"{type(error).__name__}: {error}")
             raise
 
-    def _run(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+    def _run(self) -> None:
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
         schedule = {name: getattr(self, name) for name in ("rounds", "run_name", "min_sites", "preset")}
         self.record.configuration = {**identity, **schedule}
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._resume()
-        if not await_sites(lambda: self._sites(fl_ctx), self.min_sites, self.start_timeout, abort_signal):
+        if not await_sites(self._sites, self.min_sites, self.start_timeout, self._abort_signal):
             raise RunAborted
         self._under_way = True
-        self.record.event("start", rounds=self.rounds, sites=self._sites(fl_ctx))
+        self.record.event("start", rounds=self.rounds, sites=self._sites())
         while self.round_number < self.rounds:
             self.round_number += 1
-            self._run_round(abort_signal, fl_ctx)
+            self._run_round()
             self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
             self.record.selected = self._selection.choice
             self.record.write("running")
-        self._finish(abort_signal, fl_ctx)
+        self._finish()
 
-    def _run_round(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+    def _run_round(self) -> None:
         started = time.monotonic()
-        fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
-        self.fire_event(AppEventType.ROUND_STARTED, fl_ctx)
-        well = self.health.well(self._sites(fl_ctx), self.round_number, self.min_sites)
+        self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
+        self.fire_event(AppEventType.ROUND_STARTED, self.fl_ctx)
+        well = self.health.well(self._sites(), self.round_number, self.min_sites)
         if self.introductions:
-            well = self._introduce(well, abort_signal, fl_ctx)
+            well = self._introduce(well)
         chosen = sample_sites(self.participants(well), self.sites_per_round, self.seed, self.round_number)
         done = self.round_number - 1
         validate = done > 0 and self.validate_every > 0 and done % self.validate_every == 0
@@ -207,7 +207,7 @@ class RoundController(RoundHooks, Controller):
         if validate:
             for site in well:
                 assignments.setdefault(site, Assignment(VALIDATE, self.payload(_shared(self.model()))))
-        outcome = self._exchange(assignments, self.grace, abort_signal, fl_ctx)
+        outcome = self._exchange(assignments, self.grace)
         trained = outcome.require(self.min_sites, chosen, self.round_number)
         if validate:
             self._score(done)
@@ -225,33 +225,36 @@ class RoundController(RoundHooks, Controller):
                 **self.round_notes(),
             }
         )
-        self.fire_event(AppEventType.ROUND_DONE, fl_ctx)
+        self.fire_event(AppEventType.ROUND_DONE, self.fl_ctx)
 
-    def _introduce(self, well: list[str], abort_signal: Signal, fl_ctx: FLContext) -> list[str]:
+    def _introduce(self, well: list[str]) -> list[str]:
         """Ask those who they are that have not said it, and go on with those that have."""
         new = {site: Assignment(JOIN, self.payload()) for site in well if site not in self.introduced}
         if new:
-            outcome = self._exchange(new, self.grace, abort_signal, fl_ctx)
+            # Newcomers are not waited for longer than stragglers where those that are known could work without them.
+            enough = max(0, self.min_sites - sum(site in self.introduced for site in well))
+            outcome = self._exchange(new, self.grace, enough)
             self.introduced |= {site: self._metrics[site] for site in natural_sorted(outcome.answered)}
         return [site for site in well if site in self.introduced]
 
-    def _exchange(
-        self, assignments: dict[str, Assignment], grace: float | None, abort_signal: Signal, fl_ctx: FLContext
-    ) -> Outcome:
+    def _exchange(self, assignments: dict[str, Assignment], grace: float | None, enough: int | None = None) -> Outcome:
         self._metrics = {}
         for site, (_, payload) in assignments.items():
             self.record.count_bytes(site, "down", tensor_bytes(payload.parts))
-        exchange = Exchange(self, fl_ctx, self.round_timeout, grace, self._received)
+        exchange = Exchange(self, self.fl_ctx, self.round_timeout, grace, self._received)
         # Scores come quickly; only training answers may end the wait for others that train.
         training = [site for site, assignment in assignments.items() if assignment.task == TRAIN]
-        outcome = exchange.run(assignments, self.min_sites, abort_signal, training or None)
+        least = self.min_sites if enough is None else enough
+        outcome = exchange.run(assignments, least, self._abort_signal, training or None)
         for site in assignments:
             if site in outcome.answered:
                 self.health.answered(site)
             else:
                 self.health.missed(site, self.round_number)
                 self.record.event("dropped", round=self.round_number, site=site, reason=outcome.dropped.get(site, ""))
-                self.log_warning(fl_ctx, f"round {self.round_number}: {site} is dropped: {outcome.dropped.get(site)}")
+                self.log_warning(
+                    self.fl_ctx, f"round {self.round_number}: {site} is dropped: {outcome.dropped.get(site)}"
+                )
         return outcome
 
     def _received(self, site: str, task: str, result: Result) -> None:
@@ -272,29 +275,29 @@ class RoundController(RoundHooks, Controller):
         if score is not None:
             self.record.event("score", round=model_round, metric=self.selection_metric, mean=score)
 
-    def _finish(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+    def _finish(self) -> None:
         self.round_number += 1
-        sites = self.health.well(self._sites(fl_ctx), self.round_number, self.min_sites)
+        sites = self.health.well(self._sites(), self.round_number, self.min_sites)
         if self.validate_every:
             payload = self.payload(_shared(self.model()))
-            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, None, abort_signal, fl_ctx)
+            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, None)
             self._score(self.rounds)
         if not self._selection.choice:
             self._selection.keep(self.rounds, None, self.model())
         payload = self.payload(_shared(self._selection.model))
-        self._exchange({site: Assignment(TEST, payload) for site in sites}, None, abort_signal, fl_ctx)
+        self._exchange({site: Assignment(TEST, payload) for site in sites}, None)
         self.record.test = {site: self._metrics[site] for site in natural_sorted(self._metrics)}
-        self.record.untested = [site for site in self._sites(fl_ctx) if site not in self.record.test]
+        self.record.untested = [site for site in self._sites() if site not in self.record.test]
         self.round_number -= 1
         self.record.selected = self._selection.choice
         models = {"selected": self._selection.model, "last": self.model()}
         saved = save_models(self.folder, {name: state for name, state in models.items() if state is not None})
         self.record.write("finished")
         self.record.event("finished", selected=self.record.selected)
-        self.record.publish(result_folder(fl_ctx), saved)
+        self.record.publish(result_folder(self.fl_ctx), saved)
 
-    def _sites(self, fl_ctx: FLContext) -> list[str]:
-        return natural_sorted(client.name for client in fl_ctx.get_engine().get_clients())
+    def _sites(self) -> list[str]:
+        return natural_sorted(client.name for client in self.fl_ctx.get_engine().get_clients())
 
     def _resume(self) -> None:
         if self.resume == "never":

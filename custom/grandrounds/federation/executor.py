@@ -74,6 +74,8 @@ class SiteExecutor(Executor):
     """What leaves the site beside the model update and metrics, by name; a method declares it here."""
     needs_labels = True
     """Whether a site without a labelled training image cannot take part."""
+    models: ClassVar[tuple[str, ...]] = ("shared", "own")
+    """What the option ``model`` may be."""
 
     def __init__(
         self,
@@ -85,8 +87,8 @@ class SiteExecutor(Executor):
         precision: Literal["float32", "bfloat16"] = "float32",
     ) -> None:
         super().__init__()
-        if model not in ("shared", "own"):
-            raise ConfigurationError(f"model must be shared or own, got {model!r}")
+        if model not in self.models:
+            raise ConfigurationError(f"model must be {' or '.join(self.models)}, got {model!r}")
         if optimizer not in ("fresh", "kept"):
             raise ConfigurationError(f"optimizer must be fresh or kept, got {optimizer!r}")
         if precision not in ("float32", "bfloat16"):
@@ -219,6 +221,8 @@ class SiteExecutor(Executor):
         return Result(metrics=self._score(payload, context, store))
 
     def _score(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, float]:
+        if self.model == "own" and "model" not in self.kept:
+            return {}  # a site that has not trained yet has nothing to score
         state = payload.parts.get(SCORED) or self._starting_state(payload, context)
         scores = self._metrics(state, context.data.rows("val"), context)[0]
         metric = payload.values["selection_metric"]
@@ -235,7 +239,8 @@ class SiteExecutor(Executor):
         best = store.best()
         if best is None and self.model == "own":
             self.load_state_dict(store.load_state(context.round_number))
-            best = (context.round_number - 1, dict(self._starting_state(payload, context)))
+            if "model" in self.kept:
+                best = (context.round_number - 1, dict(self.kept["model"]))
         if best:
             models["own"] = best[1]
         metrics: dict[str, float] = {"own.round": float(best[0])} if best else {}
@@ -257,7 +262,10 @@ class SiteExecutor(Executor):
 
     def _starting_state(self, payload: Payload, context: SiteContext) -> State:
         if self.model == "own":
-            return dict(self.kept["model"]) if "model" in self.kept else copy_to_cpu(self.build(context).state_dict())
+            if "model" in self.kept:
+                return dict(self.kept["model"])
+            if GLOBAL not in payload.parts:
+                return copy_to_cpu(self.build(context).state_dict())
         if GLOBAL not in payload.parts:
             raise MessageError("the task has no global model; executor option model=own needs none")
         require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the global model")

@@ -81,7 +81,7 @@ def test_every_job_says_all_its_options(name):
         component = getattr(__import__(module, fromlist=[class_name]), class_name)
         assert set(entry["args"]) == accepted_options(component), "a reader must see every value"
     assert job.meta["name"] == name
-    assert job.meta["min_clients"] >= 2
+    assert job.meta["min_clients"] == job.options("controller")["min_sites"]
 
 
 @pytest.mark.parametrize("name", job_names())

@@ -83,6 +83,7 @@ class FedIRMExecutor(SiteExecutor):
         {RELATION: ReleaseKind.CLASS_STATISTICS, OWN_RELATION: ReleaseKind.CLASS_STATISTICS}
     )
     needs_labels = False
+    models = ("shared",)
 
     def __init__(
         self,

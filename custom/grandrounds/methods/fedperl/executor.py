@@ -30,6 +30,8 @@ class FedPerlExecutor(FixMatchExecutor):
         options: those of :class:`~grandrounds.methods.fixmatch.executor.FixMatchExecutor`.
     """
 
+    models = ("shared",)
+
     def __init__(
         self,
         *,

@@ -10,9 +10,10 @@ import torch
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.averaging import AveragingController
 from grandrounds.federation.controller import RoundController
-from grandrounds.federation.messages import Payload, Result
+from grandrounds.federation.messages import GLOBAL, Payload, Result, State
 from grandrounds.federation.site_store import copy_to_cpu
 from grandrounds.methods.supervised.training import TrainingOptions, train_supervised
+from grandrounds.models.registry import build_model
 from grandrounds.options import require_type
 
 SERVER_TRAINING = "controller.server_training"
@@ -72,15 +73,32 @@ class FedAvgController(AveragingController):
 class LocalController(RoundController):
     """Rounds without an exchange: every site goes on with its own model, and only metrics travel.
 
-    Sites start from the model that federated runs with this seed start from. Their executor needs ``model: own``.
+    Sites start from the model that federated runs with this seed start from; they build it themselves, unless it has trained
+    weights, which only the server can read. Their executor needs ``model: own``.
     """
 
+    def start(self) -> None:
+        """Build the initial model if it has trained weights."""
+        self._trained: set[str] = set()
+        self._initial: State = {}
+        if self.problem.weights is not None:
+            self._initial = build_model(self.problem.model_spec(pretrained=True), self.seed).state_dict()
+
     def payload_for(self, site: str) -> Payload:
-        """Nothing but the problem and the round."""
-        return self.payload()
+        """The problem, the round and, until a site has trained, the initial model if it cannot build that itself."""
+        return self.payload({GLOBAL: self._initial} if self._initial and site not in self._trained else {})
 
     def absorb(self, site: str, result: Result) -> None:
-        """Take in nothing."""
+        """Note that the site has a model of its own now."""
+        self._trained.add(site)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Who has trained."""
+        return {"trained": sorted(self._trained)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what survived."""
+        self._trained = set(state["trained"])
 
     def close_round(self) -> None:
         """Compute nothing."""
