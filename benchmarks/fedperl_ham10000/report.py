@@ -76,15 +76,15 @@ def _means(results: Results) -> Iterator[str]:
         "calibration error (`own`)."
     )
     header = ["method", "seeds"] + [f"{title}, {model}" for model in ("own", "common") for title in METRICS.values()]
-    lower = _values(results[LOWER], "own", "f1_weighted").mean()
+    lower = _values(results[LOWER], "own", "f1_weighted").mean() if LOWER in results else None
     rows = []
     for method, runs in results.items():
         row: list[object] = [TITLES[method], len(runs)]
         for model in ("own", "common"):
             row += [_over_seeds(_values(runs, model, metric).mean(axis=1)) for metric in METRICS]
-        gain = relative_improvement(_values(runs, "own", "f1_weighted").mean(), lower)
+        gain = None if lower is None else relative_improvement(_values(runs, "own", "f1_weighted").mean(), lower)
         ece = np.mean([site["ece"] for run in runs.values() for site in run["predictions"]["own"].values()])
-        rows.append([*row, f"{gain:+.1f} %", *_communication(runs), float(ece)])
+        rows.append([*row, gain if gain is None else f"{gain:+.1f} %", *_communication(runs), float(ece)])
     yield markdown_table([*header, "RI", "AC", "sent", "ECE"], rows)
 
 
