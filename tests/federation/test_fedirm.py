@@ -12,6 +12,7 @@ from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.record import read_events
+from grandrounds.methods.fedirm.executor import FedIRMExecutor
 
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]
 SITES = LABELLED + UNLABELLED
@@ -165,7 +166,7 @@ def test_unlabelled_sites_tell_how_much_they_keep_how_well_and_how_far_they_are(
             assert ("pseudo_label_accuracy" in metrics) == (metrics["kept"] > 0)
             assert 0 <= metrics.get("relation_distance", 0.1) < 0.5
         else:
-            assert metrics["relation_rows_withheld"] >= 0
+            assert not any("relation" in name for name in metrics), "the site's log alone says what is withheld"
     kept = [metrics["kept"] for (_, site), metrics in answers(whole).items() if site in UNLABELLED]
     assert any(0 < share < 1 for share in kept)
     assert any(metrics.get("relation_distance", 0) > 0 for metrics in answers(whole).values())
@@ -244,7 +245,6 @@ def test_classes_that_no_site_supports_are_masked_and_named(small, go, tmp_path,
         ("nan", "site-2", "relation['matrix'] has a value that is NaN or infinite"),
         ("rows", "site-2", "row 1 of relation sums to 1.25, expected 1"),
         ("classes", "site-2", "relation must have shape (4, 4), a row for each class, got (5, 5)"),
-        ("support", "site-2", "the support of relation must be 0 or more, got -1 for class 2"),
         ("fractions", "site-2", "the support of relation must be whole numbers (int64), got torch.float32"),
         ("parts", "site-2", "relation must be class statistics with matrix and support, got ['matrix']"),
         ("unasked", "site-3", "site-3 joined without labels and must not send 'relation'"),
@@ -262,9 +262,80 @@ def test_a_matrix_that_is_none_costs_its_site_the_round_and_no_other(small, go, 
 
 def test_without_any_site_with_labels_the_run_does_not_start(small, hospitals, tmp_path):
     with pytest.raises(
-        GrandRoundsError, match=r"no site that has joined has a labelled training image.*joined: site-3, site-4"
+        GrandRoundsError,
+        match=r"no site that has joined has a labelled training image \(joined: site-3, site-4\), and somebody must say",
     ):
         simulate(small(), tmp_path, UNLABELLED, sites_dir=hospitals)
+
+
+@pytest.fixture
+def fails(monkeypatch):
+    """Let labelled sites fail at what they are asked: ``fails("train", {2, 3})`` in these rounds, or the first ``times``."""
+
+    def start(method, rounds, times=100):
+        original, failed = getattr(FedIRMExecutor, method), []
+
+        def wrong(self, *arguments):
+            context = arguments[-1]
+            if context.site in LABELLED and context.round_number in rounds and failed.count(context.site) < times:
+                failed.append(context.site)
+                raise RuntimeError("nobody is in")
+            return original(self, *arguments)
+
+        monkeypatch.setattr(FedIRMExecutor, method, wrong)
+        return failed
+
+    return start
+
+
+def test_a_site_that_has_not_joined_is_not_said_to_have_no_labels(small, hospitals, tmp_path, fails):
+    fails("introduce", {1})
+    with pytest.raises(GrandRoundsError, match=r"\(joined: site-3, site-4\), and site-1, site-2 did not join: see why"):
+        simulate(small(), tmp_path, SITES, sites_dir=hospitals)
+
+
+def test_while_nobody_with_labels_has_joined_those_that_failed_are_asked_once_more(small, go, tmp_path, fails):
+    assert fails("introduce", {1}, times=1) == []
+    found = go(small("controller.rounds=1"), tmp_path)
+    assert found.summary["rounds"][0]["asked"] == LABELLED
+
+
+def test_paused_sites_with_labels_are_called_back_where_nobody_else_has_any(small, go, tmp_path, fails):
+    fails("train", {2})
+    found = go(small(), tmp_path)
+    assert [entry["asked"] for entry in found.summary["rounds"]] == [LABELLED, SITES, SITES, SITES]
+    assert found.summary["rounds"][2]["answered"] == SITES
+    events = [event for event in read_events(found.record) if event["event"] == "no_labelled_site"]
+    assert [(event["round"], event["called_back"]) for event in events] == [(3, LABELLED)]
+
+
+def test_the_others_do_not_go_on_alone_and_the_run_can_be_started_again(
+    small, go, hospitals, tmp_path, fails, monkeypatch
+):
+    job = small("executor.release_relation=true")
+    fails("train", {2, 3})
+    with pytest.raises(GrandRoundsError, match=r"round 3: no site with labels is well \(site-1, site-2 gave no answer"):
+        simulate(job, tmp_path, SITES, sites_dir=hospitals)
+    monkeypatch.undo()
+    found = go(job, tmp_path)
+    assert found.summary["status"] == "finished"
+    # In the second round sites without labels alone have answered: what they see is in the record.
+    second = next(e for e in read_events(found.record) if e["event"] == "relation" and e["round"] == 2)
+    assert (second["sites"], sorted(second["own"])) == ([], UNLABELLED)
+
+
+def test_where_all_sites_with_labels_have_gone_the_run_stops(small, go, hospitals, tmp_path):
+    go(small("controller.rounds=1"), tmp_path)
+    with pytest.raises(
+        GrandRoundsError, match=r"round 2: no site with labels is connected.*start site-1 or site-2, then"
+    ):
+        simulate(small("controller.rounds=2"), tmp_path, UNLABELLED, sites_dir=hospitals)
+    events = [
+        event
+        for event in read_events(next((tmp_path / "state").iterdir()) / "server")
+        if event["event"] == "no_labelled_site"
+    ]
+    assert [(event["round"], event["called_back"]) for event in events] == [(2, [])]
 
 
 @pytest.mark.parametrize(

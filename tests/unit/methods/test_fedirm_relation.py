@@ -148,7 +148,23 @@ def test_an_accumulator_keeps_no_graph():
 def test_a_rare_class_is_withheld():
     matrix, support = withhold_rows(relation([[0.8, 0.2], [0.1, 0.9]], [4, 5]), min_support=5)
     assert matrix.tolist() == [[0.5, 0.5], pytest.approx([0.1, 0.9])]
-    assert support.tolist() == [0, 5]
+    assert support.tolist() == [-1, 5]
+
+
+def test_an_absent_class_is_withheld_like_a_rare_one():
+    """Else a support of 0 beside one of -1 would tell that somebody has the rare class."""
+    _, support = withhold_rows(relation([UNIFORM] * 3, [0, 2, 7]), min_support=5)
+    assert support.tolist() == [-1, -1, 7]
+    assert withhold_rows(relation([UNIFORM] * 3, [0, 2, 7]), min_support=0).support.tolist() == [0, 2, 7]
+
+
+def test_a_withheld_row_is_never_known_and_never_counted():
+    shown = withhold_rows(relation([[0.8, 0.2], [0.1, 0.9]], [4, 5]), min_support=5)
+    assert shown.known.tolist() == [False, True]
+    require_relation(shown, 2, "the relation of site-1")
+    matrix, support = mean_relation([shown, relation([[0.6, 0.4], [0.3, 0.7]], [5, 5])], min_support=0)
+    torch.testing.assert_close(matrix, torch.tensor([[0.6, 0.4], [0.2, 0.8]]))
+    assert support.tolist() == [1, 2]
 
 
 def test_each_row_is_averaged_over_the_sites_with_enough_samples():
@@ -211,8 +227,8 @@ def test_a_matrix_of_distributions_passes():
         ([UNIFORM, UNIFORM, [0.5, 0.5, 0.5]], [1, 1, 1], r"row 2 of M of site-2 sums to 1\.5, expected 1"),
         ([UNIFORM, UNIFORM, [0.0, 0.0, 0.0]], [1, 1, 0], "row 2 of M of site-2 sums to 0, expected 1"),
         ([UNIFORM] * 3, [1, 1], r"the support of M of site-2 must have shape \(3,\), got \(2,\)"),
-        ([UNIFORM] * 3, [1, -2, 1], "the support of M of site-2 must be 0 or more, got -2 for class 1"),
-        ([UNIFORM] * 3, [1.0, 1.0, math.nan], "the support of M of site-2 must be 0 or more, got nan for class 2"),
+        ([UNIFORM] * 3, [1, -2, 1], "must be 0 or more, or -1 for a withheld row, got -2 for class 1"),
+        ([UNIFORM] * 3, [1.0, 1.0, math.nan], "the support of M of site-2 must be 0 or more, .*, got nan for class 2"),
     ],
 )
 def test_refuses_a_matrix_that_is_none(rows, support, message):

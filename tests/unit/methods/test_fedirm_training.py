@@ -202,7 +202,7 @@ def test_hidden_labels_tell_how_many_pseudo_labels_are_right(context):
     metrics, own, _ = listen(network, context, uncertainty_threshold=math.log(2))
     assert metrics["kept"] == 1
     assert metrics["pseudo_label_accuracy"] == pytest.approx(COUNTS[1] / len(LABELS))
-    assert own.support.tolist() == [0, len(LABELS), 0, 0]
+    assert own.support.tolist() == [-1, len(LABELS), -1, -1]
     expected = np.abs(own.matrix[1].numpy() - TARGET.matrix[1].numpy()).mean()
     assert metrics["relation_distance"] == pytest.approx(expected)
     assert metrics["samples"] == len(LABELS)
@@ -226,8 +226,25 @@ def test_rows_of_few_predictions_do_not_leave_an_unlabelled_site(context):
     assert own.support.sum() == len(LABELS)
     least = int(own.support.max())
     shown = listen(network_of(), context, uncertainty_threshold=2.0, relations=RelationOptions(min_support=least))[1]
-    assert torch.equal(shown.support, torch.where(own.support == least, own.support, 0))
+    assert torch.equal(shown.support, torch.where(own.support == least, own.support, -1))
     assert (shown.matrix[own.support < least] == 0.25).all()
+
+
+def in_groups(context, groups):
+    """The same images, of other patients."""
+    return dataclasses.replace(context, data=dataclasses.replace(context.data, groups=tuple(groups)))
+
+
+def test_a_row_of_an_unlabelled_site_stands_on_patients_not_on_predictions(context):
+    """Every prediction is the second class; the first eight images are of one patient, the next two have no group."""
+    network = network_of(dropout=0.01)
+    with torch.no_grad():
+        head_of(network).bias[1] += 50
+    names = context.data.names
+    one = in_groups(context, ["p"] * 8 + ["", ""] + list(names[10:]))
+    local = LocalOptions(batch_size=BATCH, epochs=2)
+    own = listen(network, one, local=local, relations=RelationOptions(min_support=0), uncertainty_threshold=1.0)[1]
+    assert own.support.tolist() == [0, 1 + 2 + len(names) - 10, 0, 0]
 
 
 def test_a_short_batch_is_divided_by_the_full_size_in_the_code(context):
@@ -242,6 +259,32 @@ def test_a_short_batch_is_divided_by_the_full_size_in_the_code(context):
 def test_an_image_that_is_left_over_joins_a_batch_and_its_divisor(context):
     local = LocalOptions(batch_size=len(LABELS) - 1)
     listen(network_of(), context, local=local, consistency_divisor="batch_size")
+
+
+def test_the_loss_is_weighed_by_the_ramp(context):
+    """Three rounds came before, of thirty until the weight is full."""
+    local = LocalOptions(batch_size=48, steps=1)
+
+    def first_loss(**options):
+        return listen(network_of(), context, local=local, **options)[0]["loss"]
+
+    full = first_loss()
+    assert full > 0
+    assert first_loss(ramp_length=30.0) == pytest.approx(full * math.exp(-5 * 0.9**2))
+    assert first_loss(ramp_length=30.0, ramp_kind="printed") == pytest.approx(full * math.exp(-5 * 0.9))
+
+
+@pytest.mark.parametrize("source", ["logits", "probabilities"])
+def test_an_own_matrix_is_made_of_logits_or_of_probabilities_as_asked(context, source):
+    network, outputs = network_of(), []
+    network.register_forward_hook(lambda _, inputs, output: outputs.append(output.detach().numpy()))
+    relations = RelationOptions(min_support=0, relation_source=source)
+    local = LocalOptions(batch_size=48, steps=1)
+    own = listen(network, context, local=local, relations=relations, mc_dropout="none")[1]
+    # The student's pass comes before the teacher's.
+    logits = outputs[0].astype(float)
+    vectors = logits if source == "logits" else scipy.special.softmax(logits, axis=1)
+    np.testing.assert_allclose(own.matrix, softened(vectors, logits.argmax(axis=1)), atol=1e-6)
 
 
 def test_sharper_teachers_are_nearer_to_one_class(context):
@@ -354,18 +397,32 @@ def test_the_exact_matrix_is_of_the_trained_network_without_dropout_and_views(la
 
 @pytest.mark.parametrize("local", [LocalOptions(batch_size=BATCH, epochs=3), LocalOptions(batch_size=BATCH, steps=10)])
 def test_a_row_stands_on_images_however_often_they_were_seen(labelled, local):
-    metrics, relation = tell(network_of(), labelled, RelationOptions(min_support=3), local=local)
+    _, relation = tell(network_of(), labelled, RelationOptions(min_support=3), local=local)
     assert (relation.support <= torch.tensor(COUNTS)).all()
     assert not relation.known[2:].any()
-    assert metrics["relation_rows_withheld"] >= 1
 
 
-def test_rows_of_few_images_do_not_leave_the_site(labelled):
-    metrics, relation = tell(network_of(), labelled, RelationOptions(min_support=3))
-    assert relation.support.tolist() == [12, 9, 0, 0]
+@pytest.mark.parametrize("average", ["samples", "batches", "exact"])
+def test_a_row_stands_on_patients_not_on_images(labelled, average):
+    """Four images of the first class are of one patient, two of the second have no group and are two."""
+    groups = ["p"] * 4 + list(labelled.data.names[4:12]) + ["", ""] + ["q"] * 7 + ["r", "r", "r"]
+    relations = RelationOptions(min_support=0, relation_average=average)
+    relation = tell(network_of(), in_groups(labelled, groups), relations)[1]
+    assert relation.support.tolist() == [9, 3, 1, 1]
+
+
+def test_rows_of_few_images_do_not_leave_the_site(labelled, caplog):
+    """Nor does the number of such classes: only the site's own log has their names."""
+    with caplog.at_level("INFO"):
+        metrics, relation = tell(network_of(), labelled, RelationOptions(min_support=3))
+    assert relation.support.tolist() == [12, 9, -1, -1]
     assert (relation.matrix[2:] == 0.25).all()
-    assert metrics["relation_rows_withheld"] == 2
-    assert tell(network_of(), labelled, RelationOptions(min_support=2))[0]["relation_rows_withheld"] == 1
+    assert metrics.keys() == {"loss", "samples"}
+    assert f"fewer than 3 patients: {', '.join(PHANTOM_CLASSES[2:])}" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        tell(network_of(), labelled, RelationOptions(min_support=1))
+    assert not caplog.text
 
 
 def test_the_last_pass_alone_makes_the_matrix(labelled):

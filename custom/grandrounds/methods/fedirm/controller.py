@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.averaging import AveragingController
 from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result
 from grandrounds.methods.fedirm.executor import OWN_RELATION, RELATION
@@ -24,8 +24,8 @@ class FedIRMController(AveragingController):
 
     Args:
         unlabelled_start: the first round in which unlabelled sites train, counted from 0; None never lets them.
-        min_support: fewest images of a class at a site for its row to count in the mean; 0 counts every row, the uniform
-            ones of absent classes too (paper and authors' code).
+        min_support: fewest patients of a class at a site for its row to count in the mean; 0 counts every row, the uniform
+            ones of absent classes too (paper and authors' code), but none that its site has withheld.
         options: those of :class:`~grandrounds.federation.averaging.AveragingController`.
     """
 
@@ -40,6 +40,8 @@ class FedIRMController(AveragingController):
         self.min_support = min_support
         self.relation: Relation | None = None
         self._of_sites: dict[str, dict[str, Relation]] = {}
+        self._came: set[str] = set()
+        self._called_back: list[str] = []
 
     def has_labels(self, site: str) -> bool:
         """What a site has said of itself."""
@@ -48,23 +50,55 @@ class FedIRMController(AveragingController):
     def participants(self, well: list[str]) -> list[str]:
         """Labelled sites, and from ``unlabelled_start`` on the others.
 
+        Where no labelled site is well, those that are connected are called back from their pause.
+
         Raises:
-            ConfigurationError: if no site that has joined has labels.
+            ConfigurationError: if all connected sites have joined and none has labels.
+            GrandRoundsError: if none that has joined has labels and others have not joined, or if no site with labels is
+                connected any more.
         """
         if not any(self.has_labels(site) for site in self.introduced):
-            raise ConfigurationError(
-                "no site that has joined has a labelled training image, and somebody must say what the diseases look "
-                f"like; label some images, or start a site that has labels (joined: {', '.join(self.introduced) or 'none'})"
-            )
+            well = natural_sorted({*well, *self._wait_for_labels()})
+        labelled = [site for site in well if self.has_labels(site)]
+        self._called_back = [] if labelled else self._call_back()
         start = self.unlabelled_start
         if start is not None and unlabelled_sites_train(self.round_number - 1, start):
-            return well
-        return [site for site in well if self.has_labels(site)]
+            return natural_sorted({*well, *self._called_back})
+        return labelled or self._called_back
+
+    def _wait_for_labels(self) -> list[str]:
+        """Ask once more those that have not joined: nobody can train before a site with labels has, so it is waited for."""
+        joined = self._introduce(self._sites())
+        if any(self.has_labels(site) for site in joined):
+            return joined
+        late = [site for site in self._sites() if site not in self.introduced]
+        told = f"no site that has joined has a labelled training image (joined: {', '.join(self.introduced) or 'none'})"
+        if late:
+            raise GrandRoundsError(
+                f"{told}, and {', '.join(late)} did not join: see why in their logs and start the run again; where they are "
+                "only slow, set controller.grace to null or higher, or raise controller.round_timeout"
+            )
+        raise ConfigurationError(
+            f"{told}, and somebody must say what the diseases look like; label some images, or start a site that has labels"
+        )
+
+    def _call_back(self) -> list[str]:
+        """The connected sites with labels, all of them paused: what they have missed weighs less than a round without."""
+        connected = [site for site in self._sites() if site in self.introduced and self.has_labels(site)]
+        self.record.event("no_labelled_site", round=self.round_number, called_back=connected)
+        if not connected:
+            known = natural_sorted(site for site in self.introduced if self.has_labels(site))
+            raise GrandRoundsError(
+                f"round {self.round_number}: no site with labels is connected, and the others would train on each other's "
+                f"guesses; start {' or '.join(known)}, then the run again"
+            )
+        return connected
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites, and relation matrices."""
         super().open_round(sites)
         self._of_sites = {RELATION: {}, OWN_RELATION: {}}
+        self._came = set()
         self._trained = {
             "labelled": [site for site in sites if self.has_labels(site)],
             "unlabelled": [site for site in sites if not self.has_labels(site)],
@@ -92,26 +126,36 @@ class FedIRMController(AveragingController):
     def absorb(self, site: str, result: Result) -> None:
         """Add the update to the mean, and keep the matrix."""
         super().absorb(site, result)
+        self._came.add(site)
         for name, found in self._of_sites.items():
             relation = _relation(result, name, len(self.problem.classes))
             if relation is not None:
                 found[site] = relation
 
     def close_round(self) -> None:
-        """Average models and matrices; without a new matrix the last one stays."""
+        """Average models and matrices; without a new matrix the last one stays.
+
+        Raises:
+            GrandRoundsError: if sites with labels were called back, and none of those that were asked has answered.
+        """
+        asked = self._trained["labelled"]
+        if self._called_back and asked and self._came.isdisjoint(asked):
+            raise GrandRoundsError(
+                f"round {self.round_number}: no site with labels is well ({', '.join(asked)} gave no answer again), and the "
+                "others would train on each other's guesses; see the sites' logs, then start the run again"
+            )
         super().close_round()
-        told = self._of_sites[RELATION]
-        if not told:
-            return
-        self.relation = mean_relation([told[site] for site in natural_sorted(told)], self.min_support)
-        own = self._of_sites[OWN_RELATION]
-        self.record.event(
-            "relation",
-            round=self.round_number,
-            **_plain(self.relation),
-            sites=natural_sorted(told),
-            own={site: _plain(own[site]) for site in natural_sorted(own)},
-        )
+        told, own = self._of_sites[RELATION], self._of_sites[OWN_RELATION]
+        if told:
+            self.relation = mean_relation([told[site] for site in natural_sorted(told)], self.min_support)
+        if told or own:
+            self.record.event(
+                "relation",
+                round=self.round_number,
+                **(_plain(self.relation) if self.relation else {}),
+                sites=natural_sorted(told),
+                own={site: _plain(own[site]) for site in natural_sorted(own)},
+            )
 
     def unsupported(self) -> list[str]:
         """The classes whose row is masked."""

@@ -56,7 +56,7 @@ class FedIRMExecutor(SiteExecutor):
         smoothing: of the labels.
         two_views: learn two views of each image.
         temperature: see :class:`~grandrounds.methods.fedirm.options.RelationOptions`, as the next four.
-        min_support: fewest images behind a row that leaves the site.
+        min_support: fewest patients, else lesions, else images, behind a row that leaves the site.
         relation_average: ``samples``, ``batches`` or ``exact``.
         relation_source: ``logits`` or ``probabilities``.
         release_relation: release matrices that nobody matches, for figures in simulations.

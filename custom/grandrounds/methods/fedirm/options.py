@@ -85,7 +85,8 @@ class RelationOptions:
 
     Attributes:
         temperature: tau, how much mean predictions are softened.
-        min_support: fewest images behind a row that leaves the site.
+        min_support: fewest patients behind a row that leaves the site (lesions where patients are not known, images where
+            neither is).
         relation_average: at labelled sites: ``samples`` adds up the logits of training (Eq. 2 and 3), ``batches`` is the
             mean of the batches' matrices (authors' code), ``exact`` a further pass with the trained weights and without
             dropout and augmentation.

@@ -18,6 +18,7 @@ from grandrounds.checks import require_at_least, require_probabilities
 
 TEMPERATURE = 2.0
 MIN_SUPPORT = 5
+WITHHELD = -1
 
 RelationSource = Literal["logits", "probabilities"]
 RelationAverage = Literal["samples", "batches"]
@@ -28,8 +29,10 @@ class Relation(NamedTuple):
 
     Attributes:
         matrix: row c is the softened mean prediction for class c, shape ``(classes, classes)``; rows sum to one.
-        support: what stands behind each row, shape ``(classes,)``: samples of the class, or in a mean over sites the
-            sites that count. Where it is zero nothing is known: the row is uniform and takes no part in any loss.
+        support: what stands behind each row, shape ``(classes,)``: samples of the class, of a site's round the patients
+            (see :class:`~grandrounds.methods.fedirm.options.RelationOptions`), in a mean over sites the sites that count.
+            Where it is zero nothing is known: the row is uniform and takes no part in any loss. ``WITHHELD`` (-1) is a
+            row that its site does not show, whether few patients have the class or none.
     """
 
     matrix: Tensor
@@ -158,16 +161,17 @@ class RelationAccumulator:
 
 
 def withhold_rows(relation: Relation, min_support: int = MIN_SUPPORT) -> Relation:
-    """Hide the rows behind which there are too few samples, before a matrix leaves its site.
+    """Hide the rows behind which there are too few patients, before a matrix leaves its site.
 
-    The row of a class with one patient is this patient's prediction.
+    The row of a class with one patient is this patient's prediction. Rows of absent classes are hidden as well: else those
+    that are hidden would tell which classes have a few patients.
 
     Args:
         relation: of one site.
-        min_support: fewest samples behind a row that is shown; zero or one withholds nothing.
+        min_support: least support of a row that is shown; zero shows all, one all but those of absent classes.
 
     Returns:
-        The same, with hidden rows uniform and without support.
+        The same, with hidden rows uniform and their support ``WITHHELD``, so that they are never known and never counted.
 
     Raises:
         ValueError: if ``min_support`` is negative.
@@ -175,12 +179,12 @@ def withhold_rows(relation: Relation, min_support: int = MIN_SUPPORT) -> Relatio
     Example:
         >>> withhold_rows(Relation(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([1, 20])))
         Relation(matrix=tensor([[0.5000, 0.5000],
-                [0.3000, 0.7000]]), support=tensor([ 0, 20]))
+                [0.3000, 0.7000]]), support=tensor([-1, 20]))
     """
     require_at_least(min_support, 0, "min_support")
     shown = relation.support >= min_support
     matrix = torch.where(shown[:, None], relation.matrix, 1 / len(shown))
-    return Relation(matrix, torch.where(shown, relation.support, 0))
+    return Relation(matrix, torch.where(shown, relation.support, WITHHELD))
 
 
 def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT) -> Relation:
@@ -190,7 +194,8 @@ def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT)
 
     Args:
         relations: one for each labelled site; all sites count the same.
-        min_support: :math:`n`; 0 counts every row, the uniform ones of absent classes too (paper and authors' code).
+        min_support: :math:`n`; 0 counts every row, the uniform ones of absent classes too (paper and authors' code), but
+            never one that its site has withheld.
 
     Returns:
         On the CPU, single precision; ``support`` is :math:`|S_c|`. Bit for bit the same in whatever order the sites come.
@@ -246,7 +251,7 @@ def require_relation(relation: Relation, classes: int, name: str) -> None:
 
     Raises:
         ValueError: if matrix or support have another number of classes, a row, known or not, is no distribution (the
-            first is named), or a support is negative or not finite.
+            first is named), or a support is not finite or below zero without being ``WITHHELD``.
     """
     matrix, support = relation
     if matrix.shape != (classes, classes):
@@ -256,10 +261,13 @@ def require_relation(relation: Relation, classes: int, name: str) -> None:
     if support.shape != (classes,):
         raise ValueError(f"the support of {name} must have shape ({classes},), got {tuple(support.shape)}")
     require_probabilities(matrix, name)
-    bad = ~torch.isfinite(support) | (support < 0)
+    bad = ~torch.isfinite(support) | ((support < 0) & (support != WITHHELD))
     if bad.any():
         row = int(bad.nonzero()[0])
-        raise ValueError(f"the support of {name} must be 0 or more, got {support[row].item()} for class {row}")
+        raise ValueError(
+            f"the support of {name} must be 0 or more, or {WITHHELD} for a withheld row, "
+            f"got {support[row].item()} for class {row}"
+        )
 
 
 def _class_sums(vectors: Tensor, labels: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -5,12 +5,15 @@ Liu et al. (FedIRM), MICCAI 2021, Eq. 2 and 3, and the authors' code.
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from grandrounds.data.augment import draw_views, to_tensor
 from grandrounds.data.batches import eval_batches, index_batches
+from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.context import SiteContext
 from grandrounds.methods.fedirm.loss import labelled_loss
@@ -20,6 +23,24 @@ from grandrounds.methods.supervised.training import Descent, Meter, labelled_row
 
 EXACT_BATCH = 256
 VIEWS = ("first view", "second view")
+
+_logger = logging.getLogger(__name__)
+
+
+def patients_of_classes(data: SiteData, rows: np.ndarray, labels: np.ndarray, classes: int) -> Tensor:
+    """Count the patients (else lesions, else images) behind each class: images of one lesion are one case.
+
+    Args:
+        data: of the site.
+        rows: images, a row as often as it was seen.
+        labels: the class that each of them was counted for, of the same length.
+        classes: how many classes there are.
+
+    Returns:
+        Shape ``(classes,)``, int64, on the CPU.
+    """
+    seen = {(int(label), data.groups[row] or ("image", int(row))) for row, label in zip(rows, labels, strict=True)}
+    return torch.from_numpy(np.bincount([label for label, _ in seen], minlength=classes).astype(np.int64))
 
 
 class Views:
@@ -46,7 +67,7 @@ class Views:
 class LastPass:
     """The relation matrix of the last pass over a site's labelled images.
 
-    Support counts images, not how often they were seen: a row of one patient stays one of one patient.
+    Support counts patients, not images nor how often they were seen: a row of one patient stays one of one patient.
 
     Args:
         context: of the task.
@@ -73,10 +94,9 @@ class LastPass:
         """The matrix, on the CPU; with ``exact`` the trained network passes over all rows for it."""
         if self._exact:
             self._add_exactly(network, rows)
-        matrix, support = self._accumulator.relation()
-        labels = self._context.data.labels[np.unique(np.concatenate(self._seen))]
-        images = torch.from_numpy(np.bincount(labels, minlength=len(support)))
-        return Relation(matrix.cpu(), torch.minimum(support.cpu(), images))
+        matrix = self._accumulator.relation().matrix.cpu()
+        data, seen = self._context.data, np.unique(np.concatenate(self._seen))
+        return Relation(matrix, patients_of_classes(data, seen, data.labels[seen], len(matrix)))
 
     @torch.no_grad()
     def _add_exactly(self, network: nn.Module, rows: np.ndarray) -> None:
@@ -109,8 +129,8 @@ def train_labelled(
         relations: the relation matrix.
 
     Returns:
-        ``loss`` (mean over the steps), ``samples`` (labelled training images) and ``relation_rows_withheld`` (classes the
-        site has, but too few images of); and the relation matrix without those rows, on the CPU.
+        ``loss`` (mean over the steps) and ``samples`` (labelled training images); and the relation matrix, on the CPU,
+        without the rows of too few patients. Which these are is in the site's log alone.
 
     Raises:
         TaskAborted: if the task was given up.
@@ -136,10 +156,18 @@ def train_labelled(
             descent.step(loss)
             meter.add("loss", loss)
     made = last_pass.relation(network, rows)
-    shown = withhold_rows(made, relations.min_support)
-    metrics = {
-        "loss": meter.total("loss") / steps,
-        "samples": float(len(rows)),
-        "relation_rows_withheld": float((made.known & ~shown.known).sum()),
-    }
-    return metrics, shown
+    _log_withheld(context, made, relations.min_support)
+    metrics = {"loss": meter.total("loss") / steps, "samples": float(len(rows))}
+    return metrics, withhold_rows(made, relations.min_support)
+
+
+def _log_withheld(context: SiteContext, made: Relation, min_support: int) -> None:
+    few = (made.known & (made.support < min_support)).tolist()
+    names = [name for name, withheld in zip(context.problem.classes, few, strict=True) if withheld]
+    if names:
+        _logger.info(
+            "%s: rows of the relation matrix do not leave the site, of classes with fewer than %d patients: %s",
+            context.site,
+            min_support,
+            ", ".join(names),
+        )

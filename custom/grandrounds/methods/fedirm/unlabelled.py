@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
+from grandrounds.data.site import SiteData
 from grandrounds.federation.context import SiteContext
 from grandrounds.methods.fedirm.loss import consistency_loss, relation_matching_loss, unlabelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relation_distance, withhold_rows
 from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
-from grandrounds.methods.fedirm.training import Views
+from grandrounds.methods.fedirm.training import Views, patients_of_classes
 from grandrounds.methods.fedirm.uncertainty import BATCH_NORMS, certain, full_draws, head_draws, logits_and_features
 from grandrounds.methods.supervised.training import Descent, Meter, require_finite
 from grandrounds.models.registry import head_of
@@ -65,24 +66,35 @@ class SiteTeacher:
 
 
 class OwnRelation:
-    """The relation matrix of a site without labels: the mean of its batches' matrices, row by row where there is one."""
+    """The relation matrix of a site without labels: the mean of its batches' matrices, row by row where there is one.
 
-    def __init__(self, classes: int, device: torch.device) -> None:
+    Args:
+        data: of the site.
+        classes: how many classes there are.
+        device: where the batches are.
+    """
+
+    def __init__(self, data: SiteData, classes: int, device: torch.device) -> None:
+        self._data = data
         self._sum = torch.zeros(classes, classes, device=device)
         self._batches = torch.zeros(classes, dtype=torch.int64, device=device)
-        self._support = torch.zeros(classes, dtype=torch.int64, device=device)
+        self._seen: list[tuple[np.ndarray, Tensor, Tensor]] = []
 
-    def add(self, own: Relation) -> None:
-        """Take in a batch."""
+    def add(self, own: Relation, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
+        """Take in a batch: its matrix, its images, what they were taken for, and which of these predictions are certain."""
         self._sum += torch.where(own.known[:, None], own.matrix.detach(), 0.0)
         self._batches += own.known
-        self._support += own.support
+        self._seen.append((rows, labels, keep))
 
     def relation(self) -> Relation:
-        """The mean; ``support`` is how many predictions for the class were certain."""
+        """The mean, on the CPU; ``support`` is how many patients (else lesions, else images) were surely of the class."""
         mean = self._sum / self._batches.clamp(min=1)[:, None]
         uniform = torch.full_like(mean, 1 / len(mean))
-        return Relation(torch.where(self._batches[:, None] > 0, mean, uniform), self._support)
+        matrix = torch.where(self._batches[:, None] > 0, mean, uniform).cpu()
+        rows = np.concatenate([rows for rows, _, _ in self._seen])
+        labels = torch.cat([labels for _, labels, _ in self._seen]).cpu().numpy()
+        keep = torch.cat([keep for _, _, keep in self._seen]).cpu().numpy()
+        return Relation(matrix, patients_of_classes(self._data, rows[keep], labels[keep], len(matrix)))
 
 
 class UnlabelledStep:
@@ -115,7 +127,7 @@ class UnlabelledStep:
         classes = len(context.problem.classes)
         unknown = Relation(torch.full((classes, classes), 1 / classes), torch.zeros(classes, dtype=torch.int64))
         self.target = Relation(*(part.to(context.device) for part in target or unknown))
-        self.own = OwnRelation(classes, context.device)
+        self.own = OwnRelation(context.data, classes, context.device)
         self.meter = Meter()
 
     def loss(self, rows: np.ndarray, step: int, ramp: float) -> Tensor:
@@ -133,8 +145,9 @@ class UnlabelledStep:
         divisor = max(self._batch_size, len(rows)) if options.consistency_divisor == "batch_size" else None
         consistency = consistency_loss(probabilities, taught, divisor)
         matching = relation_matching_loss(self.target, own)
-        self.own.add(own)
-        self._count(rows, probabilities.detach().argmax(dim=1), keep)
+        labels = logits.detach().float().argmax(dim=1)
+        self.own.add(own, rows, labels, keep)
+        self._count(rows, labels, keep)
         total = unlabelled_loss(consistency, matching, ramp, options.consistency_scale, options.relation_weight)
         for name, value in (("loss", total), ("consistency", consistency), ("relation_loss", matching)):
             self.meter.add(name, value)
@@ -188,7 +201,7 @@ def train_unlabelled(
         Means over the steps of ``loss``, ``consistency`` and ``relation_loss``; ``kept`` (share of the images that are
         certain), ``empty_batches`` (steps without any) and, where hidden labels are known, ``pseudo_label_accuracy`` of
         the kept; ``relation_distance`` (mean absolute difference from ``target``); ``samples``. And the site's relation
-        matrix, on the CPU, without the rows of too few images.
+        matrix, on the CPU, without the rows of too few patients.
 
     Raises:
         TaskAborted: if the task was given up.
@@ -208,7 +221,7 @@ def train_unlabelled(
             require_finite(loss, "loss", step)
             descent.step(loss)
             teacher.follow(network)
-    own = Relation(*(part.cpu() for part in work.own.relation()))
+    own = work.own.relation()
     metrics = _metrics(work.meter, steps, len(rows))
     distance = relation_distance(work.target, own)
     if bool(torch.isfinite(distance)):
