@@ -11,12 +11,9 @@ it ends. Scores are of all ten sites' test images together, thresholds are chose
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from grandrounds.deployment.processes import machine, run_all
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -45,14 +44,9 @@ def main() -> None:
         setting, method, seed = arguments.only.split(":")
         run(setting, method, int(seed), arguments.root, arguments.workspace, arguments.rounds)
         return
-    working: list[subprocess.Popen[bytes]] = []
-    for task in _waiting(arguments.settings):
-        command = [sys.executable, __file__, "--only", task, "--root", str(arguments.root)]
-        working.append(subprocess.Popen([*command, "--workspace", str(arguments.workspace)]))
-        while len(working) >= arguments.workers:
-            working = _still_working(working)
-    while working:
-        working = _still_working(working)
+    command = [sys.executable, __file__, "--root", str(arguments.root), "--workspace", str(arguments.workspace)]
+    command += ["--rounds", str(arguments.rounds)] if arguments.rounds else []
+    run_all(([*command, "--only", task] for task in _waiting(arguments.settings)), arguments.workers)
 
 
 def _waiting(settings: list[str] | None) -> Iterator[str]:
@@ -102,7 +96,7 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, round
         "options": {part: job.options(part) for part in ("controller", "executor")}
         | {"weights": hashlib.sha256(start.read_bytes()).hexdigest()},
         "versions": summary["versions"],
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()},
+        "machine": machine(),
     }
     target = place / "result.json" if rounds else _result(setting, method, seed)
     target.parent.mkdir(exist_ok=True)
@@ -204,21 +198,6 @@ def _relations(place: Path) -> dict[int, Any]:
                 "unlabelled": [None if np.isnan(row).any() else row.round(6).tolist() for row in mean] if own else None,
             }
     return found
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def _still_working(working: list[Any]) -> list[Any]:
-    """Wait for one to end, and return the others."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        working[0].wait(timeout=2)
-    return [process for process in working if process.poll() is None]
 
 
 if __name__ == "__main__":

@@ -9,16 +9,15 @@ ends.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
-import platform
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from grandrounds.deployment.processes import machine, run_all
 
 HERE = Path(__file__).parent
 
@@ -47,14 +46,8 @@ def main() -> None:
     ]
     for distribution, seed in sorted({task[1:] for task in tasks}):
         divide(arguments, configuration, distribution, seed)
-    working: list[subprocess.Popen[bytes]] = []
-    for task in tasks:
-        only = ":".join(map(str, task))
-        working.append(subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--only", only]))
-        while len(working) >= arguments.workers:
-            working = _still_working(working)
-    while working:
-        working = _still_working(working)
+    command = [sys.executable, __file__, *sys.argv[1:], "--only"]
+    run_all(([*command, ":".join(map(str, task))] for task in tasks), arguments.workers)
 
 
 def result_file(arguments: argparse.Namespace, method: str, distribution: str, seed: int | str) -> Path:
@@ -118,7 +111,7 @@ def run(arguments: argparse.Namespace, configuration: Any, method: str, distribu
         "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "options": {part: job.options(part) for part in ("controller", "executor")},
         "versions": summary["versions"],
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()},
+        "machine": machine(),
     }
     write_json(file, result)
 
@@ -180,21 +173,6 @@ def _bytes(sites: dict[str, dict[str, int]]) -> dict[str, int]:
 def _digest(sites: dict[str, dict[str, Any]]) -> str:
     """SHA-256 over the manifests' digests: equal if every site had the same manifest."""
     return hashlib.sha256("".join(f"{site} {sites[site]['sha256']}\n" for site in sorted(sites)).encode()).hexdigest()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def _still_working(working: list[Any]) -> list[Any]:
-    """Wait for one to end, and return the others."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        working[0].wait(timeout=2)
-    return [process for process in working if process.poll() is None]
 
 
 if __name__ == "__main__":

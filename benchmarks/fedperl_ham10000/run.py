@@ -10,18 +10,17 @@ it was interrupted, and its result is a file of its own in ``results/``, written
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import hashlib
 import json
 import os
-import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from grandrounds.deployment.processes import machine, run_all
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -49,14 +48,8 @@ def main() -> None:
         if method in CONFIGURATION["methods"] or seed in CONFIGURATION["ablation_seeds"]
         if not (RESULTS / f"{method}_{seed}.json").exists()
     ]
-    working: list[subprocess.Popen[bytes]] = []
-    for task in waiting:
-        command = [sys.executable, __file__, "--only", task, "--root", str(arguments.root)]
-        working.append(subprocess.Popen([*command, "--workspace", str(arguments.workspace)]))
-        while len(working) >= arguments.workers:
-            working = _still_working(working)
-    while working:
-        working = _still_working(working)
+    command = [sys.executable, __file__, "--root", str(arguments.root), "--workspace", str(arguments.workspace)]
+    run_all(([*command, "--only", task] for task in waiting), arguments.workers)
 
 
 def run(method: str, seed: int, root: Path, workspace: Path) -> None:
@@ -98,7 +91,7 @@ def run(method: str, seed: int, root: Path, workspace: Path) -> None:
         "seconds": summary["seconds"],
         "options": {part: job.options(part) for part in ("controller", "executor")} | {"weights": _digest(workspace)},
         "versions": summary["versions"],
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()},
+        "machine": machine(),
     }
     (RESULTS / f"{method}_{seed}.json").write_text(json.dumps(result, indent=1) + "\n")
 
@@ -162,21 +155,6 @@ def _pseudo_labels(place: Path) -> dict[str, list[float | None]]:
 
 def _device(sources: dict[str, int]) -> str:
     return max(sources, key=lambda name: sources[name]).removeprefix("HAM10000/")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def _still_working(working: list[Any]) -> list[Any]:
-    """Wait for one to end, and return the others."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        working[0].wait(timeout=2)
-    return [process for process in working if process.poll() is None]
 
 
 if __name__ == "__main__":

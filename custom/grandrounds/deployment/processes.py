@@ -1,11 +1,16 @@
-"""Starting FLARE's programs: their output goes to a file, and they never outlive the command that started them."""
+"""Starting programs: FLARE's, with their output in a file and never outliving the command; and several runs at once."""
 
 from __future__ import annotations
 
+import os
+import platform
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from grandrounds.errors import GrandRoundsError
 
 SECONDS_TO_STOP = 10.0
 
@@ -51,3 +56,34 @@ def _stop(program: subprocess.Popen[bytes]) -> None:
     if program.poll() is None:
         program.kill()
         program.wait()
+
+
+def run_all(commands: Iterable[Sequence[str]], workers: int) -> None:
+    """Run commands, a few at a time, and go on with the others when one fails.
+
+    Args:
+        commands: each with its arguments.
+        workers: how many at once.
+
+    Raises:
+        GrandRoundsError: when all have ended, naming those that failed.
+    """
+
+    def run(command: Sequence[str]) -> str:
+        status = subprocess.call(list(command))
+        return f"{' '.join(command)} (exit status {status})" if status else ""
+
+    with ThreadPoolExecutor(workers) as pool:
+        failed = [failure for failure in pool.map(run, commands) if failure]
+    if failed:
+        raise GrandRoundsError(f"{len(failed)} runs failed: {'; '.join(failed)}")
+
+
+def machine() -> dict[str, str | int | None]:
+    """What a figure was measured on: processor, cores and operating system."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return {"processor": next(models, platform.processor()), "cores": os.cpu_count(), "system": platform.system()}
