@@ -2,7 +2,11 @@
 
 All runs of a seed and grouping have the same ten sites with the same images; they differ in who has labels, who takes part
 and the method. Every run resumes where it was interrupted, and its result is a file of its own in ``results/``, written when
-it ends. Scores are of all ten sites' test images together, thresholds are chosen on their validation images.
+it ends. Scores are of all ten sites' test images together. The round and the threshold are chosen with the labels of all
+sites' validation images, those of the sites that train without labels as well; beside that stands the round and the
+threshold that the validation images of the sites with labels choose.
+
+The settings come in the order of their importance: with ``--minutes`` no further run is started after that time.
 
     python benchmarks/fedperl_ham10000/pretrain.py --cifar10 CIFAR10_NPZ --out runs/fedirm_ham10000/start.pt
     python benchmarks/fedirm_ham10000/run.py --root HAM10000_FOLDER --workspace runs/fedirm_ham10000 --workers 2
@@ -15,7 +19,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +32,16 @@ from grandrounds.deployment.processes import machine, run_all
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
-DIAGNOSTICS = ("kept", "pseudo_label_accuracy", "relation_distance", "empty_batches", "relation_loss", "consistency")
+DIAGNOSTICS = (
+    "kept",
+    "matched_rows",
+    "pseudo_label_accuracy",
+    "relation_distance",
+    "empty_batches",
+    "relation_loss",
+    "consistency",
+)
+SHOWN_ROUNDS = 5
 
 
 def main() -> None:
@@ -37,7 +51,8 @@ def main() -> None:
     parser.add_argument("--workspace", type=Path, default=Path("runs/fedirm_ham10000"))
     parser.add_argument("--workers", type=int, default=1, help="runs at once; each uses one CPU thread")
     parser.add_argument("--settings", nargs="*", help="only these settings")
-    parser.add_argument("--rounds", type=int, help="fewer rounds, to try the script; nothing is written to results")
+    parser.add_argument("--minutes", type=float, help="start no further run after so many minutes")
+    parser.add_argument("--rounds", type=int, help="fewer rounds, to try the script; results go to the workspace")
     parser.add_argument("--only", help="setting:method:seed, run in this process")
     arguments = parser.parse_args()
     if arguments.only:
@@ -46,20 +61,30 @@ def main() -> None:
         return
     command = [sys.executable, __file__, "--root", str(arguments.root), "--workspace", str(arguments.workspace)]
     command += ["--rounds", str(arguments.rounds)] if arguments.rounds else []
-    run_all(([*command, "--only", task] for task in _waiting(arguments.settings)), arguments.workers)
+    tasks = until(_waiting(arguments.settings, arguments.workspace if arguments.rounds else None), arguments.minutes)
+    run_all(([*command, "--only", task] for task in tasks), arguments.workers)
 
 
-def _waiting(settings: list[str] | None) -> Iterator[str]:
+def until(tasks: Iterable[str], minutes: float | None) -> Iterator[str]:
+    """Tasks as long as there is time."""
+    started = time.monotonic()
+    for task in tasks:
+        if minutes is not None and time.monotonic() - started > 60 * minutes:
+            return
+        yield task
+
+
+def _waiting(settings: list[str] | None, trial: Path | None) -> Iterator[str]:
     """What has no result: settings in the order of the configuration, and in each all methods of a seed."""
     for setting, content in CONFIGURATION["settings"].items():
         for seed in content["seeds"]:
             for method in content["methods"]:
-                if setting in (settings or [setting]) and not _result(setting, method, seed).exists():
+                if setting in (settings or [setting]) and not _result(setting, method, seed, trial).exists():
                     yield f"{setting}:{method}:{seed}"
 
 
-def _result(setting: str, method: str, seed: int) -> Path:
-    return RESULTS / f"{setting}_{method}_{seed}.json"
+def _result(setting: str, method: str, seed: int, trial: Path | None) -> Path:
+    return (trial / "trial_results" if trial else RESULTS) / f"{setting}_{method}_{seed}.json"
 
 
 def run(setting: str, method: str, seed: int, root: Path, workspace: Path, rounds: int | None) -> None:
@@ -84,10 +109,13 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, round
         "setting": setting,
         "method": method,
         "seed": seed,
+        "classes": job.options("problem")["classes"],
         "labelled": sites[:labelled],
         "sites": sites,
         "selected": summary["selected"],
-        "scores": _scores(job, place, partition),
+        "labelled_choice": summary["rounds"][-1]["labelled_choice"],
+        "scores": _scores(job, place, partition, sites[:labelled]),
+        "unlabelled_support": _own_support(place),
         "unlabelled": _diagnostics(place),
         "relations": _relations(place),
         "unsupported": summary["rounds"][-1].get("unsupported", []),
@@ -98,7 +126,7 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, round
         "versions": summary["versions"],
         "machine": machine(),
     }
-    target = place / "result.json" if rounds else _result(setting, method, seed)
+    target = _result(setting, method, seed, workspace if rounds else None)
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(result, indent=1) + "\n")
 
@@ -120,29 +148,39 @@ def _partition(group_by: str, labelled: int, seed: int, root: Path, workspace: P
     return folder
 
 
-def _scores(job: Any, place: Path, partition: Path) -> dict[str, Any]:
-    """Scores of the last and of the selected model, with a threshold chosen on validation, the code's, and none."""
+def _scores(job: Any, place: Path, partition: Path, labelled: list[str]) -> dict[str, Any]:
+    """Scores of three models, with a threshold chosen on validation images, the code's, and none.
+
+    ``last`` and ``selected`` have the threshold from all sites' validation images; of ``labelled_choice`` model and
+    threshold are those that the labelled sites' validation images choose.
+    """
     from grandrounds.evaluation.metrics import classification_metrics
     from grandrounds.evaluation.one_vs_rest import CODE_THRESHOLD, choose_threshold, macro, one_vs_rest
 
+    models = {name: place / "results" / f"{name}.pt" for name in ("last", "selected")}
+    kept = sorted(place.glob("state/*/server/parts/labelled_choice@*.pt"))
+    models |= {"labelled_choice": kept[-1]} if kept else {}
     found: dict[str, Any] = {}
-    for name in ("last", "selected"):
-        predictions = _predictions(job, place / "results" / f"{name}.pt", partition)
-        threshold = choose_threshold(*predictions["val"])
+    for name, weights in models.items():
+        predictions = _predictions(job, weights, partition)
+        choosing = labelled if name == "labelled_choice" else list(predictions)
+        threshold = choose_threshold(*_together(predictions, choosing, "val"))
         thresholds = {"validation": threshold, "fixed": CODE_THRESHOLD, "argmax": None}
+        test = _together(predictions, list(predictions), "test")
         found[name] = {
             "threshold": threshold,
-            "one_vs_rest": {
-                rule: macro(one_vs_rest(*predictions["test"], value))._asdict() for rule, value in thresholds.items()
-            },
-            "classes": [scores._asdict() for scores in one_vs_rest(*predictions["test"], threshold)],
-            **classification_metrics(*predictions["test"]),
+            "one_vs_rest": {rule: macro(one_vs_rest(*test, value))._asdict() for rule, value in thresholds.items()},
+            "classes": [scores._asdict() for scores in one_vs_rest(*test, threshold)],
+            **classification_metrics(*test),
         }
     return found
 
 
-def _predictions(job: Any, weights: Path, partition: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Labels and probabilities of all sites' validation and test images."""
+Predicted = tuple[np.ndarray, np.ndarray]
+
+
+def _predictions(job: Any, weights: Path, partition: Path) -> dict[str, dict[str, Predicted]]:
+    """Labels and probabilities of each site's validation and test images."""
     from grandrounds.data.site import load_site_data, locate_dataset
     from grandrounds.deployment.simulate import choose_sites
     from grandrounds.evaluation.predict import predict
@@ -151,18 +189,22 @@ def _predictions(job: Any, weights: Path, partition: Path) -> dict[str, tuple[np
 
     problem = Problem.from_dict(job.options("problem"))
     model = load_trained(problem.model_spec(pretrained=False), weights)
-    collected: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"val": [], "test": []}
+    found: dict[str, dict[str, Predicted]] = {}
     for site in choose_sites(None, partition)[0]:
         location = locate_dataset(site, problem.dataset, [partition])
         cache = Path(os.environ["GRANDROUNDS_CACHE"])
         data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
-        for part, rows in (("val", data.rows("val")), ("test", data.rows("test"))):
-            predicted = predict(model, data.images, rows, torch.device("cpu")).double().numpy()
-            collected[part].append((data.labels[rows], predicted))
-    return {
-        part: (np.concatenate([labels for labels, _ in of]), np.concatenate([predicted for _, predicted in of]))
-        for part, of in collected.items()
-    }
+        parts = (("val", data.rows("val")), ("test", data.rows("test")))
+        found[site] = {
+            part: (data.labels[rows], predict(model, data.images, rows, torch.device("cpu")).double().numpy())
+            for part, rows in parts
+        }
+    return found
+
+
+def _together(predictions: dict[str, dict[str, Predicted]], sites: list[str], part: str) -> Predicted:
+    labels, probabilities = zip(*(predictions[site][part] for site in sites), strict=True)
+    return np.concatenate(labels), np.concatenate(probabilities)
 
 
 def _diagnostics(place: Path) -> dict[str, list[float | None]]:
@@ -183,20 +225,37 @@ def _diagnostics(place: Path) -> dict[str, list[float | None]]:
 
 def _relations(place: Path) -> dict[int, Any]:
     """Every fifth round's matrices: of the labelled sites, and the mean of the unlabelled sites' where released."""
+    from grandrounds.evaluation.relations import mean_of_known
     from grandrounds.federation.record import read_events
 
     found: dict[int, Any] = {}
     for event in read_events(place / "results"):
-        if event["event"] == "relation" and event["round"] % 5 == 0:
-            own = [(np.array(one["matrix"]), np.array(one["support"]) > 0) for one in event["own"].values()]
-            times = sum((known for _, known in own), np.zeros(len(event["support"])))
-            total = sum((matrix * known[:, None] for matrix, known in own), np.zeros_like(event["matrix"]))
-            mean = np.divide(total, times[:, None], out=np.full_like(total, np.nan), where=times[:, None] > 0)
+        if event["event"] == "relation" and event["round"] % SHOWN_ROUNDS == 0 and "matrix" in event:
+            told = mean_of_known([np.array(event["matrix"])], [np.array(event["support"])])
+            own = event["own"].values()
+            matrices, supports = [np.array(one["matrix"]) for one in own], [np.array(one["support"]) for one in own]
             found[event["round"]] = {
-                "labelled": event["matrix"],
+                "labelled": _rows(told),
                 "support": event["support"],
-                "unlabelled": [None if np.isnan(row).any() else row.round(6).tolist() for row in mean] if own else None,
+                "unlabelled": _rows(mean_of_known(matrices, supports)) if own else None,
             }
+    return found
+
+
+def _rows(matrix: np.ndarray) -> list[list[float] | None]:
+    return [None if np.isnan(row).any() else row.round(6).tolist() for row in matrix]
+
+
+def _own_support(place: Path) -> dict[int, list[int]]:
+    """Patients surely taken for each class, over all unlabelled sites; -1 where every site withholds the class."""
+    from grandrounds.federation.record import read_events
+
+    found: dict[int, list[int]] = {}
+    for event in read_events(place / "results"):
+        if event["event"] == "relation" and event["own"]:
+            supports = np.array([one["support"] for one in event["own"].values()])
+            shown = np.where(supports > 0, supports, 0).sum(axis=0)
+            found[event["round"]] = np.where((supports < 0).all(axis=0), -1, shown).tolist()
     return found
 
 

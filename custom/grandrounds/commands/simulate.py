@@ -118,7 +118,7 @@ def _show(
         console,
         f"results: {workspace / 'results'} (summary, models, each site's predictions); log: {workspace}/run.log",
     )
-    other = "local" if job.name != "local" else "fedperl"
+    other = {"fedirm": "rscfed", "rscfed": "fedirm", "local": "fedperl"}.get(job.name, "local")
     data += f" --preset {preset}" if preset else ""
     more = 2 * int(job.options("controller")["rounds"])
     say(console, "\nnext:")

@@ -53,6 +53,38 @@ def format_interval(mean: float, low: float, high: float, digits: int = 3) -> st
     return f"{_cell(mean, digits)} [{_cell(low, digits)}, {_cell(high, digits)}]"
 
 
+def mean_and_spread(values: Sequence[float], digits: int = 3) -> str:
+    """Write the mean over seeds with their standard deviation; of one seed the value alone, of none a dash.
+
+    Example:
+        >>> mean_and_spread([0.1, 0.2, 0.3]), mean_and_spread([0.1]), mean_and_spread([])
+        ('0.200 ± 0.100', '0.100', '—')
+    """
+    if not len(values):
+        return MISSING
+    spread = f" ± {_cell(float(np.std(values, ddof=1)), digits)}" if len(values) > 1 else ""
+    return _cell(float(np.mean(values)), digits) + spread
+
+
+def put_between(text: str, begin: str, end: str, content: str) -> str:
+    r"""Replace what stands between two markers of a document; the markers stay.
+
+    Raises:
+        ValueError: if a marker is not there once, or they stand in the other order.
+
+    Example:
+        >>> put_between("a <!-- x --> old <!-- y --> b", "<!-- x -->", "<!-- y -->", "new")
+        'a <!-- x -->\n\nnew\n\n<!-- y --> b'
+    """
+    for marker in (begin, end):
+        if text.count(marker) != 1:
+            raise ValueError(f"expected the marker {marker!r} once, got it {text.count(marker)} times")
+    before, _, rest = text.partition(begin)
+    if end not in rest:
+        raise ValueError(f"expected {end!r} after {begin!r}, got them in the other order")
+    return f"{before}{begin}\n\n{content}\n\n{end}{rest.partition(end)[2]}"
+
+
 def _cell(value: object, digits: int) -> str:
     if value is None:
         return MISSING

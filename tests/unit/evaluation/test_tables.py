@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from grandrounds.evaluation.tables import format_interval, markdown_table
+from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, put_between
 
 
 def test_a_table_rounds_numbers_and_marks_what_is_missing():
@@ -47,3 +47,20 @@ def test_refuses_a_row_that_does_not_fit_the_header():
 def test_an_interval_is_written_with_its_mean():
     assert format_interval(0.0118, -0.0018, 0.0254) == "0.012 [-0.002, 0.025]"
     assert format_interval(0.5, math.nan, math.nan, digits=1) == "0.5 [—, —]"
+
+
+def test_spread_is_over_seeds_with_one_degree_of_freedom_less():
+    assert mean_and_spread([0.5, 0.7], digits=4) == "0.6000 ± 0.1414"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("B", "expected the marker 'A' once, got it 0 times"),
+        ("A A B", "expected the marker 'A' once, got it 2 times"),
+        ("B A", "expected 'B' after 'A', got them in the other order"),
+    ],
+)
+def test_markers_must_be_there_once_and_in_order(text, message):
+    with pytest.raises(ValueError, match=message):
+        put_between(text, "A", "B", "new")

@@ -42,7 +42,7 @@ PROBLEM = {"dataset": "phantom", "classes": ["a", "b"]}
         ({"teacher_temperature": 0.0}, "teacher_temperature must be above 0 and at most 1, got 0.0"),
         ({"consistency_scale": -1.0}, "consistency_scale must be at least 0, got -1.0"),
         ({"consistency_divisor": "b"}, "consistency_divisor must be one of images, batch_size, got 'b'"),
-        ({"relation_weight": float("inf")}, "relation_weight must be at least 0, got inf"),
+        ({"relation_weight": float("inf")}, "relation_weight must be a finite number of at least 0, got inf"),
         ({"ramp_length": -1.0}, "ramp_length must be at least 0, got -1.0"),
         ({"ramp_kind": "linear"}, "ramp_kind must be one of squared, printed, got 'linear'"),
         ({"mc_dropout": "all"}, "mc_dropout must be one of head, full, none, got 'all'"),
@@ -104,8 +104,10 @@ def test_the_presets_differ_where_text_and_code_do():
             "betas": ([0.9, 0.99], [0.9, 0.999], [0.9, 0.999]),
             "weight_decay": (0.0, 5e-4, 5e-4),
             "learning_rate": (2e-4, 2e-4, 2e-4),
-            "later_learning_rate": (None, 3e-4, 3e-4),
-            "smoothing": (0.0, 0.1, 0.1),
+            "unlabelled_learning_rate": (2e-4, 2e-4, 2e-4),
+            "ramp_learning_rate": (False, False, False),
+            "later_learning_rate": (None, 3e-4, None),
+            "smoothing": (0.0, 0.1, 0.0),
             "two_views": (False, True, True),
             "relation_average": ("samples", "batches", "samples"),
             "relation_source": ("probabilities", "logits", "logits"),
@@ -126,3 +128,19 @@ def test_the_presets_differ_where_text_and_code_do():
     for part, table in tables.items():
         for option, values in table.items():
             assert tuple(job.options(part)[option] for job in columns) == values, option
+
+
+SIZED_FOR_THE_PHANTOM = {"batch_size", "learning_rate", "unlabelled_learning_rate", "ramp_length"}
+
+
+@pytest.mark.parametrize("name", ["fedirm", "rscfed"])
+def test_a_job_without_a_preset_is_the_recommended_one_at_the_size_of_the_phantom(name):
+    plain, advised = load_job(name).options("executor"), with_preset(load_job(name), "recommended").options("executor")
+    assert {option for option in plain if plain[option] != advised[option]} == SIZED_FOR_THE_PHANTOM
+
+
+def test_an_executor_without_options_is_the_recommended_one():
+    advised = with_preset(load_job("fedirm"), "recommended").options("executor")
+    made = FedIRMExecutor().options()
+    expected = {option: advised[option] for option in made}
+    assert {**made, "betas": list(made["betas"])} == expected

@@ -270,7 +270,7 @@ def test_refuses_a_batch_that_does_not_fit(changed, message):
     [
         ({"classes": 1}, "classes must be at least 2, got 1"),
         ({"temperature": -2.0}, r"temperature must be positive, got -2\.0"),
-        ({"average": "epochs"}, "average must be samples or batches, got 'epochs'"),
+        ({"average": "epochs"}, "average must be one of samples, batches, exact, got 'epochs'"),
     ],
 )
 def test_refuses_an_accumulator_that_makes_no_sense(wish, message):

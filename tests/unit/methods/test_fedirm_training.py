@@ -80,7 +80,7 @@ def listen(network, context, *, target=TARGET, local=LOCAL, relations=RelationOp
 
 
 def tell(network, context, relations=None, local=LOCAL, rate=0.05, **options):
-    chosen = LabelledOptions(**options)
+    chosen = LabelledOptions(**{"two_views": False, **options})
     return train_labelled(network, sgd(network, rate), context, local, chosen, relations or RelationOptions())
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.averaging import AveragingController
-from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result
+from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result, State
+from grandrounds.federation.selection import ModelSelection
 from grandrounds.methods.fedirm.executor import OWN_RELATION, RELATION
 from grandrounds.methods.fedirm.relation import MIN_SUPPORT, Relation, mean_relation, require_relation
 from grandrounds.methods.fedirm.schedule import unlabelled_sites_train
 from grandrounds.ordering import natural_sorted
+
+LABELLED_CHOICE = "labelled_choice"
 
 
 class FedIRMController(AveragingController):
@@ -42,10 +46,12 @@ class FedIRMController(AveragingController):
         self._of_sites: dict[str, dict[str, Relation]] = {}
         self._came: set[str] = set()
         self._called_back: list[str] = []
+        self._taught = False
+        self._labelled_choice = ModelSelection(self.selection_metric)
 
     def has_labels(self, site: str) -> bool:
         """What a site has said of itself."""
-        return self.introduced[site].get("labelled") == 1
+        return self.introduced[site].scalars.get("labelled") == 1
 
     def participants(self, well: list[str]) -> list[str]:
         """Labelled sites, and from ``unlabelled_start`` on the others.
@@ -99,6 +105,7 @@ class FedIRMController(AveragingController):
         super().open_round(sites)
         self._of_sites = {RELATION: {}, OWN_RELATION: {}}
         self._came = set()
+        self._scores: dict[str, dict[str, float]] = {}
         self._trained = {
             "labelled": [site for site in sites if self.has_labels(site)],
             "unlabelled": [site for site in sites if not self.has_labels(site)],
@@ -108,7 +115,16 @@ class FedIRMController(AveragingController):
         """The global model, and for a site without labels the labelled sites' matrix, if there is one yet."""
         labelled = self.has_labels(site)
         matched = {} if labelled or self.relation is None else {RELATION: self.relation._asdict()}
-        return self.payload({GLOBAL: self.sent, **matched}, labelled=labelled)
+        return self.payload(
+            {GLOBAL: self.sent, **matched}, labelled=labelled, relation_wanted=labelled and self._relation_wanted()
+        )
+
+    def _relation_wanted(self) -> bool:
+        """Whether a site without labels may match this round's matrix in the next round."""
+        start = self.unlabelled_start
+        if start is None or all(self.has_labels(site) for site in self.introduced):
+            return False
+        return unlabelled_sites_train(self.round_number, start)
 
     def check(self, site: str, result: Result) -> None:
         """Refuse an update that does not fit the model, and a relation matrix that is none.
@@ -127,6 +143,8 @@ class FedIRMController(AveragingController):
         """Add the update to the mean, and keep the matrix."""
         super().absorb(site, result)
         self._came.add(site)
+        if self.has_labels(site):
+            self._scores[site] = dict(result.metrics)
         for name, found in self._of_sites.items():
             relation = _relation(result, name, len(self.problem.classes))
             if relation is not None:
@@ -135,16 +153,27 @@ class FedIRMController(AveragingController):
     def close_round(self) -> None:
         """Average models and matrices; without a new matrix the last one stays.
 
+        A round in which no site with labels has answered leaves the model as it was.
+
         Raises:
-            GrandRoundsError: if sites with labels were called back, and none of those that were asked has answered.
+            GrandRoundsError: if none has answered, and none ever has or those that were asked had been called back.
         """
         asked = self._trained["labelled"]
-        if self._called_back and asked and self._came.isdisjoint(asked):
+        answered = not self._came.isdisjoint(asked)
+        if asked and not answered and (self._called_back or not self._taught):
+            again = (
+                "gave no answer again" if self._called_back else "gave no answer, and nobody has taught the model yet"
+            )
             raise GrandRoundsError(
-                f"round {self.round_number}: no site with labels is well ({', '.join(asked)} gave no answer again), and the "
+                f"round {self.round_number}: no site with labels is well ({', '.join(asked)} {again}), and the "
                 "others would train on each other's guesses; see the sites' logs, then start the run again"
             )
-        super().close_round()
+        self._labelled_choice.offer(self.round_number - 1, self._scores, self.sent)
+        if answered:
+            self._taught = True
+            super().close_round()
+        else:
+            self.record.event("not_averaged", round=self.round_number, answered=natural_sorted(self._came))
         told, own = self._of_sites[RELATION], self._of_sites[OWN_RELATION]
         if told:
             self.relation = mean_relation([told[site] for site in natural_sorted(told)], self.min_support)
@@ -165,12 +194,17 @@ class FedIRMController(AveragingController):
         return [name for name, told in zip(self.problem.classes, known, strict=True) if not told]
 
     def round_notes(self) -> dict[str, Any]:
-        """Who trained as what, whose matrices count, and the classes of which no site has enough images."""
+        """Who trained as what, whose matrices count, and the classes of which no site has enough images.
+
+        ``labelled_choice`` is the round whose model the validation labels of the sites with labels alone would choose; the
+        model of the last round is not among them, because nobody trains from it.
+        """
         return {
             **super().round_notes(),
             **self._trained,
             "relation_from": natural_sorted(self._of_sites[RELATION]),
             "unsupported": self.unsupported(),
+            "labelled_choice": self._labelled_choice.choice,
         }
 
     def fingerprint(self) -> dict[str, Any]:
@@ -182,13 +216,28 @@ class FedIRMController(AveragingController):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The global model and the last relation matrix."""
-        return {**super().state_dict(), RELATION: self.relation._asdict() if self.relation else None}
+        """The global model, the last relation matrix, and how the labelled sites' choice stands."""
+        choice = {name: value for name, value in self._labelled_choice.state_dict().items() if name != "model"}
+        relation = self.relation._asdict() if self.relation else None
+        return {**super().state_dict(), RELATION: relation, "taught": self._taught, LABELLED_CHOICE: choice}
+
+    def snapshots(self) -> dict[str, tuple[int, State]]:
+        """The model that the labelled sites' validation labels would choose."""
+        model, choice = self._labelled_choice.model, self._labelled_choice.choice
+        chosen = {} if model is None else {LABELLED_CHOICE: (int(choice["round"]), model)}
+        return {**super().snapshots(), **chosen}
+
+    def load_snapshots(self, snapshots: dict[str, tuple[int, dict[str, Tensor]]]) -> None:
+        """Take it over."""
+        super().load_snapshots({name: value for name, value in snapshots.items() if name != LABELLED_CHOICE})
+        self._labelled_choice.model = snapshots[LABELLED_CHOICE][1] if LABELLED_CHOICE in snapshots else None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what survived."""
         super().load_state_dict(state)
         self.relation = Relation(**state[RELATION]) if state[RELATION] else None
+        self._taught = state["taught"]
+        self._labelled_choice.load_state_dict({**state[LABELLED_CHOICE], "model": None})
 
 
 def _relation(result: Result, name: str, classes: int) -> Relation | None:

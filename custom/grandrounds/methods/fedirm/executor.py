@@ -12,6 +12,8 @@ from torch import nn
 from grandrounds.errors import DataError, MessageError
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.executor import SiteExecutor
+from grandrounds.federation.introduction import Introduction
+from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result
 from grandrounds.methods.fedirm.options import (
     Divisor,
@@ -20,13 +22,19 @@ from grandrounds.methods.fedirm.options import (
     LocalOptions,
     NormUpdates,
     Objective,
-    RelationAverage,
     RelationOptions,
     Teacher,
     UnlabelledOptions,
     pair,
 )
-from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, Relation, RelationSource, require_relation
+from grandrounds.methods.fedirm.relation import (
+    MIN_SUPPORT,
+    TEMPERATURE,
+    Relation,
+    RelationAverage,
+    RelationSource,
+    require_relation,
+)
 from grandrounds.methods.fedirm.schedule import RampKind, labelled_learning_rate
 from grandrounds.methods.fedirm.self_training import train_on_own_labels
 from grandrounds.methods.fedirm.teacher import ALPHA
@@ -56,12 +64,14 @@ class FedIRMExecutor(SiteExecutor):
         smoothing: of the labels.
         two_views: learn two views of each image.
         temperature: see :class:`~grandrounds.methods.fedirm.options.RelationOptions`, as the next four.
-        min_support: fewest patients, else lesions, else images, behind a row that leaves the site.
+        min_support: fewest patients, else lesions, else images, behind a row that leaves the site; where the site's
+            ``grandrounds.json`` has a higher ``privacy.min_support``, that counts.
         relation_average: ``samples``, ``batches`` or ``exact``.
         relation_source: ``logits`` or ``probabilities``.
         release_relation: release matrices that nobody matches, for figures in simulations.
         unlabelled_objective: see :class:`~grandrounds.methods.fedirm.options.UnlabelledOptions`, as the others.
         unlabelled_learning_rate: Adam's.
+        ramp_learning_rate: multiply it by the ramp as well.
         teacher: ``ema_persistent``, ``ema_reset`` or ``none``.
         teacher_decay: limit of alpha.
         teacher_temperature: sharpens the teacher's probabilities.
@@ -91,13 +101,13 @@ class FedIRMExecutor(SiteExecutor):
         batch_size: int = 48,
         epochs: int = 1,
         steps: int | None = None,
-        weight_decay: float = 0.0,
+        weight_decay: float = LocalOptions.weight_decay,
         betas: list[float] | None = None,
         learning_rate: float = 2e-4,
         later_learning_rate: float | None = None,
         learning_rate_change: int = 21,
-        smoothing: float = 0.0,
-        two_views: bool = False,
+        smoothing: float = LabelledOptions.smoothing,
+        two_views: bool = LabelledOptions.two_views,
         temperature: float = TEMPERATURE,
         min_support: int = MIN_SUPPORT,
         relation_average: RelationAverage = "samples",
@@ -105,12 +115,13 @@ class FedIRMExecutor(SiteExecutor):
         release_relation: bool = False,
         unlabelled_objective: Objective = "fedirm",
         unlabelled_learning_rate: float = 2e-4,
+        ramp_learning_rate: bool = False,
         teacher: Teacher = "ema_persistent",
         teacher_decay: float = ALPHA,
         teacher_temperature: float = 1.0,
         consistency_scale: float = 15.0,
         consistency_divisor: Divisor = "images",
-        relation_weight: float = 1.0,
+        relation_weight: float = UnlabelledOptions.relation_weight,
         ramp_length: float = 30.0,
         ramp_kind: RampKind = "squared",
         mc_dropout: Dropout = "head",
@@ -128,6 +139,7 @@ class FedIRMExecutor(SiteExecutor):
         self.unlabelled = UnlabelledOptions(
             unlabelled_objective=unlabelled_objective,
             unlabelled_learning_rate=unlabelled_learning_rate,
+            ramp_learning_rate=ramp_learning_rate,
             teacher=teacher,
             teacher_decay=teacher_decay,
             teacher_temperature=teacher_temperature,
@@ -149,9 +161,9 @@ class FedIRMExecutor(SiteExecutor):
         parts = (self.local, self.labelled, self.relations, self.unlabelled)
         return {name: value for part in parts for name, value in asdict(part).items()}
 
-    def introduce(self, context: SiteContext) -> dict[str, float]:
+    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
         """Whether this site has labels, and nothing more."""
-        return {"labelled": float(_has_labels(context))}
+        return Introduction({"labelled": float(_has_labels(context))})
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round, as a site with labels or as one without."""
@@ -162,6 +174,7 @@ class FedIRMExecutor(SiteExecutor):
                 f"{context.site}: it joined this run {then} labels and is {now} a labelled training image now; give it "
                 "back the data it joined with, or start a run of another run_name"
             )
+        keep_freed_memory()
         network = self.starting_model(payload, context)
         return self._tell(payload, context, network) if with_labels else self._listen(payload, context, network)
 
@@ -174,10 +187,12 @@ class FedIRMExecutor(SiteExecutor):
             options.learning_rate_change,
         )
         optimizer = self._optimizer(network, rate)
-        metrics, relation = train_labelled(network, optimizer, context, self.local, options, self.relations)
+        relations = self._relations(context)
+        metrics, relation = train_labelled(network, optimizer, context, self.local, options, relations)
         result = self.finish(payload, network, optimizer, metrics)
         matched = self.unlabelled.unlabelled_objective == "fedirm" and self.unlabelled.relation_weight > 0
-        return _with(result, RELATION, relation) if matched or self.relations.release_relation else result
+        wanted = matched and payload.values["relation_wanted"]
+        return _with(result, RELATION, relation) if wanted or self.relations.release_relation else result
 
     def _listen(self, payload: Payload, context: SiteContext, network: nn.Module) -> Result:
         options = self.unlabelled
@@ -187,13 +202,16 @@ class FedIRMExecutor(SiteExecutor):
             return self.finish(payload, network, optimizer, metrics)
         teacher = SiteTeacher(network, options, self.kept.get("teacher", {}))
         target = _received(payload, len(context.problem.classes))
-        metrics, own = train_unlabelled(
-            network, optimizer, context, self.local, options, self.relations, target, teacher
-        )
+        relations = self._relations(context)
+        metrics, own = train_unlabelled(network, optimizer, context, self.local, options, relations, target, teacher)
         if teacher.state():
             self.kept["teacher"] = teacher.state()
         result = self.finish(payload, network, optimizer, metrics)
         return _with(result, OWN_RELATION, own) if self.relations.release_relation else result
+
+    def _relations(self, context: SiteContext) -> RelationOptions:
+        """The job's options, with the floor that the site itself has set if that is higher."""
+        return replace(self.relations, min_support=max(self.relations.min_support, context.data.min_support))
 
     def _optimizer(self, network: nn.Module, learning_rate: float) -> Any:
         local = self.local

@@ -7,17 +7,18 @@ Rounds are counted from 0 here, as the paper counts them: by how many came befor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from grandrounds.checks import require_at_least, require_fraction
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationSource
+from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationAverage, RelationSource
 from grandrounds.methods.fedirm.schedule import RampKind
 from grandrounds.methods.fedirm.teacher import ALPHA
 from grandrounds.methods.fedirm.uncertainty import DRAWS, THRESHOLD
 
-RelationAverage = Literal["samples", "batches", "exact"]
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
 Objective = Literal["fedirm", "self_training"]
 Dropout = Literal["head", "full", "none"]
@@ -40,8 +41,8 @@ class LocalOptions:
     batch_size: int = 48
     epochs: int = 1
     steps: int | None = None
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 5e-4
+    betas: tuple[float, float] = (0.9, 0.999)
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -121,7 +122,8 @@ class LabelledOptions:
         learning_rate: Adam's, in the first rounds.
         later_learning_rate: from round ``learning_rate_change`` on; None does not change it.
         learning_rate_change: the first round with the later rate.
-        smoothing: of the labels, in [0, 1].
+        smoothing: of the labels, in [0, 1]. A model that has learnt smoothed labels is sure of little: with 0.1 next to
+            nothing but the commonest class passes ``uncertainty_threshold`` = ln 2, and rare rows match nothing.
         two_views: learn two views of each image, added up.
     """
 
@@ -129,7 +131,7 @@ class LabelledOptions:
     later_learning_rate: float | None = None
     learning_rate_change: int = 21
     smoothing: float = 0.0
-    two_views: bool = False
+    two_views: bool = True
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -151,6 +153,9 @@ class UnlabelledOptions:
     Attributes:
         unlabelled_objective: ``fedirm``, or ``self_training`` on pseudo-labels that the received model gives once a round.
         unlabelled_learning_rate: Adam's.
+        ramp_learning_rate: multiply that rate by the ramp's weight as well (this project's; neither text nor code has it).
+            All of the loss has the ramp as a factor, which Adam divides out again, so that without this option sites take
+            whole steps from the first one on.
         teacher: ``ema_persistent`` stays at the site from round to round (authors' code), ``ema_reset`` begins every round
             as the received model, ``none`` is a second pass of the student (Eq. 1).
         teacher_decay: limit of the moving average's alpha, in [0, 1].
@@ -173,12 +178,13 @@ class UnlabelledOptions:
 
     unlabelled_objective: Objective = "fedirm"
     unlabelled_learning_rate: float = 2e-4
+    ramp_learning_rate: bool = False
     teacher: Teacher = "ema_persistent"
     teacher_decay: float = ALPHA
     teacher_temperature: float = 1.0
     consistency_scale: float = 15.0
     consistency_divisor: Divisor = "images"
-    relation_weight: float = 1.0
+    relation_weight: float = 0.5
     ramp_length: float = 30.0
     ramp_kind: RampKind = "squared"
     mc_dropout: Dropout = "head"
@@ -235,14 +241,23 @@ def _require_positive(options: object, name: str) -> None:
 
 def _require_at_least(options: object, least: float, name: str) -> None:
     value = getattr(options, name)
-    if not (value >= least and math.isfinite(value)):
-        raise ConfigurationError(f"{name} must be at least {least}, got {value}")
+    if not math.isfinite(value):
+        raise ConfigurationError(f"{name} must be a finite number of at least {least}, got {value}")
+    with _as_configuration_error():
+        require_at_least(value, least, name)
 
 
 def _require_fraction(options: object, name: str) -> None:
-    value = getattr(options, name)
-    if not 0 <= value <= 1:
-        raise ConfigurationError(f"{name} must be between 0 and 1, got {value}")
+    with _as_configuration_error():
+        require_fraction(getattr(options, name), name)
+
+
+@contextmanager
+def _as_configuration_error() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
 
 
 def _require_word(options: object, name: str, known: Any) -> None:

@@ -21,7 +21,7 @@ MIN_SUPPORT = 5
 WITHHELD = -1
 
 RelationSource = Literal["logits", "probabilities"]
-RelationAverage = Literal["samples", "batches"]
+RelationAverage = Literal["samples", "batches", "exact"]
 
 
 class Relation(NamedTuple):
@@ -110,9 +110,9 @@ class RelationAccumulator:
     Args:
         classes: number of classes, at least two.
         temperature: :math:`\tau`, above zero.
-        average: ``samples`` adds up all logits of a class and softens their mean once (Eq. 2 and 3); ``batches`` is the
-            mean of the batches' matrices (authors' code), where a class absent from a batch counts as a uniform row, and
-            a short batch as much as a full one.
+        average: ``samples`` adds up all logits of a class and softens their mean once (Eq. 2 and 3), ``exact`` does the
+            same with logits that were made for it; ``batches`` is the mean of the batches' matrices (authors' code), where
+            a class absent from a batch counts as a uniform row, and a short batch as much as a full one.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -130,7 +130,7 @@ class RelationAccumulator:
         require_at_least(classes, 2, "classes")
         _require_temperature(temperature)
         if average not in get_args(RelationAverage):
-            raise ValueError(f"average must be samples or batches, got {average!r}")
+            raise ValueError(f"average must be one of {', '.join(get_args(RelationAverage))}, got {average!r}")
         self._classes = classes
         self._temperature = temperature
         self._average = average

@@ -16,7 +16,7 @@ from grandrounds.federation.context import SiteContext
 from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.schedule import ramp_up
-from grandrounds.methods.fedirm.training import Views
+from grandrounds.methods.fedirm.training import Views, set_unlabelled_rate
 from grandrounds.methods.supervised.training import Descent, Meter, require_finite
 
 
@@ -77,6 +77,7 @@ def _learn(
             with context.autocast():
                 logits = network(views.draw(batch, step, 1)[0])
             ramp = ramp_up(local.elapsed(context.round_number, step, len(rows)), options.ramp_length, options.ramp_kind)
+            set_unlabelled_rate(optimizer, options, ramp)
             loss = ramp * labelled_loss([logits.float()], torch.from_numpy(label_of[batch]).to(context.device))
             require_finite(loss, "loss", step)
             descent.step(loss)

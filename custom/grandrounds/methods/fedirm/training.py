@@ -17,8 +17,8 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.context import SiteContext
 from grandrounds.methods.fedirm.loss import labelled_loss
-from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions
-from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, RelationAverage, withhold_rows
+from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
+from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
 from grandrounds.methods.supervised.training import Descent, Meter, labelled_rows, require_finite
 
 EXACT_BATCH = 256
@@ -41,6 +41,13 @@ def patients_of_classes(data: SiteData, rows: np.ndarray, labels: np.ndarray, cl
     """
     seen = {(int(label), data.groups[row] or ("image", int(row))) for row, label in zip(rows, labels, strict=True)}
     return torch.from_numpy(np.bincount([label for label, _ in seen], minlength=classes).astype(np.int64))
+
+
+def set_unlabelled_rate(optimizer: torch.optim.Optimizer, options: UnlabelledOptions, ramp: float) -> None:
+    """Let the step size of a site without labels follow the ramp, where that is asked for."""
+    if options.ramp_learning_rate:
+        for group in optimizer.param_groups:
+            group["lr"] = ramp * options.unlabelled_learning_rate
 
 
 class Views:
@@ -79,8 +86,8 @@ class LastPass:
     def __init__(self, context: SiteContext, options: RelationOptions, steps: int, pass_steps: int) -> None:
         self._context = context
         self._exact = options.relation_average == "exact"
-        average: RelationAverage = "batches" if options.relation_average == "batches" else "samples"
-        self._accumulator = RelationAccumulator(len(context.problem.classes), options.temperature, average)
+        classes = len(context.problem.classes)
+        self._accumulator = RelationAccumulator(classes, options.temperature, options.relation_average)
         self._first_step = steps - pass_steps
         self._seen: list[np.ndarray] = []
 

@@ -6,7 +6,8 @@ gradient and one of the teacher; finding out what is certain needs no further pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,17 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
-from grandrounds.data.site import SiteData
 from grandrounds.federation.context import SiteContext
 from grandrounds.methods.fedirm.loss import consistency_loss, relation_matching_loss, unlabelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions, UnlabelledOptions
+from grandrounds.methods.fedirm.own_relation import OwnRelation
 from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relation_distance, withhold_rows
 from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
-from grandrounds.methods.fedirm.training import Views, patients_of_classes
+from grandrounds.methods.fedirm.training import Views, set_unlabelled_rate
 from grandrounds.methods.fedirm.uncertainty import BATCH_NORMS, certain, full_draws, head_draws, logits_and_features
 from grandrounds.methods.supervised.training import Descent, Meter, require_finite
 from grandrounds.models.registry import head_of
+
+_logger = logging.getLogger(__name__)
 
 
 class SiteTeacher:
@@ -65,38 +68,6 @@ class SiteTeacher:
         return {"step": self._step, "parameters": parameters}
 
 
-class OwnRelation:
-    """The relation matrix of a site without labels: the mean of its batches' matrices, row by row where there is one.
-
-    Args:
-        data: of the site.
-        classes: how many classes there are.
-        device: where the batches are.
-    """
-
-    def __init__(self, data: SiteData, classes: int, device: torch.device) -> None:
-        self._data = data
-        self._sum = torch.zeros(classes, classes, device=device)
-        self._batches = torch.zeros(classes, dtype=torch.int64, device=device)
-        self._seen: list[tuple[np.ndarray, Tensor, Tensor]] = []
-
-    def add(self, own: Relation, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
-        """Take in a batch: its matrix, its images, what they were taken for, and which of these predictions are certain."""
-        self._sum += torch.where(own.known[:, None], own.matrix.detach(), 0.0)
-        self._batches += own.known
-        self._seen.append((rows, labels, keep))
-
-    def relation(self) -> Relation:
-        """The mean, on the CPU; ``support`` is how many patients (else lesions, else images) were surely of the class."""
-        mean = self._sum / self._batches.clamp(min=1)[:, None]
-        uniform = torch.full_like(mean, 1 / len(mean))
-        matrix = torch.where(self._batches[:, None] > 0, mean, uniform).cpu()
-        rows = np.concatenate([rows for rows, _, _ in self._seen])
-        labels = torch.cat([labels for _, labels, _ in self._seen]).cpu().numpy()
-        keep = torch.cat([keep for _, _, keep in self._seen]).cpu().numpy()
-        return Relation(matrix, patients_of_classes(self._data, rows[keep], labels[keep], len(matrix)))
-
-
 class UnlabelledStep:
     """The loss of one step at a site without labels.
 
@@ -132,8 +103,12 @@ class UnlabelledStep:
 
     def loss(self, rows: np.ndarray, step: int, ramp: float) -> Tensor:
         """The loss of a batch; :attr:`meter` and :attr:`own` take in what is to be told of it."""
+        return self.loss_of_views(rows, self._views.draw(rows, step, 2), step, ramp)
+
+    def loss_of_views(self, rows: np.ndarray, views: Sequence[Tensor], step: int, ramp: float) -> Tensor:
+        """The same where the two views are drawn already, the student's first."""
         options = self._options
-        first, second = self._views.draw(rows, step, 2)
+        first, second = views
         with self._context.autocast():
             logits, features = logits_and_features(self._network, self._head, first)
             taught = self._teacher.predict(second)
@@ -148,6 +123,7 @@ class UnlabelledStep:
         labels = logits.detach().float().argmax(dim=1)
         self.own.add(own, rows, labels, keep)
         self._count(rows, labels, keep)
+        self.meter.add("matched_rows", (self.target.known & own.known).sum())
         total = unlabelled_loss(consistency, matching, ramp, options.consistency_scale, options.relation_weight)
         for name, value in (("loss", total), ("consistency", consistency), ("relation_loss", matching)):
             self.meter.add(name, value)
@@ -199,9 +175,10 @@ def train_unlabelled(
 
     Returns:
         Means over the steps of ``loss``, ``consistency`` and ``relation_loss``; ``kept`` (share of the images that are
-        certain), ``empty_batches`` (steps without any) and, where hidden labels are known, ``pseudo_label_accuracy`` of
-        the kept; ``relation_distance`` (mean absolute difference from ``target``); ``samples``. And the site's relation
-        matrix, on the CPU, without the rows of too few patients.
+        certain), ``empty_batches`` (steps without any), ``matched_rows`` (rows that a step's batch and ``target`` both have,
+        mean over the steps) and, where hidden labels are known, ``pseudo_label_accuracy`` of the kept;
+        ``relation_distance`` (mean absolute difference from ``target``); ``samples``. And the site's relation matrix, on
+        the CPU, without the rows of too few patients. How many are sure of each class is in the site's log alone.
 
     Raises:
         TaskAborted: if the task was given up.
@@ -217,11 +194,14 @@ def train_unlabelled(
         for step, batch in enumerate(batches):
             context.check_abort()
             elapsed = local.elapsed(context.round_number, step, len(rows))
-            loss = work.loss(batch, step, ramp_up(elapsed, options.ramp_length, options.ramp_kind))
+            ramp = ramp_up(elapsed, options.ramp_length, options.ramp_kind)
+            set_unlabelled_rate(optimizer, options, ramp)
+            loss = work.loss(batch, step, ramp)
             require_finite(loss, "loss", step)
             descent.step(loss)
             teacher.follow(network)
     own = work.own.relation()
+    _log_support(context, own)
     metrics = _metrics(work.meter, steps, len(rows))
     distance = relation_distance(work.target, own)
     if bool(torch.isfinite(distance)):
@@ -229,8 +209,14 @@ def train_unlabelled(
     return metrics, withhold_rows(own, relations.min_support)
 
 
+def _log_support(context: SiteContext, own: Relation) -> None:
+    counts = zip(context.problem.classes, own.support.tolist(), strict=True)
+    told = ", ".join(f"{name} {count}" for name, count in counts)
+    _logger.info("%s: patients surely taken for each class: %s", context.site, told)
+
+
 def _metrics(meter: Meter, steps: int, samples: int) -> dict[str, float]:
-    metrics = {name: meter.total(name) / steps for name in ("loss", "consistency", "relation_loss")}
+    metrics = {name: meter.total(name) / steps for name in ("loss", "consistency", "relation_loss", "matched_rows")}
     metrics["kept"] = meter.total("kept") / meter.total("seen")
     metrics["empty_batches"] = meter.total("empty_batches")
     if meter.total("checked"):

@@ -1,0 +1,183 @@
+"""FedIRM where something is missing or wrong: labels, sites, matrices."""
+
+import csv
+import json
+import re
+
+import pytest
+
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment.simulate import simulate
+from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.record import read_events
+from grandrounds.methods.fedirm.executor import FedIRMExecutor
+
+LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]
+SITES = LABELLED + UNLABELLED
+
+
+def test_classes_that_no_site_supports_are_masked_and_named(small, go, tmp_path, identical, answers, relations):
+    """Every hospital has fewer images of each class than are asked for."""
+    job = small("controller.min_support=50", "executor.min_support=50")
+    found = go(job, tmp_path / "a")
+    classes = ["round", "irregular", "ring", "clustered"]
+    assert all(entry["unsupported"] == classes for entry in found.summary["rounds"])
+    assert found.summary["status"] == "finished"
+    assert all(metrics["relation_loss"] == 0 for (_, site), metrics in answers(found).items() if site in UNLABELLED)
+    assert all(event["support"] == [0] * 4 for event in relations(found).values())
+    without = go(small("executor.relation_weight=0"), tmp_path / "b")
+    assert identical(found.models, without.models)
+
+
+@pytest.mark.parametrize(
+    ("how", "at", "reason"),
+    [
+        ("nan", "site-2", "relation['matrix'] has a value that is NaN or infinite"),
+        ("rows", "site-2", "row 1 of relation sums to 1.25, expected 1"),
+        ("classes", "site-2", "relation must have shape (4, 4), a row for each class, got (5, 5)"),
+        ("fractions", "site-2", "the support of relation must be whole numbers (int64), got torch.float32"),
+        ("parts", "site-2", "relation must be class statistics with matrix and support, got ['matrix']"),
+        ("unasked", "site-3", "site-3 joined without labels and must not send 'relation'"),
+    ],
+)
+def test_a_matrix_that_is_none_costs_its_site_the_round_and_no_other(small, go, tmp_path, how, at, reason):
+    job = small("controller.rounds=2", path="introductions.SpoiltRelation", at=at, how=how)
+    found = go(job, tmp_path)
+    last = found.summary["rounds"][-1 if at == "site-3" else 0]
+    assert list(last["dropped"]) == [at]
+    assert last["dropped"][at].startswith(reason)
+    assert last["relation_from"] == [site for site in LABELLED if site != at]
+    assert found.summary["status"] == "finished"
+
+
+def test_without_any_site_with_labels_the_run_does_not_start(small, hospitals, tmp_path):
+    with pytest.raises(
+        GrandRoundsError,
+        match=r"no site that has joined has a labelled training image \(joined: site-3, site-4\), and somebody must say",
+    ):
+        simulate(small(), tmp_path, UNLABELLED, sites_dir=hospitals)
+
+
+@pytest.fixture
+def fails(monkeypatch):
+    """Let labelled sites fail at what they are asked: ``fails("train", {2, 3})`` in these rounds, or the first ``times``."""
+
+    def start(method, rounds, times=100):
+        original, failed = getattr(FedIRMExecutor, method), []
+
+        def wrong(self, *arguments):
+            context = arguments[-1]
+            if context.site in LABELLED and context.round_number in rounds and failed.count(context.site) < times:
+                failed.append(context.site)
+                raise RuntimeError("nobody is in")
+            return original(self, *arguments)
+
+        monkeypatch.setattr(FedIRMExecutor, method, wrong)
+        return failed
+
+    return start
+
+
+def test_a_site_that_has_not_joined_is_not_said_to_have_no_labels(small, hospitals, tmp_path, fails):
+    fails("introduce", {1})
+    with pytest.raises(GrandRoundsError, match=r"\(joined: site-3, site-4\), and site-1, site-2 did not join: see why"):
+        simulate(small(), tmp_path, SITES, sites_dir=hospitals)
+
+
+def test_while_nobody_with_labels_has_joined_those_that_failed_are_asked_once_more(small, go, tmp_path, fails):
+    assert fails("introduce", {1}, times=1) == []
+    found = go(small("controller.rounds=1"), tmp_path)
+    assert found.summary["rounds"][0]["asked"] == LABELLED
+
+
+def test_paused_sites_with_labels_are_called_back_where_nobody_else_has_any(small, go, tmp_path, fails):
+    fails("train", {2})
+    found = go(small(), tmp_path)
+    assert [entry["asked"] for entry in found.summary["rounds"]] == [LABELLED, SITES, SITES, SITES]
+    assert found.summary["rounds"][2]["answered"] == SITES
+    events = [event for event in read_events(found.record) if event["event"] == "no_labelled_site"]
+    assert [(event["round"], event["called_back"]) for event in events] == [(3, LABELLED)]
+
+
+def test_the_others_do_not_go_on_alone_and_the_run_can_be_started_again(
+    small, go, hospitals, tmp_path, fails, monkeypatch
+):
+    job = small("executor.release_relation=true")
+    fails("train", {2, 3})
+    with pytest.raises(GrandRoundsError, match=r"round 3: no site with labels is well \(site-1, site-2 gave no answer"):
+        simulate(job, tmp_path, SITES, sites_dir=hospitals)
+    monkeypatch.undo()
+    found = go(job, tmp_path)
+    assert found.summary["status"] == "finished"
+    # In the second round sites without labels alone have answered: what they see is in the record.
+    second = next(e for e in read_events(found.record) if e["event"] == "relation" and e["round"] == 2)
+    assert (second["sites"], sorted(second["own"])) == ([], UNLABELLED)
+
+
+def test_where_all_sites_with_labels_have_gone_the_run_stops(small, go, hospitals, tmp_path):
+    go(small("controller.rounds=1"), tmp_path)
+    with pytest.raises(
+        GrandRoundsError, match=r"round 2: no site with labels is connected.*start site-1 or site-2, then"
+    ):
+        simulate(small("controller.rounds=2"), tmp_path, UNLABELLED, sites_dir=hospitals)
+    events = [
+        event
+        for event in read_events(next((tmp_path / "state").iterdir()) / "server")
+        if event["event"] == "no_labelled_site"
+    ]
+    assert [(event["round"], event["called_back"]) for event in events] == [(2, [])]
+
+
+@pytest.mark.parametrize(
+    ("site", "now", "reason"),
+    [
+        ("site-2", "0", "site-2: it joined this run with labels and is without a labelled training image now"),
+        ("site-3", "1", "site-3: it joined this run without labels and is with a labelled training image now"),
+    ],
+)
+def test_a_site_whose_labels_come_or_go_says_so_and_is_dropped(small, run, tmp_path, site, now, reason):
+    folder = tmp_path / "hospitals"
+    for name in SITES:
+        phantom_site(name, folder, size=32, images=60, labelled=float(name in LABELLED))
+    run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
+    manifest = folder / site / "manifest.csv"
+    with manifest.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    with manifest.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, "labelled": now} for row in rows)
+    found = run(small("controller.rounds=3"), tmp_path / "run", SITES, sites_dir=folder)
+    (event,) = [event for event in read_events(found.record) if event["event"] == "dropped"]
+    assert event["site"] == site
+    assert found.summary["rounds"][-1]["asked"] == SITES
+    assert re.search(re.escape(reason), (tmp_path / "run" / "run.log").read_text())
+
+
+def test_nobody_is_averaged_before_a_site_with_labels_has_taught_the_model(small, hospitals, tmp_path, fails):
+    fails("train", {1})
+    with pytest.raises(
+        GrandRoundsError, match=r"round 1: no site with labels is well.*nobody has taught the model yet"
+    ):
+        simulate(small("controller.unlabelled_start=0"), tmp_path, SITES, sites_dir=hospitals)
+
+
+def test_a_round_without_an_answer_of_a_labelled_site_leaves_the_model(small, go, tmp_path, fails, identical):
+    once = go(small("controller.rounds=1"), tmp_path / "a")
+    fails("train", {2})
+    twice = go(small("controller.rounds=2"), tmp_path / "b")
+    assert twice.summary["rounds"][1]["answered"] == UNLABELLED
+    assert identical({"last": once.models["last"]}, {"last": twice.models["last"]})
+    events = [event for event in read_events(twice.results) if event["event"] == "not_averaged"]
+    assert [(event["round"], event["answered"]) for event in events] == [(2, UNLABELLED)]
+
+
+def test_a_site_can_ask_for_more_patients_than_the_job(small, run, tmp_path, relations):
+    folder = tmp_path / "hospitals"
+    for name in SITES:
+        phantom_site(name, folder, size=32, images=60, labelled=float(name in LABELLED))
+    description = folder / "site-2" / "grandrounds.json"
+    content = json.loads(description.read_text())
+    description.write_text(json.dumps({**content, "privacy": {"min_support": 1000}}))
+    found = run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
+    assert max(relations(found)[1]["support"]) == 1, "of two labelled sites only the other shows rows"
