@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from grandrounds.privacy.entries import Booking
     from grandrounds.privacy.ledger import LedgerContent
 
-GROUP_HELP = "Read a site's privacy ledger."
+GROUP_HELP = "Open, read, check and amend a site's privacy ledger."
 HELP = """Show what a site has released, and what that amounts to.
 
 FOLDER is where the site keeps its ledger. The chain of lines is always checked; --verify also computes every data set's
@@ -31,6 +31,32 @@ still the same one.
   grandrounds ledger show local/privacy --verify --noted 3f0c... --last 0
   grandrounds ledger show local/privacy --json
 """
+CREATE_HELP = """Open a site's ledger, once, before its first job.
+
+It is a step of its own: a site whose ledger is missing sends nothing, and does not begin again at nothing spent. Where there
+is a ledger already, nothing changes.
+
+[bold]Example[/bold]
+
+\b
+  grandrounds ledger create local/privacy --site hospital-a
+"""
+VERIFY_HELP = """Check a ledger: its chain of lines, and every epsilon by two methods.
+
+[bold]Example[/bold]
+
+\b
+  grandrounds ledger verify local/privacy --noted 3f0c...
+"""
+AMEND_HELP = """Record that a data set has changed, for example grown. Its name stays, and so does all that it has spent.
+
+The new fingerprint is computed from the manifest.
+
+[bold]Example[/bold]
+
+\b
+  grandrounds ledger amend local/privacy skin --manifest skin.csv --reason "images of May added"
+"""
 COLUMNS = ("time", "job", "run", "round", "release", "dataset", "mechanism", "unit", "sensitivity", "sigma", "epsilon")
 NUMERIC = {"round", "sensitivity", "sigma", "epsilon"}
 RELATIVE_DIFFERENCE = 1e-2
@@ -39,15 +65,67 @@ RELATIVE_DIFFERENCE = 1e-2
 def build_group() -> typer.Typer:
     """The group of commands."""
     group = typer.Typer(help=GROUP_HELP, no_args_is_help=True, rich_markup_mode="rich")
-    group.callback()(_group)
-    group.command(name="show", help=HELP)(show)
+    for name, text, function in (
+        ("show", HELP, show),
+        ("verify", VERIFY_HELP, verify),
+        ("create", CREATE_HELP, create),
+        ("amend", AMEND_HELP, amend),
+    ):
+        group.command(name=name, help=text)(function)
     return group
 
 
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the site's ledger.")]
+Noted = Annotated[str | None, typer.Option(metavar="HASH", help="A head that was noted earlier.")]
+
+
+def create(folder: Folder, site: Annotated[str, typer.Option(help="The site's name, as in its startup kit.")]) -> None:
+    """Open a ledger."""
+    from grandrounds.privacy.ledger import Ledger
+
+    content = Ledger.create(folder, site).content()
+    say(results(), f"privacy ledger of {site}, opened {content.opening.time}, with {len(content.bookings)} releases")
+    say(results(), f"head: {content.chain.head}")
+
+
+def verify(folder: Folder, noted: Noted = None) -> None:
+    """Check a ledger; what is wrong is an error."""
+    from grandrounds.privacy.ledger import LEDGER_NAME, read_ledger
+
+    content = read_ledger(folder / LEDGER_NAME)
+    if noted is not None:
+        content.chain.require_head(noted)
+    for name in content.datasets:
+        for entry in accounts(content, name, verify=True):
+            spent = f"epsilon {_text(entry['epsilon'])} at delta {entry['delta']:g} for {entry['unit']}"
+            say(results(), f"{name}: {entry['releases']} releases, {spent}")
+    say(results(), f"verified: {len(content.chain.lines)} lines, chain unbroken, head {content.chain.head}")
+
+
+def amend(
+    folder: Folder,
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name in the ledger.")],
+    manifest: Annotated[Path, typer.Option(help="The data set's manifest, as it is from now on.")],
+    reason: Annotated[str, typer.Option(help="Why it has changed, in a sentence.")],
+) -> None:
+    """Record that a data set has changed."""
+    from grandrounds.data.manifest import read_manifest
+    from grandrounds.privacy.entries import DatasetIdentity
+    from grandrounds.privacy.ledger import LEDGER_NAME, Ledger, dataset_fingerprint, read_ledger
+
+    records = read_manifest(manifest).records
+    fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
+    ledger = Ledger(folder, read_ledger(folder / LEDGER_NAME).opening.site)
+    ledger.amend(DatasetIdentity(dataset, fingerprint), reason)
+    content = ledger.content()
+    say(results(), f"{dataset}: fingerprint {fingerprint[:12]}, {len(content.spendings(dataset))} releases stay booked")
+    say(results(), f"head: {content.chain.head}")
+
+
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the site's ledger.")],
+    folder: Folder,
     verify: Annotated[bool, typer.Option("--verify", help="Compute every epsilon again.")] = False,
-    noted: Annotated[str | None, typer.Option(metavar="HASH", help="A head that was noted earlier.")] = None,
+    noted: Noted = None,
     last: Annotated[int, typer.Option(min=0, help="Show so many of the latest releases; 0 for all.")] = 20,
     json: Json = False,
 ) -> None:
@@ -83,6 +161,8 @@ def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, 
     Raises:
         DataError: if ``verify`` is set and an epsilon is not what follows from the releases.
     """
+    from grandrounds.privacy.spending import counted
+
     bookings = [booking for booking in content.bookings if booking.dataset.name == name]
     latest = bookings[-1]
     found = []
@@ -90,6 +170,7 @@ def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, 
         booked = unit is latest.spending.unit
         epsilon = latest.epsilon if booked and not verify else content.spent(name, latest.delta, unit)
         entry = {"dataset": name, "releases": len(bookings), "unit": unit.value, "delta": latest.delta}
+        entry["outside_budget"] = len(bookings) - len(counted(booking.spending for booking in bookings))
         entry["epsilon"] = _or_none(epsilon)
         if verify:
             bound = content.spent_bound(name, latest.delta, unit)
@@ -127,9 +208,15 @@ def _print(content: LedgerContent, datasets: list[dict[str, Any]], shown: tuple[
 
 def _dataset_table(datasets: list[dict[str, Any]]) -> Table:
     table = Table("data set", "protects", title="spent", title_justify="left")
-    columns = ["releases", "delta", "epsilon", *(["epsilon_bound"] if "epsilon_bound" in datasets[0] else [])]
+    columns = [
+        "releases",
+        "outside_budget",
+        "delta",
+        "epsilon",
+        *(["epsilon_bound"] if "epsilon_bound" in datasets[0] else []),
+    ]
     for column in columns:
-        table.add_column(column.replace("epsilon_bound", "Rényi bound"), justify="right")
+        table.add_column(column.replace("epsilon_bound", "Rényi bound").replace("_", " "), justify="right")
     for entry in datasets:
         table.add_row(entry["dataset"], entry["unit"], *(_text(entry[column]) for column in columns))
     return table
@@ -154,7 +241,3 @@ def _text(value: Any) -> str:
 
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _group() -> None:
-    """A group of one command stays a group."""

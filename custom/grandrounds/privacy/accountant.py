@@ -18,7 +18,7 @@ from grandrounds.privacy.conversions import (
     require_delta,
 )
 from grandrounds.privacy.renyi import renyi_epsilon
-from grandrounds.privacy.spending import GaussianSteps, Spending
+from grandrounds.privacy.spending import GaussianSteps, Spending, counted
 from grandrounds.privacy.units import Unit
 
 RELATIVE_INTERVAL = 1e-4
@@ -63,7 +63,8 @@ def spent_epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> fl
         unit: whom the guarantee is for.
 
     Returns:
-        At least 0; infinite as soon as one release gives no guarantee for this unit.
+        At least 0; infinite as soon as one release gives no guarantee for this unit. What was released outside the
+        budget is not in it.
 
     Raises:
         ValueError: if ``delta`` is outside its range.
@@ -75,8 +76,9 @@ def spent_epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> fl
         (2.26, inf)
     """
     require_delta(delta)
-    steps = [step for step in (spending.towards(unit) for spending in spendings) if step is not None]
-    return composed_epsilon(steps, delta) if len(steps) == len(spendings) else math.inf
+    relevant = counted(spendings)
+    steps = [step for step in (spending.towards(unit) for spending in relevant) if step is not None]
+    return composed_epsilon(steps, delta) if len(steps) == len(relevant) else math.inf
 
 
 def next_release_exceeds(

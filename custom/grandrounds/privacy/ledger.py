@@ -20,7 +20,7 @@ from grandrounds.privacy.accountant import exceeds, spent_epsilon
 from grandrounds.privacy.chain import Chain, ChainedFile
 from grandrounds.privacy.entries import Amendment, Booking, DatasetIdentity, Opening, Purpose, read_line
 from grandrounds.privacy.renyi import renyi_epsilon
-from grandrounds.privacy.spending import Spending
+from grandrounds.privacy.spending import Spending, counted
 from grandrounds.privacy.units import Unit
 
 LEDGER_NAME = "ledger.jsonl"
@@ -181,7 +181,7 @@ class LedgerContent:
 
     def spent_bound(self, name: str, delta: float, unit: Unit) -> float:
         """The same by Rényi differential privacy: an upper bound that shares no code with :meth:`spent`."""
-        spendings = self.spendings(name)
+        spendings = counted(self.spendings(name))
         steps = [step for step in (spending.towards(unit) for spending in spendings) if step is not None]
         return renyi_epsilon(steps, delta) if len(steps) == len(spendings) else math.inf
 

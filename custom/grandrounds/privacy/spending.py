@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,12 +16,17 @@ class Mechanism(StrEnum):
 
     ``gaussian``: clipped, and noise added to the result. ``dp_sgd``: noise in every step of training, on gradients that
     were clipped sample by sample (Abadi et al., CCS 2016). ``no_guarantee``: anything else that left, such as noise
-    without clipping.
+    without clipping. ``outside_budget``: left with no guarantee, and the hospital has decided not to count it; an epsilon
+    says nothing of it.
     """
 
     GAUSSIAN = "gaussian"
     DP_SGD = "dp_sgd"
     NO_GUARANTEE = "no_guarantee"
+    OUTSIDE_BUDGET = "outside_budget"
+
+
+WITHOUT_EPSILON = frozenset({Mechanism.NO_GUARANTEE, Mechanism.OUTSIDE_BUDGET})
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Spending:
     steps: int = 1
 
     def __post_init__(self) -> None:
-        if self.mechanism is Mechanism.NO_GUARANTEE:
+        if self.mechanism in WITHOUT_EPSILON:
             return
         if not 0 < self.sigma < math.inf:
             raise ConfigurationError(
@@ -103,7 +109,7 @@ class Spending:
             (4.0, 2.0)
         """
         sensitivity = self.sensitivity * distance(self.unit, unit)
-        if self.mechanism is Mechanism.NO_GUARANTEE or math.isinf(sensitivity):
+        if self.mechanism in WITHOUT_EPSILON or math.isinf(sensitivity):
             return None
         return GaussianSteps(self.sigma / sensitivity, self.sampling_rate, self.steps)
 
@@ -111,3 +117,18 @@ class Spending:
 def no_guarantee(sigma: float = 0.0) -> Spending:
     """The cost of a release without clipping, with whatever noise: no finite epsilon describes it."""
     return Spending(Mechanism.NO_GUARANTEE, Unit.SITE, math.inf, sigma)
+
+
+def outside_budget(unit: Unit) -> Spending:
+    """The entry of a release that a hospital has decided not to count, in a ledger whose guarantee is for ``unit``."""
+    return Spending(Mechanism.OUTSIDE_BUDGET, unit, math.inf, 0.0)
+
+
+def counted(spendings: Iterable[Spending]) -> list[Spending]:
+    """The releases that an epsilon is about.
+
+    Example:
+        >>> counted([outside_budget(Unit.SITE)])
+        []
+    """
+    return [spending for spending in spendings if spending.mechanism is not Mechanism.OUTSIDE_BUDGET]

@@ -3,12 +3,13 @@ import re
 
 import pytest
 
+from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.privacy.chain import ChainedFile
 from grandrounds.privacy.conversions import gaussian_epsilon
 from grandrounds.privacy.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.ledger import LEDGER_NAME, Ledger
+from grandrounds.privacy.ledger import LEDGER_NAME, Ledger, dataset_fingerprint
 from grandrounds.privacy.renyi import renyi_epsilon
-from grandrounds.privacy.spending import GaussianSteps, Mechanism, Spending, no_guarantee
+from grandrounds.privacy.spending import GaussianSteps, Mechanism, Spending, no_guarantee, outside_budget
 from grandrounds.privacy.units import Unit
 
 SKIN = DatasetIdentity("skin", "a" * 64)
@@ -29,7 +30,7 @@ def test_releases_and_what_they_amount_to_are_shown(run, folder):
     result = run("ledger", "show", folder)
     assert result.exit_code == 0
     assert "privacy ledger of hospital-a, opened 20" in result.stdout
-    assert re.search(rf"skin\W+site\W+3\W+1e-05\W+{THREE:.4g}", result.stdout)
+    assert re.search(rf"skin\W+site\W+3\W+0\W+1e-05\W+{THREE:.4g}", result.stdout)
     assert (
         len(re.findall(r"job-7\W+pilot\W+[123]\W+update\W+skin\W+gaussian\W+site\W+2\W+32\W+0\.\d+", result.stdout))
         == 3
@@ -52,6 +53,7 @@ def test_verifying_computes_epsilon_again_and_a_bound(run, folder):
     assert dataset == {
         "dataset": "skin",
         "releases": 3,
+        "outside_budget": 0,
         "unit": "site",
         "delta": 1e-5,
         "epsilon": pytest.approx(THREE),
@@ -87,7 +89,7 @@ def test_an_infinite_epsilon_is_said_in_a_word(run, folder):
     Ledger(folder, "hospital-a").book(Purpose("job-9", "pilot", 1, "update"), SKIN, no_guarantee(), 1e-5)
     result = run("ledger", "show", folder, "--verify")
     assert result.exit_code == 0
-    assert re.search(r"skin\W+site\W+4\W+1e-05\W+infinite\W+infinite", result.stdout)
+    assert re.search(r"skin\W+site\W+4\W+0\W+1e-05\W+infinite\W+infinite", result.stdout)
 
 
 def test_an_empty_ledger_and_an_interrupted_booking_are_said(run, tmp_path):
@@ -121,6 +123,47 @@ def test_a_missing_ledger_and_wrong_use(run, tmp_path):
     assert (result.exit_code, "there is no ledger" in result.stderr) == (1, True)
     assert run("ledger").exit_code == 2
     assert run("ledger", "show", tmp_path, "--last", "-1").exit_code == 2
+
+
+def test_a_ledger_is_opened_once(run, tmp_path):
+    first = run("ledger", "create", tmp_path / "privacy", "--site", "hospital-a")
+    assert (first.exit_code, "with 0 releases" in first.stdout) == (0, True)
+    assert run("ledger", "create", tmp_path / "privacy", "--site", "hospital-a").stdout == first.stdout
+    other = run("ledger", "create", tmp_path / "privacy", "--site", "hospital-b")
+    assert (other.exit_code, "is the ledger of 'hospital-a'" in other.stderr) == (1, True)
+
+
+def test_verify_says_what_was_spent_or_what_is_wrong(run, folder):
+    result = run("ledger", "verify", folder)
+    assert f"skin: 3 releases, epsilon {THREE:.4g} at delta 1e-05 for site" in result.stdout
+    assert "verified: 4 lines, chain unbroken" in result.stdout
+    assert run("ledger", "verify", folder, "--noted", "0a" * 32).exit_code == 1
+    path = folder / LEDGER_NAME
+    path.write_bytes(path.read_bytes().rpartition(b"{")[0])
+    cut = run("ledger", "verify", folder)
+    assert (cut.exit_code, "it was cut" in cut.stderr) == (1, True)
+
+
+def test_a_data_set_that_has_grown_keeps_what_it_has_spent(run, folder, tmp_path):
+    manifest = tmp_path / "skin.csv"
+    write_manifest([Record("a.png", "nevus", patient="p"), Record("b.png", "nevus", patient="q")], manifest)
+    arguments = ("ledger", "amend", folder, "skin", "--manifest", manifest, "--reason", "images of May added")
+    result = run(*arguments)
+    fingerprint = dataset_fingerprint(["a.png", "b.png"], ["p", "q"])
+    assert f"skin: fingerprint {fingerprint[:12]}, 3 releases stay booked" in result.stdout
+    Ledger(folder, "hospital-a").book(
+        Purpose("job-9", "pilot", 4, "update"), DatasetIdentity("skin", fingerprint), UPDATE, 1e-5
+    )
+    assert run("ledger", "verify", folder).exit_code == 0
+    unknown = run("ledger", "amend", folder, "ct", "--manifest", manifest, "--reason", "new")
+    assert (unknown.exit_code, "has no data set 'ct'; it has skin" in unknown.stderr) == (1, True)
+
+
+def test_releases_outside_the_budget_are_counted_apart(run, folder):
+    Ledger(folder, "hospital-a").book(Purpose("job-9", "pilot", 4, "rows"), SKIN, outside_budget(Unit.SITE), 1e-5)
+    (dataset,) = json.loads(run("ledger", "show", folder, "--json", "--verify").stdout)["datasets"]
+    assert (dataset["releases"], dataset["outside_budget"]) == (4, 1)
+    assert dataset["epsilon"] == pytest.approx(THREE)
 
 
 def test_help_has_examples(run):

@@ -1,4 +1,4 @@
-"""A site that is killed at any moment between clipping and sending has booked whatever it has sent."""
+"""A gate that is killed at any moment between the task and the answer has booked whatever it has sent."""
 
 import json
 import os
@@ -17,20 +17,30 @@ SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
 import dp_accounting, torch
-from grandrounds.privacy.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.gaussian import GaussianMechanism
+from grandrounds.privacy.entries import DatasetIdentity
+from grandrounds.federation.messages import PROTOCOL, ReleaseKind
+from grandrounds.privacy.gate import Gate, TaskFacts
+from grandrounds.privacy.inspection import Answer, Expected, Part
 from grandrounds.privacy.ledger import Ledger
+from grandrounds.privacy.policy import ReleaseRule, SitePolicy
+from grandrounds.privacy.treatment import ClipAndNoise
+from grandrounds.privacy.units import Unit
 
 torch.set_num_threads(1)
 os.fsync = lambda descriptor: None  # matters when the power fails, not when a process does; and it is slow
 PACKAGE = os.path.dirname(sys.modules["grandrounds"].__file__)
 
 def work(folder):
-    ledger = Ledger.create(folder / "privacy", "site-1")
+    Ledger.create(folder / "privacy", "site-1")
+    rule = ReleaseRule(ReleaseKind.MODEL_UPDATE, "update", ClipAndNoise(1.0, 32.0))
+    gate = Gate(SitePolicy(Unit.SITE, 1e-5, (rule,)), folder / "privacy", "site-1")
     for number in (1, 2):
-        mechanism = GaussianMechanism(clip=1.0, sigma=32.0)
-        update = mechanism.release({"w": torch.ones(3)}, "model_update")
-        ledger.book(Purpose("job", "run", number, "update"), DatasetIdentity("skin", "f"), mechanism.spending(), 1e-5)
+        expected = Expected(number, "r", 2, {"w": ((3,), torch.float32)}, {})
+        facts = TaskFacts("job", "train", "run", DatasetIdentity("skin", "f"), expected)
+        gate.admit(facts)
+        header = {"protocol": PROTOCOL, "round": number, "run_id": "r", "samples": 3}
+        part = Part("WEIGHT_DIFF", {"release": "model_update"}, {"w": torch.ones(3)})
+        gate.release(facts, Answer(header, {"update": part}))
         (folder / f"sent-{number}").touch()
 
 def die():
@@ -79,7 +89,7 @@ for name, arm, step in (("line", kill_at_line, stride), ("write", kill_at_write,
     counts[name] = point
 print(json.dumps(counts))
 """
-STRIDE = 13  # prime, so that the two rounds are hit at different lines
+STRIDE = 29  # prime, so that the two rounds are hit at different lines
 
 
 def test_the_ledger_is_never_under_the_truth_and_opens_again(tmp_path: Path, monkeypatch):
@@ -88,7 +98,7 @@ def test_the_ledger_is_never_under_the_truth_and_opens_again(tmp_path: Path, mon
         capture_output=True,
         text=True,
         env={"PYTHONPATH": ":".join(sys.path)},
-        timeout=120,
+        timeout=300,
         check=True,
     )
     counts = json.loads(done.stdout)

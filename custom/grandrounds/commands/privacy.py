@@ -1,0 +1,122 @@
+"""``grandrounds privacy``: a site's policy, checked and in words before any job runs."""
+
+from __future__ import annotations
+
+import json as json_module
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from grandrounds.commands.options import Json
+from grandrounds.commands.output import results, say, say_json
+from grandrounds.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from grandrounds.privacy.policy import ReleaseRule, SitePolicy
+
+GROUP_HELP = "Check a site's privacy policy."
+CHECK_HELP = """Check a privacy.json and say what it lets out, and for how many rounds.
+
+FILE is the one in the site's local folder. Rounds are those that fit into target_epsilon when nothing was spent before; a
+ledger says what was.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds privacy check local/privacy.json
+  grandrounds privacy check local/privacy.json --json
+"""
+MOST_ROUNDS = 100_000
+
+
+def build_group() -> typer.Typer:
+    """The group of commands."""
+    group = typer.Typer(help=GROUP_HELP, no_args_is_help=True, rich_markup_mode="rich")
+    group.callback()(_group)
+    group.command(name="check", help=CHECK_HELP)(check)
+    return group
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The site's privacy.json.")], json: Json = False
+) -> None:
+    """Check a policy."""
+    from grandrounds.privacy.policy_file import read_policies
+
+    try:
+        content = json_module.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigurationError(f"{file} is not valid JSON: {error}") from error
+    policies = read_policies(content, str(file))
+    if json:
+        say_json({name: summary(policy) for name, policy in policies.items()})
+        return
+    for name, policy in policies.items():
+        _print(name, policy, default=name == content["default_scope"])
+
+
+def summary(policy: SitePolicy) -> dict[str, Any]:
+    """A policy as plain values."""
+    return {
+        "protects": policy.unit.described(),
+        "delta": policy.delta,
+        "target_epsilon": dict(policy.target_epsilon),
+        "tasks": list(policy.tasks),
+        "releases": [_release(rule, policy) for rule in policy.releases],
+        "scalars": [
+            {"name": rule.name, "part": rule.part, "minimum_support": rule.minimum_support} for rule in policy.scalars
+        ],
+    }
+
+
+def rounds_within(rule: ReleaseRule, policy: SitePolicy) -> int | None:
+    """How many releases of a rule fit into the least target; None without a target, or without an epsilon."""
+    from grandrounds.privacy.accountant import exceeds
+    from grandrounds.privacy.conversions import gaussian_epsilon
+    from grandrounds.privacy.treatment import ClipAndNoise, ClipAndNoiseSamples
+
+    target = min(policy.target_epsilon.values(), default=math.inf)
+    if not isinstance(rule.treatment, ClipAndNoise | ClipAndNoiseSamples) or target == math.inf:
+        return None
+    step = rule.treatment.spending(None).towards(policy.unit)
+    if step is None or rule.outside_budget:
+        return None
+    low, high = 0, MOST_ROUNDS
+    while low < high:
+        middle = (low + high + 1) // 2
+        too_many = exceeds(gaussian_epsilon(step.noise_multiplier, policy.delta, middle), target)
+        low, high = (low, middle - 1) if too_many else (middle, high)
+    return low
+
+
+def _release(rule: ReleaseRule, policy: SitePolicy) -> dict[str, Any]:
+    return {
+        "kind": rule.kind.value,
+        "name": rule.name,
+        "treatment": rule.treatment.name,
+        "outside_budget": rule.outside_budget,
+        "rounds": rounds_within(rule, policy),
+    }
+
+
+def _print(name: str, policy: SitePolicy, default: bool) -> None:
+    console = results()
+    say(console, f"scope {name}{' (default)' if default else ''}: protects {policy.unit.described()}")
+    targets = ", ".join(f"{dataset}: {value:g}" for dataset, value in policy.target_epsilon.items())
+    say(console, f"epsilon at delta {policy.delta:g}, at most: {targets or 'no limit'}")
+    table = Table("release", "name", "treatment", "counted", "rounds", title="may leave", title_justify="left")
+    for rule in policy.releases:
+        entry = _release(rule, policy)
+        rounds = "" if entry["rounds"] is None else str(entry["rounds"])
+        table.add_row(entry["kind"], rule.name, entry["treatment"], "no" if rule.outside_budget else "yes", rounds)
+    for scalar in policy.scalars:
+        table.add_row("scalar", scalar.name, f"{scalar.minimum_support} patients in {scalar.part}", "no", "")
+    console.print(table)
+    say(console, "everything else stays")
+
+
+def _group() -> None:
+    """A group of one command stays a group."""

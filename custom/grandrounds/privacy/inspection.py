@@ -1,0 +1,181 @@
+"""Looking at an answer before it leaves: whatever is not known and not named by the policy ends it.
+
+The checks are made on plain values, so that they hold whatever carries the message.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grandrounds.federation.messages import METRICS, MOST_SAMPLES, PROTOCOL, ReleaseKind
+from grandrounds.privacy.policy import SAMPLES, ReleaseRule, SitePolicy
+from grandrounds.privacy.refusals import Reason, Refused
+
+HEADER = {"protocol", "round", "run_id", "samples"}
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/ -]{0,127}")
+WEIGHT_DIFF, APP_DEFINED, METRIC_VALUES = "WEIGHT_DIFF", "APP_DEFINED", "METRICS"
+DTYPES = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int32, torch.int64}
+)
+Template = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of an answer, as it came out of the method."""
+
+    kind: str
+    meta: Mapping[str, Any]
+    data: Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer: its header and its parts by name."""
+
+    header: Mapping[str, Any]
+    parts: Mapping[str, Part]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an answer must fit.
+
+    Attributes:
+        round_number: of the task.
+        run_id: of the task.
+        classes: number of classes of the problem.
+        template: shape and dtype of each entry of the model that the server has sent.
+        patients: number of patients in each part of the site's data.
+    """
+
+    round_number: int
+    run_id: str
+    classes: int
+    template: Template
+    patients: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """An answer of which everything is known.
+
+    Attributes:
+        releases: rule and tensors by name.
+        scalars: numbers that may leave.
+        withheld: names of those that may not.
+        samples: the number of training samples, or 1 when the policy does not let it out.
+    """
+
+    releases: Mapping[str, tuple[ReleaseRule, Mapping[str, Tensor]]]
+    scalars: Mapping[str, float]
+    withheld: tuple[str, ...]
+    samples: int
+
+
+def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected:
+    """Check a whole answer.
+
+    Raises:
+        Refused: at the first thing that is unknown, denied, misshapen or not finite; its detail names it.
+    """
+    _require_header(answer.header, expected)
+    releases, numbers = {}, {}
+    for name, part in answer.parts.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise Refused(Reason.FORM, f"a part has the name {name!r}")
+        if name == METRICS:
+            numbers = _numbers(part)
+        else:
+            rule = _rule(name, part, policy)
+            releases[name] = (rule, _tensors(name, part.data, rule, expected))
+    allowed = {name: value for name, value in numbers.items() if _may_leave(name, policy, expected)}
+    samples = answer.header["samples"]
+    shown = samples if _may_leave(SAMPLES, policy, expected) else min(samples, 1)
+    return Inspected(releases, allowed, tuple(sorted(numbers.keys() - allowed.keys())), shown)
+
+
+def _require_header(header: Mapping[str, Any], expected: Expected) -> None:
+    if not isinstance(header, Mapping) or header.keys() != HEADER:
+        keys = sorted(map(str, header)) if isinstance(header, Mapping) else type(header).__name__
+        raise Refused(Reason.FORM, f"the header must have {', '.join(sorted(HEADER))}, got {keys}")
+    identity = (header["protocol"], header["round"], header["run_id"])
+    if identity != (PROTOCOL, expected.round_number, expected.run_id) or type(header["round"]) is not int:
+        raise Refused(Reason.FORM, f"the header is of another task: {identity}")
+    samples = header["samples"]
+    if type(samples) is not int or not 0 <= samples <= MOST_SAMPLES:
+        raise Refused(Reason.VALUES, f"samples is {samples!r}")
+
+
+def _numbers(part: Part) -> dict[str, float]:
+    if part.kind != METRIC_VALUES or part.meta or not isinstance(part.data, Mapping):
+        raise Refused(Reason.FORM, f"metrics of kind {part.kind} with properties {sorted(part.meta)}")
+    for name, value in part.data.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise Refused(Reason.FORM, f"a metric has the name {name!r}")
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise Refused(Reason.VALUES, f"metric {name!r} is no finite number, but a {type(value).__name__}")
+    return {name: float(value) for name, value in part.data.items()}
+
+
+def _may_leave(name: str, policy: SitePolicy, expected: Expected) -> bool:
+    rule = policy.scalar_rule_for(name)
+    return rule is not None and expected.patients.get(rule.part, 0) >= rule.minimum_support
+
+
+def _rule(name: str, part: Part, policy: SitePolicy) -> ReleaseRule:
+    if set(part.meta) != {"release"}:
+        raise Refused(Reason.FORM, f"part {name!r} has the properties {sorted(map(str, part.meta))}")
+    try:
+        kind = ReleaseKind(part.meta["release"])
+    except ValueError:
+        raise Refused(Reason.FORM, f"part {name!r} is a release of kind {part.meta['release']!r}") from None
+    if part.kind != (WEIGHT_DIFF if kind is ReleaseKind.MODEL_UPDATE else APP_DEFINED):
+        raise Refused(Reason.FORM, f"part {name!r} of kind {kind} comes as {part.kind}")
+    rule = policy.rule_for(kind, name)
+    if rule is None:
+        raise Refused(Reason.DENIED, f"no rule lets {kind} {name!r} out")
+    return rule
+
+
+def _tensors(name: str, data: Any, rule: ReleaseRule, expected: Expected) -> Mapping[str, Tensor]:
+    if not isinstance(data, Mapping) or not data:
+        raise Refused(Reason.FORM, f"{name} must be a dictionary of tensors, got {type(data).__name__}")
+    for key, value in data.items():
+        if not isinstance(key, str) or not NAME.fullmatch(key):
+            raise Refused(Reason.FORM, f"{name} has an entry {key!r}")
+        _require_plain(value, f"{name}[{key!r}]")
+        _require_known(key, value, name, rule, expected)
+    return data
+
+
+def _require_plain(value: Any, where: str) -> None:
+    if type(value) not in (Tensor, nn.Parameter):
+        raise Refused(Reason.FORM, f"{where} is no tensor, but a {type(value).__name__}")
+    if value.dtype not in DTYPES or value.layout != torch.strided or value.is_meta:
+        raise Refused(Reason.FORM, f"{where} is of {value.dtype}, {value.layout}")
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        raise Refused(Reason.VALUES, f"{where} has a value that is NaN or infinite")
+
+
+def _require_known(key: str, value: Tensor, name: str, rule: ReleaseRule, expected: Expected) -> None:
+    where, shape = f"{name}[{key!r}]", tuple(value.shape)
+    if not rule.entries:
+        if expected.template.get(key) != (shape, value.dtype):
+            raise Refused(
+                Reason.VALUES,
+                f"{where} is {value.dtype} of shape {shape}, in the model from the server {expected.template.get(key)}",
+            )
+        return
+    if not any(fnmatchcase(key, pattern) for pattern in rule.entries):
+        raise Refused(Reason.DENIED, f"no rule lets {where} out")
+    if rule.kind in (ReleaseKind.CLASS_STATISTICS, ReleaseKind.SOFT_LABELS) and shape[-1:] != (expected.classes,):
+        raise Refused(Reason.VALUES, f"{where} is of shape {shape}, but there are {expected.classes} classes")

@@ -1,0 +1,267 @@
+"""Reading a site's ``privacy.json``: FLARE's scopes, with a policy in the properties of each.
+
+The file is the hospital's own, and no job can change it. A scope's policy is the entry ``grandrounds`` of its properties:
+
+    {"unit": "site", "delta": 1e-5, "target_epsilon": {"skin": 8.0},
+     "releases": [{"kind": "model_update", "name": "update", "treatment": "clip_and_noise",
+                   "clip": 1.0, "noise_multiplier": 20.0, "running_statistics": "drop"}],
+     "scalars": [{"name": "validation.*", "part": "val", "minimum_support": 20}]}
+
+A mistake is an error that names the field, never a default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.messages import ReleaseKind
+from grandrounds.privacy.conversions import require_delta
+from grandrounds.privacy.policy import TASKS, ReleaseRule, ScalarRule, SitePolicy
+from grandrounds.privacy.treatment import (
+    AsItIs,
+    ClipAndNoise,
+    ClipAndNoiseSamples,
+    Deny,
+    MinimumSupport,
+    Quantise,
+    RecordLevel,
+    RunningStatistics,
+    Treatment,
+)
+from grandrounds.privacy.units import Unit, update_sensitivity
+
+POLICY_KEY = "grandrounds"
+GATE = "grandrounds.privacy.filters.SitePrivacyGate"
+PARTS = ("train", "labelled", "val", "test")
+DEFAULT_ENTRIES: Mapping[ReleaseKind, tuple[str, ...]] = {ReleaseKind.CLASS_STATISTICS: ("matrix", "support")}
+NOISE_FIELDS = {"clip", "sigma", "noise_multiplier"}
+FIELDS = {
+    "clip_and_noise": NOISE_FIELDS,
+    "minimum_support": {"least"},
+    "quantise": {"levels"},
+    "as_it_is": set[str](),
+    "record_level": {"least_noise_multiplier"},
+    "deny": set[str](),
+}
+
+
+def parse_policy(content: Any, where: str) -> SitePolicy:
+    """Read and check a scope's policy.
+
+    Args:
+        content: the value of ``properties.grandrounds``.
+        where: how errors call the place.
+
+    Raises:
+        ConfigurationError: naming the field, what was expected and what came.
+
+    Example:
+        >>> parse_policy({"unit": "site", "delta": 1e-5}, "scope strict").rule_for(ReleaseKind.MODEL_UPDATE, "update")
+    """
+    required = {"unit", "delta"}
+    entry = _object(content, where, required, required | {"releases", "scalars", "target_epsilon", "tasks"})
+    unit = _word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit")
+    delta = _number(entry["delta"], f"{where}.delta")
+    try:
+        require_delta(delta)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    policy = SitePolicy(
+        Unit(unit),
+        delta,
+        tuple(_release(rule, Unit(unit), f"{where}.releases[{n}]") for n, rule in _items(entry, "releases", where)),
+        tuple(_scalar(rule, f"{where}.scalars[{n}]") for n, rule in _items(entry, "scalars", where)),
+        _targets(entry.get("target_epsilon", {}), f"{where}.target_epsilon"),
+        tuple(_word(task, TASKS, f"{where}.tasks[{n}]") for n, task in _items(entry, "tasks", where, TASKS)),
+    )
+    if policy.target_epsilon:
+        _require_countable(policy, where)
+    return policy
+
+
+def read_policies(content: Any, where: str) -> dict[str, SitePolicy]:
+    """The policies of all scopes of a ``privacy.json``.
+
+    Raises:
+        ConfigurationError: if it is no such file, a scope has no policy or a wrong one, the gate is not among both kinds of
+            a scope's filters, or no scope is the default.
+    """
+    scopes = _object(content, where, {"scopes", "default_scope"}, {"scopes", "default_scope", "components"})["scopes"]
+    if not isinstance(scopes, list) or not all(isinstance(scope, dict) and scope.get("name") for scope in scopes):
+        raise ConfigurationError(f"{where}: scopes must be a list of objects with a name")
+    policies = {}
+    for scope in scopes:
+        place = f"{where}: scope {scope['name']!r}"
+        for chain in ("task_data_filters", "task_result_filters"):
+            if not any(entry.get("path") == GATE for entry in scope.get(chain, [])):
+                raise ConfigurationError(f"{place}: {chain} must have a filter with path {GATE}")
+        policies[scope["name"]] = policy_of_scope(scope.get("properties"), place)
+    if content["default_scope"] not in policies:
+        raise ConfigurationError(
+            f"{where}: default_scope {content['default_scope']!r} is not defined (scopes: {', '.join(policies)})"
+        )
+    return policies
+
+
+def policy_of_scope(properties: Any, where: str) -> SitePolicy:
+    """The policy in a scope's properties.
+
+    Raises:
+        ConfigurationError: if there is none, or a wrong one.
+    """
+    if not isinstance(properties, Mapping) or POLICY_KEY not in properties:
+        raise ConfigurationError(f"{where}: properties.{POLICY_KEY} is missing: without a policy nothing may leave")
+    return parse_policy(properties[POLICY_KEY], f"{where}: {POLICY_KEY}")
+
+
+def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
+    common = {"kind", "name", "treatment"}
+    treatment = _word(_object(content, where, common)["treatment"], FIELDS, f"{where}.treatment")
+    entry = _object(
+        content, where, common, common | {"entries", "outside_budget", "running_statistics"} | FIELDS[treatment]
+    )
+    kind = ReleaseKind(_word(entry["kind"], [kind.value for kind in ReleaseKind], f"{where}.kind"))
+    outside = entry.get("outside_budget", False)
+    if not isinstance(outside, bool):
+        raise ConfigurationError(f"{where}.outside_budget must be true or false, got {outside!r}")
+    made = _treatment(entry, kind, unit, where)
+    entries = tuple(_text(name, f"{where}.entries[{n}]") for n, name in _items(entry, "entries", where))
+    if (
+        not entries
+        and kind in (ReleaseKind.EMBEDDINGS, ReleaseKind.SOFT_LABELS, ReleaseKind.DISCRIMINATOR)
+        and not isinstance(made, Deny)
+    ):
+        raise ConfigurationError(f"{where}: entries is missing: name the tensors that a release of {kind} may have")
+    return ReleaseRule(
+        kind, _text(entry["name"], f"{where}.name"), made, entries or DEFAULT_ENTRIES.get(kind, ()), outside
+    )
+
+
+def _treatment(entry: Mapping[str, Any], kind: ReleaseKind, unit: Unit, where: str) -> Treatment:
+    name = entry["treatment"]
+    if "running_statistics" in entry and (name != "clip_and_noise" or kind is ReleaseKind.EMBEDDINGS):
+        raise ConfigurationError(f"{where}: running_statistics is for clip_and_noise of an update only")
+    try:
+        made = _made(name, entry, kind, unit, where)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}" if where not in str(error) else str(error)) from None
+    if kind not in made.kinds:
+        raise ConfigurationError(f"{where}: {name} is not for {kind}, only for {', '.join(sorted(made.kinds))}")
+    return made
+
+
+def _made(name: str, entry: Mapping[str, Any], kind: ReleaseKind, unit: Unit, where: str) -> Treatment:
+    if name == "clip_and_noise":
+        return _clip_and_noise(entry, kind, unit, where)
+    if name == "minimum_support":
+        return MinimumSupport(_whole(_required(entry, "least", where), f"{where}.least"))
+    if name == "quantise":
+        return Quantise(_whole(_required(entry, "levels", where), f"{where}.levels"))
+    if name == "record_level":
+        field_name = "least_noise_multiplier"
+        return RecordLevel(_number(_required(entry, field_name, where), f"{where}.{field_name}"))
+    return AsItIs() if name == "as_it_is" else Deny()
+
+
+def _clip_and_noise(entry: Mapping[str, Any], kind: ReleaseKind, unit: Unit, where: str) -> Treatment:
+    if "clip" not in entry:
+        raise ConfigurationError(f"{where}: clip is missing: noise without clipping has no epsilon")
+    if ("sigma" in entry) == ("noise_multiplier" in entry):
+        raise ConfigurationError(f"{where}: exactly one of sigma and noise_multiplier is needed")
+    clip = _number(entry["clip"], f"{where}.clip")
+    samples = kind is ReleaseKind.EMBEDDINGS
+    if samples and unit is not Unit.RECORD:
+        raise ConfigurationError(f"{where}: noise on embeddings protects a record, so unit must be record, got {unit}")
+    sensitivity = update_sensitivity(clip, unit)
+    field_name, scale = ("sigma", 1.0) if "sigma" in entry else ("noise_multiplier", sensitivity)
+    sigma = _number(entry[field_name], f"{where}.{field_name}") * scale
+    if samples:
+        return ClipAndNoiseSamples(clip, sigma)
+    statistics = entry.get("running_statistics", "refuse")
+    _word(statistics, get_args(RunningStatistics), f"{where}.running_statistics")
+    return ClipAndNoise(clip, sigma, unit, statistics)
+
+
+def _require_countable(policy: SitePolicy, where: str) -> None:
+    """A target that the first release of a kind would make infinite is no target."""
+    for number, rule in enumerate(policy.releases):
+        uncounted = isinstance(rule.treatment, AsItIs | MinimumSupport | Quantise) or (
+            isinstance(rule.treatment, ClipAndNoise) and rule.treatment.running_statistics == "keep"
+        )
+        if uncounted and not rule.outside_budget:
+            raise ConfigurationError(
+                f"{where}.releases[{number}]: {rule.kind} by {rule.treatment.name} has no "
+                "finite epsilon, so target_epsilon would be spent by one; deny it, or set outside_budget to true if it "
+                "may leave without being counted"
+            )
+
+
+def _scalar(content: Any, where: str) -> ScalarRule:
+    known = {"name", "part", "minimum_support"}
+    entry = _object(content, where, known, known)
+    least = _whole(entry["minimum_support"], f"{where}.minimum_support")
+    if least < 1:
+        raise ConfigurationError(f"{where}.minimum_support must be at least 1, got {least}")
+    return ScalarRule(_text(entry["name"], f"{where}.name"), _word(entry["part"], PARTS, f"{where}.part"), least)
+
+
+def _targets(content: Any, where: str) -> dict[str, float]:
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"{where} must be an object of numbers by data set, got {content!r}")
+    targets = {name: _number(value, f"{where}.{name}") for name, value in content.items()}
+    for name, value in targets.items():
+        if not value > 0:
+            raise ConfigurationError(f"{where}.{name} must be positive, got {value}")
+    return targets
+
+
+def _items(entry: Mapping[str, Any], key: str, where: str, default: Iterable[str] = ()) -> list[tuple[int, Any]]:
+    value = entry.get(key, list(default))
+    if not isinstance(value, list):
+        raise ConfigurationError(f"{where}.{key} must be a list, got {value!r}")
+    return list(enumerate(value))
+
+
+def _object(content: Any, where: str, required: set[str], known: set[str] | None = None) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"{where} must be an object, got {content!r}")
+    for key in sorted(required - content.keys()):
+        raise ConfigurationError(f"{where}: {key} is missing")
+    unknown = content.keys() - known if known is not None else set()
+    for key in sorted(map(str, unknown)):
+        raise ConfigurationError(f"{where}: unknown key {key!r}; expected {', '.join(sorted(known or ()))}")
+    return content
+
+
+def _required(entry: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in entry:
+        raise ConfigurationError(f"{where}: {key} is missing")
+    return entry[key]
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigurationError(f"{where} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def _whole(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigurationError(f"{where} must be a whole number, got {value!r}")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{where} must be a name or a pattern, got {value!r}")
+    return value
+
+
+def _word(value: Any, choices: Iterable[str], where: str) -> str:
+    words = list(choices)
+    if value not in words:
+        raise ConfigurationError(f"{where} must be one of {', '.join(words)}, got {value!r}")
+    return str(value)

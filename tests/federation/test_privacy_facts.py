@@ -1,0 +1,58 @@
+"""What a site knows of its own data is counted in patients, and the same data are known again."""
+
+import csv
+from types import SimpleNamespace
+
+import pytest
+from nvflare.apis.workspace import Workspace
+
+from grandrounds.data.manifest import Record, write_manifest
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.release_facts import dataset_facts
+from grandrounds.files import write_json
+from grandrounds.privacy.ledger import dataset_fingerprint
+
+RECORDS = [
+    Record("a", "nevus", "train", "p"),
+    Record("b", "nevus", "train", "p"),
+    Record("c", "nevus", "train", "q", labelled=False),
+    Record("d", "", "train", "", "lesion-7"),
+    Record("e", "nevus", "val", "r"),
+    Record("f", "nevus", "val", ""),
+]
+
+
+@pytest.fixture
+def context(tmp_path):
+    """A site that describes the data set ``skin``."""
+    (tmp_path / "startup").mkdir()
+    local = tmp_path / "local"
+    local.mkdir()
+    write_manifest(RECORDS, local / "skin.csv")
+    write_json(local / "grandrounds.json", {"datasets": {"skin": {"manifest": "skin.csv", "root": "."}}})
+    engine = SimpleNamespace(get_workspace=lambda: Workspace(str(tmp_path), "site-1"))
+    return SimpleNamespace(get_engine=lambda: engine, local=local)
+
+
+def test_patients_are_counted_and_not_images(context):
+    facts = dataset_facts("skin", "site-1", context)
+    assert facts.patients == {"train": 3, "labelled": 1, "val": 2, "test": 0}
+    assert facts.identity.name == "skin"
+
+
+def test_the_fingerprint_is_that_of_images_and_patients_alone(context):
+    before = dataset_facts("skin", "site-1", context).identity.fingerprint
+    assert before == dataset_fingerprint([record.image for record in RECORDS], [record.group for record in RECORDS])
+    path = context.local / "skin.csv"
+    rows = list(csv.DictReader(path.open()))
+    write_manifest(
+        [Record(row["image"], "melanoma", "test", row["patient"], row["lesion"]) for row in rows[::-1]], path
+    )
+    assert dataset_facts("skin", "site-1", context).identity.fingerprint == before
+    write_manifest(RECORDS[:-1], path)
+    assert dataset_facts("skin", "site-1", context).identity.fingerprint != before
+
+
+def test_a_data_set_that_the_site_does_not_define_is_an_error(context):
+    with pytest.raises(ConfigurationError, match="data set 'ct' is not defined"):
+        dataset_facts("ct", "site-1", context)

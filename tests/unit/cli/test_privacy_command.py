@@ -1,0 +1,54 @@
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from grandrounds.commands import privacy
+from grandrounds.errors import ConfigurationError
+from grandrounds.privacy.conversions import gaussian_epsilon
+
+GATE = [{"path": "grandrounds.privacy.filters.SitePrivacyGate"}]
+UPDATE = {"kind": "model_update", "name": "update", "treatment": "clip_and_noise", "clip": 1.0, "noise_multiplier": 16}
+ROWS = {"kind": "soft_labels", "name": "rows", "treatment": "quantise", "levels": 20, "entries": ["rows"]}
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Check a policy with these releases."""
+
+    def go(*releases, arguments=(), **changes):
+        policy = {"unit": "site", "delta": 1e-5, "releases": list(releases)} | changes
+        scope = {"name": "strict", "properties": {"grandrounds": policy}}
+        scope |= {"task_data_filters": GATE, "task_result_filters": GATE}
+        path = tmp_path / "privacy.json"
+        path.write_text(json.dumps({"scopes": [scope], "default_scope": "strict"}))
+        app = typer.Typer()
+        app.add_typer(privacy.build_group(), name="privacy")
+        return CliRunner().invoke(app, ["privacy", "check", str(path), *arguments])
+
+    return go
+
+
+def test_what_may_leave_is_said_with_the_rounds_that_fit(check):
+    result = check(UPDATE, ROWS | {"outside_budget": True}, arguments=["--json"], target_epsilon={"skin": 2.0})
+    strict = json.loads(result.stdout)["strict"]
+    update, rows = strict["releases"]
+    assert gaussian_epsilon(16.0, 1e-5, update["rounds"]) <= 2.0 < gaussian_epsilon(16.0, 1e-5, update["rounds"] + 1)
+    assert (rows["treatment"], rows["outside_budget"], rows["rounds"]) == ("quantise", True, None)
+    assert strict["protects"] == "all data of the site"
+
+
+def test_a_table_for_people(check):
+    scalars = [{"name": "validation.*", "part": "val", "minimum_support": 20}]
+    shown = check(UPDATE, scalars=scalars).stdout
+    assert "scope strict (default): protects all data of the site" in shown
+    assert "at most: no limit" in shown
+    assert "20 patients in val" in shown
+    assert "everything else stays" in shown
+
+
+def test_a_mistake_is_an_error(check, tmp_path):
+    result = check(UPDATE | {"clip": 0})
+    assert isinstance(result.exception, ConfigurationError)
+    assert "clip must be a positive number" in str(result.exception)

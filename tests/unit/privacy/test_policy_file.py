@@ -1,0 +1,181 @@
+"""A policy says what it says, denies the rest, and a mistake in it is named."""
+
+import math
+
+import pytest
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.messages import ReleaseKind
+from grandrounds.privacy.policy import SitePolicy
+from grandrounds.privacy.policy_file import parse_policy, read_policies
+from grandrounds.privacy.treatment import (
+    AsItIs,
+    ClipAndNoise,
+    ClipAndNoiseSamples,
+    MinimumSupport,
+    Quantise,
+    RecordLevel,
+)
+from grandrounds.privacy.units import Unit
+
+GATE = "grandrounds.privacy.filters.SitePrivacyGate"
+UPDATE = ReleaseKind.MODEL_UPDATE
+
+
+def update_rule(**changes):
+    """The model's update, clipped and with noise."""
+    rule = {
+        "kind": "model_update",
+        "name": "update",
+        "treatment": "clip_and_noise",
+        "clip": 1.0,
+        "noise_multiplier": 16,
+    }
+    return rule | changes
+
+
+def policy(*releases, **changes):
+    """A policy as in the file."""
+    return {"unit": "site", "delta": 1e-5, "releases": list(releases or [update_rule()])} | changes
+
+
+def privacy_file(content, **changes):
+    """A whole ``privacy.json`` with one scope."""
+    filters = [{"path": GATE}]
+    scope = {"name": "strict", "properties": {"grandrounds": content}, "task_data_filters": filters}
+    return {"scopes": [scope | {"task_result_filters": filters} | changes], "default_scope": "strict"}
+
+
+def parsed(*releases, **changes) -> SitePolicy:
+    return parse_policy(policy(*releases, **changes), "here")
+
+
+def test_noise_is_the_multiplier_times_the_sensitivity_of_the_unit():
+    assert parsed().rule_for(UPDATE, "update").treatment == ClipAndNoise(1.0, 32.0, Unit.SITE)
+    record = parsed(update_rule(clip=0.5), unit="presence").rule_for(UPDATE, "update").treatment
+    assert record == ClipAndNoise(0.5, 8.0, Unit.PRESENCE)
+    sigma = {"kind": "model_update", "name": "*", "treatment": "clip_and_noise", "clip": 1, "sigma": 3}
+    assert parsed(sigma | {"running_statistics": "drop"}).rule_for(UPDATE, "x").treatment == ClipAndNoise(
+        1.0, 3.0, Unit.SITE, "drop"
+    )
+
+
+def test_every_treatment_can_be_had():
+    found = parse_policy(
+        policy(
+            {"kind": "embeddings", "name": "e", "treatment": "clip_and_noise", "clip": 1, "sigma": 9, "entries": ["x"]},
+            {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "least": 10},
+            {"kind": "soft_labels", "name": "rows", "treatment": "quantise", "levels": 20, "entries": ["rows"]},
+            {"kind": "model_update", "name": "private", "treatment": "record_level", "least_noise_multiplier": 1.1},
+            {"kind": "discriminator", "name": "d", "treatment": "as_it_is", "entries": ["*.weight"]},
+            unit="record",
+        ),
+        "here",
+    )
+    assert [rule.treatment for rule in found.releases] == [
+        ClipAndNoiseSamples(1.0, 9.0),
+        MinimumSupport(10),
+        Quantise(20),
+        RecordLevel(1.1),
+        AsItIs(),
+    ]
+    assert found.releases[1].entries == ("matrix", "support")
+    assert found.releases[4].entries == ("*.weight",)
+
+
+def test_what_is_not_named_is_denied_and_the_first_rule_decides():
+    rules = parsed({"kind": "model_update", "name": "secret*", "treatment": "deny"}, update_rule(name="*"))
+    assert rules.rule_for(UPDATE, "secret-update") is None
+    assert rules.rule_for(UPDATE, "update") is not None
+    assert rules.rule_for(ReleaseKind.SOFT_LABELS, "update") is None
+    assert rules.scalar_rule_for("validation.accuracy") is None
+    assert parsed(releases=[]).rule_for(UPDATE, "update") is None
+
+
+def test_targets_are_by_data_set():
+    found = parsed(target_epsilon={"skin": 8, "*": 2.5})
+    assert (found.target("skin"), found.target("other"), parsed().target("skin")) == (8.0, 2.5, math.inf)
+
+
+def test_scalars_need_a_part_and_its_least_number_of_patients():
+    found = parsed(scalars=[{"name": "validation.*", "part": "val", "minimum_support": 20}])
+    assert found.scalar_rule_for("validation.f1").minimum_support == 20
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], r"here must be an object, got \[\]"),
+        ({"delta": 1e-5}, "here: unit is missing"),
+        (policy(unit="hospital"), "here.unit must be one of record, presence, site, got 'hospital'"),
+        (policy(delta=0), "here: delta must be above 0 and below 1"),
+        (policy(delta="1e-5"), "here.delta must be a finite number, got '1e-5'"),
+        (policy(epsilon=3), "here: unknown key 'epsilon'"),
+        (policy(target_epsilon={"skin": -1}), "target_epsilon.skin must be positive"),
+        (policy(target_epsilon=8), "target_epsilon must be an object of numbers by data set"),
+        (policy(tasks=["train", "look"]), r"tasks\[1\] must be one of join, train, validate, test, got 'look'"),
+        (policy(update_rule(noise_multiplier=0)), r"releases\[0\]: sigma must be a positive number, got 0"),
+        (policy(update_rule(noise_multiplier=-3)), r"releases\[0\]: sigma must be a positive number, got -6"),
+        (policy(update_rule(clip=0)), r"clip must be a positive number, got 0"),
+        (
+            policy({"kind": "model_update", "name": "u", "treatment": "clip_and_noise", "sigma": 1}),
+            "clip is missing: noise",
+        ),
+        (policy(update_rule(sigma=1)), "exactly one of sigma and noise_multiplier"),
+        (policy(update_rule(kind="images")), r"releases\[0\].kind must be one of"),
+        (policy(update_rule(treatment="hope")), r"releases\[0\].treatment must be one of"),
+        (policy(update_rule(treatment=["deny"])), r"releases\[0\].treatment must be one of"),
+        (policy(update_rule(levels=3)), r"releases\[0\]: unknown key 'levels'"),
+        (policy(update_rule(name="")), "name must be a name or a pattern"),
+        (
+            policy(update_rule(running_statistics="hide")),
+            "running_statistics must be one of refuse, average, drop, keep",
+        ),
+        (policy(update_rule(outside_budget="yes")), "outside_budget must be true or false"),
+        (policy(update_rule(kind="soft_labels")), "clip_and_noise is not for soft_labels|entries is missing"),
+        (policy({"kind": "soft_labels", "name": "r", "treatment": "quantise", "levels": 9}), "entries is missing"),
+        (policy(update_rule(kind="embeddings", entries=["x"])), "unit must be record, got site"),
+        (
+            policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support", "least": 1}),
+            "at least 2, got 1",
+        ),
+        (policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support"}), "least is missing"),
+        (
+            policy({"kind": "class_statistics", "name": "r", "treatment": "quantise", "levels": 9}),
+            "quantise is not for",
+        ),
+        (policy(scalars=[{"name": "x", "part": "val"}]), r"scalars\[0\]: minimum_support is missing"),
+        (policy(scalars=[{"name": "x", "part": "all", "minimum_support": 2}]), r"scalars\[0\].part must be one of"),
+        (policy(scalars=[{"name": "x", "part": "val", "minimum_support": 0}]), "minimum_support must be at least 1"),
+    ],
+)
+def test_a_mistake_is_named(content, message):
+    with pytest.raises(ConfigurationError, match=message):
+        parse_policy(content, "here")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"kind": "model_update", "name": "update", "treatment": "as_it_is"},
+        {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "least": 10},
+        update_rule(running_statistics="keep"),
+    ],
+)
+def test_what_has_no_epsilon_needs_a_decision_where_there_is_a_target(rule):
+    with pytest.raises(ConfigurationError, match=r"releases\[0\].*has no finite epsilon.*set outside_budget"):
+        parsed(rule, target_epsilon={"*": 8})
+    assert parsed(rule | {"outside_budget": True}, target_epsilon={"*": 8}).releases[0].outside_budget
+    assert parsed(rule).target("skin") == math.inf
+
+
+def test_a_file_has_the_gate_on_both_ways_and_a_default():
+    assert read_policies(privacy_file(policy()), "privacy.json").keys() == {"strict"}
+    with pytest.raises(ConfigurationError, match="scope 'strict': task_data_filters must have a filter with path"):
+        read_policies(privacy_file(policy(), task_data_filters=[]), "privacy.json")
+    with pytest.raises(ConfigurationError, match=r"default_scope 'open' is not defined \(scopes: strict\)"):
+        read_policies(privacy_file(policy()) | {"default_scope": "open"}, "privacy.json")
+    with pytest.raises(ConfigurationError, match="default_scope is missing"):
+        read_policies({"scopes": []}, "privacy.json")
+    with pytest.raises(ConfigurationError, match=r"properties\.grandrounds is missing"):
+        read_policies(privacy_file(policy(), properties={}), "privacy.json")

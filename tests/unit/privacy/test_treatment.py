@@ -1,0 +1,128 @@
+"""Each treatment does what it says, costs what it must, and refuses what it does not reach."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.messages import ReleaseKind
+from grandrounds.privacy.spending import Mechanism, Spending
+from grandrounds.privacy.treatment import (
+    AsItIs,
+    ClipAndNoise,
+    ClipAndNoiseSamples,
+    Deny,
+    MinimumSupport,
+    Quantise,
+    RecordLevel,
+    plain_copy,
+)
+from grandrounds.privacy.units import Unit
+
+COUNT = 100_000
+WIDE = 7.0
+TINY = 1e-12
+NORMED = {"w": torch.tensor([3.0, 4.0]), "bn.running_mean": torch.tensor([6.0]), "bn.running_var": torch.tensor([9.0])}
+
+
+def test_an_update_is_clipped_and_every_entry_gets_noise():
+    treated = ClipAndNoise(2.0, 0.5).apply({"w": torch.full((COUNT,), 3.0), "b": torch.full((4,), -2.0)})
+    shrunk = 2.0 / math.sqrt(COUNT * 9 + 16)
+    noise = (treated["w"].double() - 3.0 * shrunk).numpy()
+    assert abs(noise.std() / 0.5 - 1) < WIDE / math.sqrt(2 * COUNT)
+    assert abs(noise.mean()) < WIDE * 0.5 / math.sqrt(COUNT)
+    assert abs(np.corrcoef(noise[1:], noise[:-1])[0, 1]) < WIDE / math.sqrt(COUNT)
+    assert bool((treated["b"] != -2.0 * shrunk).all())
+
+
+@pytest.mark.parametrize(
+    ("statistics", "mean", "weights"),
+    [("average", 6 / math.sqrt(142), 3 / math.sqrt(142)), ("drop", 0.0, 0.6), ("keep", 6.0, 0.6)],
+)
+def test_running_statistics_as_the_policy_says(statistics, mean, weights):
+    treated = ClipAndNoise(1.0, TINY, running_statistics=statistics).apply(NORMED)
+    assert list(treated) == list(NORMED)
+    assert float(treated["bn.running_mean"]) == pytest.approx(mean, abs=1e-6)
+    assert float(treated["w"][0]) == pytest.approx(weights, abs=1e-6)
+
+
+def test_running_statistics_are_refused_by_default_and_kept_ones_have_no_epsilon():
+    with pytest.raises(ValueError, match="running statistic"):
+        ClipAndNoise(1.0, 1.0).apply(NORMED)
+    assert ClipAndNoise(1.0, 1.0, running_statistics="keep").spending(None).mechanism is Mechanism.NO_GUARANTEE
+    assert ClipAndNoise(1.0, 32.0).spending(None) == Spending(Mechanism.GAUSSIAN, Unit.SITE, 2.0, 32.0)
+
+
+def test_an_integer_entry_of_an_update_does_not_leave():
+    with pytest.raises(ValueError, match=r"'steps' is of torch.int64: noise does not reach it"):
+        ClipAndNoise(1.0, 1.0).apply({"w": torch.ones(2), "steps": torch.tensor(3)})
+
+
+def test_each_sample_of_embeddings_is_bounded_for_itself():
+    treated = ClipAndNoiseSamples(1.0, TINY).apply({"e": torch.tensor([[3.0, 4.0], [0.3, 0.4]])})["e"]
+    torch.testing.assert_close(treated, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+    noise = ClipAndNoiseSamples(1.0, 2.0).apply({"e": torch.zeros(COUNT, 1)})["e"].double().numpy()
+    assert abs(noise.std() / 2.0 - 1) < WIDE / math.sqrt(2 * COUNT)
+    assert ClipAndNoiseSamples(1.5, 9.0).spending(None) == Spending(Mechanism.GAUSSIAN, Unit.RECORD, 3.0, 9.0)
+    with pytest.raises(ValueError, match="one tensor"):
+        ClipAndNoiseSamples(1.0, 1.0).apply({"a": torch.zeros(1, 1), "b": torch.zeros(1, 1)})
+
+
+def test_class_statistics_and_soft_labels_are_coarsened():
+    shown = MinimumSupport(5).apply({"matrix": torch.eye(2), "support": torch.tensor([9, 1])})
+    assert shown["support"].tolist() == [9, -1]
+    with pytest.raises(ValueError, match="must be matrix and support"):
+        MinimumSupport(5).apply({"matrix": torch.eye(2)})
+    assert Quantise(2).apply({"rows": torch.tensor([[0.7, 0.3]])})["rows"].tolist() == [[0.5, 0.5]]
+
+
+def test_record_level_needs_a_training_that_was_and_costs_what_it_cost():
+    trained = Spending(Mechanism.DP_SGD, Unit.RECORD, 0.5, 0.55, 0.1, 20)
+    rule = RecordLevel(1.0)
+    assert rule.spending(trained) == trained
+    with pytest.raises(ValueError, match="training was not record-level private"):
+        rule.spending(None)
+    with pytest.raises(ValueError, match="training was not record-level private"):
+        rule.spending(Spending(Mechanism.GAUSSIAN, Unit.RECORD, 0.5, 0.55))
+    with pytest.raises(ValueError, match=r"noise multiplier is 1\.1, the policy needs 2"):
+        RecordLevel(2.0).spending(trained)
+    with pytest.raises(ValueError, match="running statistic"):
+        rule.apply(NORMED)
+    with pytest.raises(ValueError, match="no noise has reached"):
+        rule.apply({"steps": torch.tensor(3)})
+    assert ReleaseKind.EMBEDDINGS not in rule.kinds
+
+
+def test_what_is_denied_has_no_treatment_and_what_leaves_as_it_is_no_guarantee():
+    with pytest.raises(ValueError, match="denied"):
+        Deny().apply({"w": torch.ones(1)})
+    assert AsItIs().spending(None).mechanism is Mechanism.NO_GUARANTEE
+
+
+def test_nothing_behind_a_view_travels_along():
+    secret = torch.arange(1000.0)
+    for treatment in (AsItIs(), RecordLevel(1.0), ClipAndNoise(1e6, TINY)):
+        (shown,) = treatment.apply({"w": secret[3:5]}).values()
+        assert shown.untyped_storage().nbytes() <= 16
+    assert plain_copy(torch.ones(2, 3).t()).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ClipAndNoise(0.0, 1.0),
+        lambda: ClipAndNoise(1.0, 0.0),
+        lambda: ClipAndNoise(1.0, -1.0),
+        lambda: ClipAndNoiseSamples(math.inf, 1.0),
+        lambda: ClipAndNoiseSamples(1.0, 0.0),
+        lambda: MinimumSupport(1),
+        lambda: Quantise(1),
+        lambda: Quantise(256),
+        lambda: RecordLevel(0.0),
+    ],
+)
+def test_options_that_protect_nobody_are_refused(make):
+    with pytest.raises(ConfigurationError):
+        make()
