@@ -1,16 +1,22 @@
 """Options from outside, checked against the annotations of the arguments that they become.
 
 A job is JSON and a command line is text: neither keeps ``False`` the text from becoming true somewhere deep in a run.
+
+A component's options are the arguments of its constructor, or the fields of dataclasses, which check their values. The
+latter it names in ``option_groups`` and makes with :func:`take_options`, so that no option is written down twice.
 """
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from dataclasses import fields
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from grandrounds.errors import ConfigurationError
 
+Group = TypeVar("Group")
 DESCRIPTIONS: Mapping[Any, str] = {
     bool: "true or false",
     int: "an integer",
@@ -42,6 +48,55 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
     """
     if not _fits(value, annotation):
         raise ConfigurationError(f"{name} must be {_description(annotation)}, got {value!r}")
+
+
+def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group, dict[str, Any]]:
+    """Make a component's options of those arguments that are theirs.
+
+    Args:
+        group: a dataclass that checks its values.
+        options: keyword arguments; a list becomes a tuple.
+
+    Returns:
+        The dataclass, and the arguments that are none of its fields.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Steps:
+        ...     steps: int = 26
+        >>> take_options(Steps, {"steps": 3, "device": "cpu"})
+        (Steps(steps=3), {'device': 'cpu'})
+    """
+    names = {field.name for field in fields(group)}  # type: ignore[arg-type]
+    own = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items() if name in names}
+    return group(**own), {name: value for name, value in options.items() if name not in names}
+
+
+def option_types(component: type) -> dict[str, Any]:
+    """Annotations of the options that a component takes: those of its constructor, of its groups and of its bases.
+
+    Example:
+        >>> class Trainer:
+        ...     def __init__(self, *, device: str = "cpu") -> None: ...
+        >>> option_types(Trainer)
+        {'device': <class 'str'>}
+    """
+    found: dict[str, Any] = {}
+    for base in component.__mro__:
+        for group in vars(base).get("option_groups", ()):
+            hints = get_type_hints(group)
+            found = {**{field.name: hints[field.name] for field in fields(group)}, **found}
+        if "__init__" not in vars(base):
+            continue
+        constructor = vars(base)["__init__"]
+        parameters = inspect.signature(constructor).parameters.values()
+        hints = get_type_hints(constructor)
+        own = {p.name: hints.get(p.name, Any) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        found = {**own, **found}
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+            break
+    return found
 
 
 def _fits(value: Any, annotation: Any) -> bool:

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from grandrounds.errors import MessageError
 from grandrounds.federation.context import SiteContext
+from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
 from grandrounds.methods.supervised.controller import FedAvgController
@@ -24,7 +26,7 @@ class AskingController(FedAvgController):
 
     def participants(self, well: list[str]) -> list[str]:
         """Those that are even."""
-        return [site for site in well if self.introduced[site]["even"]]
+        return [site for site in well if self.introduced[site].scalars["even"]]
 
 
 class IntroducesItself(SupervisedExecutor):
@@ -41,13 +43,69 @@ class IntroducesItself(SupervisedExecutor):
         self.diary = diary
         self.silent_until = silent_until
 
-    def introduce(self, context: SiteContext) -> dict[str, float]:
+    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
         """Even or odd."""
         if context.site == "site-4" and context.round_number < self.silent_until:
             raise RuntimeError("nobody is in")
         with Path(self.diary).open("a") as stream:
             stream.write(f"{context.round_number} {context.site}\n")
-        return {"even": float(int(context.site[-1]) % 2 == 0)}
+        return Introduction({"even": float(int(context.site[-1]) % 2 == 0)})
+
+
+class ChoosyController(FedAvgController):
+    """Tells each site its place, and refuses one that says something else.
+
+    Args:
+        unwanted: the site.
+        options: of federated averaging.
+    """
+
+    introductions: ClassVar[bool] = True
+
+    def __init__(self, *, unwanted: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.unwanted = unwanted
+
+    def introduction_for(self, site: str) -> Payload:
+        """The site's name, as the server knows it."""
+        return self.payload(place=f"of {site}")
+
+    def check_introduction(self, site: str, introduction: Introduction) -> None:
+        """Refuse the unwanted site."""
+        if introduction.facts["digest"] != f"of {site}" or site == self.unwanted:
+            raise MessageError(f"{site} has other public images")
+
+
+class TellsWhatItGot(SupervisedExecutor):
+    """Answers with what the server has said.
+
+    Args:
+        untold: the site that tells a fact that it has not declared.
+        options: of supervised training.
+    """
+
+    introduction_facts: ClassVar[tuple[str, ...]] = ("digest",)
+
+    def __init__(self, *, untold: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.untold = untold
+
+    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+        """The place, as the server says, and the number of public images."""
+        secret = {"patient": "4711"} if context.site == self.untold else {}
+        return Introduction({"size": 3.0}, {"digest": payload.values["place"], **secret})
+
+
+class ReadsPublicImages(SupervisedExecutor):
+    """Trains, and tells how many images another data set has and how many of them have a known label."""
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train, and look at the public images."""
+        public = context.dataset("public")
+        counts = {"public": float(len(public.names)), "public_known": float((public.labels >= 0).sum())}
+        same = float(public is context.dataset("public"))
+        result = super().train(payload, context)
+        return replace(result, metrics={**result.metrics, **counts, "public_cached": same})
 
 
 class Listener(FedIRMExecutor):
@@ -88,8 +146,8 @@ class SpoiltRelation(FedIRMExecutor):
 
     Args:
         at: the site.
-        how: ``nan``, ``rows`` (they do not sum to one), ``classes`` (one more than there are), ``support`` (negative),
-            ``kind`` (another release), ``parts`` (no support), ``unasked`` (a site without labels sends one), ``fractions``.
+        how: ``nan``, ``rows`` (they do not sum to one), ``classes`` (one more than there are), ``parts`` (no support),
+            ``unasked`` (a site without labels sends one), ``fractions``.
         options: of FedIRM.
     """
 
@@ -111,8 +169,6 @@ class SpoiltRelation(FedIRMExecutor):
             matrix[1, 1] = 0.5
         elif self.how == "classes":
             tensors = {"matrix": torch.full((5, 5), 0.2), "support": torch.full((5,), 9)}
-        elif self.how == "support":
-            tensors["support"][2] = -1
         elif self.how == "fractions":
             tensors["support"] = torch.full((4,), 9.5)
         elif self.how == "parts":

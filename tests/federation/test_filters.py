@@ -122,3 +122,12 @@ def test_events_reach_the_components_of_all_parties(tiny, run, tmp_path):
     ]
     tasks = [event for name, event in heard if name == "site-1" and event.startswith("_before_task_")]
     assert tasks[:3] == ["_before_task_data_filter", "_before_task_execution", "_before_task_result_filter"]
+
+
+def test_what_a_site_does_not_let_out_does_not_count_there_either(tiny, run, tmp_path):
+    """A site's own model and optimizer stay as they were when the answer about them is refused."""
+    site_policy(tmp_path, "site-2", "faulty.Refuse")
+    found = run(tiny("local", *ONE_ROUND, "controller.min_sites=1"), tmp_path, sites=SITES)
+    assert found.summary["rounds"][0]["answered"] == ["site-1"]
+    states = {site: list((found.record.parent / site / "state").glob("*.pt")) for site in SITES}
+    assert [len(states[site]) for site in SITES] == [1, 0]

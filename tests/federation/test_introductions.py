@@ -3,6 +3,7 @@
 import pytest
 
 from grandrounds.deployment.simulate import simulate
+from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.record import read_events
 
 SITES = ["site-1", "site-2", "site-3", "site-4"]
@@ -71,3 +72,39 @@ def test_a_site_that_does_not_answer_takes_no_part_and_is_asked_again(asking, ru
 def test_where_no_method_asks_no_site_is_asked(tiny, run, tmp_path):
     found = run(tiny("fedavg"), tmp_path)
     assert not [event for event in read_events(found.results) if event.get("task") == "join"]
+
+
+@pytest.fixture
+def choosy(tiny):
+    """A job whose server tells each site something and hears it back, perhaps without one."""
+
+    def make(*assignments, unwanted="", untold=""):
+        job = tiny("fedavg", "controller.rounds=2", "controller.min_sites=2", "executor.steps=1", *assignments)
+        workflow, entry = job.server["workflows"][0], job.client["executors"][0]["executor"]
+        workflow["path"], entry["path"] = "introductions.ChoosyController", "introductions.TellsWhatItGot"
+        workflow["args"]["unwanted"], entry["args"]["untold"] = unwanted, untold
+        return job
+
+    return make
+
+
+def test_a_site_that_is_refused_is_out_and_the_others_go_on(choosy, run, tmp_path):
+    found = run(choosy(unwanted="site-2"), tmp_path, SITES[:3])
+    assert found.summary["refused"] == {"site-2": "site-2 has other public images"}
+    assert [entry["asked"] for entry in found.summary["rounds"]] == [["site-1", "site-3"]] * 2
+    assert set(found.summary["test"]) == {"site-1", "site-3"}
+    said = {"scalars": {"size": 3.0}, "facts": {"digest": "of site-1"}}
+    assert found.summary["introduced"]["site-1"] == said
+
+
+def test_too_few_sites_that_are_not_refused_stop_the_run_with_the_reason(choosy, run, tmp_path):
+    with pytest.raises(GrandRoundsError, match=r"min_sites is 2; refused were site-1: site-1 has other public images"):
+        run(choosy(unwanted="site-1"), tmp_path, SITES[:2])
+
+
+def test_a_fact_that_was_not_declared_does_not_leave_its_site(choosy, run, tmp_path):
+    found = run(choosy("controller.rounds=1", untold="site-3"), tmp_path, SITES[:3])
+    (dropped,) = [event for event in read_events(found.results) if event["event"] == "dropped"]
+    assert dropped["site"] == "site-3"
+    assert "fact 'patient' is not declared" in dropped["reason"]
+    assert "4711" not in (found.results / "events.jsonl").read_text()

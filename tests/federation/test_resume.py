@@ -226,3 +226,22 @@ def test_a_second_job_of_the_same_run_is_refused_and_leaves_the_record_alone(tin
 def test_the_checkpoint_holds_the_last_round(tiny, run, tmp_path):
     found = run(tiny("fedperl", "controller.rounds=3"), tmp_path)
     assert CheckpointFolder(found.record, {}).rounds() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("name", "interval", "cut_in"), [("local", 4, 8), ("fedperl", 3, 6)])
+def test_a_run_with_rare_checkpoints_goes_back_further_and_ends_the_same(
+    tiny, run, same_run, tmp_path, name, interval, cut_in
+):
+    """Sites keep their states of the checkpoint, however many rounds ago it was; the cut comes before the next one."""
+    options = [
+        *OPTIONS[name],
+        f"controller.rounds={cut_in}",
+        "executor.steps=1",
+        f"controller.checkpoint_every={interval}",
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        simulate(interrupted(tiny(name, *options), "_round_done", cut_in), tmp_path / "cut", SITES)
+    resumed = run(tiny(name, *options), tmp_path / "cut", SITES)
+    same_run(resumed, run(tiny(name, *options), tmp_path / "whole", SITES))
+    (went_on,) = [event for event in read_events(resumed.record) if event["event"] == "resume"]
+    assert went_on["after_round"] == cut_in - interval

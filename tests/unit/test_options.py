@@ -1,10 +1,11 @@
 import math
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import require_type
+from grandrounds.options import option_types, require_type, take_options
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,65 @@ def test_a_value_of_another_type_is_refused_with_what_was_expected(value, annota
 def test_an_annotation_that_options_cannot_have_is_a_mistake_of_the_program():
     with pytest.raises(TypeError, match="options cannot be of type"):
         require_type(1, complex, "executor.option")
+
+
+@dataclass(frozen=True)
+class Steps:
+    steps: int = 26
+    levels: tuple[int, int] | None = None
+
+    def __post_init__(self):
+        if self.steps < 1:
+            raise ConfigurationError("steps")
+
+
+@dataclass(frozen=True)
+class Peers:
+    peers: int = 2
+
+
+class Base:
+    def __init__(self, *, device: str = "auto"):
+        self.device = device
+
+
+class Trainer(Base):
+    option_groups: ClassVar[tuple[type, ...]] = (Steps,)
+
+    def __init__(self, **options: Any):
+        self.training, others = take_options(Steps, options)
+        super().__init__(**others)
+
+
+class WithPeers(Trainer):
+    option_groups: ClassVar[tuple[type, ...]] = (Peers,)
+
+    def __init__(self, *, vote: bool = False, **options: Any):
+        self.peers, others = take_options(Peers, options)
+        super().__init__(**others)
+
+
+def test_options_go_to_their_groups_and_the_rest_to_the_base():
+    made = WithPeers(peers=3, steps=4, levels=[1, 2], device="cpu", vote=True)
+    assert (made.peers, made.training, made.device) == (Peers(3), Steps(4, (1, 2)), "cpu")
+    assert (WithPeers().peers, WithPeers().training) == (Peers(), Steps())
+
+
+def test_a_name_that_nobody_knows_is_refused_by_the_base():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'pears'"):
+        WithPeers(pears=3)
+
+
+def test_a_group_checks_its_values():
+    with pytest.raises(ConfigurationError, match="steps"):
+        WithPeers(steps=0)
+
+
+def test_the_options_of_a_component_are_those_of_its_groups_and_bases():
+    assert option_types(WithPeers) == {
+        "peers": int,
+        "vote": bool,
+        "steps": int,
+        "levels": tuple[int, int] | None,
+        "device": str,
+    }

@@ -7,6 +7,13 @@ Jobs name a data set and never a path; what the name means is written in the sit
 CT slices in DICOM files may say as well under which windows they are looked at, centre and width in Hounsfield units:
 
     {"datasets": {"ich": {"manifest": "ich.csv", "root": "/data/ct", "windows": [[40, 80], [80, 200], [40, 380]]}}}
+
+Mammograms are cropped to the breast, turned to one side and padded where ``"preprocess": "mammogram"`` is said
+(:mod:`~grandrounds.data.mammo_view`).
+
+A site may set the fewest patients behind anything that it tells of a class, which no job can lower: ``"privacy":
+{"min_support": 10}`` beside ``datasets``. Where a method lets sites have models of their own, ``"models": {"skin":
+{"backbone": "resnet10"}}`` says which (:mod:`~grandrounds.data.site_model`).
 """
 
 from __future__ import annotations
@@ -24,6 +31,9 @@ from grandrounds.data.cache import OriginalShape, Quarantined, open_cache
 from grandrounds.data.ct_windows import windows_from
 from grandrounds.data.dicom import Window
 from grandrounds.data.manifest import read_manifest
+from grandrounds.data.preprocessing import Preprocess, preprocess_from
+from grandrounds.data.site_model import SiteModel, models_from
+from grandrounds.data.site_privacy import min_support_from
 from grandrounds.errors import ConfigurationError
 
 CONFIG_NAME = "grandrounds.json"
@@ -42,17 +52,23 @@ class DatasetLocation:
         root: folder, zip, npz or idx file with the images.
         max_unreadable: largest fraction of images that may be unreadable.
         windows: of CT slices, one for each channel; none for other images, which are shown as their files say.
+        min_support: fewest patients behind what the site tells of a class, by its own choice.
+        model: the network that the site chooses for this data set; None leaves it to the job.
+        preprocess: what is done to an image before resizing.
     """
 
     manifest: Path
     root: Path
     max_unreadable: float = 0.01
     windows: tuple[Window, ...] = ()
+    min_support: int = 0
+    model: SiteModel | None = None
+    preprocess: Preprocess = "none"
 
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """The images of one data set at one site and what is known of each; all fields but the last three have N entries.
+    """The images of one data set at one site and what is known of each; all fields but the last five have N entries.
 
     Attributes:
         images: ``(N, H, W, C)`` uint8.
@@ -64,6 +80,8 @@ class SiteData:
         classes: the job's vocabulary, in the order of the model's outputs.
         quarantined: row, name and reason of the images that cannot be read; their rows are zero.
         shapes: height, width, channels and number of the images before resizing; empty when unknown.
+        min_support: fewest patients behind what the site tells of a class, by its own choice.
+        root: folder, zip, npz or idx file that the images came from; None where they came from nowhere.
     """
 
     images: NDArray[np.uint8]
@@ -75,6 +93,8 @@ class SiteData:
     classes: tuple[str, ...]
     quarantined: tuple[Quarantined, ...] = ()
     shapes: tuple[OriginalShape, ...] = ()
+    min_support: int = 0
+    root: Path | None = None
 
     def rows(self, part: Part) -> NDArray[np.int64]:
         """Rows of one part of the data, ascending, without quarantined images.
@@ -147,7 +167,12 @@ def locate_dataset(site: str, dataset: str, folders: Sequence[Path]) -> DatasetL
 
 
 def load_site_data(
-    location: DatasetLocation, classes: Sequence[str], image_size: int, channels: int, cache_dir: Path
+    location: DatasetLocation,
+    classes: Sequence[str],
+    image_size: int,
+    channels: int,
+    cache_dir: Path,
+    foreign_labels: bool = False,
 ) -> SiteData:
     """Read a manifest with the job's vocabulary and open the decoded images.
 
@@ -157,14 +182,24 @@ def load_site_data(
         image_size: height and width after resizing, in pixels.
         channels: 1 or 3.
         cache_dir: folder for decoded images.
+        foreign_labels: take a label outside the vocabulary as unknown, instead of refusing it.
 
     Raises:
         DataError: if the manifest or too many of the images are not as they must be.
         ConfigurationError: if there are windows and not as many as channels.
     """
-    records = read_manifest(location.manifest, classes).records
+    records = read_manifest(location.manifest, None if foreign_labels else classes).records
     names = tuple(record.image for record in records)
-    cache = open_cache(names, location.root, image_size, channels, cache_dir, location.max_unreadable, location.windows)
+    cache = open_cache(
+        names,
+        location.root,
+        image_size,
+        channels,
+        cache_dir,
+        location.max_unreadable,
+        location.windows,
+        location.preprocess,
+    )
     index = {name: number for number, name in enumerate(classes)}
     return SiteData(
         images=cache.images,
@@ -176,6 +211,8 @@ def load_site_data(
         classes=tuple(classes),
         quarantined=cache.quarantined,
         shapes=cache.shapes,
+        min_support=location.min_support,
+        root=location.root,
     )
 
 
@@ -186,15 +223,20 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
-    _require_keys(content, {"datasets"}, {"datasets"}, f"{path}")
+    _require_keys(content, {"datasets"}, {"datasets", "models", "privacy"}, f"{path}")
+    min_support = min_support_from(content.get("privacy", {}), f"{path}: privacy")
     datasets = content["datasets"]
     if not isinstance(datasets, dict):
         raise ConfigurationError(f"{path}: datasets must be an object of data sets by name, got {datasets!r}")
-    return {name: _location(entry, f"{path}: datasets.{name}", path.parent) for name, entry in datasets.items()}
+    found = {name: _location(entry, f"{path}: datasets.{name}", path.parent) for name, entry in datasets.items()}
+    models = models_from(content.get("models", {}), datasets, path)
+    return {
+        name: replace(location, min_support=min_support, model=models.get(name)) for name, location in found.items()
+    }
 
 
 def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
-    _require_keys(entry, {"manifest", "root"}, {"manifest", "root", "max_unreadable", "windows"}, where)
+    _require_keys(entry, {"manifest", "root"}, {"manifest", "root", "max_unreadable", "windows", "preprocess"}, where)
     for field in ("manifest", "root"):
         if not isinstance(entry[field], str) or not entry[field]:
             raise ConfigurationError(f"{where}.{field} must be a path, got {entry[field]!r}")
@@ -202,7 +244,12 @@ def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
         raise ConfigurationError(f"{where}.max_unreadable must be a number between 0 and 1, got {limit!r}")
     windows = windows_from(entry["windows"], f"{where}.windows") if "windows" in entry else ()
-    return DatasetLocation(folder / entry["manifest"], folder / entry["root"], float(limit), windows)
+    preprocess = preprocess_from(entry.get("preprocess", "none"), f"{where}.preprocess")
+    if windows and preprocess != "none":
+        raise ConfigurationError(f"{where}: windows are for CT and preprocess is for mammograms; keep one of them")
+    return DatasetLocation(
+        folder / entry["manifest"], folder / entry["root"], float(limit), windows, preprocess=preprocess
+    )
 
 
 def _require_keys(content: Any, required: set[str], allowed: set[str], where: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import inspect
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ import grandrounds
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.problem import Problem
 from grandrounds.files import write_json
-from grandrounds.options import require_type
+from grandrounds.options import option_types, require_type
 
 PACKAGE = Path(grandrounds.__file__).parent
 # A checkout has the jobs beside the package's folder; a wheel installs them under the environment's prefix.
@@ -204,28 +203,6 @@ def accepted_options(component: type) -> set[str]:
         True
     """
     return set(option_types(component))
-
-
-def option_types(component: type) -> dict[str, Any]:
-    """Annotations of the arguments that a class takes, those it passes on to its bases included.
-
-    Example:
-        >>> from grandrounds.methods.fedperl.controller import FedPerlController
-        >>> option_types(FedPerlController)["peers"]
-        <class 'int'>
-    """
-    found: dict[str, Any] = {}
-    for base in component.__mro__:
-        if "__init__" not in vars(base):
-            continue
-        constructor = vars(base)["__init__"]
-        parameters = inspect.signature(constructor).parameters.values()
-        hints = get_type_hints(constructor)
-        own = {p.name: hints.get(p.name, Any) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-        found = {**own, **found}
-        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-            break
-    return found
 
 
 def _known_options(job: Job, part: str) -> list[str]:

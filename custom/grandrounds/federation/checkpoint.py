@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,8 @@ class CheckpointFolder:
     """The last checkpoints of one party (the server or a site) of one run.
 
     Each file holds the round, the configuration it belongs to and the content (nested dictionaries and lists of tensors
-    and plain values). It is written under a temporary name, flushed to disk and renamed; the last ``KEPT`` are kept.
+    and plain values). It is written under a temporary name, flushed to disk and renamed. The last ``KEPT`` are kept, or
+    those that another party's checkpoints need.
 
     Args:
         folder: where the files are; made when first needed.
@@ -44,7 +47,11 @@ class CheckpointFolder:
         self._configuration = dict(configuration)
 
     def save(
-        self, round_number: int, content: Mapping[str, Any], parts: Mapping[str, tuple[int, State]] | None = None
+        self,
+        round_number: int,
+        content: Mapping[str, Any],
+        parts: Mapping[str, tuple[int, State]] | None = None,
+        needed: Collection[int] | None = None,
     ) -> None:
         """Save the state after a round and drop the oldest files.
 
@@ -53,6 +60,8 @@ class CheckpointFolder:
             content: nested dictionaries and lists of tensors and plain values.
             parts: large states that change rarely, by name, each with the round it is from; one that is on disk already
                 is not written again.
+            needed: rounds after which somebody may go on: the newest checkpoint of each of these rounds or before is kept,
+                and this one. None keeps the last ``KEPT``.
         """
         versions = {name: version for name, (version, _) in (parts or {}).items()}
         for name, (version, state) in (parts or {}).items():
@@ -62,7 +71,13 @@ class CheckpointFolder:
         saved = {"round": round_number, "configuration": self._configuration, "content": dict(content)}
         with replacing(self._path(round_number)) as stream:
             torch.save({**saved, "parts": versions}, stream)
-        self._prune(versions)
+        self._prune(versions, needed)
+
+    def adopt(self, other: CheckpointFolder, round_number: int, needed: Collection[int] | None = None) -> None:
+        """Take over another folder's checkpoint, which has no parts, and drop the oldest as in :meth:`save`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        os.replace(other._path(round_number), self._path(round_number))
+        self._prune((), needed)
 
     def rounds(self) -> list[int]:
         """The rounds of which a checkpoint exists, ascending."""
@@ -100,14 +115,16 @@ class CheckpointFolder:
     def _part(self, name: str, version: int) -> Path:
         return self.folder / "parts" / f"{name}@{version:05d}.pt"
 
-    def _prune(self, newest: Mapping[str, int]) -> None:
+    def _prune(self, names: Collection[str], needed: Collection[int] | None) -> None:
         rounds = self.rounds()
-        for old in rounds[:-KEPT]:
+        kept = set(rounds[-KEPT:]) if needed is None else {*_newest_before(rounds, needed), *rounds[-1:]}
+        for old in set(rounds) - kept:
             self._path(old).unlink(missing_ok=True)
-        # Older checkpoints refer to older parts: as many of each are kept.
-        for name in newest:
-            for path in sorted(self.folder.glob(f"parts/{name}@*.pt"))[:-KEPT]:
-                path.unlink()
+        # A checkpoint refers to the newest part of its round or before.
+        for name in names:
+            paths = {int(path.stem.rpartition("@")[2]): path for path in self.folder.glob(f"parts/{name}@*.pt")}
+            for version in paths.keys() - _newest_before(sorted(paths), kept):
+                paths[version].unlink(missing_ok=True)
 
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:
@@ -117,6 +134,12 @@ class CheckpointFolder:
             raise CheckpointError(
                 f"{path}: the checkpoint is damaged ({type(error).__name__}); without it the run goes on from the one before"
             ) from error
+
+
+def _newest_before(rounds: list[int], wanted: Collection[int]) -> set[int]:
+    """For each wanted round the last of the ascending ``rounds`` that is not after it, if there is one."""
+    positions = (bisect_right(rounds, number) for number in wanted)
+    return {rounds[position - 1] for position in positions if position}
 
 
 def require_same_configuration(mine: Mapping[str, Any], saved: Mapping[str, Any], path: Path) -> None:

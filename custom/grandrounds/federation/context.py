@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from grandrounds.data.site import SiteData
-from grandrounds.errors import MessageError
+from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.messages import State
 from grandrounds.federation.problem import Problem
 from grandrounds.files import replacing
+from grandrounds.models.registry import ModelSpec
 from grandrounds.seeding import derive_seed, numpy_generator
 
 KEY = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -64,6 +65,10 @@ class StateCache:
         return self._folder / f"{key}.pt"
 
 
+def _no_dataset(name: str) -> SiteData:
+    raise ConfigurationError(f"data set {name!r} cannot be had in this task")
+
+
 @dataclass(frozen=True)
 class SiteContext:
     """One task at one site.
@@ -78,6 +83,8 @@ class SiteContext:
         precision: ``float32`` or ``bfloat16`` (autocast).
         aborted: tells whether the task has been given up.
         cache: states that the site was sent.
+        own_spec: the network that this site has for itself; None if it is the problem's.
+        datasets: loads another data set of the site by its name.
     """
 
     site: str
@@ -89,6 +96,27 @@ class SiteContext:
     precision: str
     aborted: Callable[[], bool]
     cache: StateCache
+    own_spec: ModelSpec | None = None
+    datasets: Callable[[str], SiteData] = field(default=_no_dataset)
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        """The network that this site trains, without trained weights."""
+        return self.own_spec or self.problem.model_spec(pretrained=False)
+
+    def dataset(self, name: str) -> SiteData:
+        """Another data set of this site, for example public images that every site has.
+
+        Its rows are those of its manifest, none of them missing. Labels outside the problem's vocabulary are unknown.
+
+        Args:
+            name: as the site's ``grandrounds.json`` calls it.
+
+        Raises:
+            ConfigurationError: if the site does not define it; site and data set are named.
+            DataError: if an image cannot be read, or the manifest is not as it must be.
+        """
+        return self.datasets(name)
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The stream for this purpose in this round at this site."""

@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
-from nvflare.app_opt.pt.decomposers import TensorDecomposer
-from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.federation.checkpoint import CheckpointFolder, save_models
-from grandrounds.federation.exchange import Assignment, Exchange, Outcome, RunAborted, training_assignments
+from grandrounds.federation.conversation import SiteConversation
+from grandrounds.federation.exchange import Assignment, RunAborted, training_assignments
 from grandrounds.federation.health import SiteHealth, await_sites, sample_sites
-from grandrounds.federation.hooks import RoundHooks
+from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import (
     GLOBAL,
-    JOIN,
     TEST,
-    TRAIN,
     VALIDATE,
     VALIDATION_PREFIX,
-    Payload,
-    Result,
     State,
     require_run_name,
-    tensor_bytes,
 )
 from grandrounds.federation.places import result_folder, state_folder
 from grandrounds.federation.problem import Problem
@@ -43,7 +34,7 @@ from grandrounds.files import exclusive
 from grandrounds.ordering import natural_sorted
 
 
-class RoundController(RoundHooks, Controller):
+class RoundController(SiteConversation):
     """A federation that works in rounds; a method says what travels and what is made of it.
 
     In each round a seeded sample of the sites that are well trains; every site (or, as configured, none) scores the model
@@ -66,6 +57,8 @@ class RoundController(RoundHooks, Controller):
         validate_every: rounds between scores on validation images; 0 never scores and keeps the last model.
         selection_metric: the validation metric whose mean over sites selects the model; higher is better.
         resume: ``auto`` goes on where a checkpoint ends, ``never`` starts again, ``require`` fails without a checkpoint.
+        checkpoint_every: rounds between checkpoints; the last round has one. A resumed run goes on after the last
+            checkpoint and does the rounds since then again.
         preset: where the job's options come from, for the record; nothing depends on it.
     """
 
@@ -84,10 +77,16 @@ class RoundController(RoundHooks, Controller):
         validate_every: int = 1,
         selection_metric: str = "balanced_accuracy",
         resume: Literal["auto", "never", "require"] = "auto",
+        checkpoint_every: int = 1,
         preset: str = "",
     ) -> None:
         super().__init__()
-        limits = (("rounds", rounds, 1), ("min_sites", min_sites, 1), ("validate_every", validate_every, 0))
+        limits = (
+            ("rounds", rounds, 1),
+            ("min_sites", min_sites, 1),
+            ("validate_every", validate_every, 0),
+            ("checkpoint_every", checkpoint_every, 1),
+        )
         for name, value, least in limits:
             if not isinstance(value, int) or value < least:
                 raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
@@ -112,38 +111,17 @@ class RoundController(RoundHooks, Controller):
         self.validate_every = validate_every
         self.selection_metric = selection_metric
         self.resume = resume
+        self.checkpoint_every = checkpoint_every
         self.preset = preset
         self.round_number = 0
         self.run_id = uuid.uuid4().hex
         self.health = SiteHealth()
         self.introduced = {}
-        self._metrics: dict[str, dict[str, float]] = {}
+        self.refused = {}
+        self._metrics = {}
+        self._checkpointed = []
         self._selection = ModelSelection(selection_metric)
         self._under_way = False
-
-    def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
-        """A payload with these parts and values, and with the problem, the run and its seed."""
-        shared = {
-            "problem": {**self.problem.to_dict(), "weights": None},  # a path of the server is nobody else's business
-            "seed": self.seed,
-            "run_name": self.run_name,
-            "run_id": self.run_id,
-            "selection_metric": self.selection_metric,
-        }
-        return Payload(self.round_number, {**values, **shared}, parts or {})
-
-    def start_controller(self, fl_ctx: FLContext) -> None:
-        """FLARE's hook: prepare what the serialiser needs."""
-        fobs.register(TensorDecomposer)
-
-    def stop_controller(self, fl_ctx: FLContext) -> None:
-        """FLARE's hook: nothing is left to do."""
-
-    def process_result_of_unknown_task(
-        self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
-    ) -> None:
-        """FLARE's hook: an answer that came after its round was closed is not used."""
-        self.log_warning(fl_ctx, f"{client.name}: an answer to {task_name} came too late and is not used")
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""
@@ -185,7 +163,9 @@ class RoundController(RoundHooks, Controller):
         while self.round_number < self.rounds:
             self.round_number += 1
             self._run_round()
-            self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
+            if self.round_number % self.checkpoint_every == 0 or self.round_number == self.rounds:
+                self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
+                self._checkpointed = self._checkpoints.rounds()
             self.record.selected = self._selection.choice
             self.record.write("running")
         self._finish()
@@ -227,47 +207,6 @@ class RoundController(RoundHooks, Controller):
         )
         self.fire_event(AppEventType.ROUND_DONE, self.fl_ctx)
 
-    def _introduce(self, well: list[str]) -> list[str]:
-        """Ask those who they are that have not said it, and go on with those that have."""
-        new = {site: Assignment(JOIN, self.payload()) for site in well if site not in self.introduced}
-        if new:
-            # Newcomers are not waited for longer than stragglers where those that are known could work without them.
-            enough = max(0, self.min_sites - sum(site in self.introduced for site in well))
-            outcome = self._exchange(new, self.grace, enough)
-            self.introduced |= {site: self._metrics[site] for site in natural_sorted(outcome.answered)}
-        return [site for site in well if site in self.introduced]
-
-    def _exchange(self, assignments: dict[str, Assignment], grace: float | None, enough: int | None = None) -> Outcome:
-        self._metrics = {}
-        for site, (_, payload) in assignments.items():
-            self.record.count_bytes(site, "down", tensor_bytes(payload.parts))
-        exchange = Exchange(self, self.fl_ctx, self.round_timeout, grace, self._received)
-        # Scores come quickly; only training answers may end the wait for others that train.
-        training = [site for site, assignment in assignments.items() if assignment.task == TRAIN]
-        least = self.min_sites if enough is None else enough
-        outcome = exchange.run(assignments, least, self._abort_signal, training or None)
-        for site in assignments:
-            if site in outcome.answered:
-                self.health.answered(site)
-            else:
-                self.health.missed(site, self.round_number)
-                self.record.event("dropped", round=self.round_number, site=site, reason=outcome.dropped.get(site, ""))
-                self.log_warning(
-                    self.fl_ctx, f"round {self.round_number}: {site} is dropped: {outcome.dropped.get(site)}"
-                )
-        return outcome
-
-    def _received(self, site: str, task: str, result: Result) -> None:
-        if task == TRAIN:
-            self.check(site, result)
-        released = {name: release.tensors for name, release in result.releases.items()}
-        self.record.event("answer", round=self.round_number, site=site, task=task, metrics=result.metrics)
-        self.record.count_bytes(site, "up", tensor_bytes(released))
-        # Last, when nothing can go wrong any more: what is absorbed counts.
-        if task == TRAIN:
-            self.absorb(site, result)
-        self._metrics[site] = dict(result.metrics)
-
     def _score(self, model_round: int) -> None:
         scores = self.server_scores()
         at_server = {"server": {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
@@ -296,9 +235,6 @@ class RoundController(RoundHooks, Controller):
         self.record.event("finished", selected=self.record.selected)
         self.record.publish(result_folder(self.fl_ctx), saved)
 
-    def _sites(self) -> list[str]:
-        return natural_sorted(client.name for client in self.fl_ctx.get_engine().get_clients())
-
     def _resume(self) -> None:
         if self.resume == "never":
             self._checkpoints.discard_from(0)
@@ -318,7 +254,9 @@ class RoundController(RoundHooks, Controller):
         self.round_number = checkpoint.round_number
         self.run_id = checkpoint.content["run_id"]
         self.health.load_state_dict(checkpoint.content["health"])
-        self.introduced = dict(checkpoint.content.get("introduced", {}))
+        self._checkpointed = self._checkpoints.rounds()
+        self.introduced = {site: Introduction(**said) for site, said in checkpoint.content["introduced"].items()}
+        self.record.introduced = dict(checkpoint.content["introduced"])
         self.record.load_state_dict(checkpoint.content["record"])
         self._selection.load_state_dict(checkpoint.content["selection"])
         self.load_state_dict(checkpoint.content["method"])
@@ -329,7 +267,7 @@ class RoundController(RoundHooks, Controller):
         return {
             "run_id": self.run_id,
             "health": self.health.state_dict(),
-            "introduced": self.introduced,
+            "introduced": {site: introduction.to_dict() for site, introduction in self.introduced.items()},
             "selection": self._selection.state_dict(),
             "record": self.record.state_dict(),
             "method": self.state_dict(),

@@ -6,29 +6,25 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
-from torch import Tensor, nn
+from torch import nn
 
-from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.evaluation.metrics import classification_metrics
-from grandrounds.evaluation.predict import predict
 from grandrounds.federation.aggregation import difference
-from grandrounds.federation.compute import choose_device
-from grandrounds.federation.context import SiteContext, StateCache, TaskAborted
+from grandrounds.federation.context import SiteContext, TaskAborted
+from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import (
     GLOBAL,
     JOIN,
@@ -49,10 +45,14 @@ from grandrounds.federation.messages import (
     require_like,
 )
 from grandrounds.federation.places import DETAILS_VARIABLE, state_folder
-from grandrounds.federation.problem import Problem
-from grandrounds.federation.site_data import load_checked_data
+from grandrounds.federation.site_access import SiteAccess
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
-from grandrounds.models.registry import build_model
+from grandrounds.federation.testing import prediction_rows, scored
+from grandrounds.federation.training import Algorithm, new_optimizer
+from grandrounds.models.registry import ModelSpec, architecture_fingerprint, build_model
+
+OPTIMIZER = "optimizer"
+ARCHITECTURE_FACTS = ("backbone", "architecture")
 
 
 class SiteExecutor(Executor):
@@ -68,10 +68,15 @@ class SiteExecutor(Executor):
         device: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda[:index]``.
         cpu_threads: threads of torch on the CPU; None leaves torch's default. Sums depend on it in the last bits.
         precision: ``float32``, or ``bfloat16`` for autocast.
+        backbones: names of backbones by site, where sites have models of their own; the others, and None, take the
+            problem's. What a site's ``grandrounds.json`` says under ``models`` overrides it.
+        test_last: where sites have models of their own, test that of the last round too, as ``own_last``.
     """
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({})
     """What leaves the site beside the model update and metrics, by name; a method declares it here."""
+    introduction_facts: ClassVar[tuple[str, ...]] = ()
+    """Names of the short texts that :meth:`introduce` may tell; a method declares them here."""
     needs_labels = True
     """Whether a site without a labelled training image cannot take part."""
     models: ClassVar[tuple[str, ...]] = ("shared", "own")
@@ -85,6 +90,8 @@ class SiteExecutor(Executor):
         device: str = "auto",
         cpu_threads: int | None = None,
         precision: Literal["float32", "bfloat16"] = "float32",
+        backbones: dict[str, str] | None = None,
+        test_last: bool = False,
     ) -> None:
         super().__init__()
         if model not in self.models:
@@ -93,14 +100,16 @@ class SiteExecutor(Executor):
             raise ConfigurationError(f"optimizer must be fresh or kept, got {optimizer!r}")
         if precision not in ("float32", "bfloat16"):
             raise ConfigurationError(f"precision must be float32 or bfloat16, got {precision!r}")
+        if test_last and model != "own":
+            raise ConfigurationError("test_last tests a site's own model of the last round, which needs model=own")
         self.model = model
+        self.test_last = test_last
         self.optimizer = optimizer
         self.kept: dict[str, Any] = {}
-        self.device = device
         self.cpu_threads = cpu_threads
-        self.precision = precision
-        self._data: tuple[Problem, SiteData] | None = None
-        self._network: tuple[Problem, nn.Module] | None = None
+        self._access = SiteAccess(model == "own", backbones or {}, device, precision, self.logger)
+        self._network: tuple[ModelSpec, nn.Module] | None = None
+        self._staged: tuple[SiteStore, Payload] | None = None
 
     # What a method says.
 
@@ -108,9 +117,20 @@ class SiteExecutor(Executor):
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round and return the update, further releases and metrics."""
 
-    def introduce(self, context: SiteContext) -> dict[str, float]:
+    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
         """What this site tells of itself before it first takes part, if the method asks; it leaves the site as it is."""
-        return {}
+        return Introduction()
+
+    def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
+        """The models that are tested at the end, by name; their scores leave the site under these names, nothing else.
+
+        ``common`` is the one that the federation selected, ``own`` the one that scored best here or, if none was scored, a
+        site's own model as it is, ``own_last`` that of the last round, with ``test_last``.
+        """
+        common = self.starting_state(payload, context) if self.model == "shared" else None
+        last, best = self.kept.get("model"), store.best()
+        models = {"common": common, "own": best[1] if best else last, "own_last": last if self.test_last else None}
+        return {name: state for name, state in models.items() if state is not None}
 
     def options(self) -> dict[str, Any]:
         """The method's options as plain values: a state saved under others is refused."""
@@ -129,35 +149,71 @@ class SiteExecutor(Executor):
     def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
         """The network in training mode with the weights this round starts from."""
         network = self.network(context)
-        network.load_state_dict(self._starting_state(payload, context))
+        network.load_state_dict(self.starting_state(payload, context))
         return network.train()
 
+    def starting_state(self, payload: Payload, context: SiteContext) -> State:
+        """What this round starts from: the model that was sent, or where sites have models of their own this site's.
+
+        Raises:
+            ConfigurationError: if a site with another network than the problem's is sent the problem's trained weights.
+            MessageError: if there is no model, or it does not fit.
+        """
+        if self.model == "own":
+            if "model" in self.kept:
+                return dict(self.kept["model"])
+            if GLOBAL not in payload.parts:
+                return copy_to_cpu(self.build(context).state_dict())
+            if context.own_spec:
+                raise ConfigurationError(
+                    f"{context.site}: the job starts from weights of {context.problem.backbone}, this site has "
+                    f"{context.model_spec.backbone}; set problem.weights to null"
+                )
+        if GLOBAL not in payload.parts:
+            raise MessageError("the task has no global model; executor option model=own needs none")
+        require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the global model")
+        return payload.parts[GLOBAL]
+
     def make_optimizer(
-        self, network: nn.Module, learning_rate: float, algorithm: Literal["adam", "sgd"] = "adam", **options: Any
+        self, network: nn.Module, learning_rate: float, algorithm: Algorithm = "adam", *, role: str = "", **options: Any
     ) -> torch.optim.Optimizer:
         """An optimizer, fresh or with the state that it had at the end of the last round here.
 
-        ``options`` are torch's, such as ``betas``; without them there is no weight decay.
+        Args:
+            network: whose parameters it is for.
+            learning_rate: of all of them.
+            algorithm: ``adam`` or ``sgd``.
+            role: tells several optimizers of a method apart.
+            options: torch's, such as ``betas``; without them there is no weight decay.
         """
-        kind = torch.optim.Adam if algorithm == "adam" else torch.optim.SGD
-        optimizer: torch.optim.Optimizer = kind(network.parameters(), lr=learning_rate, fused=True, **options)
-        if "optimizer" in self.kept:
-            optimizer.load_state_dict(self.kept["optimizer"])
+        optimizer = new_optimizer(network.parameters(), algorithm, learning_rate, **options)
+        kept = self.kept.get(_optimizer_key(role))
+        if kept is not None:
+            optimizer.load_state_dict(kept)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
         return optimizer
 
     def finish(
-        self, payload: Payload, network: nn.Module, optimizer: torch.optim.Optimizer, metrics: Mapping[str, float]
+        self,
+        payload: Payload,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
+        metrics: Mapping[str, float],
     ) -> Result:
         """Turn a trained network into a result: the update of a shared model; an own model is kept.
 
-        ``metrics`` must have ``samples``, the number of training samples.
+        Args:
+            payload: the task.
+            network: as trained.
+            optimizer: one, or several by role.
+            metrics: what is told; must have ``samples``, the number of training samples.
         """
         trained = copy_to_cpu(network.state_dict())
         samples = int(metrics["samples"])
         if self.optimizer == "kept":
-            self.kept["optimizer"] = optimizer.state_dict()
+            optimizers = optimizer if isinstance(optimizer, Mapping) else {"": optimizer}
+            self.kept.update({_optimizer_key(role): made.state_dict() for role, made in optimizers.items()})
         if self.model == "own":
             self.kept["model"] = trained
             return Result(metrics=metrics, samples=samples)
@@ -165,33 +221,45 @@ class SiteExecutor(Executor):
 
     def build(self, context: SiteContext) -> nn.Module:
         """A network of this site's architecture on the context's device, with the run's initial weights."""
-        return build_model(context.problem.model_spec(pretrained=False), context.seed).to(context.device)
+        return build_model(context.model_spec, context.seed).to(context.device)
 
     def network(self, context: SiteContext) -> nn.Module:
         """The site's one network, built once; its weights are whatever was loaded last, so a teacher needs its own."""
-        if self._network is None or self._network[0] != context.problem:
-            self._network = (context.problem, self.build(context))
+        if self._network is None or self._network[0] != context.model_spec:
+            self._network = (context.model_spec, self.build(context))
         return self._network[1]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """FLARE's hook: prepare what the serialiser needs when the run starts."""
+        """FLARE's hook: prepare what the serialiser needs when the run starts, and keep the state of an answer that leaves.
+
+        What a filter has refused, or emptied, has not left.
+        """
         if event_type == EventType.START_RUN:
             fobs.register(TensorDecomposer)
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._staged:
+            (store, payload), self._staged = self._staged, None
+            reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+            if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK:
+                store.settle_state(payload.values.get("checkpoints"))
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE's hook: do one task. What goes wrong becomes a reply with its reason, never half a result."""
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
         if task_name not in tasks:
             return make_reply(ReturnCode.TASK_UNKNOWN)
+        self._staged = None
         try:
             if self.cpu_threads:
                 torch.set_num_threads(self.cpu_threads)
             payload = decode_payload(shareable)
-            context, store = self._open(payload, fl_ctx, abort_signal)
-            reply = encode_result(tasks[task_name](payload, context, store), self._declared(), payload)
+            context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
+            store = self._store(payload, context, fl_ctx)
+            facts = (*self.introduction_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
+            reply = encode_result(tasks[task_name](payload, context, store), self._declared(), payload, facts)
             if task_name == TRAIN:
                 # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
-                store.save_state(context.round_number, self.state_dict())
+                store.stage_state(context.round_number, self.state_dict())
+                self._staged = (store, payload)
             return reply
         except TaskAborted:
             return make_reply(ReturnCode.TASK_ABORTED)
@@ -214,7 +282,12 @@ class SiteExecutor(Executor):
         return replace(result, metrics={**result.metrics, "train_seconds": round(seconds, 4), **scores})
 
     def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
-        return Result(metrics=self.introduce(context))
+        said = self.introduce(payload, context)
+        facts = dict(said.facts)
+        if self.model == "own":
+            values = (context.model_spec.backbone, architecture_fingerprint(self.network(context).state_dict()))
+            facts |= dict(zip(ARCHITECTURE_FACTS, values, strict=True))
+        return Result(metrics=said.scalars, facts=facts)
 
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.load_state_dict(store.load_state(context.round_number))
@@ -223,74 +296,51 @@ class SiteExecutor(Executor):
     def _score(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, float]:
         if self.model == "own" and "model" not in self.kept:
             return {}  # a site that has not trained yet has nothing to score
-        state = payload.parts.get(SCORED) or self._starting_state(payload, context)
-        scores = self._metrics(state, context.data.rows("val"), context)[0]
+        state = payload.parts.get(SCORED) or self.starting_state(payload, context)
+        scores = scored(self._loaded(state, context), context.data.rows("val"), context)[0]
         metric = payload.values["selection_metric"]
         if metric in scores:
-            store.offer_best(context.round_number - 1, scores[metric], state)
+            # A server that goes on after a round has that round's model scored again.
+            needed = [number - 1 for number in payload.values.get("checkpoints", [])]
+            store.offer_best(context.round_number - 1, scores[metric], state, needed)
         return {VALIDATION_PREFIX + name: value for name, value in scores.items()}
 
     def _test(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
-        """Test the model that the federation selected (``common``) and the one this site would have (``own``)."""
         context.cache.keep_only([])  # the run is over: what other hospitals have trained does not stay here
-        models: dict[str, State] = {}
-        if self.model == "shared":
-            models["common"] = self._starting_state(payload, context)
-        best = store.best()
-        if best is None and self.model == "own":
-            self.load_state_dict(store.load_state(context.round_number))
-            if "model" in self.kept:
-                best = (context.round_number - 1, dict(self.kept["model"]))
-        if best:
-            models["own"] = best[1]
-        metrics: dict[str, float] = {"own.round": float(best[0])} if best else {}
+        self.load_state_dict(store.load_state(context.round_number))
+        models = self.tested_models(payload, context, store)
+        metrics: dict[str, float] = {}
+        if "own" in models:
+            best = store.best_round()
+            metrics["own.round"] = float(context.round_number - 1 if best is None else best)
         rows = context.data.rows("test")
         for name, state in models.items():
-            scores, probabilities = self._metrics(state, rows, context)
+            scores, probabilities = scored(self._loaded(state, context), rows, context)
             metrics.update({f"{name}.{key}": value for key, value in scores.items()})
-            store.write_predictions(f"predictions_{name}", *_prediction_rows(context.data, rows, probabilities))
+            store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
+            if self.model == "own":
+                store.write_model(name, state, _description(context))
         return Result(metrics=metrics)
 
-    def _metrics(self, state: State, rows: np.ndarray, context: SiteContext) -> tuple[dict[str, float], Tensor]:
+    def _loaded(self, state: State, context: SiteContext) -> nn.Module:
         network = self.network(context)
         network.load_state_dict(state)
-        with context.autocast():
-            probabilities = predict(network, context.data.images, rows, context.device)
-        known = context.data.labels[rows] >= 0
-        metrics = classification_metrics(context.data.labels[rows][known], probabilities.numpy()[known])
-        return metrics, probabilities
+        return network
 
-    def _starting_state(self, payload: Payload, context: SiteContext) -> State:
-        if self.model == "own":
-            if "model" in self.kept:
-                return dict(self.kept["model"])
-            if GLOBAL not in payload.parts:
-                return copy_to_cpu(self.build(context).state_dict())
-        if GLOBAL not in payload.parts:
-            raise MessageError("the task has no global model; executor option model=own needs none")
-        require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the global model")
-        return payload.parts[GLOBAL]
+    def _store(self, payload: Payload, context: SiteContext, fl_ctx: FLContext) -> SiteStore:
+        options = {"problem": context.problem.to_dict(), "model": self.model, "optimizer": self.optimizer}
+        own = {"own_model": asdict(context.own_spec)} if context.own_spec else {}
+        folder = state_folder(fl_ctx, payload.values["run_name"], context.site)
+        return SiteStore(folder, payload.values["run_id"], {**options, **self.options(), **own})
 
-    def _open(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> tuple[SiteContext, SiteStore]:
-        values = payload.values
-        problem = Problem.from_dict(values["problem"])
-        site = fl_ctx.get_identity_name()
-        if self._data is None or self._data[0] != problem:
-            self._data = (problem, load_checked_data(problem, site, fl_ctx, self.needs_labels, self.logger))
-        folder = state_folder(fl_ctx, values["run_name"], site)
-        options = {"problem": problem.to_dict(), "model": self.model, "optimizer": self.optimizer, **self.options()}
-        context = SiteContext(
-            site=site,
-            round_number=payload.round_number,
-            problem=problem,
-            seed=values["seed"],
-            data=self._data[1],
-            device=choose_device(self.device),
-            precision=self.precision,
-            aborted=lambda: bool(abort_signal.triggered),
-            cache=StateCache(folder / "received"),
-        )
-        return context, SiteStore(folder, values["run_id"], options)
+
+def _optimizer_key(role: str) -> str:
+    return f"{OPTIMIZER}.{role}" if role else OPTIMIZER
+
+
+def _description(context: SiteContext) -> dict[str, Any]:
+    problem = context.problem
+    return {"model": asdict(context.model_spec), "classes": list(problem.classes), "image_size": problem.image_size}
 
 
 def _refusal(task: str, error: Exception) -> Shareable:
@@ -298,13 +348,3 @@ def _refusal(task: str, error: Exception) -> Shareable:
     shared = isinstance(error, MessageError) or (isinstance(error, GrandRoundsError) and DETAILS_VARIABLE in os.environ)
     reason = str(error) if shared else f"{type(error).__name__} in task {task}: see the site's log"
     return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
-
-
-def _prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> tuple[list[str], list[list[str]]]:
-    header = ["image", "label", "predicted", *(f"probability_{name}" for name in data.classes)]
-    lines = []
-    for row, values in zip(rows, probabilities.tolist(), strict=True):
-        label = data.classes[data.labels[row]] if data.labels[row] >= 0 else ""
-        predicted = data.classes[int(np.argmax(values))]
-        lines.append([data.names[row], label, predicted, *(f"{value:.6f}" for value in values)])
-    return header, lines

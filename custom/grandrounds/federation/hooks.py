@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import Payload, Result, State
 
 
@@ -15,8 +17,19 @@ class RoundHooks(ABC):
 
     introductions: ClassVar[bool] = False
     """Whether each site is asked, once and before it first takes part, what its executor's ``introduce`` says of it; the
-    answers are in ``self.introduced``, and a site that has not answered yet takes no part."""
-    introduced: dict[str, dict[str, float]]
+    answers are in ``self.introduced``, and a site that has not answered yet, or was refused, takes no part."""
+    introduced: dict[str, Introduction]
+
+    def introduction_for(self, site: str) -> Payload:
+        """What a site gets to know when it is asked who it is."""
+        return self.payload()
+
+    def check_introduction(self, site: str, introduction: Introduction) -> None:
+        """Refuse a site for this run by an error, whose text is the reason; the others go on."""
+
+    @abstractmethod
+    def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
+        """A payload with these parts and values, and with what every task says."""
 
     def start(self) -> None:
         """Prepare the state before the first round; a checkpoint may replace it."""

@@ -1,16 +1,17 @@
 """What travels between server and sites, and its encoding as FLARE data exchange objects.
 
 Both ways it is a collection with a header. A task has named parts (models, matrices: dictionaries of tensors). A result has
-the releases that the method has declared, each with its kind, by which a hospital's policy decides, and metrics apart. The
-update of a model is a ``WEIGHT_DIFF``, where FLARE's standard filters look for it; other releases are ``APP_DEFINED``.
-Whoever receives a message checks it: what is missing, unknown, misshapen, of another type or not finite is named.
+the releases that the method has declared, each with its kind, by which a hospital's policy decides, metrics apart, and where
+a site joins a few short texts. The update of a model is a ``WEIGHT_DIFF``, where FLARE's standard filters look for it; other
+releases are ``APP_DEFINED``. Whoever receives a message checks it: what is missing, unknown, misshapen, of another type or
+not finite is named.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -21,6 +22,7 @@ from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 from grandrounds.errors import MessageError
+from grandrounds.federation.introduction import require_facts
 
 State = Mapping[str, Tensor]
 JOIN, TRAIN, VALIDATE, TEST = "join", "train", "validate", "test"
@@ -30,6 +32,7 @@ SCORED = "scored"
 UPDATE = "update"
 VALIDATION_PREFIX = "validation."
 METRICS = "metrics"
+FACTS = "facts"
 REASON_HEADER = "grandrounds.reason"
 PROTOCOL = 1
 MOST_SAMPLES = 10**9
@@ -78,11 +81,13 @@ class Result:
         releases: what leaves the site, by name; ``update`` is the difference to the model that it received.
         metrics: finite scalars.
         samples: number of training samples behind the releases; at least 1 with an update.
+        facts: short texts of a site that joins; no other answer has any.
     """
 
     releases: Mapping[str, Release] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def update(self) -> State | None:
@@ -119,20 +124,29 @@ def decode_payload(message: Shareable) -> Payload:
     return Payload(header["round"], values, {name: part.data for name, part in parts.items()})
 
 
-def encode_result(result: Result, declared: Mapping[str, ReleaseKind], asked: Payload) -> Shareable:
+def encode_result(
+    result: Result, declared: Mapping[str, ReleaseKind], asked: Payload, facts: Collection[str] = ()
+) -> Shareable:
     """Turn a result into a FLARE message.
 
     Args:
         result: what the method made.
         declared: names and kinds of the releases that the method has declared; nothing else leaves the site.
         asked: the task that is answered.
+        facts: names of the short texts that the method has declared for this task.
 
     Raises:
-        MessageError: if a release is not declared, an entry is no finite tensor (it is named), or a metric is no finite
-            number.
+        MessageError: if a release or a fact is not declared, an entry is no finite tensor (it is named), a metric is no
+            finite number, or a fact no short text.
     """
     _require_metrics(result.metrics)
+    require_facts(result.facts)
+    for name in result.facts:
+        if name not in facts:
+            raise MessageError(f"fact {name!r} is not declared by the method (declared: {sorted(facts)})")
     parts = {METRICS: DXO(DataKind.METRICS, data={name: float(value) for name, value in result.metrics.items()})}
+    if result.facts:
+        parts[FACTS] = DXO(DataKind.APP_DEFINED, data=dict(result.facts))
     for name, release in result.releases.items():
         if declared.get(name) != release.kind:
             raise MessageError(
@@ -159,7 +173,7 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
 
     Raises:
         MessageError: if the message is no result or answers another task, an entry is no finite tensor, a metric is no
-            finite number, or the number of samples makes no sense.
+            finite number, a fact no short text, or the number of samples makes no sense.
     """
     parts, header = _collection(message)
     if (header["round"], header.get("run_id")) != (asked.round_number, asked.values["run_id"]):
@@ -168,6 +182,8 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
         )
     metrics = dict(parts.pop(METRICS).data) if METRICS in parts else {}
     _require_metrics(metrics)
+    facts = parts.pop(FACTS).data if FACTS in parts else {}
+    require_facts(facts)
     releases = {}
     for name, part in parts.items():
         try:
@@ -179,7 +195,7 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
     samples = header.get("samples")
     if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MOST_SAMPLES:
         raise MessageError(f"an update must come with its number of samples, at most {MOST_SAMPLES}, got {samples!r}")
-    return Result(releases=releases, metrics=metrics, samples=samples)
+    return Result(releases=releases, metrics=metrics, samples=samples, facts=dict(facts))
 
 
 def require_run_name(name: object) -> str:

@@ -42,6 +42,8 @@ class RunRecord:
         self.selected: dict[str, Any] = {}
         self.test: dict[str, dict[str, float]] = {}
         self.untested: list[str] = []
+        self.introduced: dict[str, dict[str, Any]] = {}
+        self.refused: dict[str, str] = {}
 
     def event(self, kind: str, **content: Any) -> None:
         """Append one event with the time since the start."""
@@ -83,6 +85,8 @@ class RunRecord:
                 "reason": reason,
                 "rounds_done": len(self.rounds),
                 "contributions": dict(contributed),
+                "introduced": self.introduced,
+                "refused": self.refused,
                 "selected": self.selected,
                 "test": self.test,
                 "untested": self.untested,

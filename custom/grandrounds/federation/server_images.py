@@ -19,7 +19,7 @@ from grandrounds.federation.compute import choose_device
 from grandrounds.federation.context import SiteContext, StateCache
 from grandrounds.federation.messages import State
 from grandrounds.federation.problem import Problem
-from grandrounds.federation.site_data import load_checked_data
+from grandrounds.federation.site_data import load_checked_data, load_dataset
 from grandrounds.models.registry import build_model
 
 SERVER = "server"
@@ -66,6 +66,7 @@ class ServerImages:
             precision="float32",
             aborted=lambda: False,
             cache=StateCache(Path()),
+            datasets=lambda name: load_dataset(name, problem, SERVER, fl_ctx),
         )
 
     @property
@@ -93,8 +94,8 @@ class ServerImages:
         if self._threads:
             torch.set_num_threads(self._threads)
         if self._network is None:
-            problem, seed = self._context.problem, self._context.seed
-            self._network = build_model(problem.model_spec(pretrained=False), seed).to(self._context.device)
+            context = self._context
+            self._network = build_model(context.model_spec, context.seed).to(context.device)
         self._network.load_state_dict(state)
         return self._network.eval()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
 
 from grandrounds.data.doctor import examine, require_healthy
+from grandrounds.data.partition_files import PUBLIC_NAME
 from grandrounds.data.phantom_site import DATASET_NAME, phantom_site
 from grandrounds.data.site import (
     CONFIG_NAME,
@@ -45,7 +47,7 @@ def load_checked_data(
         DataError: if the data doctor finds something that must be mended first.
     """
     cache = cache_folder(fl_ctx)
-    location = _locate(problem.dataset, site, fl_ctx, cache)
+    location = locate(problem.dataset, site, fl_ctx)
     try:
         data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
     except GrandRoundsError as error:
@@ -58,9 +60,34 @@ def load_checked_data(
     return data
 
 
-def _locate(dataset: str, site: str, fl_ctx: FLContext, cache: Path) -> DatasetLocation:
+def load_dataset(name: str, problem: Problem, site: str, fl_ctx: FLContext) -> SiteData:
+    """Load a data set beside the problem's, in the problem's image format: every row of it, with or without labels.
+
+    Rows of it mean the same at several sites, so none may be missing.
+
+    Raises:
+        ConfigurationError: if the site does not define the data set.
+        DataError: if an image cannot be read, or the manifest is not as it must be.
+    """
+    cache = cache_folder(fl_ctx)
+    location = replace(locate(name, site, fl_ctx), max_unreadable=0.0)
+    try:
+        return load_site_data(
+            location, problem.classes, problem.image_size, problem.channels, cache, foreign_labels=True
+        )
+    except GrandRoundsError as error:
+        raise type(error)(f"{site}: data set {name!r}: {error}") from error
+
+
+def locate(dataset: str, site: str, fl_ctx: FLContext) -> DatasetLocation:
+    """Find a data set at this site; one that describes nothing draws its own phantoms, and the same public ones as all.
+
+    Raises:
+        ConfigurationError: if the site does not define it.
+    """
     folders = data_folders(fl_ctx)
     described = any((folder / name).is_file() for folder in folders for name in (CONFIG_NAME, f"{site}/{CONFIG_NAME}"))
-    if dataset == DATASET_NAME and not described:
-        return read_site_config(phantom_site(site, cache / DATASET_NAME))[DATASET_NAME]
+    drawn_for = {DATASET_NAME: site, PUBLIC_NAME: PUBLIC_NAME}
+    if dataset in drawn_for and not described:
+        return read_site_config(phantom_site(drawn_for[dataset], cache_folder(fl_ctx) / DATASET_NAME))[DATASET_NAME]
     return locate_dataset(site, dataset, folders)

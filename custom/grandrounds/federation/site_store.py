@@ -1,4 +1,4 @@
-"""What a site keeps on disk between tasks: state by round, its best model, and whose run they belong to.
+"""What a site keeps on disk between tasks: state by round, its best model, its models at the end, and whose run they are.
 
 A simulator with fewer threads than sites starts a new process for every task, and a real site may be restarted, so nothing
 may live in memory alone.
@@ -10,14 +10,14 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grandrounds.federation.checkpoint import CheckpointFolder, require_same_configuration
+from grandrounds.federation.checkpoint import CheckpointFolder, require_same_configuration, save_models
 from grandrounds.files import replacing, write_json
 
 
@@ -46,6 +46,7 @@ class SiteStore:
         elif found != wanted:
             require_same_configuration(wanted["configuration"], found["configuration"], marker)
         self._states = CheckpointFolder(folder / "state", configuration)
+        self._staged = CheckpointFolder(folder / "staged", configuration)
         self._best = CheckpointFolder(folder / "best", configuration)
 
     def load_state(self, round_number: int) -> dict[str, Any]:
@@ -56,32 +57,55 @@ class SiteStore:
         Raises:
             CheckpointError: if it is damaged or belongs to another configuration.
         """
+        self._staged.discard_from(0)
         self._states.discard_from(round_number)
         checkpoint = self._states.load()
         return checkpoint.content if checkpoint else {}
 
-    def save_state(self, round_number: int, state: Mapping[str, Any]) -> None:
-        """Keep the state after this round; an empty state needs no file."""
+    def stage_state(self, round_number: int, state: Mapping[str, Any]) -> None:
+        """Write the state after this round, without effect until :meth:`settle_state`; an empty state needs no file."""
+        self._staged.discard_from(0)
         if state:
-            self._states.save(round_number, state)
+            self._staged.save(round_number, state)
 
-    def offer_best(self, model_round: int, score: float, state: Mapping[str, Tensor]) -> None:
+    def settle_state(self, needed: Collection[int] | None = None) -> None:
+        """Keep the state that was staged: what it was made for has left the site.
+
+        Args:
+            needed: the rounds of the server's checkpoints, see :meth:`CheckpointFolder.save`.
+        """
+        for round_number in self._staged.rounds():
+            self._states.adopt(self._staged, round_number, needed)
+
+    def offer_best(
+        self, model_round: int, score: float, state: Mapping[str, Tensor], needed: Collection[int] | None = None
+    ) -> None:
         """Keep the model if it scores at least as well as the best so far (ties go to the later, as in FedPerl).
 
         Args:
             model_round: the round after which the model was made.
             score: on this site's validation images, higher is better.
             state: the model.
+            needed: rounds of models before which the server may go on, see :meth:`CheckpointFolder.save`.
         """
         self._best.discard_from(model_round)
         best = self._best.load(with_parts=False)
         if best is None or score >= best.content["score"]:
-            self._best.save(model_round, {"score": score}, {"model": (model_round, state)})
+            self._best.save(model_round, {"score": score}, {"model": (model_round, state)}, needed)
 
     def best(self) -> tuple[int, dict[str, Tensor]] | None:
         """The round and the model that scored best here, or None before the first score."""
         checkpoint = self._best.load()
         return checkpoint.parts["model"] if checkpoint else None
+
+    def best_round(self) -> int | None:
+        """The round of :meth:`best`, without its model."""
+        return max(self._best.rounds(), default=None)
+
+    def write_model(self, name: str, state: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+        """Write a model for the site's own use: ``<name>.pt``, a state dictionary, and ``<name>.json``, how to build it."""
+        save_models(self.folder, {name: state})
+        write_json(self.folder / f"{name}.json", description)
 
     def write_predictions(self, name: str, header: list[str], rows: list[list[str]]) -> None:
         """Write predictions as CSV; they stay at the site."""

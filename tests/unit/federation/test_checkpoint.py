@@ -152,6 +152,33 @@ def test_parts_that_no_checkpoint_needs_are_deleted(folder):
         assert folder.load().parts["often"][0] == number
 
 
+def test_checkpoints_that_somebody_needs_are_kept_with_their_parts(folder):
+    for number in (1, 2, 4, 6, 7):
+        changing = {"often": (number, {"w": torch.tensor(number)})}
+        folder.save(number, {}, {**changing, "seldom": (1, {"w": torch.tensor(1)})}, needed=[0, 3, 5])
+    assert files(folder) == [
+        "parts/often@00002.pt",
+        "parts/often@00004.pt",
+        "parts/often@00007.pt",
+        "parts/seldom@00001.pt",
+        "round_00002.pt",
+        "round_00004.pt",
+        "round_00007.pt",
+    ]
+    folder.discard_from(7)
+    assert folder.load().parts["often"][1]["w"].item() == 4
+
+
+def test_a_checkpoint_is_taken_over_from_another_folder(folder, tmp_path):
+    for number in (1, 2, 3):
+        folder.save(number, content(number))
+    other = CheckpointFolder(tmp_path / "other", CONFIGURATION)
+    other.save(4, content(4))
+    folder.adopt(other, 4)
+    assert (folder.rounds(), other.rounds()) == ([2, 3, 4], [])
+    assert folder.load().content["model"]["w"].tolist() == [4.0]
+
+
 def test_going_back_forgets_this_round_and_later_ones(folder):
     for number in (3, 4):
         folder.save(number, content(number), {"site-1": (number, {"w": torch.tensor(number)})})

@@ -267,3 +267,29 @@ def test_bytes_are_those_of_the_elements():
     states = {"global": {"w": torch.zeros(10, 3), "n": torch.tensor(1)}, "peer": {"h": torch.zeros(7).half()}}
     assert tensor_bytes(states) == {"global": 10 * 3 * 4 + 8, "peer": 14}
     assert tensor_bytes({}) == {}
+
+
+FACTS = Result(metrics={"labelled": 1.0}, facts={"digest": "0a" * 32})
+
+
+def test_facts_arrive_beside_metrics(carried):
+    came = decode_result(carried(encode_result(FACTS, {}, ASKED, ["digest"])), ASKED)
+    assert (came.facts, came.metrics, came.releases) == (FACTS.facts, FACTS.metrics, {})
+
+
+def test_a_fact_that_was_not_declared_does_not_leave():
+    with pytest.raises(MessageError, match=r"fact 'digest' is not declared by the method \(declared: \['backbone'\]\)"):
+        encode_result(FACTS, {}, ASKED, ["backbone"])
+
+
+def test_a_fact_that_is_no_short_text_neither_leaves_nor_arrives():
+    with pytest.raises(MessageError, match="printable characters, got 500"):
+        encode_result(Result(facts={"digest": "x" * 500}), {}, ASKED, ["digest"])
+    message = encode_result(FACTS, {}, ASKED, ["digest"])
+    message["DXO"]["data"]["facts"].data["digest"] = "x" * 500
+    with pytest.raises(MessageError, match="printable characters, got 500"):
+        decode_result(message, ASKED)
+
+
+def test_an_answer_without_facts_has_no_such_part():
+    assert set(from_shareable(encode_result(Result(), {}, ASKED)).data) == {"metrics"}

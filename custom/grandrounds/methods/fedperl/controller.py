@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State
-from grandrounds.methods.fedperl.choice import PeerChoice, nearest_peers, noise_image, random_peers
+from grandrounds.methods.fedperl.choice import nearest_peers, noise_image, random_peers
 from grandrounds.methods.fedperl.delivery import LOST, PeerDelivery
-from grandrounds.methods.fedperl.options import Newcomers, PeerOptions
+from grandrounds.methods.fedperl.options import PeerOptions
 from grandrounds.methods.fedperl.peers import anonymised_peer, similar_peers
-from grandrounds.methods.fedperl.policy import VALIDATED, GateScale, Policy, passing_peers
-from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
+from grandrounds.methods.fedperl.policy import VALIDATED, passing_peers
 from grandrounds.methods.fedperl.trained import TrainedModels
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.models.registry import build_model
+from grandrounds.options import take_options
 from grandrounds.ordering import natural_sorted
 from grandrounds.seeding import numpy_generator
 
@@ -31,57 +31,19 @@ class FedPerlController(FedAvgController):
     its start, so they do not depend on who answers first.
 
     Args:
-        peers: see :class:`~grandrounds.methods.fedperl.options.PeerOptions`, as all up to ``newcomers``.
-        peer_choice: ``similar``, ``random``, ``fedmatch`` or ``fedmatch_released``.
-        policy: ``none``, ``validation``, ``gated_validation`` or ``gated_similarity``.
-        gate: rho of the gated policies.
-        gate_scale: ``absolute`` or ``relative``.
-        anonymise: send the average of the peers' parameters (Eq. 6) instead of each.
-        pa_min_peers: fewest hospitals behind an anonymised peer.
-        warm_up: rounds without peers.
-        peer_interval: peers are sent every so many rounds.
-        newcomers: what a site gets that has not trained yet: ``none`` or ``random`` peers.
-        features: which entries of a model describe it.
-        feature_scaling: ``minmax`` or ``none``.
-        validation_features: whether scores on the server's validation images describe a model as well.
-        options: those of :class:`~grandrounds.methods.supervised.controller.FedAvgController`.
+        options: those of :class:`~grandrounds.methods.fedperl.options.PeerOptions` and of
+            :class:`~grandrounds.methods.supervised.controller.FedAvgController`.
     """
 
-    def __init__(
-        self,
-        *,
-        peers: int = 2,
-        peer_choice: PeerChoice = "similar",
-        policy: Policy = "none",
-        gate: float = 0.0,
-        gate_scale: GateScale = "absolute",
-        anonymise: bool = True,
-        pa_min_peers: int = 2,
-        warm_up: int = 10,
-        peer_interval: int = 1,
-        newcomers: Newcomers = "none",
-        features: LayerSelection = "parameters_and_buffers",
-        feature_scaling: Normalisation = "minmax",
-        validation_features: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.choice = PeerOptions(
-            peers=peers,
-            peer_choice=peer_choice,
-            policy=policy,
-            gate=gate,
-            gate_scale=gate_scale,
-            anonymise=anonymise,
-            pa_min_peers=pa_min_peers,
-            warm_up=warm_up,
-            peer_interval=peer_interval,
-            newcomers=newcomers,
-            features=features,
-            feature_scaling=feature_scaling,
-            validation_features=validation_features,
+    option_groups: ClassVar[tuple[type, ...]] = (PeerOptions,)
+
+    def __init__(self, **options: Any) -> None:
+        self.choice, others = take_options(PeerOptions, options)
+        super().__init__(**others)
+        choice = self.choice
+        self.trained = TrainedModels(
+            choice.features, choice.feature_scaling, with_validation=choice.validation_features
         )
-        self.trained = TrainedModels(features, feature_scaling, with_validation=validation_features)
         self._delivery = PeerDelivery()
 
     def start(self) -> None:

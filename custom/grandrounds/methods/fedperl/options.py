@@ -1,4 +1,4 @@
-"""How FedPerl's server chooses peers, as checked values."""
+"""How FedPerl's server chooses peers, and what sites make of them, as checked values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.choice import PeerChoice
+from grandrounds.methods.fedperl.loss import ConsistencyReduction
 from grandrounds.methods.fedperl.peers import in_warm_up
 from grandrounds.methods.fedperl.policy import VALIDATED, GateScale, Policy
 from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
@@ -99,3 +100,33 @@ class PeerOptions:
     def sends_in(self, round_number: int) -> bool:
         """Whether peers are sent in this round."""
         return not in_warm_up(round_number, self.warm_up) and round_number % self.peer_interval == 0
+
+
+@dataclass(frozen=True)
+class GuidanceOptions:
+    """What peers add to a site's training.
+
+    Attributes:
+        consistency_weight: gamma of Eq. 9; the paper's is 0.01. 0 is what the authors' code does, where the term has no
+            gradient.
+        consistency_reduction: ``mean`` over classes, or ``sum`` (the squared norm as printed).
+        peer_agreement: ``mean`` averages predictions (FedPerl); ``vote`` takes the majority's label where the own model is
+            confident, and the divergence of the peers on those images for consistency (FedMatch).
+    """
+
+    consistency_weight: float = 0.01
+    consistency_reduction: ConsistencyReduction = "mean"
+    peer_agreement: Literal["mean", "vote"] = "mean"
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        if not self.consistency_weight >= 0:
+            raise ConfigurationError(f"consistency_weight must be at least 0, got {self.consistency_weight}")
+        if self.consistency_reduction not in ("mean", "sum"):
+            raise ConfigurationError(f"consistency_reduction must be mean or sum, got {self.consistency_reduction!r}")
+        if self.peer_agreement not in ("mean", "vote"):
+            raise ConfigurationError(f"peer_agreement must be mean or vote, got {self.peer_agreement!r}")

@@ -18,14 +18,11 @@ from grandrounds.data.batches import index_batches
 from grandrounds.data.randaugment import LEVELS
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.context import SiteContext
+from grandrounds.federation.training import Descent, Meter, require_finite, train_steps
 from grandrounds.methods.fixmatch.loss import PseudoLabels, UnsupervisedReduction, pseudo_labels, unsupervised_loss
-from grandrounds.methods.supervised.training import (
-    Descent,
-    LabelledBatches,
-    Meter,
-    TrainingOptions,
-    require_finite,
-)
+from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions
+
+LEAST_AND_GREATEST = 2
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,8 @@ class SemiSupervisedOptions:
             raise ConfigurationError(
                 f"unlabelled_batch_size must be at least 2 (batch normalisation), got {self.unlabelled_batch_size}"
             )
+        if self.strong_levels is not None and len(self.strong_levels) != LEAST_AND_GREATEST:
+            raise ConfigurationError(f"strong_levels must be two numbers, got {list(self.strong_levels)}")
         if self.strong_levels is not None and not 1 <= self.strong_levels[0] <= self.strong_levels[1] <= LEVELS:
             raise ConfigurationError(
                 f"strong_levels must be the least and the greatest strength, from 1 to {LEVELS}, "
@@ -196,24 +195,20 @@ def train_semi_supervised(
     unlabelled = UnlabelledBatches(context, training, options)
     pseudo_labels_only = options.accept_unlabelled and len(unlabelled.rows) and not len(context.data.rows("labelled"))
     labelled = None if pseudo_labels_only else LabelledBatches(context, training)
-    descent = Descent(network, optimizer, training.proximal_weight)
     meter = Meter()
-    with context.torch_seeded("training"):
-        for step in range(training.steps):
-            context.check_abort()
-            losses = []
-            with context.autocast():
-                if labelled:
-                    supervised = labelled.loss(network, step)
-                    meter.add("loss_labelled", supervised)
-                    losses.append(options.supervised_weight * supervised)
-                further = unlabelled.loss(network, step, guide, meter)
-                losses += [] if further is None else [further]
-            if losses:
-                total = torch.stack(losses).sum()
-                require_finite(total, "loss", step)
-                descent.step(total)
-                meter.add("loss", total)
+
+    def loss_of(step: int) -> Tensor | None:
+        losses = []
+        with context.autocast():
+            if labelled:
+                supervised = labelled.loss(network, step)
+                meter.add("loss_labelled", supervised)
+                losses.append(options.supervised_weight * supervised)
+            further = unlabelled.loss(network, step, guide, meter)
+            losses += [] if further is None else [further]
+        return torch.stack(losses).sum() if losses else None
+
+    train_steps(context, training.steps, loss_of, Descent(network, optimizer, training.proximal_weight), meter)
     metrics = {name: meter.total(name) / training.steps for name in ("loss", "loss_labelled", "loss_unlabelled")}
     if meter.total("seen"):
         metrics["accepted"] = meter.total("accepted") / meter.total("seen")

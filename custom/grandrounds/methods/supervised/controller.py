@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import Any, get_type_hints
 
-import torch
-
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.averaging import AveragingController
 from grandrounds.federation.controller import RoundController
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State
 from grandrounds.federation.site_store import copy_to_cpu
+from grandrounds.federation.training import new_optimizer
 from grandrounds.methods.supervised.training import TrainingOptions, train_supervised
 from grandrounds.models.registry import build_model
 from grandrounds.options import require_type
@@ -52,8 +51,7 @@ class FedAvgController(AveragingController):
     def _train_at_server(self, options: TrainingOptions) -> None:
         images = self.server_images(SERVER_TRAINING)
         network = images.network(self.state).train()
-        kind = torch.optim.Adam if options.algorithm == "adam" else torch.optim.SGD
-        optimizer: torch.optim.Optimizer = kind(network.parameters(), lr=options.learning_rate, fused=True)
+        optimizer = new_optimizer(network.parameters(), options.algorithm, options.learning_rate)
         self._server_metrics = train_supervised(network, optimizer, images.context(self.round_number), options)
         self.sent = copy_to_cpu(network.state_dict())
 

@@ -7,8 +7,6 @@ Peer Learning for Skin Lesion Classification", MELBA 2022), which its text does 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -85,24 +83,3 @@ def supervised_loss(logits: Tensor, labels: Tensor, class_weights: Tensor | None
     # The sum is zero too when the weights are, so any positive divisor gives zero instead of 0/0.
     divisor = weights[labels].sum()
     return total / divisor.where(divisor > 0, divisor.new_ones(()))
-
-
-def proximal_loss(parameters: Sequence[Tensor], start: Sequence[Tensor], weight: float) -> Tensor:
-    r"""Draw a site's model back to the global one (Li et al., "Federated Optimization in Heterogeneous Networks", 2020).
-
-    .. math:: L_p = \frac{\mu}{2} \sum_j \lVert w_j - w^G_j \rVert^2
-
-    Args:
-        parameters: the trained parameters :math:`w_j`; buffers are not drawn back.
-        start: the global model's, in the same order and of the same shapes; without gradient.
-        weight: :math:`\mu`, at least zero.
-
-    Returns:
-        Scalar, at least zero.
-
-    Example:
-        >>> proximal_loss([torch.tensor([1.0, 3.0])], [torch.tensor([0.0, 1.0])], weight=0.1)  # 0.05 * (1 + 4)
-        tensor(0.2500)
-    """
-    distances = [(now - before).square().sum() for now, before in zip(parameters, start, strict=True)]
-    return weight / 2 * torch.stack(distances).sum()

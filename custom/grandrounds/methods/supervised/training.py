@@ -12,11 +12,20 @@ from torch import Tensor, nn
 from grandrounds.data.augment import View, draw_views, to_tensor
 from grandrounds.data.batches import index_batches
 from grandrounds.data.site import SiteData
-from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.context import SiteContext
-from grandrounds.methods.supervised.loss import median_class_weights, proximal_loss, supervised_loss
+from grandrounds.federation.training import Algorithm, Descent, Meter, require_finite, train_steps
+from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 
-Algorithm = Literal["adam", "sgd"]
+__all__ = [
+    "Descent",
+    "LabelledBatches",
+    "Meter",
+    "TrainingOptions",
+    "labelled_rows",
+    "require_finite",
+    "train_supervised",
+]
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,7 @@ class TrainingOptions:
         learning_rate: of the optimizer.
         class_weights: ``median`` weights the cross-entropy by median frequency (as FedPerl's code), ``none`` does not.
         algorithm: ``adam``, or ``sgd`` without momentum; neither with weight decay.
-        proximal_weight: mu of FedProx, see :func:`~grandrounds.methods.supervised.loss.proximal_loss`; 0 is without.
+        proximal_weight: mu of FedProx, see :func:`~grandrounds.federation.training.proximal_loss`; 0 is without.
         weak_augmentation: whether images are flipped, rotated and jittered; else they are taken as they are.
     """
 
@@ -66,46 +75,6 @@ class TrainingOptions:
             raise ConfigurationError(f"proximal_weight must be at least 0 and finite, got {self.proximal_weight}")
 
 
-class Meter:
-    """Sums of step statistics that stay on the device until they are read."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-
-    def add(self, name: str, value: Tensor) -> None:
-        """Add a scalar."""
-        value = value.detach().double()
-        self._sums[name] = self._sums[name] + value if name in self._sums else value
-
-    def total(self, name: str) -> float:
-        """The sum; zero when nothing was added."""
-        return float(self._sums[name]) if name in self._sums else 0.0
-
-
-class Descent:
-    """Takes optimizer steps from the model that a round starts from.
-
-    Args:
-        network: whose parameters are trained, with the weights the round starts from.
-        optimizer: of its parameters.
-        proximal_weight: mu; above 0 the steps are drawn back to where they start (FedProx).
-    """
-
-    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, proximal_weight: float) -> None:
-        self._optimizer = optimizer
-        self._weight = proximal_weight
-        self._parameters = list(network.parameters())
-        self._start = [parameter.detach().clone() for parameter in self._parameters] if proximal_weight else []
-
-    def step(self, loss: Tensor) -> None:
-        """Go one step down the loss."""
-        if self._weight:
-            loss = loss + proximal_loss(self._parameters, self._start, self._weight)
-        self._optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        self._optimizer.step()
-
-
 class LabelledBatches:
     """The labelled part of each step: weak views, labels and the class weights of the loss.
 
@@ -136,35 +105,19 @@ class LabelledBatches:
             self.weights = median_class_weights(torch.from_numpy(counts)).to(context.device)
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
-        """The supervised loss of the next batch."""
+        """The supervised loss of the next batch, in the context's precision."""
         context = self._context
         rows = next(self._batches)
         images = to_tensor(draw_views(context.data.images, rows, self._view, self._key, step), context.device)
         labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
-        return supervised_loss(network(images), labels, self.weights)
+        with context.autocast():
+            return supervised_loss(network(images), labels, self.weights)
 
 
 def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndarray:
     """Rows of the training images whose label counts."""
     rows = data.rows("labelled" if labels == "labelled" else "train")
     return rows[data.labels[rows] >= 0]
-
-
-def require_finite(values: Tensor, what: str, step: int) -> None:
-    """Stop when training has diverged.
-
-    Args:
-        values: a loss, or predictions.
-        what: their name.
-        step: the local step, from 0.
-
-    Raises:
-        GrandRoundsError: naming the step and what to change.
-    """
-    if not bool(torch.isfinite(values).all()):
-        raise GrandRoundsError(
-            f"training diverged: the {what} of step {step} is not finite; lower executor.learning_rate"
-        )
 
 
 def train_supervised(
@@ -180,14 +133,6 @@ def train_supervised(
         DataError: if there is nothing to train on.
     """
     batches = LabelledBatches(context, options)
-    descent = Descent(network, optimizer, options.proximal_weight)
-    meter = Meter()
-    with context.torch_seeded("training"):
-        for step in range(options.steps):
-            context.check_abort()
-            with context.autocast():
-                loss = batches.loss(network, step)
-            require_finite(loss, "loss", step)
-            descent.step(loss)
-            meter.add("loss", loss)
+    descent, meter = Descent(network, optimizer, options.proximal_weight), Meter()
+    train_steps(context, options.steps, lambda step: batches.loss(network, step), descent, meter)
     return {"loss": meter.total("loss") / options.steps, "samples": float(len(batches.rows))}

@@ -1,0 +1,71 @@
+"""The network that a site chooses for itself, where the method lets sites have models of their own.
+
+{"datasets": {"skin": {...}}, "models": {"skin": {"backbone": "resnet10", "norm": "group", "dropout": 0.2}}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grandrounds.errors import ConfigurationError
+
+NORMS = ("batch", "group")
+KEYS = ("backbone", "dropout", "norm")
+
+
+@dataclass(frozen=True)
+class SiteModel:
+    """What a site's network has that the job's has not.
+
+    Attributes:
+        where: the file and the entry that say so, for errors.
+        changes: ``backbone``, ``norm`` and ``dropout``, as far as they are given; a dropout of None is the backbone's own.
+    """
+
+    where: str
+    changes: Mapping[str, Any]
+
+
+def models_from(models: Any, datasets: Collection[str], path: Path) -> dict[str, SiteModel]:
+    """Read the entry ``models`` of a ``grandrounds.json``. Whether a backbone exists is not known here.
+
+    Args:
+        models: the entry as it was read.
+        datasets: names of the data sets in the same file.
+        path: of the file, for errors.
+
+    Raises:
+        ConfigurationError: naming the file and the key, what was expected and what came.
+
+    Example:
+        >>> models_from({"skin": {"backbone": "resnet10"}}, ["skin"], Path("grandrounds.json"))["skin"].changes
+        {'backbone': 'resnet10'}
+    """
+    if not isinstance(models, Mapping):
+        raise ConfigurationError(f"{path}: models must be an object of models by data set, got {models!r}")
+    for name in models:
+        if name not in datasets:
+            known = ", ".join(sorted(datasets)) or "none"
+            raise ConfigurationError(
+                f"{path}: models.{name}: there is no such data set in this file (there are: {known})"
+            )
+    return {name: _site_model(entry, f"{path}: models.{name}") for name, entry in models.items()}
+
+
+def _site_model(entry: Any, where: str) -> SiteModel:
+    if not isinstance(entry, Mapping):
+        raise ConfigurationError(f"{where} must be an object with {', '.join(KEYS)}, got {entry!r}")
+    for key in sorted(entry.keys() - set(KEYS)):
+        raise ConfigurationError(f"{where}: unknown key {key!r}; expected {', '.join(KEYS)}")
+    backbone, norm, dropout = entry.get("backbone", ""), entry.get("norm", NORMS[0]), entry.get("dropout")
+    if not isinstance(backbone, str):
+        raise ConfigurationError(f"{where}.backbone must be a name, got {backbone!r}")
+    if norm not in NORMS:
+        raise ConfigurationError(f"{where}.norm must be {' or '.join(NORMS)}, got {norm!r}")
+    numeric = isinstance(dropout, int | float) and not isinstance(dropout, bool)
+    if dropout is not None and not (numeric and 0 <= dropout < 1):
+        raise ConfigurationError(f"{where}.dropout must be a number from 0 to below 1, or null, got {dropout!r}")
+    return SiteModel(where, dict(entry))

@@ -1,0 +1,146 @@
+"""Asking sites and taking in what they answer: introductions, tasks, who is dropped and who is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.utils import fobs
+
+from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.exchange import Assignment, Exchange, Outcome
+from grandrounds.federation.health import SiteHealth
+from grandrounds.federation.hooks import RoundHooks
+from grandrounds.federation.introduction import Introduction
+from grandrounds.federation.messages import JOIN, TRAIN, Payload, Result, State, tensor_bytes
+from grandrounds.federation.problem import Problem
+from grandrounds.federation.record import RunRecord
+from grandrounds.ordering import natural_sorted
+
+
+class SiteConversation(RoundHooks, Controller):
+    """The part of a :class:`~grandrounds.federation.controller.RoundController` that talks with sites."""
+
+    problem: Problem
+    seed: int
+    run_name: str
+    run_id: str
+    selection_metric: str
+    min_sites: int
+    round_timeout: float
+    grace: float | None
+    round_number: int
+    health: SiteHealth
+    record: RunRecord
+    fl_ctx: FLContext
+    refused: dict[str, str]
+    """Sites whose introduction was refused in this start of the run, with the reason; another start asks them again."""
+    _abort_signal: Signal
+    _metrics: dict[str, dict[str, float]]
+    _checkpointed: list[int]
+
+    def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
+        """A payload with these parts and values, and with the problem, the run and its seed.
+
+        ``checkpoints`` are the rounds after which the server may go on: a site keeps its states of these.
+        """
+        shared = {
+            "problem": {**self.problem.to_dict(), "weights": None},  # a path of the server is nobody else's business
+            "seed": self.seed,
+            "run_name": self.run_name,
+            "run_id": self.run_id,
+            "selection_metric": self.selection_metric,
+            "checkpoints": list(self._checkpointed),
+        }
+        return Payload(self.round_number, {**values, **shared}, parts or {})
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """FLARE's hook: prepare what the serialiser needs."""
+        fobs.register(TensorDecomposer)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """FLARE's hook: nothing is left to do."""
+
+    def process_result_of_unknown_task(
+        self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """FLARE's hook: an answer that came after its round was closed is not used."""
+        self.log_warning(fl_ctx, f"{client.name}: an answer to {task_name} came too late and is not used")
+
+    def _sites(self) -> list[str]:
+        """The connected sites that have not been refused."""
+        names = natural_sorted(client.name for client in self.fl_ctx.get_engine().get_clients())
+        return [name for name in names if name not in self.refused]
+
+    def refuse(self, site: str, reason: str) -> None:
+        """Go on without a site in this start of the run; the record says why."""
+        self.refused[site] = reason
+        self.record.refused = dict(self.refused)
+
+    def _introduce(self, well: list[str]) -> list[str]:
+        """Ask those who they are that have not said it, and go on with those that have."""
+        new = [site for site in well if site not in self.introduced and site not in self.refused]
+        if new:
+            # Newcomers are not waited for longer than stragglers where those that are known could work without them.
+            enough = max(0, self.min_sites - sum(site in self.introduced for site in well))
+            tasks = {site: Assignment(JOIN, self.introduction_for(site)) for site in new}
+            self._exchange(tasks, self.grace, enough)
+            self.introduced = {site: self.introduced[site] for site in natural_sorted(self.introduced)}
+            self._require_enough_left()
+        return [site for site in well if site in self.introduced]
+
+    def _require_enough_left(self) -> None:
+        if self.refused and len(self._sites()) < self.min_sites:
+            reasons = "; ".join(f"{site}: {self.refused[site]}" for site in natural_sorted(self.refused))
+            raise GrandRoundsError(
+                f"{len(self._sites())} of the connected sites can take part, min_sites is {self.min_sites}; refused were "
+                f"{reasons}; mend these sites and submit the job again"
+            )
+
+    def _exchange(self, assignments: dict[str, Assignment], grace: float | None, enough: int | None = None) -> Outcome:
+        self._metrics = {}
+        for site, (_, payload) in assignments.items():
+            self.record.count_bytes(site, "down", tensor_bytes(payload.parts))
+        exchange = Exchange(self, self.fl_ctx, self.round_timeout, grace, self._received)
+        # Scores come quickly; only training answers may end the wait for others that train.
+        training = [site for site, assignment in assignments.items() if assignment.task == TRAIN]
+        least = self.min_sites if enough is None else enough
+        outcome = exchange.run(assignments, least, self._abort_signal, training or None)
+        for site in assignments:
+            if site in outcome.answered:
+                self.health.answered(site)
+            else:
+                self.health.missed(site, self.round_number)
+                self.record.event("dropped", round=self.round_number, site=site, reason=outcome.dropped.get(site, ""))
+                self.log_warning(
+                    self.fl_ctx, f"round {self.round_number}: {site} is dropped: {outcome.dropped.get(site)}"
+                )
+        return outcome
+
+    def _received(self, site: str, task: str, result: Result) -> None:
+        if task == TRAIN:
+            self.check(site, result)
+        if task == JOIN:
+            self._welcome(site, Introduction(dict(result.metrics), dict(result.facts)))
+        released = {name: release.tensors for name, release in result.releases.items()}
+        facts = {"facts": dict(result.facts)} if result.facts else {}
+        self.record.event("answer", round=self.round_number, site=site, task=task, metrics=result.metrics, **facts)
+        self.record.count_bytes(site, "up", tensor_bytes(released))
+        # Last, when nothing can go wrong any more: what is absorbed counts.
+        if task == TRAIN:
+            self.absorb(site, result)
+        self._metrics[site] = dict(result.metrics)
+
+    def _welcome(self, site: str, introduction: Introduction) -> None:
+        try:
+            self.check_introduction(site, introduction)
+        except GrandRoundsError as error:
+            self.refuse(site, str(error))
+            raise
+        self.introduced[site] = introduction
+        self.record.introduced[site] = introduction.to_dict()

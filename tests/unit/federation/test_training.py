@@ -1,0 +1,89 @@
+"""The loop that all methods train in: it stops, seeds, skips, checks, and counts."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.context import SiteContext, StateCache, TaskAborted
+from grandrounds.federation.training import Descent, Meter, new_optimizer, train_steps
+
+
+def context(aborted=lambda: False, seed=1):
+    return SiteContext(
+        "site-1", 1, SimpleNamespace(), seed, None, torch.device("cpu"), "float32", aborted, StateCache(Path())
+    )
+
+
+def weight():
+    """A single weight of 1."""
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(network.weight)
+    return network
+
+
+def descent_of(network, rate=0.1):
+    return Descent(network, new_optimizer(network.parameters(), "sgd", rate))
+
+
+def test_each_step_goes_down_its_loss_and_the_losses_add_up():
+    network, meter = weight(), Meter()
+    train_steps(context(), 2, lambda step: (step + 1) * network.weight.sum(), descent_of(network), meter)
+    # 1 - 0.1 * 1 - 0.1 * 2; the losses are 1 * 1 and 2 * 0.9
+    assert network.weight.item() == pytest.approx(0.7)
+    assert meter.total("loss") == pytest.approx(2.8)
+    assert meter.total("nothing") == 0
+
+
+def test_a_step_without_a_loss_is_left_out():
+    network, meter = weight(), Meter()
+    train_steps(context(), 3, lambda step: network.weight.sum() if step == 1 else None, descent_of(network), meter)
+    assert network.weight.item() == pytest.approx(0.9)
+    assert meter.total("loss") == pytest.approx(1.0)
+
+
+def test_a_loss_that_is_not_finite_changes_nothing():
+    network = weight()
+    with pytest.raises(GrandRoundsError, match="the loss of step 1 is not finite"):
+        train_steps(context(), 2, lambda s: network.weight.sum() / (1 - s), descent_of(network), Meter())
+    assert network.weight.item() == pytest.approx(0.9)
+
+
+def test_a_task_that_was_given_up_stops_before_the_next_step():
+    network, steps = weight(), []
+
+    def loss_of(step):
+        steps.append(step)
+        return network.weight.sum()
+
+    with pytest.raises(TaskAborted):
+        train_steps(context(lambda: len(steps) == 2), 5, loss_of, descent_of(network), Meter())
+    assert steps == [0, 1]
+
+
+def test_chance_is_the_sites_and_the_callers_stays_as_it_was():
+    drawn = []
+
+    def loss_of(step):
+        drawn.append(torch.rand(()).item())
+
+    descent = descent_of(weight())
+    for seed in (1, 1, 2):
+        torch.manual_seed(5)
+        train_steps(context(seed=seed), 2, loss_of, descent, Meter())
+        after = torch.rand(()).item()
+        torch.manual_seed(5)
+        assert after == torch.rand(()).item()
+    assert drawn[:2] == drawn[2:4]
+    assert len(set(drawn)) == 4
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
+def test_an_optimizer_is_of_its_kind_and_without_weight_decay_unless_asked(algorithm, kind):
+    made = new_optimizer(weight().parameters(), algorithm, 0.25)
+    assert type(made) is kind
+    assert (made.param_groups[0]["lr"], made.param_groups[0]["weight_decay"]) == (0.25, 0)
+    assert new_optimizer(weight().parameters(), algorithm, 0.1, weight_decay=0.5).param_groups[0]["weight_decay"] == 0.5
