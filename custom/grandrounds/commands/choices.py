@@ -16,6 +16,17 @@ class DatasetChoice(StrEnum):
     LESIONS = "lesions"
     ISIC2020 = "isic2020"
     RSNA_ICH = "rsna_ich"
+    MATEK19 = "matek19"
+    MLL23 = "mll23"
+    PBC = "pbc"
+    BLOODMNIST = "bloodmnist"
+    CIFAR10 = "cifar10"
+    HAM10000_MALIGNANCY = "ham10000_malignancy"
+    INBREAST = "inbreast"
+    CBIS_DDSM = "cbis_ddsm"
+    CMMD = "cmmd"
+    MINI_MIAS = "mini_mias"
+    MAMMOGRAMS = "mammograms"
     MANIFEST = "manifest"
 
 
@@ -26,6 +37,7 @@ class SchemeChoice(StrEnum):
     DIRICHLET = "dirichlet"
     IID = "iid"
     FEDPERL = "fedperl"
+    MDHFL = "mdhfl"
     UNSEEN = "unseen"
 
 
@@ -70,6 +82,48 @@ class FewLabelsChoice(StrEnum):
 
     POOL = "pool"
     LABELLED = "labelled"
+
+
+class NormalsChoice(StrEnum):
+    """What becomes of mammograms without a finding."""
+
+    BENIGN = "benign"
+    CLASS = "class"
+    DROP = "drop"
+
+
+class BiradsThreeChoice(StrEnum):
+    """What an assessment of 3 counts as."""
+
+    MALIGNANT = "malignant"
+    BENIGN = "benign"
+    DROP = "drop"
+
+
+class PreprocessChoice(StrEnum):
+    """What is done to an image before resizing."""
+
+    NONE = "none"
+    MAMMOGRAM = "mammogram"
+
+
+class NoiseChoice(StrEnum):
+    """How labels go wrong."""
+
+    NONE = "none"
+    SYMMETRIC = "symmetric"
+    PAIR = "pair"
+
+
+class PublicChoice(StrEnum):
+    """Where the public set comes from."""
+
+    SHARE = "share"
+    FOLDER = "folder"
+    MATEK19 = "matek19"
+    MLL23 = "mll23"
+    PBC = "pbc"
+    BLOODMNIST = "bloodmnist"
 
 
 class EngineChoice(StrEnum):

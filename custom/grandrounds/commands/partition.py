@@ -6,25 +6,58 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from grandrounds.commands.choices import (
-    ClientPartitionChoice,
-    DatasetChoice,
-    FewLabelsChoice,
-    GroupByChoice,
-    MultiChoice,
-    ScenarioChoice,
-    SchemeChoice,
-    VariantChoice,
-)
+from grandrounds.commands.choices import ScenarioChoice
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.commands.partition_options import (
+    AlphaOption,
+    BiradsThreeOption,
+    ClassesOption,
+    ClientPartitionOption,
+    DatasetArgument,
+    DatasetNameOption,
+    FewLabelsUseOption,
+    GroupByOption,
+    LabelledOption,
+    LabelledSitesOption,
+    ManifestOption,
+    MultiOption,
+    NoiseEligibleOption,
+    NoiseOption,
+    NoiseRateOption,
+    NormalsOption,
+    OutOption,
+    OverwriteOption,
+    PatientsOption,
+    PreprocessOption,
+    PrivateImagesOption,
+    PublicImagesOption,
+    PublicOption,
+    PublicRootOption,
+    PublicShareOption,
+    PublicSizeOption,
+    PublishedTestOption,
+    RootOption,
+    ScenarioOption,
+    SchemeOption,
+    SeedOption,
+    ServerImagesOption,
+    ServerTrainingOption,
+    SimulatedVendorsOption,
+    SitesOption,
+    SlicesOption,
+    TestOption,
+    ValidationOption,
+    VariantOption,
+    WindowsOption,
+)
 
 SHOWN_DIGITS = 12
 LINES = 10
@@ -44,6 +77,17 @@ that divides them.
   lesions    DIR has the folders isic2019, ham10000, pad_ufes_20 and derm7pt, each with that data set
   isic2020   ISIC_2020_Training_GroundTruth_v2.csv (or train.csv) and the folder train
   rsna_ich   stage_2_train.csv and the folder stage_2_train (or stage_2_train_images) of DICOM files
+  matek19    AML-Cytomorphology: folders BAS to PMO of TIFF files; thirteen classes
+  mll23      MLL23, or INT-20: a folder for each of its classes; the same thirteen
+  pbc        PBC_dataset_normal_DIB: a folder for each of its eight classes
+  bloodmnist bloodmnist.npz, or one of the larger ones
+  cifar10    cifar10.npz
+  ham10000_malignancy  HAM10000 as benign and malignant, its four devices as sites
+  inbreast   INbreast.csv (save INbreast.xls as that) and AllDICOMs
+  cbis_ddsm  the four tables mass_case_..., calc_case_... and the folder CBIS-DDSM
+  cmmd       CMMD_clinicaldata_revision.csv (save the .xlsx as that) and the folder CMMD
+  mini_mias  Info.txt and the PGM files
+  mammograms DIR has some of the folders inbreast, cbis_ddsm, cmmd and mini_mias, each with that data set
   manifest   any images, listed in a CSV file
 
 [bold]Examples[/bold]
@@ -74,6 +118,17 @@ that divides them.
   # slices under the brain window alone; slices of your own
   grandrounds partition rsna_ich --root DIR --windows 40:80 --out runs/ich/brain
   grandrounds partition manifest --root CT --manifest ct.csv --dataset-name ct --windows 40:80,80:200,40:380 --out DIR
+  # MDH-FL: four sites of equal size, a fifth of the labels wrong, the whole of MLL23 as the public set
+  grandrounds partition matek19 --root DIR --noise symmetric --noise-rate 0.2 --public mll23 --public-root MLL23 \\
+    --out runs/cells/sites
+  # the same with half of one data set as the public set
+  grandrounds partition pbc --root DIR --noise pair --noise-rate 0.1 --out runs/pbc/sites
+  # benign or malignant: four real devices; mammograms of several vendors, and of imaginary ones for a trial
+  grandrounds partition ham10000_malignancy --root DIR --out runs/malignancy/sites
+  grandrounds partition mammograms --root DIR --sites 4 --out runs/mammograms/sites
+  grandrounds partition mini_mias --root DIR --simulated-vendors runs/mias/films --out runs/mias/sites
+  # mammograms of your own
+  grandrounds partition manifest --root DIR --manifest breast.csv --dataset-name breast --preprocess mammogram --out OUT
   # a hospital that took no part in training
   grandrounds partition isic2020 --root DIR --out runs/isic2020
   grandrounds evaluate runs/lesions --sites-dir runs/isic2020 --groups "malignant=mel,bcc,ak,scc;benign=nv,bkl,df,vasc"
@@ -81,149 +136,56 @@ that divides them.
 
 
 def partition(
-    dataset: Annotated[DatasetChoice, typer.Argument(help="What to divide, see above.")],
-    root: Annotated[Path, typer.Option(help="Folder of the data set; for manifest: folder or archive of the images.")],
-    out: Annotated[Path, typer.Option(help="Folder of the partition; it must hold nothing else.")],
-    scheme: Annotated[
-        SchemeChoice | None,
-        typer.Option(
-            help="By source, by class (Dirichlet), at random, FedPerl's ten clients, or one unseen site with test images; "
-            "default: sites, for isic2018 and rsna_ich iid, for isic2020 unseen.",
-            show_default=False,
-        ),
-    ] = None,
-    sites: Annotated[
-        int | None, typer.Option(min=1, help="Number of sites; default: 10, for unseen 1.", show_default=False)
-    ] = None,
-    alpha: Annotated[
-        float, typer.Option(help="Concentration for dirichlet: the smaller, the more sites differ.")
-    ] = 0.5,
-    labelled: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the training images that keep their label.")
-    ] = 0.25,
-    validation: Annotated[float, typer.Option(min=0, max=1, help="Share of the images for validation.")] = 0.125,
-    test: Annotated[float, typer.Option(min=0, max=1, help="Share of the images for testing.")] = 0.375,
-    seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1,
-    manifest: Annotated[Path | None, typer.Option(help="For manifest: the CSV file that lists the images.")] = None,
-    dataset_name: Annotated[str | None, typer.Option(help="For manifest: how jobs call the data set.")] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="For manifest: the vocabulary, a,b,c; default: the labels that occur.")
-    ] = None,
-    variant: Annotated[
-        VariantChoice | None,
-        typer.Option(
-            help="For lesions: without the images that two of its data sets share, or with them as in the paper, image "
-            "by image; default: clean.",
-            show_default=False,
-        ),
-    ] = None,
-    server_images: Annotated[
-        int, typer.Option(min=0, help="Images of the server itself, for validation; fedperl has its own 1000.")
-    ] = 0,
-    server_training: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Share of the server's images for training; default: 0.8 for server_labels, else 0.",
-            show_default=False,
-        ),
-    ] = None,
-    scenario: Annotated[
-        ScenarioChoice, typer.Option(help="Labels at every site, at the server alone, or at few sites.")
-    ] = ScenarioChoice.STANDARD,
-    labelled_sites: Annotated[
-        str | None,
-        typer.Option(
-            help="For few_labels: who has labels, a,b,c; default for fedperl: site-2,site-10.", show_default=False
-        ),
-    ] = None,
-    few_labels_use: Annotated[
-        FewLabelsChoice | None,
-        typer.Option(
-            help="For few_labels: labels of all training images there, or of the labelled part; default: pool.",
-            show_default=False,
-        ),
-    ] = None,
-    group_by: Annotated[
-        GroupByChoice | None,
-        typer.Option(
-            help="For ham10000 and isic2018: keep the images of a lesion together, or divide image by image as in the "
-            "FedIRM paper; default: lesion.",
-            show_default=False,
-        ),
-    ] = None,
-    multi: Annotated[
-        MultiChoice | None,
-        typer.Option(
-            help="For rsna_ich: leave slices with several subtypes out, or take their first; default: drop.",
-            show_default=False,
-        ),
-    ] = None,
-    slices: Annotated[
-        int | None,
-        typer.Option(min=1, help="For rsna_ich: how many to draw, by patients; default: 25000.", show_default=False),
-    ] = None,
-    patients: Annotated[
-        Path | None,
-        typer.Option(
-            help="For rsna_ich: table image,patient; what it lacks is read from the DICOM headers and added; default: "
-            "patients.csv in the root.",
-            show_default=False,
-        ),
-    ] = None,
-    client_partition: Annotated[
-        ClientPartitionChoice | None,
-        typer.Option(
-            help="For rsna_ich with iid: give whole patients to a site, or single slices as in the FedIRM paper (no "
-            "patient is in two splits either way); default: patient.",
-            show_default=False,
-        ),
-    ] = None,
-    windows: Annotated[
-        str | None,
-        typer.Option(
-            help="For rsna_ich, and for manifest with CT slices in DICOM files: CENTRE:WIDTH in Hounsfield units for each "
-            "channel; default: 40:80,80:200,40:380 for rsna_ich, else what the files say.",
-            show_default=False,
-        ),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another partition in the folder.")] = False,
+    dataset: DatasetArgument,
+    root: RootOption,
+    out: OutOption,
+    scheme: SchemeOption = None,
+    sites: SitesOption = None,
+    alpha: AlphaOption = 0.5,
+    labelled: LabelledOption = None,
+    validation: ValidationOption = None,
+    test: TestOption = None,
+    seed: SeedOption = 1,
+    manifest: ManifestOption = None,
+    dataset_name: DatasetNameOption = None,
+    classes: ClassesOption = None,
+    variant: VariantOption = None,
+    server_images: ServerImagesOption = 0,
+    server_training: ServerTrainingOption = None,
+    scenario: ScenarioOption = ScenarioChoice.STANDARD,
+    labelled_sites: LabelledSitesOption = None,
+    few_labels_use: FewLabelsUseOption = None,
+    group_by: GroupByOption = None,
+    multi: MultiOption = None,
+    slices: SlicesOption = None,
+    patients: PatientsOption = None,
+    client_partition: ClientPartitionOption = None,
+    windows: WindowsOption = None,
+    normals: NormalsOption = None,
+    birads_3: BiradsThreeOption = None,
+    published_test: PublishedTestOption = None,
+    simulated_vendors: SimulatedVendorsOption = None,
+    preprocess: PreprocessOption = None,
+    noise: NoiseOption = None,
+    noise_rate: NoiseRateOption = None,
+    noise_eligible: NoiseEligibleOption = None,
+    public: PublicOption = None,
+    public_share: PublicShareOption = None,
+    public_root: PublicRootOption = None,
+    public_images: PublicImagesOption = None,
+    private_images: PrivateImagesOption = None,
+    public_size: PublicSizeOption = None,
+    overwrite: OverwriteOption = False,
     json: Json = False,
 ) -> None:
     """Make a partition and show it."""
+    choices = {name: _plain(value) for name, value in locals().items() if name not in ("json", "root", "out")}
     from grandrounds.data.recipes import make_partition
 
+    choices |= {name: comma_separated(choices[name]) for name in ("classes", "labelled_sites")}
+    choices["windows"] = parse_windows(windows)
     with reading_progress(notes()) as progress:
-        description = make_partition(
-            str(dataset),
-            root,
-            _word(scheme),
-            sites,
-            out,
-            labelled=labelled,
-            validation=validation,
-            test=test,
-            alpha=alpha,
-            seed=seed,
-            overwrite=overwrite,
-            manifest=manifest,
-            dataset_name=dataset_name,
-            classes=comma_separated(classes),
-            variant=_word(variant),
-            server_images=server_images,
-            server_training=server_training,
-            scenario=str(scenario),
-            labelled_sites=comma_separated(labelled_sites),
-            few_labels_use=_word(few_labels_use),
-            group_by=_word(group_by),
-            multi=_word(multi),
-            slices=slices,
-            patients=patients,
-            client_partition=_word(client_partition),
-            windows=parse_windows(windows),
-            progress=progress,
-        )
+        description = make_partition(root=root, out=out, progress=progress, **choices)
     if json:
         say_json(description)
         return
@@ -233,9 +195,9 @@ def partition(
         say(console, line)
 
 
-def _word(choice: StrEnum | None) -> str | None:
+def _plain(value: Any) -> Any:
     """A choice as a plain word: random streams are derived from words, and their type counts."""
-    return None if choice is None else str(choice)
+    return str(value) if isinstance(value, StrEnum) else value
 
 
 def parse_windows(text: str | None) -> list[tuple[float, float]] | None:
@@ -295,10 +257,11 @@ def what_next(description: Mapping[str, Any], out: Path) -> list[str]:
     if description.get("scenario", "standard") != "standard":
         return [*lines, f"written to {out}; methods and their options, for sites without labels too: grandrounds jobs"]
     runs = f"runs/{description['dataset_name']}"
+    job = "mdhfl" if "public_set" in description else "fedperl"
     return [
         *lines,
         f"written to {out}; to train on it:",
-        f"  grandrounds simulate fedperl --sites-dir {out} --workspace {runs}",
+        f"  grandrounds simulate {job} --sites-dir {out} --workspace {runs}",
     ]
 
 

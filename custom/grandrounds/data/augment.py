@@ -18,9 +18,10 @@ from torch import Tensor
 
 from grandrounds.data.randaugment import from_pil, strong_view, to_pil
 
-View = Literal["weak", "strong", "none", "mild"]
-"""What is done to an image; ``none`` leaves it as it is (FedMatch's weak view), ``mild`` is FedIRM's. New kinds go to the
-end: the position of a kind tells its stream of random numbers."""
+View = Literal["weak", "strong", "none", "mild", "turns"]
+"""What is done to an image; ``none`` leaves it as it is (FedMatch's weak view), ``mild`` is FedIRM's, ``turns`` is for
+images without an upper side, such as cells. New kinds go to the end: the position of a kind tells its stream of random
+numbers."""
 
 DEGREES = 20.0
 BRIGHTNESS = 32 / 255
@@ -124,6 +125,30 @@ def mild_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDArr
     return from_pil(view)[:, :: -1 if flip < 0.5 else 1].copy()
 
 
+def turned_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+    """One of the eight ways to lay a square image down: a number of quarter turns, mirrored or not; no pixel changes.
+
+    Args:
+        image: shape ``(side, side, channels)``.
+        generator: where the randomness comes from; all eight are equally likely.
+
+    Returns:
+        A new array of the same shape.
+
+    Raises:
+        ValueError: if the image is not square.
+
+    Example:
+        >>> image = np.array([[[1], [2]], [[3], [4]]], dtype=np.uint8)
+        >>> turned_view(image, np.random.Generator(np.random.Philox(1)))[..., 0].tolist()
+        [[3, 1], [4, 2]]
+    """
+    if image.shape[0] != image.shape[1]:
+        raise ValueError(f"quarter turns need square images, got {image.shape}")
+    way = int(generator.integers(8))
+    return np.rot90(image[:, :: -1 if way >= 4 else 1], way % 4).copy()
+
+
 def sample_generator(view: View, key: int, step: int, position: int) -> np.random.Generator:
     """The generator of one view of one sample: the same whenever, and in whatever order, it is asked for.
 
@@ -154,7 +179,7 @@ def draw_views(
         images: all images, shape ``(samples, height, width, channels)``, values 0..255; may be memory-mapped.
         rows: the batch: which images, by row.
         view: "weak" flips, rotates and jitters, "strong" is RandAugment of the image itself, "none" is the image itself,
-            "mild" rotates, shifts and flips a little.
+            "mild" rotates, shifts and flips a little, "turns" by quarters and mirrors.
         key: the purpose's seed; see :func:`sample_generator`.
         step: the local step, from 0.
         equalize_noop: as in :func:`~grandrounds.data.randaugment.strong_view`.
@@ -183,6 +208,8 @@ def draw_views(
             batch[index] = weak_view(batch[index], generator)
         elif view == "mild":
             batch[index] = mild_view(batch[index], generator)
+        elif view == "turns":
+            batch[index] = turned_view(batch[index], generator)
         else:
             batch[index] = strong_view(batch[index], generator, equalize_noop, strong_levels)
     return batch

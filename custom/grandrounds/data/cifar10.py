@@ -1,27 +1,23 @@
 """CIFAR-10: 60,000 colour images of 32x32 pixels in ten classes.
 
 Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009; the archive
-``cifar-10-python.tar.gz``. Its files are pickles, which can run anything when they are opened carelessly: here only what
-the published files contain is admitted.
+``cifar-10-python.tar.gz``.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
+from grandrounds.data.cifar_pickles import read_batch, require_names
 from grandrounds.data.labelled_arrays import (
     LabelledImages,
     digest_of,
     is_made_from,
     read_labels,
-    require_labels,
     write_arrays,
 )
 from grandrounds.data.manifest import Record
@@ -37,8 +33,6 @@ META_FILE = "batches.meta"
 BATCHES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
 )
-SIDE = 32
-PIXELS = 3 * SIDE * SIDE
 
 
 def read_cifar10(root: Path | str) -> tuple[tuple[Record, ...], Path]:
@@ -89,65 +83,17 @@ def unpack_cifar10(root: Path | str, folder: Path | str) -> Path:
     batches = batches_folder(root)
     if batches is None:
         raise DataError(f"no CIFAR-10 in {root}: looked for {META_FILE} there and in {BATCHES_FOLDER}")
-    _require_classes(batches / META_FILE)
+    require_names(batches / META_FILE, "label_names", CIFAR10_CLASSES, SOURCE)
     names = [META_FILE, *(name for part in BATCHES.values() for name in part)]
     digest = digest_of(batches / name for name in names)
     path = Path(folder) / UNPACKED
     if not is_made_from(path, digest):
-        parts = {part: [_read_batch(batches / name) for name in files] for part, files in BATCHES.items()}
+        parts = {
+            part: [read_batch(batches / name, "labels", len(CIFAR10_CLASSES), SOURCE) for name in files]
+            for part, files in BATCHES.items()
+        }
         write_arrays({part: _joined(found) for part, found in parts.items()}, path, digest)
     return path
-
-
-class _CifarUnpickler(pickle.Unpickler):
-    """Builds dictionaries, lists, numbers, texts and NumPy arrays; refuses every other class or function."""
-
-    # What NumPy names in a pickled array. The function has moved within NumPy since the files were written.
-    ADMITTED: Mapping[tuple[str, str], Any] = MappingProxyType(
-        {
-            ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
-        }
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Only arrays."""
-        try:
-            return self.ADMITTED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
-
-
-def _unpickled(path: Path) -> dict[bytes, Any]:
-    try:
-        content = _CifarUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # a damaged pickle raises almost anything
-        raise DataError(f"{path} is no file of CIFAR-10's Python version: {error}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} is no file of CIFAR-10's Python version: expected a dictionary")
-    return content
-
-
-def _require_classes(path: Path) -> None:
-    names = _unpickled(path).get(b"label_names")
-    if names != [name.encode() for name in CIFAR10_CLASSES]:
-        raise DataError(f"{path}: label_names must be {', '.join(CIFAR10_CLASSES)}, got {names!r}")
-
-
-def _read_batch(path: Path) -> LabelledImages:
-    content = _unpickled(path)
-    rows, labels = content.get(b"data"), content.get(b"labels")
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != PIXELS:
-        raise DataError(f"{path}: data must be rows of {PIXELS} bytes")
-    if not isinstance(labels, list) or len(labels) != len(rows):
-        raise DataError(f"{path}: labels must be a list of {len(rows)} numbers, one for each image")
-    numbers = require_labels(np.array(labels), len(CIFAR10_CLASSES), f"{path}: labels")
-    # A row is the red plane, then the green, then the blue one.
-    images = rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
-    return LabelledImages(images, np.array(numbers))
 
 
 def _joined(parts: list[LabelledImages]) -> LabelledImages:

@@ -10,12 +10,34 @@ from typing import Any, Literal, Self
 
 from grandrounds.data.ct_windows import HAEMORRHAGE_WINDOWS, windows_from
 from grandrounds.data.dicom import Window
+from grandrounds.data.inbreast import BiradsThree
 from grandrounds.data.lesion_collection import Variant
+from grandrounds.data.mammo_collection import MAMMOGRAPHY, MammographyOptions
+from grandrounds.data.mammo_records import Normals
+from grandrounds.data.preprocessing import Preprocess, preprocess_from
 from grandrounds.data.rsna_ich import SLICES
 from grandrounds.data.rsna_labels import Multi
 from grandrounds.errors import ConfigurationError
 
-Dataset = Literal["ham10000", "isic2018", "lesions", "isic2020", "rsna_ich", "manifest"]
+Dataset = Literal[
+    "ham10000",
+    "isic2018",
+    "lesions",
+    "isic2020",
+    "rsna_ich",
+    "matek19",
+    "mll23",
+    "pbc",
+    "bloodmnist",
+    "cifar10",
+    "ham10000_malignancy",
+    "inbreast",
+    "cbis_ddsm",
+    "cmmd",
+    "mini_mias",
+    "mammograms",
+    "manifest",
+]
 GroupBy = Literal["lesion", "image"]
 ClientPartition = Literal["patient", "slice"]
 
@@ -28,9 +50,17 @@ OWNERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "patients": ("rsna_ich",),
         "client_partition": ("rsna_ich",),
         "windows": ("rsna_ich", "manifest"),
+        "normals": ("inbreast", "mini_mias", "mammograms"),
+        "birads_3": ("inbreast", "mammograms"),
+        "published_test": ("cbis_ddsm", "mammograms"),
+        "simulated_vendors": ("mini_mias",),
+        "preprocess": ("manifest",),
     }
 )
 """The data sets for which a choice means something."""
+
+MALIGNANCY = ("ham10000_malignancy", *MAMMOGRAPHY)
+"""The data sets of benign and malignant images: cancer is rare in them, and so splits are drawn class by class."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +73,41 @@ class DatasetOptions:
     slices: int = SLICES
     patients: Path | None = None
     windows: tuple[Window, ...] = ()
+    normals: Normals = "benign"
+    birads_3: BiradsThree = "malignant"
+    published_test: bool = False
+    simulated_vendors: Path | None = None
+    preprocess: Preprocess = "none"
+
+    @property
+    def mammography(self) -> MammographyOptions:
+        """Those of mammography data sets."""
+        return MammographyOptions(self.normals, self.birads_3, self.published_test, self.simulated_vendors)
 
     @classmethod
     def of(cls, dataset: Dataset, arguments: Mapping[str, Any]) -> Self:
         """Complete and check choices; None stands for a default.
 
         Raises:
-            ConfigurationError: if there are fewer than one slice or the windows are none.
+            ConfigurationError: if there are fewer than one slice, the windows are none, or two choices do not fit together.
         """
         given = {field: arguments[field] for field in cls.__dataclass_fields__ if arguments[field] is not None}
         if "windows" in given:
             given["windows"] = windows_from(given["windows"], "windows")
         elif dataset == "rsna_ich":
             given["windows"] = HAEMORRHAGE_WINDOWS
-        if "patients" in given:
-            given["patients"] = Path(given["patients"])
+        for field in ("patients", "simulated_vendors"):
+            if field in given:
+                given[field] = Path(given[field])
+        if "preprocess" in given:
+            preprocess_from(given["preprocess"], "preprocess")
         options = cls(**given)
         if options.slices < 1:
             raise ConfigurationError(f"slices must be at least 1, got {options.slices}")
+        if options.windows and options.preprocess != "none":
+            raise ConfigurationError("windows are for CT and preprocess is for mammograms; leave one of them out")
+        if options.published_test and arguments["test"] is not None:
+            raise ConfigurationError("published_test says what is for testing; leave test out")
         return options
 
 

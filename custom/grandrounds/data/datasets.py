@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from grandrounds.data.blood_cells import BLOOD_CELL_CLASSES, read_matek19, read_mll23
+from grandrounds.data.cifar10 import CIFAR10_CLASSES, read_cifar10
 from grandrounds.data.dataset_options import Dataset, DatasetOptions
 from grandrounds.data.dicom import Window
 from grandrounds.data.ham10000 import HAM10000_CLASSES, read_ham10000
@@ -15,7 +17,11 @@ from grandrounds.data.isic2018 import ISIC2018_CLASSES, read_isic2018
 from grandrounds.data.isic2020 import ISIC2020_CLASSES, read_isic2020
 from grandrounds.data.lesion_collection import read_lesions
 from grandrounds.data.lesions import LESION_CLASSES
+from grandrounds.data.malignancy import MALIGNANCY_CLASSES, by_malignancy
+from grandrounds.data.mammo_collection import COLLECTION, MAMMOGRAPHY, read_mammography
 from grandrounds.data.manifest import Record, read_manifest
+from grandrounds.data.pbc import PBC_CLASSES, read_bloodmnist, read_pbc
+from grandrounds.data.preprocessing import Preprocess
 from grandrounds.data.rsna_ich import read_rsna_ich
 from grandrounds.data.rsna_labels import RSNA_ICH_CLASSES
 from grandrounds.data.rsna_patients import Progress
@@ -25,7 +31,28 @@ from grandrounds.seeding import numpy_generator
 
 # How jobs call the data sets that have a name of their own.
 NAMES: Mapping[str, str] = MappingProxyType(
-    {"ham10000": "skin", "isic2018": "isic2018", "lesions": "lesions", "isic2020": "isic2020", "rsna_ich": "ich"}
+    {
+        "ham10000": "skin",
+        "isic2018": "isic2018",
+        "lesions": "lesions",
+        "isic2020": "isic2020",
+        "rsna_ich": "ich",
+        **dict.fromkeys(("matek19", "mll23", "pbc", "bloodmnist"), "cells"),
+        "cifar10": "cifar10",
+        "ham10000_malignancy": "skin_malignancy",
+        **dict.fromkeys(MAMMOGRAPHY, COLLECTION),
+    }
+)
+
+FOLDERS: Mapping[str, Callable[[Path], tuple[tuple[Record, ...], dict[str, int]]]] = MappingProxyType(
+    {"matek19": read_matek19, "mll23": read_mll23}
+)
+FILES: Mapping[str, tuple[Callable[[Path], tuple[tuple[Record, ...], Path]], tuple[str, ...]]] = MappingProxyType(
+    {
+        "pbc": (read_pbc, PBC_CLASSES),
+        "bloodmnist": (read_bloodmnist, PBC_CLASSES),
+        "cifar10": (read_cifar10, CIFAR10_CLASSES),
+    }
 )
 
 
@@ -40,6 +67,7 @@ class ReadDataset:
         classes: the vocabulary.
         facts: what else the partition's description says of it.
         windows: under which the sites look at its slices; empty for all but CT.
+        preprocess: what the sites do to its images before resizing.
     """
 
     records: tuple[Record, ...]
@@ -48,6 +76,7 @@ class ReadDataset:
     classes: tuple[str, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     windows: tuple[Window, ...] = ()
+    preprocess: Preprocess = "none"
 
 
 def read_dataset(
@@ -80,7 +109,8 @@ def read_dataset(
     if not root.exists():
         raise ConfigurationError(f"root {root} does not exist; name the folder of the images")
     if dataset == "manifest":
-        return replace(_manifest(root, manifest, name, classes), windows=options.windows)
+        read = _manifest(root, manifest, name, classes)
+        return replace(read, windows=options.windows, preprocess=options.preprocess)
     own = NAMES[dataset]
     if manifest is not None or name is not None or classes is not None:
         raise ConfigurationError(f"{dataset} has its own manifest, name ({own}) and classes; leave these options out")
@@ -88,12 +118,28 @@ def read_dataset(
         return _lesions(root, own, options)
     if dataset == "rsna_ich":
         return _rsna_ich(root, own, options, seed, progress)
+    if dataset in MAMMOGRAPHY:
+        return _mammograms(dataset, root, options, seed, progress)
+    return _read_alone(dataset, root, own, options)
+
+
+def _read_alone(dataset: Dataset, root: Path, own: str, options: DatasetOptions) -> ReadDataset:
+    """A data set that needs nothing but its folder."""
+    if dataset in FOLDERS:
+        records, left_out = FOLDERS[dataset](root)
+        return ReadDataset(records, root, own, BLOOD_CELL_CLASSES, {"left_out": left_out})
+    if dataset in FILES:
+        read_files, vocabulary = FILES[dataset]
+        records, images = read_files(root)
+        return ReadDataset(records, images, own, vocabulary)
     if dataset == "isic2020":
         return ReadDataset(read_isic2020(root), root, own, ISIC2020_CLASSES)
     if dataset == "isic2018":
         records = read_isic2018(root, with_lesions=options.group_by == "lesion")
         return _grouped(ReadDataset(records, root, own, ISIC2018_CLASSES), options)
     records, images = read_ham10000(root)
+    if dataset == "ham10000_malignancy":
+        return ReadDataset(by_malignancy(records), images, own, MALIGNANCY_CLASSES)
     return _grouped(ReadDataset(records, images, own, HAM10000_CLASSES), options)
 
 
@@ -124,6 +170,11 @@ def _rsna_ich(root: Path, own: str, options: DatasetOptions, seed: int, progress
     )
     facts = {"multi": options.multi, "slices": options.slices, "in_the_table": counts}
     return ReadDataset(records, root, own, RSNA_ICH_CLASSES, facts, options.windows)
+
+
+def _mammograms(dataset: str, root: Path, options: DatasetOptions, seed: int, progress: Progress | None) -> ReadDataset:
+    read = read_mammography(dataset, root, options.mammography, seed, progress)
+    return ReadDataset(read.records, read.images, COLLECTION, read.classes, dict(read.facts), preprocess="mammogram")
 
 
 def _manifest(root: Path, manifest: Path | str | None, name: str | None, classes: Sequence[str] | None) -> ReadDataset:

@@ -83,17 +83,14 @@ def make_fedmatch_partition(
     )
     chosen: Distribution = "iid" if distribution == "iid" else "non_iid"
     divided, missing = fedmatch_clients(records, kind.classes, chosen, own, seed)
-    description = {
-        "dataset": dataset,
-        "scheme": "fedmatch",
-        "distribution": distribution,
-        "seed": seed,
-        "labelled_per_class": labelled_per_class,
-        "unlabelled": unlabelled,
-        "validation_at": validation_at,
-        "used_up": missing,
-    }
+    facts = {"dataset": dataset, "scheme": "fedmatch", "distribution": distribution, "seed": seed}
+    description = {**facts, **_described(own), "used_up": missing}
     return write_partition(divided, out, dataset, images, kind.classes, description, overwrite=overwrite)
+
+
+def _described(sizes: FedMatchSizes) -> dict[str, Any]:
+    names = ("labelled_per_class", "unlabelled", "validation_at")
+    return {name: getattr(sizes, name) for name in names}
 
 
 class _Kind(NamedTuple):

@@ -26,6 +26,9 @@ from grandrounds.errors import DataError
 from grandrounds.files import replacing
 
 COLUMNS = ("image", "content", "pixels")
+LIST_SUFFIX = ".sha256.csv"
+FINGERPRINT = 8
+"""Bytes of each hash that are sent: 2^64 values are enough to tell files apart that nobody forges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class PublicImage:
     Attributes:
         image: its name under the root of the set.
         content: SHA-256 of the file's bytes; of the array for images that are no files of their own.
-        pixels: SHA-256 of the decoded and resized image.
+        pixels: SHA-256 of the decoded and resized image; empty in a list that was made without decoding.
     """
 
     image: str
@@ -53,6 +56,16 @@ class PublicSet:
     def digest(self) -> str:
         """SHA-256 over all of it, in hexadecimal: equal if and only if the sets are."""
         return hashlib.sha256(_as_csv(self)).hexdigest()
+
+
+def list_path(manifest: Path) -> Path:
+    """Where the list of a public set is, beside its manifest.
+
+    Example:
+        >>> list_path(Path("site-1/public.csv")).as_posix()
+        'site-1/public.sha256.csv'
+    """
+    return manifest.with_suffix(LIST_SUFFIX)
 
 
 def open_public_set(
@@ -74,21 +87,73 @@ def open_public_set(
         DataError: if there is no image, an image cannot be read, or a name occurs twice.
         ConfigurationError: if ``cache_dir`` cannot be written.
     """
-    if names is None:
-        with open_images(root) as reader:
-            names = reader.names()
-    ordered = sorted(names)
-    for earlier, later in pairwise(ordered):
-        if earlier == later:
-            raise DataError(f"{root}: public image {later!r} is named twice; name each image once")
+    ordered = _ordered(root, names)
     # A row that cannot be computed would be missing in every sum, so no image may be unreadable.
     images = open_cache(ordered, root, image_size, channels, cache_dir, max_unreadable=0.0).images
+    return list_public_set(root, ordered, images), images
+
+
+def list_public_set(
+    root: Path, names: Sequence[str] | None = None, images: NDArray[np.uint8] | None = None
+) -> PublicSet:
+    """Make the list of a public set.
+
+    Args:
+        root: folder, zip, npz or idx file.
+        names: which images; None is all that are there. Any order.
+        images: as they were decoded and resized, in the order of the sorted names; None makes a list without ``pixels``.
+
+    Raises:
+        DataError: if there is no image, a file cannot be read, or a name occurs twice.
+    """
+    ordered = _ordered(root, names)
+    if images is not None and len(images) != len(ordered):
+        raise DataError(f"{root}: {len(ordered)} public images are named, {len(images)} were decoded")
     contents = _content_digests(root, ordered)
-    entries = (
-        PublicImage(name, content, hashlib.sha256(pixels.tobytes()).hexdigest())
-        for name, content, pixels in zip(ordered, contents, images, strict=True)
+    pixels = (
+        [""] * len(ordered) if images is None else [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
     )
-    return PublicSet(tuple(entries)), images
+    return PublicSet(tuple(PublicImage(*entry) for entry in zip(ordered, contents, pixels, strict=True)))
+
+
+def fingerprints(public: PublicSet) -> NDArray[np.uint8]:
+    """The set in sixteen bytes for each image, for another party to compare: what its list says, in fewer bytes.
+
+    Returns:
+        Shape ``(images, 16)``: eight bytes of the hash over name and content, eight of that of the decoded image.
+    """
+    named = b"".join(_short(f"{image.image}\n{image.content}") for image in public.images)
+    decoded = b"".join(_short(image.pixels) for image in public.images)
+    halves = [np.frombuffer(half, np.uint8).reshape(len(public.images), FINGERPRINT) for half in (named, decoded)]
+    return np.concatenate(halves, axis=1)
+
+
+def first_unlike(here: PublicSet, there: NDArray[np.uint8]) -> str | None:
+    """Say which image is the first that differs from another party's set.
+
+    Args:
+        here: the set of this site.
+        there: the other's :func:`fingerprints`.
+
+    Returns:
+        A sentence that names the image as it is called here; None if the sets are equal.
+
+    Raises:
+        DataError: if ``there`` is no array of fingerprints.
+    """
+    if there.ndim != 2 or there.shape[1] != 2 * FINGERPRINT or there.dtype != np.uint8:
+        raise DataError(f"fingerprints must be uint8 (images, {2 * FINGERPRINT}), got {there.dtype} {there.shape}")
+    own = fingerprints(here)
+    common = min(len(own), len(there))
+    unlike = np.flatnonzero((own[:common] != there[:common]).any(axis=1))
+    if len(unlike):
+        number = int(unlike[0])
+        file = (own[number, :FINGERPRINT] != there[number, :FINGERPRINT]).any()
+        what = "has another name or content" if file else "is the same file, decoded or resized differently"
+        return f"public image {here.images[number].image!r} (number {number + 1}) {what} elsewhere"
+    if len(own) == len(there):
+        return None
+    return f"there are {len(own)} public images here and {len(there)} elsewhere; the first {common} are the same"
 
 
 def first_difference(here: PublicSet, there: PublicSet) -> str | None:
@@ -113,8 +178,11 @@ def first_difference(here: PublicSet, there: PublicSet) -> str | None:
         where = f"public image {ours.image!r} (number {number})"
         if ours.content != theirs.content:
             return f"{where}: the file has another content"
-        if ours.pixels != theirs.pixels:
-            return f"{where}: the file is the same but was decoded or resized differently; compare Pillow's versions"
+        if ours.pixels and theirs.pixels and ours.pixels != theirs.pixels:
+            return (
+                f"{where}: the file is the same but was decoded or resized differently; compare image sizes and Pillow's "
+                "versions"
+            )
     return _difference_in_number(here.images, there.images)
 
 
@@ -148,6 +216,23 @@ def read_public_set(path: Path) -> PublicSet:
     return PublicSet(tuple(images))
 
 
+def _ordered(root: Path, names: Sequence[str] | None) -> list[str]:
+    if names is None:
+        with open_images(root) as reader:
+            names = reader.names()
+    ordered = sorted(names)
+    if not ordered:
+        raise DataError(f"{root}: there is no public image")
+    for earlier, later in pairwise(ordered):
+        if earlier == later:
+            raise DataError(f"{root}: public image {later!r} is named twice; name each image once")
+    return ordered
+
+
+def _short(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:FINGERPRINT]
+
+
 def _difference_in_number(here: Sequence[PublicImage], there: Sequence[PublicImage]) -> str | None:
     common = min(len(here), len(there))
     if len(here) > common:
@@ -165,13 +250,24 @@ def _as_csv(public: PublicSet) -> bytes:
     return text.getvalue().encode()
 
 
+def _contents(root: Path, names: Sequence[str]) -> Iterator[bytes]:
+    name = ""
+    try:
+        if root.is_dir():
+            for name in names:
+                yield (root / name).read_bytes()
+            return
+        with zipfile.ZipFile(root) as archive:
+            for name in names:
+                yield archive.read(name)
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"{root}: public image {name!r} cannot be read: {error}") from error
+
+
 def _content_digests(root: Path, names: Sequence[str]) -> Iterator[str]:
     """SHA-256 of what is stored under each name."""
-    if root.is_dir():
-        yield from (hashlib.sha256((root / name).read_bytes()).hexdigest() for name in names)
-    elif root.suffix == ".zip":
-        with zipfile.ZipFile(root) as archive:
-            yield from (hashlib.sha256(archive.read(name)).hexdigest() for name in names)
+    if root.is_dir() or root.suffix == ".zip":
+        yield from (hashlib.sha256(data).hexdigest() for data in _contents(root, names))
     else:
         with open_images(root) as reader:
             for name in names:

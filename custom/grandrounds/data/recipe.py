@@ -7,17 +7,40 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Self, cast, get_args
 
-from grandrounds.data.dataset_options import ClientPartition, Dataset, DatasetOptions, GroupBy, require_own_choices
+from grandrounds.data.dataset_options import (
+    MALIGNANCY,
+    ClientPartition,
+    Dataset,
+    DatasetOptions,
+    GroupBy,
+    require_own_choices,
+)
 from grandrounds.data.fedperl_clients import CLIENTS, LABELLED_SITES
+from grandrounds.data.inbreast import BiradsThree
 from grandrounds.data.lesion_collection import Variant
+from grandrounds.data.mammo_collection import MAMMOGRAPHY
+from grandrounds.data.mammo_records import Normals
+from grandrounds.data.mutual_options import MutualOptions, require_mutual
 from grandrounds.data.rsna_labels import Multi
 from grandrounds.data.scenarios import FewLabelsUse, Scenario
 from grandrounds.errors import ConfigurationError
 
-Scheme = Literal["sites", "dirichlet", "iid", "fedperl", "unseen"]
+Scheme = Literal["sites", "dirichlet", "iid", "fedperl", "mdhfl", "unseen"]
 
-SITES = 10
-SCHEMES: Mapping[str, Scheme] = MappingProxyType({"isic2018": "iid", "isic2020": "unseen", "rsna_ich": "iid"})
+SITES: Mapping[str, int] = MappingProxyType({"mdhfl": 4, "unseen": 1})
+SITES_OF_DATASET: Mapping[str, int] = MappingProxyType({"ham10000_malignancy": 4, **dict.fromkeys(MAMMOGRAPHY, 3)})
+"""Of data sets with few sources, under all schemes that do not say a number."""
+
+OTHER_SITES = 10
+SHARES: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {"mdhfl": MappingProxyType({"labelled": 1.0, "validation": 0.1, "test": 0.2})}
+)
+MALIGNANCY_SHARES: Mapping[str, float] = MappingProxyType({"labelled": 1.0, "validation": 0.1, "test": 0.2})
+OTHER_SHARES: Mapping[str, float] = MappingProxyType({"labelled": 0.25, "validation": 0.125, "test": 0.375})
+CELLS = ("matek19", "mll23", "pbc", "bloodmnist", "cifar10")
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {"isic2018": "iid", "isic2020": "unseen", "rsna_ich": "iid", **dict.fromkeys(CELLS, "mdhfl")}
+)
 """The schemes of data sets that have one source, or no training images, unless another is asked for."""
 
 SERVER_TRAINING = 0.8
@@ -28,7 +51,7 @@ SERVER_TRAINING = 0.8
 class Recipe:
     """A partition's choices; the fields are the arguments of ``make_partition`` of the same names.
 
-    ``options`` holds those of the data set alone.
+    ``options`` holds those of the data set alone, ``mutual`` those of the scheme ``mdhfl``.
     """
 
     dataset: Dataset
@@ -46,6 +69,7 @@ class Recipe:
     scenario: Scenario
     labelled_sites: tuple[str, ...]
     few_labels_use: FewLabelsUse
+    mutual: MutualOptions
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Self:
@@ -57,21 +81,29 @@ class Recipe:
         _check_words(arguments)
         _check_meaning(arguments)
         scheme = arguments["scheme"] or SCHEMES.get(arguments["dataset"], "sites")
+        require_mutual(scheme, arguments)
         server_labels = arguments["scenario"] == "server_labels"
+        dataset = arguments["dataset"]
+        shares = SHARES.get(scheme, MALIGNANCY_SHARES if dataset in MALIGNANCY else OTHER_SHARES)
         completed = {
             "scheme": scheme,
             "options": DatasetOptions.of(arguments["dataset"], arguments),
-            "sites": _or_default(arguments["sites"], 1 if scheme == "unseen" else SITES),
+            "mutual": MutualOptions.of(arguments),
+            **{name: _or_default(arguments[name], share) for name, share in shares.items()},
+            "sites": _or_default(arguments["sites"], SITES.get(scheme, SITES_OF_DATASET.get(dataset, OTHER_SITES))),
             "client_partition": _or_default(arguments["client_partition"], "patient"),
             "server_training": _or_default(arguments["server_training"], SERVER_TRAINING if server_labels else 0.0),
             "few_labels_use": _or_default(arguments["few_labels_use"], "pool"),
         }
+        if completed["options"].published_test:
+            completed["test"] = 0.0
         named = arguments["labelled_sites"]
         few_of_fedperl = arguments["scenario"] == "few_labels" and scheme == "fedperl"
         completed["labelled_sites"] = tuple(_or_default(named, LABELLED_SITES if few_of_fedperl else ()))
         own = {name: value for name, value in arguments.items() if name in cls.__dataclass_fields__}
         recipe = cls(**{**own, **completed})
         recipe._check_numbers()
+        recipe._check_mutual()
         recipe._check_server()
         return recipe
 
@@ -88,7 +120,7 @@ class Recipe:
     def description(self) -> dict[str, Any]:
         """What ``partition.json`` says of the choices: those that have an effect on this partition."""
         content: dict[str, Any] = {"dataset": self.dataset, "scheme": self.scheme, "seed": self.seed}
-        if self.scheme == "dirichlet":
+        if self.scheme in ("dirichlet", "mdhfl"):
             content["alpha"] = self.alpha
         if self.client_partition != "patient":
             content["client_partition"] = self.client_partition
@@ -103,6 +135,14 @@ class Recipe:
         if self.scenario == "few_labels":
             content |= {"labelled_sites": list(self.labelled_sites), "few_labels_use": self.few_labels_use}
         return content
+
+    def _check_mutual(self) -> None:
+        if self.scheme != "mdhfl":
+            return
+        if self.labelled != 1:
+            raise ConfigurationError(f"scheme mdhfl trains on all labels, got labelled {self.labelled}; leave it out")
+        if self.scenario != "standard" or self.server_images:
+            raise ConfigurationError("scheme mdhfl has no scenario and no images at the server; leave them out")
 
     def _check_numbers(self) -> None:
         if self.client_partition == "slice" and self.scheme != "iid":
@@ -160,6 +200,8 @@ def _check_words(arguments: Mapping[str, Any]) -> None:
         "variant": Variant,
         "group_by": GroupBy,
         "multi": Multi,
+        "normals": Normals,
+        "birads_3": BiradsThree,
         "client_partition": ClientPartition,
         "scenario": Scenario,
         "few_labels_use": FewLabelsUse,

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from grandrounds.data.datasets import read_dataset
+from grandrounds.data.dataset_options import MALIGNANCY
+from grandrounds.data.datasets import ReadDataset, read_dataset
 from grandrounds.data.fedperl_clients import fedperl_clients, scaled_sources
 from grandrounds.data.manifest import Record
+from grandrounds.data.mutual_partition import describe, draw_public_share, everywhere, mutual_sites
 from grandrounds.data.partition import SERVER, Sites, by_source, deal, dirichlet, draw_server, iid, unseen
 from grandrounds.data.partition_files import write_partition
 from grandrounds.data.recipe import Recipe
+from grandrounds.data.recipe_choices import Choices, completed
 from grandrounds.data.rsna_patients import Progress
 from grandrounds.data.scenarios import relabel
 from grandrounds.data.splits import assign_splits, stratified_train_val
+from grandrounds.data.stratified_splits import assign_stratified
 from grandrounds.errors import ConfigurationError
 from grandrounds.seeding import numpy_generator
 
@@ -30,80 +34,39 @@ def make_partition(
     sites: int | None,
     out: Path | str,
     *,
-    labelled: float = 0.25,
-    validation: float = 0.125,
-    test: float = 0.375,
-    alpha: float = 0.5,
-    seed: int = 1,
     overwrite: bool = False,
     manifest: Path | str | None = None,
     dataset_name: str | None = None,
     classes: Sequence[str] | None = None,
-    variant: str | None = None,
-    server_images: int = 0,
-    server_training: float | None = None,
-    scenario: str = "standard",
-    labelled_sites: Sequence[str] | None = None,
-    few_labels_use: str | None = None,
-    group_by: str | None = None,
-    multi: str | None = None,
-    slices: int | None = None,
-    patients: Path | str | None = None,
-    client_partition: str | None = None,
-    windows: Sequence[Sequence[float]] | None = None,
     progress: Progress | None = None,
+    **choices: Unpack[Choices],
 ) -> dict[str, Any]:
     """Divide a data set between simulated hospitals and write their manifests and site configurations.
 
-    Every site has validation and test images of its own. Where sites have equal numbers of them, the mean over sites of
-    what is itself a mean over images, such as accuracy, is the figure of all images together; that of a rank statistic
-    or a score per class, such as AUC, is not.
+    Sites have validation and test images of their own, or under ``mdhfl`` one test set. Where sites have equal numbers of
+    them, the mean over sites of a mean over images, such as accuracy, is the figure of all images together; that of a rank
+    statistic or a score per class, such as AUC, is not.
 
     FedIRM's ten clients, of which two have labels, are ``iid`` with ``labelled_sites`` ``site-1`` and ``site-2`` under
-    ``few_labels``, ``validation`` 0.1 and ``test`` 0.2. With fewer sites each gets more images; for fewer sites of the
-    same size simulate the first ones of such a partition.
+    ``few_labels``, ``validation`` 0.1 and ``test`` 0.2. For fewer sites of the same size simulate the first ones.
 
     Args:
-        dataset: ``ham10000``; ``isic2018`` for task 3; ``lesions`` for the four data sets of FedPerl; ``isic2020``;
-            ``rsna_ich``; or ``manifest`` for any other images with a manifest.
+        dataset: one of :data:`~grandrounds.data.dataset_options.Dataset`; ``manifest`` is any images with a manifest.
         root: where the images are: the data set's folder, for ``lesions`` the folder of the four folders (see
             :func:`~grandrounds.data.lesion_collection.read_lesions`), for ``manifest`` the images' folder or archive.
         scheme: ``sites`` divides by source, ``dirichlet`` by class with concentration ``alpha``, ``iid`` at random;
-            ``fedperl`` makes the ten clients of that paper, splits included; ``unseen`` makes one site, ``unseen``, with
-            all images for testing. None is ``unseen`` for ``isic2020``, ``iid`` for ``isic2018`` and ``rsna_ich``, and else
-            ``sites``.
-        sites: number of sites; None is ten, or one for ``unseen``.
+            ``fedperl`` makes the ten clients of that paper, splits included; ``mdhfl`` sites of equal size with a common
+            test set, a public set and noisy labels; ``unseen`` one site, ``unseen``, with all images for testing. None is
+            the data set's own, see :data:`~grandrounds.data.recipe.SCHEMES`, and else ``sites``.
+        sites: number of sites; None is ten, for ``mdhfl`` four, for ``unseen`` one, for benign and malignant images as many
+            as the data set usually has sources.
         out: the partition's folder.
-        labelled: share of each site's training images that keep their label.
-        validation: share of each site's images for validation.
-        test: share of each site's images for testing; the rest is for training.
-        alpha: concentration for ``dirichlet``: the smaller, the more the sites differ.
-        seed: of all random choices.
         overwrite: replace another partition in ``out``.
         manifest: the table of a ``manifest`` data set; its splits are not used.
         dataset_name: how jobs call a ``manifest`` data set.
         classes: the vocabulary of a ``manifest`` data set; the labels that occur, in natural order, by default.
-        variant: of ``lesions``: ``clean`` (default) without the images of HAM10000 in ISIC 2019, patients and lesions kept
-            together; ``paper`` with them, image by image. Under ``clean`` the counts of ``fedperl`` are scaled to what
-            remains; the description says which (``scaled``).
-        server_images: images of the party ``server``, in split ``val``, drawn before the sites are divided. ``fedperl``
-            has its own 1000.
-        server_training: share of the server's images in split ``train``, stratified by class; None is 0.8 under
-            ``server_labels`` and else 0.
-        scenario: who has labels, see :func:`~grandrounds.data.scenarios.relabel`.
-        labelled_sites: for ``few_labels``: who; None is ``site-2`` and ``site-10`` for ``fedperl``.
-        few_labels_use: for ``few_labels``: ``pool`` (default) or ``labelled``.
-        group_by: of ``ham10000`` and ``isic2018``: ``lesion`` (default) keeps the images of one together; ``image`` divides
-            image by image, as the FedIRM paper does, so that one lesion may be in training and test.
-        multi: of ``rsna_ich``: slices with several subtypes are left out (``drop``, default) or count as of the ``first``.
-        slices: of ``rsna_ich``: how many are drawn, patient by patient; None is 25,000.
-        patients: of ``rsna_ich``: where the patients are written down, see
-            :func:`~grandrounds.data.rsna_patients.find_patients`; None is ``patients.csv`` in ``root``.
-        client_partition: of ``rsna_ich`` under ``iid``: whether a ``patient`` (default) is at one site, or each ``slice``
-            goes to any, as in the FedIRM paper. No patient is in two splits, whatever the site.
-        windows: of ``rsna_ich`` and of DICOM files with a ``manifest``: centre and width in Hounsfield units of each
-            channel; None is brain, subdural and soft tissue for ``rsna_ich``, and else what the files say.
         progress: told how far a long reading is (headers read, headers in all).
+        choices: see :class:`~grandrounds.data.recipe_choices.Choices`.
 
     Returns:
         What ``partition.json`` says, see :func:`~grandrounds.data.partition_files.write_partition`.
@@ -112,55 +75,43 @@ def make_partition(
         ConfigurationError: if the arguments do not fit together, or ``out`` holds something else.
         DataError: if the data set is not as it must be or too small for what is asked.
     """
-    recipe = Recipe.of(
-        {
-            "dataset": dataset,
-            "scheme": scheme,
-            "sites": sites,
-            "labelled": labelled,
-            "validation": validation,
-            "test": test,
-            "alpha": alpha,
-            "seed": seed,
-            "variant": variant,
-            "server_images": server_images,
-            "server_training": server_training,
-            "scenario": scenario,
-            "labelled_sites": labelled_sites,
-            "few_labels_use": few_labels_use,
-            "group_by": group_by,
-            "multi": multi,
-            "slices": slices,
-            "patients": patients,
-            "client_partition": client_partition,
-            "windows": windows,
-        }
-    )
-    read = read_dataset(
-        recipe.dataset,
-        Path(root),
-        recipe.options,
-        recipe.seed,
-        manifest=manifest,
-        name=dataset_name,
-        classes=classes,
-        progress=progress,
-    )
+    recipe = Recipe.of({"dataset": dataset, "scheme": scheme, "sites": sites, **completed(choices)})
+    own: dict[str, Any] = {"manifest": manifest, "name": dataset_name, "classes": classes, "progress": progress}
+    read = read_dataset(recipe.dataset, Path(root), recipe.options, recipe.seed, **own)
+    return _written(read, recipe, out, overwrite)
+
+
+def _written(read: ReadDataset, recipe: Recipe, out: Path | str, overwrite: bool) -> dict[str, Any]:
+    """Divide what was read and write it."""
     description = {**recipe.description(), **read.facts}
+    more: dict[str, Any] = {
+        "overwrite": overwrite,
+        "windows": read.windows,
+        "preprocess": read.preprocess,
+        "shared_patients": recipe.client_partition == "slice",
+    }
+    if recipe.scheme == "mdhfl":
+        divided, extra, shared = _divide_mutually(read, recipe)
+        description |= extra
+        more |= shared
+    else:
+        divided = relabel(_divide(read.records, recipe), recipe.scenario, recipe.labelled_sites, recipe.few_labels_use)
     if _scales(recipe):
         description["scaled"] = scaled_sources(read.records)
-    divided = relabel(_divide(read.records, recipe), recipe.scenario, recipe.labelled_sites, recipe.few_labels_use)
-    return write_partition(
-        divided,
-        out,
-        read.name,
-        read.images,
-        read.classes,
-        description,
-        overwrite=overwrite,
-        windows=read.windows,
-        shared_patients=recipe.client_partition == "slice",
+    return write_partition(divided, out, read.name, read.images, read.classes, description, **more)
+
+
+def _divide_mutually(read: ReadDataset, recipe: Recipe) -> tuple[Sites, dict[str, Any], dict[str, Any]]:
+    """Sites for mutual learning, what is to be said of them, and what all of them get."""
+    options, records = recipe.mutual, read.records
+    share: tuple[Record, ...] = ()
+    if options.public == "share":
+        share, records = draw_public_share(records, options, recipe.seed)
+    made = mutual_sites(
+        records, read.classes, options, recipe.sites, recipe.alpha, recipe.validation, recipe.test, recipe.seed
     )
+    shared = everywhere(options, made, share, read.images, recipe.seed)
+    return made.sites, describe(options, made, read.classes), {"everywhere": shared, "drawn": made.drawn}
 
 
 def _scales(recipe: Recipe) -> bool:
@@ -193,9 +144,10 @@ def _divide_by_shares(records: Sequence[Record], recipe: Recipe) -> Sites:
         generator = numpy_generator(recipe.seed, "partition", "splits")
         split = assign_splits(records, generator, site="the data set", **recipe.shares)
         return divided | deal(split, recipe.sites, numpy_generator(recipe.seed, "partition", "slice"))
+    assign = assign_stratified if recipe.dataset in MALIGNANCY else assign_splits
     for site, own in _sites(records, recipe).items():
         generator = numpy_generator(recipe.seed, "partition", "splits", site)
-        divided[site] = assign_splits(own, generator, site=site, **recipe.shares)
+        divided[site] = assign(own, generator, site=site, **recipe.shares)
     return divided
 
 

@@ -161,13 +161,49 @@ def assign_splits(
     return tuple(_with_part(record, part_of.get(record, "unlabelled")) for record in records)
 
 
+def stratified_draw(
+    records: Sequence[Record], images: int, generator: np.random.Generator
+) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
+    """Draw records so that those drawn and the others have the classes in the same proportions.
+
+    A group counts as of the class that most of its images have. Each class gives its share, by largest remainders.
+
+    Args:
+        records: what is to be drawn from.
+        images: how many, about where groups are whole.
+        generator: where the randomness comes from.
+
+    Returns:
+        The drawn records and the others, both in their order.
+
+    Raises:
+        ValueError: if more images are wanted than there are, or fewer than none.
+
+    Example:
+        >>> ten = [Record(str(i), "nv" if i < 8 else "mel") for i in range(10)]
+        >>> drawn, others = stratified_draw(ten, 5, np.random.default_rng(0))
+        >>> sorted(record.label for record in drawn), len(others)
+        (['mel', 'nv', 'nv', 'nv', 'nv'], 5)
+    """
+    if not 0 <= images <= len(records):
+        raise ValueError(f"cannot draw {images} of {len(records)} records")
+    by_class: dict[str, list[int]] = defaultdict(list)
+    for members in whole_groups(records):
+        by_class[majority(records[index].label for index in members)].extend(members)
+    strata = [[records[index] for index in sorted(members)] for _, members in sorted(by_class.items())]
+    drawn: set[Record] = set()
+    counts = shares_to_counts([len(stratum) for stratum in strata], images) if strata else []
+    for stratum, count in zip(strata, counts, strict=True):
+        drawn.update(divide_into_counts(stratum, {"drawn": count}, generator)["drawn"])
+    return tuple(r for r in records if r in drawn), tuple(r for r in records if r not in drawn)
+
+
 def stratified_train_val(
     records: Sequence[Record], training: float, generator: np.random.Generator
 ) -> tuple[Record, ...]:
     """Divide records between training and validation so that both have the classes in the same proportions.
 
-    A group counts as of the class that most of its images have. Each class gives its share to training, by largest
-    remainders; all training records keep their label.
+    Groups stay whole, see :func:`stratified_draw`; all training records keep their label.
 
     Args:
         records: what is to be divided.
@@ -189,14 +225,7 @@ def stratified_train_val(
     """
     if not 0 < training < 1:
         raise ValueError(f"training must be above 0 and below 1, got {training}")
-    by_class: dict[str, list[int]] = defaultdict(list)
-    for members in whole_groups(records):
-        by_class[majority(records[index].label for index in members)].extend(members)
-    strata = [[records[index] for index in sorted(members)] for _, members in sorted(by_class.items())]
-    train: set[Record] = set()
-    counts = shares_to_counts([len(stratum) for stratum in strata], round(training * len(records))) if strata else []
-    for stratum, count in zip(strata, counts, strict=True):
-        train.update(divide_into_counts(stratum, {"train": count}, generator)["train"])
+    train = set(stratified_draw(records, round(training * len(records)), generator)[0])
     if not 0 < len(train) < len(records):
         raise DataError(f"{len(records)} images cannot be divided between training and validation; take more images")
     return tuple(replace(r, split="train" if r in train else "val", labelled=True) for r in records)

@@ -1,5 +1,6 @@
 import io
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -127,10 +128,33 @@ def test_counts_that_were_scaled_are_said():
         "partition isic2018",
         "--client-partition slice",
         "--windows 40:80,80:200,40:380",
+        "partition matek19",
+        "partition pbc",
+        "--noise symmetric --noise-rate 0.2 --public mll23",
     ],
 )
 def test_help_has_an_example_for_every_scenario_and_data_set(run, words):
     assert words in " ".join(run("partition", "--help").stdout.split())
+
+
+def test_preprocessing_is_given_to_the_sites(run, pictures, tmp_path):
+    command = ["partition", *pictures, "--sites", 2, "--out", tmp_path / "sites", "--json", "--preprocess", "mammogram"]
+    assert json.loads(run(*command).stdout)["preprocess"] == "mammogram"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--preprocess mammogram", "preprocess is for the data set manifest; leave it out for cmmd"),
+        ("--birads-3 drop", "birads_3 is for the data sets inbreast and mammograms; leave it out for cmmd"),
+        ("--normals drop", "normals is for the data sets inbreast and mini_mias and mammograms; leave it out for cmmd"),
+        ("--published-test", "published_test is for the data sets cbis_ddsm and mammograms; leave it out for cmmd"),
+        ("--simulated-vendors films", "simulated_vendors is for the data set mini_mias; leave it out for cmmd"),
+    ],
+)
+def test_choices_of_other_mammograms_are_refused(run, tmp_path, words, said):
+    command = ["partition", "cmmd", "--root", tmp_path, "--out", tmp_path / "sites", *words.split()]
+    _one_line(run(*command), said)
 
 
 def test_windows_are_given_to_the_sites(run, pictures, tmp_path):
@@ -153,6 +177,24 @@ def test_choices_of_one_data_set_reach_the_recipe(run, pictures, tmp_path):
     ):
         result = run("partition", *pictures, "--out", tmp_path / "sites", option, value)
         _one_line(result, f"{option[2:].replace('-', '_')} is for the data sets? .*; leave it out for manifest")
+
+
+def test_a_partition_for_mutual_learning_takes_its_choices(run, tmp_path):
+    rows = "".join(f"{label}/{n}.jpg,{label},PBC\n" for label in ("basophil", "ig") for n in range(40))
+    (tmp_path / "pbc_barcelona_manifest.csv").write_text("image,label,source\n" + rows)
+    with zipfile.ZipFile(tmp_path / "pbc_barcelona_96.zip", "w") as archive:
+        for row in rows.splitlines():
+            archive.writestr(row.split(",")[0], row)
+    out = tmp_path / "sites"
+    command = ["partition", "pbc", "--root", tmp_path, "--out", out, "--sites", 2, "--test", 0.5, "--validation", 0]
+    noisy = ["--noise", "pair", "--noise-rate", 1, "--public-share", 0.25, "--private-images", 40]
+    made = json.loads(run(*command, *noisy, "--json").stdout)
+    assert made["public_set"]["images"] == 20
+    assert [site["images"] for site in made["sites"].values()] == [{"train": 10, "val": 0, "test": 20}] * 2
+    assert [site["wrong_labels"] for site in made["sites"].values()] == [10, 10]
+    shown = run(*command, *noisy)
+    assert "grandrounds simulate mdhfl --sites-dir" in " ".join(shown.stdout.split())
+    _one_line(run(*command, "--public", "folder"), "public folder needs public_root, where its images are")
 
 
 def test_the_reading_of_headers_is_told_in_lines_where_there_is_no_terminal():

@@ -13,6 +13,7 @@ from grandrounds.data.augment import (
     mild_view,
     sample_generator,
     to_tensor,
+    turned_view,
     weak_view,
 )
 from grandrounds.data.randaugment import strong_view
@@ -108,7 +109,7 @@ def test_no_view_is_the_image_itself_in_memory_of_its_own():
 
 def test_the_streams_of_weak_and_strong_views_keep_their_counters():
     """Another kind of view, put before them, would change every run that was ever made."""
-    for word, view in enumerate(["weak", "strong", "none", "mild"], 1):
+    for word, view in enumerate(["weak", "strong", "none", "mild", "turns"], 1):
         philox = np.random.Philox(key=5, counter=[0, 4, 3, word])
         assert sample_generator(view, 5, 3, 4).random() == np.random.Generator(philox).random()
 
@@ -133,6 +134,18 @@ def test_two_streams_make_two_mild_views():
     assert (first != second).any(axis=(1, 2, 3)).all()
     expected = mild_view(IMAGES[2], sample_generator("mild", 1, 0, 1))
     np.testing.assert_array_equal(first[1], expected)
+
+
+def test_turns_are_the_eight_ways_to_lay_an_image_down_and_all_occur():
+    image = np.arange(4, dtype=np.uint8).reshape(2, 2, 1)
+    corners = {(0, 1, 3, 2), (1, 3, 2, 0), (3, 2, 0, 1), (2, 0, 1, 3)}  # around the image, from each corner
+    expected = corners | {way[::-1] for way in corners}
+    found = {
+        tuple(turned_view(image, numpy_generator("turns", n)).flatten()[[0, 1, 3, 2]].tolist()) for n in range(100)
+    }
+    assert found == expected
+    with pytest.raises(ValueError, match=r"quarter turns need square images, got \(24, 32, 3\)"):
+        draw_views(IMAGES, ROWS, "turns", key=1, step=0)
 
 
 def test_the_strong_levels_reach_the_strong_view_alone():
@@ -180,7 +193,7 @@ def test_the_tensor_of_a_read_only_batch_comes_without_a_warning():
 
 
 def test_refuses_other_views_and_other_arrays():
-    with pytest.raises(ValueError, match="view must be one of weak, strong, none, mild, got 'medium'"):
+    with pytest.raises(ValueError, match="view must be one of weak, strong, none, mild, turns, got 'medium'"):
         draw_views(IMAGES, ROWS, "medium", key=1, step=0)
     with pytest.raises(ValueError, match=r"images must be uint8 .* got float64"):
         draw_views(IMAGES / 255, ROWS, "weak", key=1, step=0)

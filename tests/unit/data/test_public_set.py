@@ -11,7 +11,10 @@ from PIL import Image
 
 from grandrounds.data.public_set import (
     PublicSet,
+    fingerprints,
     first_difference,
+    first_unlike,
+    list_public_set,
     open_public_set,
     read_public_set,
     require_equal_sets,
@@ -134,3 +137,50 @@ def test_an_unreadable_image_or_a_name_given_twice_is_refused(tmp_path):
     (there / NAMES[0]).write_bytes(b"no image")
     with pytest.raises(DataError, match="1 of 3 images cannot be read"):
         opened_at(tmp_path)
+
+
+def test_fingerprints_of_sixteen_bytes_name_the_first_image_that_differs(tmp_path, opened):
+    public, _ = opened
+    sent = fingerprints(public)
+    assert (sent.shape, sent.dtype) == ((3, 16), np.uint8)
+    assert first_unlike(public, sent) is None
+    there = folder(tmp_path / "there")
+    (there / NAMES[1]).write_bytes(png(2))
+    (there / NAMES[2]).write_bytes(png(1))
+    assert first_unlike(opened_at(tmp_path), sent) == (
+        "public image 'a/2.png' (number 2) has another name or content elsewhere"
+    )
+    first, second, third = public.images
+    decoded = PublicSet((first, replace(second, pixels="0" * 64), third))
+    assert first_unlike(decoded, sent) == (
+        "public image 'a/2.png' (number 2) is the same file, decoded or resized differently elsewhere"
+    )
+    renamed = PublicSet((replace(first, image="a/0.png"), second, third))
+    assert first_unlike(renamed, sent).startswith("public image 'a/0.png' (number 1) has another name")
+    fewer = PublicSet((first, second))
+    assert first_unlike(fewer, sent) == "there are 2 public images here and 3 elsewhere; the first 2 are the same"
+    for wrong in (sent[:, :8], sent.astype(np.int64), sent[0]):
+        with pytest.raises(DataError, match=r"fingerprints must be uint8 \(images, 16\), got"):
+            first_unlike(public, wrong)
+
+
+def test_a_list_without_decoding_fits_every_decoder_and_no_other_file(tmp_path, opened):
+    public, images = opened
+    listed = list_public_set(tmp_path / "here")
+    assert first_difference(public, listed) is None
+    assert listed.digest != public.digest
+    assert list_public_set(tmp_path / "here", NAMES[::-1], images) == public
+    (tmp_path / "here" / NAMES[2]).write_bytes(png(7))
+    assert "'b/1.png' (number 3): the file has another content" in first_difference(
+        list_public_set(tmp_path / "here"), listed
+    )
+    with pytest.raises(DataError, match="3 public images are named, 2 were decoded"):
+        list_public_set(tmp_path / "here", images=images[:2])
+
+
+def test_an_empty_folder_or_a_missing_file_is_no_public_set(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="there is no public image"):
+        list_public_set(tmp_path / "empty")
+    with pytest.raises(DataError, match=r"public image 'a\.png' cannot be read"):
+        list_public_set(tmp_path / "empty", ["a.png"])

@@ -64,6 +64,16 @@ def alignment_scale(weights: Mapping[str, float], site: str) -> float:
     return sum(weight for other, weight in weights.items() if other != site)
 
 
+def loss_scale(row_sum: RowSum, site: str) -> float:
+    """What the divergence from :func:`leave_one_out_mean` is multiplied by.
+
+    Returns:
+        One for a plain sum, whose weights are all one: MDH-FL's mean over the others. Else :func:`alignment_scale`.
+    """
+    plain = all(weight == 1 for weight in row_sum.weights.values())
+    return 1.0 if plain else alignment_scale(row_sum.weights, site)
+
+
 def _without_own(row_sum: RowSum, site: str, own: Mapping[int, Tensor]) -> Tensor:
     if site not in row_sum.rounds:
         return row_sum.total

@@ -7,6 +7,8 @@ MDH-FL's sizes. Here they are any positive number; a fraction is a part of the b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -107,6 +109,37 @@ def local_batch_count(images: int, batch_size: int, epochs: float) -> int:
             f"{images} training images make no batch of {batch_size}; lower the batch size or add images"
         )
     return max(1, round(epochs * (images // batch_size)))
+
+
+def local_batches(rows: Indices, batch_size: int, epochs: float, generator: np.random.Generator) -> Iterator[Indices]:
+    """The private batches of a round: fresh shuffles of the site's images, whole batches only.
+
+    Args:
+        rows: the site's training images.
+        batch_size: images in a batch.
+        epochs: passes; of the last one, if it is a fraction, the first batches. See :func:`local_batch_count`.
+        generator: shuffles each pass anew.
+
+    Returns:
+        An iterator over the batches.
+
+    Raises:
+        ConfigurationError: if the images do not make a batch.
+        ValueError: if ``epochs`` is not positive or ``batch_size`` is below one.
+
+    Example:
+        >>> batches = local_batches(np.arange(7), 3, 1.5, np.random.Generator(np.random.Philox(1)))
+        >>> [len(batch) for batch in batches]
+        [3, 3, 3]
+    """
+    return _local_batches(rows, batch_size, local_batch_count(len(rows), batch_size, epochs), generator)
+
+
+def _local_batches(rows: Indices, batch_size: int, count: int, generator: np.random.Generator) -> Iterator[Indices]:
+    while count > 0:
+        batches = whole_batches(generator.permutation(rows), batch_size)[:count]
+        count -= len(batches)
+        yield from batches
 
 
 def label_trust(epoch: int, epochs: int, ratio: float = 10.0) -> float:

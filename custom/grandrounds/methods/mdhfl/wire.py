@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.methods.mdhfl.rows import ROW_TOLERANCE, require_soft_labels
+from grandrounds.methods.mdhfl.contributions import RowSum
+from grandrounds.methods.mdhfl.leave_one_out import mean_of_all
+from grandrounds.methods.mdhfl.rows import ROW_TOLERANCE, require_scores, require_soft_labels
 
 WireFormat = Literal["fp64", "fp32", "fp16", "uint8"]
 
@@ -89,6 +91,78 @@ def decode_rows(encoded: Tensor, images: int, classes: int, name: str) -> Tensor
         tolerance = min(classes, LEVELS) / (2 * LEVELS) + ROW_TOLERANCE
     require_soft_labels(rows, images, classes, name, tolerance=tolerance)
     return (rows / rows.sum(dim=1, keepdim=True)).float()
+
+
+def decode_scores(encoded: Tensor, images: int, classes: int, name: str) -> Tensor:
+    """Logits from what travelled (FedMD), which is as it was computed but for the rounding of the format.
+
+    Args:
+        encoded: as :func:`encode_rows` makes them, in a floating-point format.
+        images: number of public images.
+        classes: number of classes.
+        name: how an error calls the rows.
+
+    Returns:
+        Logits, shape ``(images, classes)``, float32 (float64 from fp64).
+
+    Raises:
+        MessageError: if the dtype is none of the floating-point formats', the shape is another, or an entry is not finite.
+
+    Example:
+        >>> decode_scores(torch.tensor([[2.0, -0.5]], dtype=torch.float16), 1, 2, "scores")
+        tensor([[ 2.0000, -0.5000]])
+    """
+    require_scores(encoded, images, classes, name)
+    if encoded.dtype not in DTYPES.values():
+        raise MessageError(f"{name}: expected one of {', '.join(DTYPES)}, got {encoded.dtype}")
+    return encoded.float() if encoded.dtype == torch.float16 else encoded
+
+
+def encode_sum(row_sum: RowSum, wire: WireFormat) -> Tensor:
+    r"""The sum as it travels: divided by its weights, so that it is a mean of rows and fits every format.
+
+    .. math:: \bar D = S / \sum_j w_j
+
+    Args:
+        row_sum: of probabilities, or of logits.
+        wire: as for rows.
+
+    Returns:
+        A tensor of the sum's shape and the dtype of the format. It is as large as the rows of one site, however many
+        contribute.
+
+    Raises:
+        ValueError: as :func:`encode_rows`, or if all weights are zero.
+    """
+    return encode_rows(mean_of_all(row_sum), wire)
+
+
+def decode_sum(
+    encoded: Tensor,
+    rounds: Mapping[str, int],
+    weights: Mapping[str, float],
+    images: int,
+    classes: int,
+    scores: bool = False,
+) -> RowSum:
+    """The sum from what travelled.
+
+    Args:
+        encoded: as :func:`encode_sum` makes it.
+        rounds: the contributors, each with the exchange that its rows are from.
+        weights: of the contributors.
+        images: number of public images.
+        classes: number of classes.
+        scores: whether it is of logits.
+
+    Raises:
+        MessageError: as :func:`decode_rows` and :func:`decode_scores`, or if contributors and weights do not fit.
+    """
+    mean = (decode_scores if scores else decode_rows)(encoded, images, classes, "the sum of the rows")
+    try:
+        return RowSum(mean * sum(weights.values()), dict(rounds), dict(weights))
+    except ValueError as error:
+        raise MessageError(str(error)) from error
 
 
 def bytes_of_rows(images: int, classes: int, wire: WireFormat) -> int:

@@ -1,0 +1,157 @@
+"""Mutual learning at a site: its own network, its own labels, and what the others say of the public images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from torch import nn
+
+from grandrounds.data.partition_files import PUBLIC_NAME as PUBLIC
+from grandrounds.data.public_set import PublicSet, first_unlike
+from grandrounds.data.site import SiteData
+from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.federation.context import SiteContext
+from grandrounds.federation.executor import SiteExecutor
+from grandrounds.federation.introduction import Introduction
+from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.federation.site_store import copy_to_cpu
+from grandrounds.federation.testing import scored
+from grandrounds.methods.mdhfl.contributions import RowSum
+from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions, LocalOptions
+from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
+from grandrounds.methods.mdhfl.public import public_images
+from grandrounds.methods.mdhfl.rounds import Exchanges
+from grandrounds.methods.mdhfl.training import Private
+from grandrounds.methods.mdhfl.wire import decode_sum
+from grandrounds.methods.supervised.training import labelled_rows
+from grandrounds.options import take_options
+
+FINGERPRINTS, ROWS = "fingerprints", "rows"
+LOSS, CHANGE = "private_loss", "parameter_change"
+
+
+class MutualExecutor(SiteExecutor):
+    """Learns from the mean of the others' soft labels on public images, and from its own noisy labels.
+
+    MDH-FL (arXiv 2308.00155), RHFL, RHFL+ and FedMD by options; no weight leaves the site.
+
+    Args:
+        test_rounds: in so many of the last rounds the model is tested after training, for means over rounds.
+        options: those of :class:`~grandrounds.methods.mdhfl.options.AlignmentOptions`,
+            :class:`~grandrounds.methods.mdhfl.options.LocalOptions` and
+            :class:`~grandrounds.federation.executor.SiteExecutor`.
+    """
+
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({ROWS: ReleaseKind.SOFT_LABELS})
+    introduction_facts: ClassVar[tuple[str, ...]] = (PUBLIC,)
+    models: ClassVar[tuple[str, ...]] = ("own",)
+    option_groups: ClassVar[tuple[type, ...]] = (AlignmentOptions, LocalOptions)
+
+    def __init__(self, *, test_rounds: int = 0, **options: Any) -> None:
+        self.alignment, others = take_options(AlignmentOptions, options)
+        self.local, others = take_options(LocalOptions, others)
+        super().__init__(**{"model": "own", **others})
+        if test_rounds < 0:
+            raise ConfigurationError(f"test_rounds must be at least 0, got {test_rounds}")
+        if self.optimizer != "fresh":
+            raise ConfigurationError("optimizer must be fresh: alignment and own labels have optimizers of their own")
+        self.test_rounds = test_rounds
+        self._public: tuple[SiteData, PublicSet, PublicImages] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """How to learn from the others, and how from the own labels."""
+        return {**asdict(self.alignment), **asdict(self.local)}
+
+    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+        """Which public images this site has; they are compared with the server's list if it has sent one.
+
+        Raises:
+            MessageError: naming the first image that differs.
+        """
+        public, images = self._public_set(payload, context)
+        if PUBLIC in payload.parts:
+            difference = first_unlike(public, payload.parts[PUBLIC][FINGERPRINTS].numpy())
+            if difference:
+                raise MessageError(f"{context.site}: {difference}; copy the public set again")
+        scalars = {"public_images": float(len(images.images)), "classes": float(len(context.problem.classes))}
+        return Introduction(scalars, {PUBLIC: images.digest})
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Learn from the last exchange and from the own labels, and publish for the next."""
+        told = payload.values["exchange"]
+        participant, exchanges, rounds = self._participant(payload, context, told)
+        number = context.round_number
+        metrics = self._learn(participant, exchanges, payload, context, told)
+        releases: dict[str, Release] = {}
+        if number < rounds:
+            message = participant.publish(number, exchanges.part(number))
+            releases[ROWS] = Release(ReleaseKind.SOFT_LABELS, {"rows": message.rows})
+            if message.loss is not None:
+                metrics |= {LOSS: message.loss, CHANGE: message.change}
+        self.kept = {"model": copy_to_cpu(participant.network.state_dict()), "participant": participant.state_dict()}
+        if number > rounds - self.test_rounds:
+            metrics |= self._test_scores(participant.network, context)
+        samples = len(labelled_rows(context.data, "labelled"))
+        return Result(releases, {name: value for name, value in metrics.items() if math.isfinite(value)}, samples)
+
+    def _learn(
+        self, participant: Participant, exchanges: Exchanges, payload: Payload, context: SiteContext, told: Any
+    ) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        last = context.round_number - 1
+        if not self.kept:
+            metrics["pretrain_loss"] = participant.pretrain()
+        row_sum = self._received(payload, exchanges, last, context, told)
+        if row_sum is not None:
+            epoch = exchanges.epoch(last)
+            metrics["alignment_loss"] = participant.align(row_sum, exchanges.part(last), last, epoch)
+        if last and exchanges.ends_epoch(last):
+            metrics["loss"] = participant.learn(exchanges.epoch(last))
+        return metrics
+
+    def _participant(self, payload: Payload, context: SiteContext, told: Any) -> tuple[Participant, Exchanges, int]:
+        try:
+            exchange, rounds = ExchangeOptions(**told["options"]), int(told["rounds"])
+        except (TypeError, KeyError, ConfigurationError) as error:
+            raise MessageError(f"the task does not say what is exchanged: {error}") from error
+        public = self._public_set(payload, context)[1]
+        exchanges = Exchanges(len(public.images), context.seed, exchange)
+        choices = Choices(context.seed, exchanges.epochs(rounds), exchange, self.alignment, self.local)
+        private = Private(context.data.images, context.data.labels, labelled_rows(context.data, "labelled"))
+        network = self.starting_model(payload, context)
+        participant = Participant(context.site, network, public, private, choices, context)
+        if "participant" in self.kept:
+            participant.load_state_dict(self.kept["participant"])
+        return participant, exchanges, rounds
+
+    def _received(
+        self, payload: Payload, exchanges: Exchanges, number: int, context: SiteContext, told: Any
+    ) -> RowSum | None:
+        """The sum of the last exchange, if the server has sent one."""
+        if ROWS not in payload.parts:
+            return None
+        contributors = told["contributors"]
+        return decode_sum(
+            payload.parts[ROWS]["mean"],
+            contributors["rounds"],
+            contributors["weights"],
+            len(exchanges.part(number)),
+            len(context.problem.classes),
+            exchanges.options.content == "logits",
+        )
+
+    def _public_set(self, payload: Payload, context: SiteContext) -> tuple[PublicSet, PublicImages]:
+        data = context.dataset(payload.values["public"])
+        if self._public is None or self._public[0] is not data:
+            self._public = (data, *public_images(data, context.site))
+        return self._public[1:]
+
+    def _test_scores(self, network: nn.Module, context: SiteContext) -> dict[str, float]:
+        rows = context.data.rows("test")
+        if not len(rows):
+            raise GrandRoundsError(f"{context.site}: executor.test_rounds needs test images, and there is none")
+        return {f"test.{name}": value for name, value in scored(network.eval(), rows, context)[0].items()}

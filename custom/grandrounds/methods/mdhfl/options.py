@@ -1,0 +1,182 @@
+"""What can be chosen of mutual learning: what is exchanged, how a site learns from the others, and how from its own labels.
+
+MDH-FL, RHFL, RHFL+ and FedMD differ in these options and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.mdhfl.loss import LABEL_FLOOR
+from grandrounds.methods.mdhfl.wire import WireFormat
+
+Content = Literal["probabilities", "logits"]
+Weighting = Literal["uniform", "ccr", "eccr"]
+Alignment = Literal["divergence", "digest", "none"]
+AlignmentOptimizer = Literal["per_round", "fresh_per_batch"]
+Statistics = Literal["eval", "batch"]
+PublicView = Literal["none", "turns"]
+LocalLoss = Literal["symmetric", "cross_entropy", "refined"]
+LocalView = Literal["none", "turns", "weak"]
+
+STRENGTHS: Mapping[str, float] = {"ccr": 0.5, "eccr": 1.2}
+"""How much confidence counts, as in the authors' code of RHFL and of RHFL+."""
+
+
+@dataclass(frozen=True)
+class ExchangeOptions:
+    """What is exchanged, and what the server makes of it.
+
+    Attributes:
+        content: ``probabilities`` (MDH-FL, RHFL), or ``logits`` (FedMD).
+        wire: format of the rows in both directions; ``uint8`` is for probabilities.
+        weighting: ``uniform`` (MDH-FL), or by client confidence: ``ccr`` (RHFL), ``eccr`` (RHFL+).
+        strength: how much confidence counts; None is what the method's code has.
+        max_age: how many exchanges old the rows of an absent site may be; 0 takes fresh rows only.
+        chunk: images per exchange; None is one exchange per round (MDH-FL), the batch size is RHFL's.
+        per_round: public images that a round is about, drawn anew in each; None is all.
+        public_batch: public images in a batch of the alignment, the same at all sites; the rest that makes no whole batch is
+            left out.
+    """
+
+    content: Content = "probabilities"
+    wire: WireFormat = "fp32"
+    weighting: Weighting = "uniform"
+    strength: float | None = None
+    max_age: int = 0
+    chunk: int | None = None
+    per_round: int | None = None
+    public_batch: int = 16
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        _require_words(self, {"content": Content, "wire": WireFormat, "weighting": Weighting})
+        for name in ("chunk", "per_round"):
+            if getattr(self, name) is not None:
+                _require_least(self, name, 1)
+        _require_least(self, "max_age", 0)
+        _require_least(self, "public_batch", 2)
+        if self.strength is not None:
+            _require_least(self, "strength", 0)
+        if self.content == "logits" and self.wire == "uint8":
+            raise ConfigurationError("wire uint8 holds probabilities only, content is logits; take fp16")
+        if self.content == "logits" and self.weighting != "uniform":
+            raise ConfigurationError(
+                f"weighting {self.weighting} is for probabilities, content is logits; take uniform"
+            )
+        if self.max_age and (self.chunk is not None or self.per_round is not None):
+            raise ConfigurationError(
+                f"max_age {self.max_age} needs exchanges about the same images; leave chunk and per_round out"
+            )
+
+
+@dataclass(frozen=True)
+class AlignmentOptions:
+    """How a site learns from the others on the public images.
+
+    Attributes:
+        alignment: ``divergence`` from the mean of the others (MDH-FL), ``digest`` of the mean logits of all (FedMD), or
+            ``none``: training on the own labels alone.
+        alignment_rate: learning rate of Adam.
+        alignment_optimizer: one Adam for each round, or a new one for each batch (RHFL's code).
+        alignment_view: ``none``, or random flips and quarter turns, the same at all sites.
+        teacher_statistics: what batch norm uses when rows are computed: running statistics (``eval``), or those of the
+            batch, without touching the running ones (RHFL).
+        rows_batch: images in a batch when rows are computed.
+    """
+
+    alignment: Alignment = "divergence"
+    alignment_rate: float = 1e-3
+    alignment_optimizer: AlignmentOptimizer = "per_round"
+    alignment_view: PublicView = "none"
+    teacher_statistics: Statistics = "eval"
+    rows_batch: int = 256
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        words = {
+            "alignment": Alignment,
+            "alignment_optimizer": AlignmentOptimizer,
+            "alignment_view": PublicView,
+            "teacher_statistics": Statistics,
+        }
+        _require_words(self, words)
+        _require_least(self, "rows_batch", 2)
+        _require_positive(self, "alignment_rate")
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """How a site learns from its own labels.
+
+    Attributes:
+        loss: ``symmetric`` (MDH-FL, RHFL), ``cross_entropy``, or ``refined`` labels (RHFL+).
+        ce_weight: of the cross-entropy; None is 0.1 for ``symmetric`` and 0.4 for ``refined``.
+        rce_weight: of the reverse cross-entropy; None is 1 for ``symmetric`` and 0.9 for ``refined``.
+        label_floor: what stands for the logarithm of zero: A = ln(label_floor).
+        temperature: of ``refined``.
+        batch_size: images in a batch; the rest of a pass that makes no whole batch is left out.
+        learning_rate: of Adam, which starts anew in every round.
+        local_epochs: passes over the own images in a round; a fraction is a part of the batches of a pass.
+        pretrain_epochs: passes before the first exchange; 0 starts from random weights.
+        local_view: ``none``, random flips and quarter turns, or ``weak``, which rotates and jitters as well.
+    """
+
+    loss: LocalLoss = "symmetric"
+    ce_weight: float | None = None
+    rce_weight: float | None = None
+    label_floor: float = LABEL_FLOOR
+    temperature: float = 4.0
+    batch_size: int = 16
+    learning_rate: float = 1e-3
+    local_epochs: float = 1.0
+    pretrain_epochs: float = 40.0
+    local_view: LocalView = "turns"
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        _require_words(self, {"loss": LocalLoss, "local_view": LocalView})
+        _require_least(self, "batch_size", 2)
+        _require_least(self, "pretrain_epochs", 0)
+        for name in ("learning_rate", "local_epochs", "temperature"):
+            _require_positive(self, name)
+        for name in ("ce_weight", "rce_weight"):
+            if getattr(self, name) is not None:
+                _require_least(self, name, 0)
+        if not 0 < self.label_floor < 1:
+            raise ConfigurationError(f"label_floor must be above 0 and below 1, got {self.label_floor}")
+
+
+def _require_words(options: Any, words: Mapping[str, Any]) -> None:
+    for name, known in words.items():
+        if getattr(options, name) not in get_args(known):
+            raise ConfigurationError(
+                f"{name} must be one of {', '.join(get_args(known))}, got {getattr(options, name)!r}"
+            )
+
+
+def _require_least(options: Any, name: str, least: float) -> None:
+    value = getattr(options, name)
+    if not least <= value < float("inf"):
+        raise ConfigurationError(f"{name} must be at least {least} and finite, got {value}")
+
+
+def _require_positive(options: Any, name: str) -> None:
+    value = getattr(options, name)
+    if not 0 < value < float("inf"):
+        raise ConfigurationError(f"{name} must be above 0 and finite, got {value}")

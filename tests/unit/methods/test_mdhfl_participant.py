@@ -1,0 +1,306 @@
+"""Four sites that exchange messages end as one process that sees all models does, to the last digits."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.mdhfl.exchange import RowExchange
+from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions, LocalOptions
+from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
+from grandrounds.methods.mdhfl.schedule import exchange_chunks, local_batches, public_order
+from grandrounds.methods.mdhfl.training import Private
+from grandrounds.methods.mdhfl.wire import decode_sum, encode_sum
+from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.seeding import numpy_generator
+
+SITES = tuple(f"site-{number}" for number in range(1, 5))
+CLASSES, SIDE, EPOCHS, BATCH, SEED = 3, 6, 2, 4, 7
+PUBLIC = PublicImages(numpy_generator("public").integers(0, 256, (18, SIDE, SIDE, 3), dtype=np.uint8), "ab" * 32)
+
+
+def network(number):
+    """Two kinds of networks, in turns; the second has batch norm."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(number)
+        if number % 2:
+            return nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 8), nn.Tanh(), nn.Linear(8, CLASSES)).double()
+        # Without the bias: batch norm takes it out, and Adam would walk along the rounding errors of its gradient of zero.
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES)
+        ).double()
+
+
+def private(site):
+    generator = numpy_generator("private", site)
+    images = generator.integers(0, 256, (14, SIDE, SIDE, 3), dtype=np.uint8)
+    return Private(images, generator.integers(0, CLASSES, 14), np.arange(1, 14))
+
+
+def choices(exchange=None, alignment=None, local=None):
+    return Choices(
+        SEED,
+        EPOCHS,
+        ExchangeOptions(**({"wire": "fp64", "public_batch": BATCH} | (exchange or {}))),
+        AlignmentOptions(**({"rows_batch": 5} | (alignment or {}))),
+        LocalOptions(**({"batch_size": BATCH, "local_view": "none", "pretrain_epochs": 1.0} | (local or {}))),
+    )
+
+
+def federation(chosen, sites=SITES):
+    return {
+        site: Participant(site, network(int(site[-1])), PUBLIC, private(site), chosen, PlainWork()) for site in sites
+    }
+
+
+def exchange_once(server, members, number, part, epoch, chosen, absent=()):
+    """What the messages do: rows up, one sum down, the same for all."""
+    for site, member in members.items():
+        if site not in absent:
+            server.accept(site, member.publish(number, part), number, len(part))
+    total = server.total(number)
+    sent = encode_sum(total, chosen.exchange.wire)
+    logits = chosen.exchange.content == "logits"
+    for site, member in members.items():
+        if site not in absent:
+            arrived = decode_sum(sent, total.rounds, total.weights, len(part), CLASSES, logits)
+            member.align(arrived, part, number, epoch)
+
+
+def run_federation(chosen, members=None, epochs=range(1, EPOCHS + 1), server=None, pretrain=True):
+    members = members or federation(chosen)
+    server = server or RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    if pretrain:
+        for member in members.values():
+            member.pretrain()
+    for epoch in epochs:
+        order = public_order(len(PUBLIC.images), SEED, epoch, chosen.exchange.per_round)
+        parts = exchange_chunks(order, BATCH, chosen.exchange.chunk)
+        for index, part in enumerate(parts):
+            exchange_once(server, members, (epoch - 1) * len(parts) + index + 1, part, epoch, chosen)
+        for member in members.values():
+            member.learn(epoch)
+    return members, server
+
+
+def pixels(images):
+    return torch.from_numpy(images).permute(0, 3, 1, 2).to(torch.float32).div(255).double()
+
+
+def symmetric(logits, labels):
+    """Cross-entropy with weight 0.1 and reverse cross-entropy, from the table of labels with its floor."""
+    given = F.one_hot(labels, CLASSES).double().clamp(min=1e-4).log()
+    return 0.1 * F.cross_entropy(logits, labels) - (logits.softmax(1) * given).sum(1).mean()
+
+
+def train_together(models, epoch, epochs):
+    for site, model in models.items():
+        own = private(site)
+        model.train()
+        optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+        generator = numpy_generator(SEED, "site", site, epoch, "private batches")
+        for batch in local_batches(own.rows, BATCH, epochs, generator):
+            optimiser.zero_grad()
+            loss = symmetric(model(pixels(own.images[batch])), torch.from_numpy(own.labels[batch]))
+            loss.backward()
+            optimiser.step()
+
+
+def one_process(local_epochs=1.0, public=18):
+    """All models in one loop: divergences from every other model, no sums, no messages."""
+    models = {site: network(int(site[-1])) for site in SITES}
+    train_together(models, 0, 1.0)
+    images = pixels(PUBLIC.images)
+    for epoch in range(1, EPOCHS + 1):
+        with torch.no_grad():
+            rows = {site: model.eval()(images).softmax(1) for site, model in models.items()}
+        order = public_order(18, SEED, epoch, public)
+        for site, model in models.items():
+            model.train()
+            optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+            for start in range(0, public - BATCH + 1, BATCH):
+                batch = order[start : start + BATCH]
+                optimiser.zero_grad()
+                own = model(images[batch]).log_softmax(1)
+                others = [F.kl_div(own, rows[other][batch], reduction="batchmean") for other in SITES if other != site]
+                torch.stack(others).mean().backward()
+                optimiser.step()
+        train_together(models, epoch, local_epochs)
+    return models
+
+
+def distance(first, second):
+    return max(
+        float((a - b).abs().max())
+        for site in first
+        for a, b in zip(first[site].state_dict().values(), second[site].state_dict().values(), strict=True)
+    )
+
+
+def networks_of(members):
+    return {site: member.network for site, member in members.items()}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "local", "together"),
+    [({}, {}, {}), ({"per_round": 9}, {"local_epochs": 0.7}, {"public": 9, "local_epochs": 0.7})],
+)
+def test_four_sites_equal_one_process(exchange, local, together):
+    members, _ = run_federation(choices(exchange=exchange, local=local))
+    assert distance(networks_of(members), one_process(**together)) < 1e-10
+    assert distance(networks_of(members), {site: network(int(site[-1])) for site in SITES}) > 1e-2
+
+
+def test_without_alignment_every_site_trains_alone():
+    members, _ = run_federation(choices(alignment={"alignment": "none"}))
+    alone = {site: network(int(site[-1])) for site in SITES}
+    for epoch in range(EPOCHS + 1):
+        train_together(alone, epoch, 1.0)
+    # Running statistics too: rows are computed without leaving a trace.
+    assert distance(networks_of(members), alone) < 1e-12
+    assert distance(networks_of(members), one_process()) > 1e-4
+
+
+def test_cross_entropy_and_the_symmetric_loss_are_different_choices():
+    ours, theirs = (networks_of(run_federation(choices(local=local))[0]) for local in ({}, {"loss": "cross_entropy"}))
+    assert distance(ours, theirs) > 1e-4
+
+
+@pytest.mark.parametrize("wire", ["fp32", "fp16", "uint8"])
+def test_a_site_takes_out_what_it_has_sent(wire):
+    chosen = choices(exchange={"wire": wire})
+    members = federation(chosen, SITES[:2])
+    server = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    part = np.arange(18)
+    messages = {site: member.publish(1, part) for site, member in members.items()}
+    for site, message in messages.items():
+        server.accept(site, message, 1, 18)
+    target = members["site-1"].target(server.total(1)).rows
+    sent = messages["site-2"].rows.double() / (255 if wire == "uint8" else 1)
+    torch.testing.assert_close(target.double(), sent / sent.sum(1, keepdim=True), atol=1e-6, rtol=0)
+
+
+def test_rhfl_weighs_by_confidence_and_the_divergence_by_the_weights_of_the_others():
+    members, server = run_federation(choices(exchange={"weighting": "ccr"}))
+    total = server.total(EPOCHS)
+    assert sum(total.weights.values()) == pytest.approx(1)
+    assert len(set(total.weights.values())) == 4
+    others = sum(weight for site, weight in total.weights.items() if site != "site-1")
+    assert members["site-1"].target(total).scale == pytest.approx(others)
+    assert others < 1
+
+
+def test_in_mdh_fl_the_divergence_is_a_mean_over_the_others():
+    members, server = run_federation(choices())
+    assert {member.target(server.total(EPOCHS)).scale for member in members.values()} == {1.0}
+
+
+def test_rhfl_plus_sends_how_far_its_labels_moved_it():
+    chosen = choices(exchange={"weighting": "eccr"}, local={"loss": "refined"})
+    member = federation(chosen, SITES[:1])["site-1"]
+    before = copy.deepcopy(member.network)
+    assert member.publish(1, np.arange(18)).change == 0
+    member.learn(1)
+    pairs = zip(member.network.parameters(), before.parameters(), strict=True)
+    moved = [torch.linalg.vector_norm((a - b).detach()) for a, b in pairs]
+    message = member.publish(2, np.arange(18))
+    assert message.change == pytest.approx(float(torch.stack(moved).mean()))
+    own = private("site-1")
+    assert message.loss > 0
+    assert len(own.rows) == 13
+
+
+def test_fedmd_moves_towards_the_mean_logits_of_all():
+    chosen = choices(exchange={"content": "logits"}, alignment={"alignment": "digest"})
+    members = federation(chosen)
+    images = pixels(PUBLIC.images)
+    with torch.no_grad():
+        mean = torch.stack([member.network.eval()(images) for member in members.values()]).mean(0)
+    server = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    for site, member in members.items():
+        server.accept(site, member.publish(1, np.arange(18)), 1, 18)
+    torch.testing.assert_close(members["site-1"].target(server.total(1)).rows, mean, atol=1e-12, rtol=0)
+    trained, _ = run_federation(chosen)
+    assert distance(networks_of(trained), {site: network(int(site[-1])) for site in SITES}) > 1e-3
+
+
+def exchange_by_batch(chosen, interrupted):
+    """Two sites after all exchanges of an epoch, their state taken out and in again between two of them if asked."""
+    members = federation(chosen, SITES[:2])
+    server = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    parts = exchange_chunks(np.arange(18), BATCH, BATCH)
+    for number, part in enumerate(parts, 1):
+        exchange_once(server, members, number, part, 1, chosen)
+        for site, member in members.items() if interrupted else ():
+            state = copy.deepcopy(member.state_dict())
+            members[site] = Participant(site, member.network, PUBLIC, private(site), chosen, PlainWork())
+            members[site].load_state_dict(state)
+    return members, len(parts)
+
+
+def test_exchanges_after_each_batch_have_one_adam_for_an_epoch():
+    members, exchanges = exchange_by_batch(choices(exchange={"chunk": BATCH}), interrupted=True)
+    states = [member.state_dict()["optimizer"]["state"].values() for member in members.values()]
+    assert {int(state["step"]) for of_site in states for state in of_site} == {exchanges}
+
+
+def test_an_interruption_within_an_epoch_changes_nothing():
+    chosen = choices(exchange={"chunk": BATCH})
+    straight, resumed = (exchange_by_batch(chosen, interrupted)[0] for interrupted in (False, True))
+    assert distance(networks_of(resumed), networks_of(straight)) == 0
+
+
+def test_the_adam_of_an_epoch_is_not_kept_beyond_it():
+    member = exchange_by_batch(choices(exchange={"chunk": BATCH}), interrupted=False)[0]["site-1"]
+    member.learn(1)
+    assert member.state_dict()["optimizer"] is None
+
+
+def test_a_late_site_learns_from_the_others_and_an_only_one_from_nobody():
+    chosen = choices()
+    members = federation(chosen)
+    server = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    part = np.arange(18)
+    server.accept("site-2", members["site-2"].publish(1, part), 1, 18)
+    only = server.total(1)
+    assert np.isnan(members["site-2"].align(only, part, 1, 1))
+    before = copy.deepcopy(members["site-1"].network)
+    assert members["site-1"].align(only, part, 1, 1) > 0
+    assert distance({"a": before}, {"a": members["site-1"].network}) > 1e-4
+
+
+def test_a_run_that_is_interrupted_between_epochs_ends_the_same():
+    chosen = choices(exchange={"weighting": "eccr", "wire": "uint8"}, local={"local_view": "turns"})
+    straight, server = run_federation(chosen)
+    expected = server.total(EPOCHS)
+
+    members, server = run_federation(chosen, epochs=[1])
+    resumed = federation(chosen)
+    for site, member in members.items():
+        resumed[site].network.load_state_dict(copy.deepcopy(member.network.state_dict()))
+        resumed[site].load_state_dict(copy.deepcopy(member.state_dict()))
+    again = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    again.load_state_dict(server.state_dict())
+    run_federation(chosen, resumed, epochs=[2], server=again, pretrain=False)
+    assert torch.equal(again.total(EPOCHS).total, expected.total)
+    assert again.total(EPOCHS).weights == expected.weights
+    assert distance(networks_of(resumed), networks_of(straight)) == 0
+
+
+def test_stale_rows_can_be_taken_out_as_long_as_they_may_be_in_a_sum():
+    chosen = choices(exchange={"max_age": 1})
+    member = federation(chosen, SITES[:1])["site-1"]
+    for number in (1, 2, 3):
+        member.publish(number, np.arange(18))
+    assert sorted(member.state_dict()["sent"]) == [2, 3]
+
+
+def test_a_site_with_fewer_images_than_a_batch_is_told_so():
+    chosen = choices(local={"batch_size": 16})
+    member = federation(chosen, SITES[:1])["site-1"]
+    with pytest.raises(ConfigurationError, match="13 training images make no batch of 16"):
+        member.learn(1)

@@ -1,0 +1,199 @@
+"""A step of either half is the step of its equation, and learning that has diverged stops."""
+
+import copy
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from grandrounds.errors import GrandRoundsError
+from grandrounds.methods.mdhfl.options import AlignmentOptions, LocalOptions
+from grandrounds.methods.mdhfl.training import (
+    AlignmentStep,
+    Private,
+    Target,
+    align,
+    local_loss,
+    private_loss,
+    train_local,
+)
+from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.seeding import numpy_generator, torch_generator
+
+IMAGES = numpy_generator("images").integers(0, 256, (12, 4, 4, 1), dtype=np.uint8)
+LABELS = numpy_generator("labels").integers(0, 3, 12)
+ROWS = torch.randn(12, 3, generator=torch_generator("rows"), dtype=torch.float64).softmax(1)
+BATCHES = [np.array([4, 1, 9]), np.array([0, 2, 3])]
+WORK = PlainWork()
+
+
+def pixels(rows):
+    return torch.from_numpy(IMAGES[rows]).permute(0, 3, 1, 2).to(torch.float32).div(255).double()
+
+
+@pytest.fixture
+def network():
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(2)
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).double()
+
+
+def aligned(network, batches=BATCHES, target=None, **options):
+    chosen = AlignmentOptions(**options)
+    step = AlignmentStep(network, chosen)
+    return align(network, step, IMAGES, target or Target(ROWS), batches, chosen, 5, WORK)
+
+
+def test_alignment_is_adam_on_the_divergence_of_each_batch(network):
+    other = copy.deepcopy(network)
+    optimiser = torch.optim.Adam(other.parameters(), lr=1e-2)
+    losses = []
+    for batch in BATCHES:
+        loss = F.kl_div(other(pixels(batch)).log_softmax(1), ROWS[batch], reduction="batchmean")
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert aligned(network, alignment_rate=1e-2) == pytest.approx(np.mean(losses), rel=1e-12)
+    torch.testing.assert_close(network[1].weight, other[1].weight, atol=1e-12, rtol=0)
+
+
+def test_a_new_adam_for_each_batch_is_a_sign_step_and_scale_does_not_matter_to_it(network):
+    start, scaled = copy.deepcopy(network), copy.deepcopy(network)
+    aligned(network, BATCHES[:1], alignment_optimizer="fresh_per_batch")
+    moved = (network[1].weight - start[1].weight).detach().abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 1e-3), atol=1e-6, rtol=0)
+    aligned(scaled, BATCHES[:1], Target(ROWS, 0.75), alignment_optimizer="fresh_per_batch")
+    torch.testing.assert_close(scaled[1].weight, network[1].weight, atol=1e-8, rtol=0)
+
+
+def test_the_scale_multiplies_the_gradient_and_not_what_is_reported(network):
+    plain, scaled = (copy.deepcopy(network) for _ in range(2))
+    losses = [aligned(plain, BATCHES[:1]), aligned(scaled, BATCHES[:1], Target(ROWS, 0.5))]
+    assert losses[0] == losses[1]
+    torch.testing.assert_close(scaled[1].weight.grad, plain[1].weight.grad * 0.5)
+
+
+def test_the_digest_moves_towards_the_scores(network):
+    scores = torch.zeros(12, 3, dtype=torch.float64)
+    expected = network(pixels(BATCHES[0])).abs().mean().item()
+    assert aligned(network, BATCHES[:1], Target(scores), alignment="digest") == pytest.approx(expected, rel=1e-12)
+
+
+def test_views_of_public_images_follow_the_key_alone(network):
+    start = [copy.deepcopy(network) for _ in range(3)]
+    options = AlignmentOptions(alignment_view="turns")
+    losses = [
+        align(model, AlignmentStep(model, options), IMAGES, Target(ROWS), BATCHES, options, key, WORK)
+        for model, key in zip(start, (1, 1, 2), strict=True)
+    ]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_local_training_is_adam_on_the_symmetric_loss(network):
+    other = copy.deepcopy(network)
+    optimiser = torch.optim.Adam(other.parameters(), lr=1e-3)
+    for batch in BATCHES:
+        logits, labels = other(pixels(batch)), torch.from_numpy(LABELS[batch])
+        own = logits.softmax(1).gather(1, labels[:, None])
+        loss = 0.1 * F.cross_entropy(logits, labels) + 9.210340371976182 * (1 - own).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    private = Private(IMAGES, LABELS, np.arange(12))
+    mean = train_local(network, private, BATCHES, LocalOptions(local_view="none"), 1, WORK)
+    torch.testing.assert_close(network[1].weight, other[1].weight, atol=1e-12, rtol=0)
+    assert 0 < mean < 12
+
+
+def test_the_losses_that_can_be_chosen_have_the_values_of_their_equations():
+    logits, labels = torch.tensor([[2.0, 1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
+    assert float(local_loss(logits, labels, LocalOptions())) == pytest.approx(3.12400534, abs=1e-7)
+    assert float(local_loss(logits, labels, LocalOptions(label_floor=np.exp(-4)))) == pytest.approx(
+        1.37979677, abs=1e-7
+    )
+    cross_entropy = LocalOptions(loss="cross_entropy")
+    assert float(local_loss(logits, labels, cross_entropy)) == pytest.approx(0.40760596, abs=1e-7)
+    only_reverse = LocalOptions(ce_weight=0.0)
+    assert float(local_loss(logits, labels, only_reverse)) == pytest.approx(3.08324474, abs=1e-7)
+    refined = LocalOptions(loss="refined", temperature=1.0)
+    # p = (.66524, .24473, .09003) and labels (1, 1e-4, 1e-4): .4 * .40799... + .9 * 3.08324...
+    own = logits.softmax(1)[0]
+    given = torch.tensor([1.0, 1e-4, 1e-4], dtype=torch.float64)
+    expected = -0.4 * (given * own.log()).sum() - 0.9 * (own * given.log()).sum()
+    assert float(local_loss(logits, labels, refined)) == pytest.approx(float(expected), rel=1e-12)
+    assert float(local_loss(logits, labels, refined, trust=0.5)) != pytest.approx(float(expected), rel=1e-3)
+
+
+def test_the_loss_of_confidence_is_the_mean_over_all_training_images_and_leaves_no_trace(network):
+    private = Private(IMAGES, LABELS, np.array([3, 5, 7, 11, 2]))
+    network.train()
+    with torch.no_grad():
+        logits = network(pixels(private.rows))
+    expected = float(local_loss(logits, torch.from_numpy(LABELS[private.rows]), LocalOptions()))
+    for batch_size in (2, 256):
+        found = private_loss(network, private, LocalOptions(local_view="turns"), WORK, batch_size=batch_size)
+        assert found == pytest.approx(expected, rel=1e-12)
+    assert network.training
+
+
+def test_nothing_to_learn_from_is_nan_and_a_divergence_is_told(network):
+    assert np.isnan(aligned(network, []))
+    network[1].weight.data.fill_(float("nan"))
+    with pytest.raises(GrandRoundsError, match="alignment diverged: its loss is not finite; lower its learning rate"):
+        aligned(network)
+    with pytest.raises(GrandRoundsError, match="local training diverged"):
+        train_local(network, Private(IMAGES, LABELS, np.arange(12)), BATCHES, LocalOptions(), 1, WORK)
+
+
+class GivenUp(Exception):
+    pass
+
+
+class AbortedWork(PlainWork):
+    def check_abort(self):
+        raise GivenUp
+
+
+def test_both_halves_stop_when_the_task_is_given_up(network):
+    options, work = AlignmentOptions(), AbortedWork()
+    with pytest.raises(GivenUp):
+        align(network, AlignmentStep(network, options), IMAGES, Target(ROWS), BATCHES, options, 1, work)
+    with pytest.raises(GivenUp):
+        train_local(network, Private(IMAGES, LABELS, np.arange(12)), BATCHES, LocalOptions(), 1, work)
+
+
+@pytest.mark.slow
+def test_alignment_costs_little_more_than_its_passes_forward_and_backward():
+    images = numpy_generator("speed").integers(0, 256, (320, 32, 32, 3), dtype=np.uint8)
+    rows = torch.full((320, 10), 0.1)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+    batches = [np.arange(320)[start : start + 16] for start in range(0, 320, 16)]
+    inputs = [torch.from_numpy(images[batch]).permute(0, 3, 1, 2).float().div(255) for batch in batches]
+    inputs = [batch.contiguous(memory_format=torch.channels_last) for batch in inputs]
+    options = AlignmentOptions()
+
+    def floor():
+        for batch in inputs:
+            model.zero_grad()
+            model(batch).log_softmax(1).mean().backward()
+
+    def ours():
+        align(model, AlignmentStep(model, options), images, Target(rows), batches, options, 1, WORK)
+
+    def fastest(work):
+        seconds = []
+        for _ in range(5):
+            start = time.process_time()
+            work()
+            seconds.append(time.process_time() - start)
+        return min(seconds)
+
+    floor(), ours()
+    assert fastest(ours) < 1.3 * fastest(floor)
