@@ -1,4 +1,4 @@
-"""``grandrounds doctor``: is the data fit for training?"""
+"""``grandrounds doctor``: is the data fit for training, and a startup kit for a federation?"""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.commands.output import results, say, say_json
+from grandrounds.commands.site_doctor import examine_kit
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ LEVELS: Mapping[str, tuple[str, str]] = {
     "warning": ("WARN", "yellow"),
     "failure": ("FAIL", "bold red"),
 }
-HELP = """Examine the images and the manifest of sites before they train.
+HELP = """Examine the images and the manifest of sites before they train, or a startup kit before and while it runs.
 
 Exit status 1 says that something must be mended first.
 
@@ -35,6 +36,7 @@ Exit status 1 says that something must be mended first.
 \b
   grandrounds doctor --sites-dir runs/ham/sites --image-size 64
   grandrounds doctor --site-config /opt/site/local/grandrounds.json --dataset skin --classes nevus,melanoma
+  grandrounds doctor --kit /opt/kits/hospital-a
 """
 
 
@@ -43,6 +45,10 @@ def doctor(
     site_config: Annotated[
         Path | None, typer.Option(help="A site's grandrounds.json, in place of a partition.")
     ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(help="A startup kit: its files, machine and connection are examined.")
+    ] = None,
+    no_network: Annotated[bool, typer.Option("--no-network", help="With --kit: do not contact the server.")] = False,
     dataset: Annotated[str | None, typer.Option(help="With --site-config: the data set's name.")] = None,
     classes: Annotated[str | None, typer.Option(help="With --site-config: the vocabulary, a,b,c.")] = None,
     image_size: Annotated[int, typer.Option(min=1, help="Side to which images are resized, in pixels.")] = 64,
@@ -53,6 +59,11 @@ def doctor(
     json: Json = False,
 ) -> None:
     """Examine sites and show the findings."""
+    if kit is not None:
+        if sites_dir is not None or site_config is not None:
+            raise typer.BadParameter("--kit goes with neither --sites-dir nor --site-config")
+        examine_kit(kit, not no_network, json)
+        return
     if channels == 2:
         raise typer.BadParameter("--channels must be 1 or 3")
     located, vocabulary = _located(sites_dir, site_config, dataset, classes)
@@ -86,7 +97,7 @@ def _located(
     if sites_dir is not None and site_config is None:
         return _of_partition(sites_dir)
     if site_config is None or sites_dir is not None:
-        raise typer.BadParameter("give either --sites-dir or --site-config")
+        raise typer.BadParameter("give either --sites-dir, --site-config or --kit")
     if not dataset or not classes:
         raise typer.BadParameter("--site-config needs --dataset and --classes")
     return _of_site(site_config, dataset), comma_separated(classes) or []

@@ -1,0 +1,150 @@
+"""``grandrounds submit``: a job on a real federation, from what it will do to its result."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grandrounds.commands.options import (
+    Assignments,
+    Backbone,
+    ImageSize,
+    JobName,
+    Json,
+    Preset,
+    Rounds,
+    Seed,
+    assignments_of,
+    comma_separated,
+)
+from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.commands.scores import facts, score_table
+from grandrounds.errors import GrandRoundsError
+
+if TYPE_CHECKING:
+    from grandrounds.deployment.jobs import Job
+    from grandrounds.deployment.submission import Outcome
+
+HELP = """Submit a job to a federation, watch it, and download its result.
+
+Shows first what will run at each site and what will leave it. A job whose run has not finished can be submitted again
+by itself (--resume auto): it goes on after the last complete round. What counts is the run's own summary.
+
+[bold]Examples[/bold]
+
+\\b
+  grandrounds submit fedperl --kit kits/researcher@consortium.example --dry-run
+  grandrounds submit fedperl --kit kits/researcher@consortium.example --dataset skin --classes nevus,melanoma
+  grandrounds submit fedperl --kit KIT --mandatory-sites hospital-a --min-sites 3 --resume auto --attempts 3
+"""
+
+
+def submit(
+    job: JobName,
+    kit: Annotated[Path, typer.Option(help="Your startup kit.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results. [default: runs/JOB]", show_default=False)
+    ] = None,
+    sites: Annotated[str | None, typer.Option(help="Who takes part, a,b,c; default: every connected site.")] = None,
+    mandatory_sites: Annotated[str | None, typer.Option(help="Who must be there for the job to start, a,b.")] = None,
+    min_sites: Annotated[int | None, typer.Option(min=1, help="Fewest sites, at the start and in every round.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Short for --set problem.dataset=NAME.")] = None,
+    classes: Annotated[str | None, typer.Option(help="The vocabulary, a,b,c, in the order of the outputs.")] = None,
+    run_name: Annotated[str | None, typer.Option(help="Names the run: the same name goes on with it.")] = None,
+    scope: Annotated[str | None, typer.Option(help="Privacy scope that the job asks the sites for.")] = None,
+    resume: Annotated[str, typer.Option(help="auto: submit again while the run has not finished; never.")] = "never",
+    attempts: Annotated[int, typer.Option(min=1, help="With --resume auto: submissions in all.")] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the job, submit nothing.")] = False,
+    rounds: Rounds = None,
+    image_size: ImageSize = None,
+    backbone: Backbone = None,
+    seed: Seed = None,
+    preset: Preset = None,
+    assignments: Assignments = None,
+    json: Json = False,
+) -> None:
+    """Check, show, submit, watch, download."""
+    if resume not in ("auto", "never"):
+        raise typer.BadParameter("--resume must be auto or never")
+    options = assignments_of(rounds, image_size, backbone, seed, _own(dataset, run_name, assignments))
+    roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
+    prepared = _prepared(job, preset, options, comma_separated(classes), roster, scope)
+    outcome = _run(prepared, kit, out or Path("runs") / prepared.name, attempts if resume == "auto" else 1, dry_run)
+    if outcome is None:
+        return
+    if json:
+        say_json({**asdict(outcome), "download": str(outcome.download) if outcome.download else None})
+    else:
+        _show(outcome)
+    if not outcome.finished:
+        raise typer.Exit(1)
+
+
+def _own(dataset: str | None, run_name: str | None, assignments: list[str] | None) -> list[str]:
+    short = {"problem.dataset": dataset, "controller.run_name": run_name}
+    return [*(f"{key}={value}" for key, value in short.items() if value is not None), *(assignments or [])]
+
+
+def _prepared(
+    name: str,
+    preset: str | None,
+    options: list[str],
+    classes: list[str] | None,
+    roster: tuple[list[str], list[str], int | None],
+    scope: str | None,
+) -> Job:
+    from dataclasses import replace
+
+    from grandrounds.deployment.jobs import check_job, load_job
+    from grandrounds.deployment.presets import with_preset
+    from grandrounds.deployment.submission import with_roster
+
+    loaded = load_job(name)
+    if classes:
+        loaded.options("problem")["classes"] = classes
+    job = with_roster(with_preset(loaded, preset, options), *roster)
+    check_job(job)
+    return replace(job, meta={**job.meta, "scope": scope}) if scope else job
+
+
+def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcome | None:
+    from grandrounds.deployment.admin_session import admin_session, connected_sites
+    from grandrounds.deployment.disclosure import disclose, lines_of
+    from grandrounds.deployment.kit import read_kit
+    from grandrounds.deployment.submission import submit_and_watch
+
+    person, console = read_kit(kit), notes()
+    connected: list[str] = []
+    try:
+        with admin_session(person) as session:
+            connected = connected_sites(session)
+    except GrandRoundsError:
+        if not dry_run:
+            raise
+    for line in lines_of(disclose(job), connected):
+        say(console, line)
+    if dry_run:
+        return None
+    started = time.monotonic()
+    return submit_and_watch(
+        person, job, out, lambda line: say(console, f"[{time.monotonic() - started:6.0f} s] {line}"), attempts
+    )
+
+
+def _show(outcome: Outcome) -> None:
+    console = results()
+    summary: dict[str, Any] = outcome.summary
+    if summary.get("test"):
+        console.print(score_table(summary))
+    for line in facts(summary) if outcome.finished else ():
+        say(console, line)
+    if outcome.download:
+        say(console, f"results: {outcome.download / 'workspace' / 'results'}")
+    if not outcome.finished:
+        reason = summary.get("reason") or "it has left no summary; see the log of the job in the download"
+        say(console, f"the run has not finished (FLARE says {outcome.status}): {reason}")
+        say(console, "the same command goes on after its last complete round; --resume auto does it by itself")

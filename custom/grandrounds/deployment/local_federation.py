@@ -1,0 +1,219 @@
+"""A federation on one machine: real kits, real processes, real certificates, all inside one folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from grandrounds.deployment.admin_session import admin_session, connected_sites
+from grandrounds.deployment.jobs import PACKAGE
+from grandrounds.deployment.kit import Kit, processes_of, read_json_object, read_kit
+from grandrounds.deployment.overlay import Choices, apply_overlay
+from grandrounds.deployment.provisioning import PROJECT, local_project, provision, read_project, write_project
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.files import write_json
+
+DESCRIPTION = "federation.json"
+START_SECONDS = 120.0
+STOP_SECONDS = 40.0
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Where a federation on this machine has its kits.
+
+    Attributes:
+        folder: everything is in it.
+        kits: the folder with one kit for each participant.
+        server: name of the server's kit.
+        sites: names of the sites' kits.
+        operator: kit of the person who may stop everything.
+        researcher: kit of the person who submits jobs.
+    """
+
+    folder: Path
+    kits: Path
+    server: str
+    sites: tuple[str, ...]
+    operator: str
+    researcher: str
+
+    def kit(self, name: str) -> Kit:
+        """The kit of a participant."""
+        return read_kit(self.kits / name)
+
+
+def prepare(
+    folder: Path,
+    sites: Sequence[str],
+    port: int,
+    choices: Mapping[str, Choices] | None = None,
+    project: Path = PROJECT,
+) -> Federation:
+    """Make the kits of a federation on this machine and apply our overlay to them.
+
+    Args:
+        folder: new or empty.
+        sites: names of the hospitals.
+        port: of the server, free.
+        choices: overlays of sites, by name; ``""`` for all others.
+        project: the description from which people, server and builders are taken.
+
+    Raises:
+        ConfigurationError: if the folder is in use, the port is taken, or the project has no operator or researcher.
+    """
+    folder = folder.absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigurationError(f"{folder} is not empty; choose another folder, or take the federation in it down")
+    require_free_port(port)
+    description = local_project(read_project(project), sites, port)
+    roles = {entry.get("role", entry["type"]): str(entry["name"]) for entry in description["participants"]}
+    missing = [role for role in ("server", "project_admin", "lead") if role not in roles]
+    if missing:
+        raise ConfigurationError(f"{project}: there is no participant with the role {', '.join(missing)}")
+    for part in ("home", "temporary", "logs"):
+        (folder / part).mkdir(parents=True)
+    write_project(description, folder / "project.yml")
+    kits = provision(folder / "project.yml", folder / "kits")
+    for name in (roles["server"], *sites):
+        apply_overlay(
+            read_kit(kits / name), (choices or {}).get(name, (choices or {}).get("") if name in sites else None)
+        )
+    federation = Federation(folder, kits, roles["server"], tuple(sites), roles["project_admin"], roles["lead"])
+    write_json(folder / DESCRIPTION, asdict(federation), default=str)
+    return federation
+
+
+def load(folder: Path) -> Federation:
+    """The federation in a folder.
+
+    Raises:
+        ConfigurationError: if there is none.
+    """
+    path = folder.absolute() / DESCRIPTION
+    if not path.is_file():
+        raise ConfigurationError(f"{folder} has no federation; start one with grandrounds poc up {folder}")
+    content = read_json_object(path)
+    places = {"folder": folder.absolute(), "kits": Path(content["kits"]), "sites": tuple(content["sites"])}
+    return Federation(**{**content, **places})
+
+
+def start(federation: Federation, seconds: float = START_SECONDS) -> None:
+    """Start the server and all sites, and wait until the server sees all of them.
+
+    Raises:
+        GrandRoundsError: if they are not there in time; everything is stopped again, and the logs are named.
+    """
+    for name in (federation.server, *federation.sites):
+        start_participant(federation, name)
+    try:
+        await_sites(federation, federation.sites, seconds)
+    except BaseException:
+        stop(federation)
+        raise
+
+
+def start_participant(federation: Federation, name: str) -> int:
+    """Start one participant's FLARE as its administrator would; FLARE's script starts it again when it dies.
+
+    Returns:
+        The script's process id.
+    """
+    log = federation.folder / "logs" / f"{name}.txt"
+    with log.open("ab") as stream:
+        script = subprocess.Popen(
+            ["bash", str(federation.kits / name / "startup" / "sub_start.sh")],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=_environment(federation.folder),
+            cwd=federation.kits / name,
+            start_new_session=True,
+        )
+    return script.pid
+
+
+def await_sites(federation: Federation, sites: Sequence[str], seconds: float = START_SECONDS) -> None:
+    """Wait until the server sees these sites.
+
+    Raises:
+        GrandRoundsError: if it does not in time; the sites that are missing and the logs are named.
+    """
+    deadline = time.monotonic() + seconds
+    missing, reason = list(sites), "the server does not answer"
+    while missing and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        try:
+            with admin_session(federation.kit(federation.operator), 5.0) as session:
+                while missing and time.monotonic() < deadline:
+                    missing = [site for site in sites if site not in connected_sites(session)]
+                    reason = f"the server does not see {', '.join(missing)}"
+                    time.sleep(POLL_SECONDS if missing else 0)
+        except GrandRoundsError as error:
+            reason = str(error)
+    if missing:
+        raise GrandRoundsError(f"{reason} within {seconds:g} s; see {federation.folder / 'logs'} and the kits' log.txt")
+
+
+def stop(federation: Federation, seconds: float = STOP_SECONDS) -> list[int]:
+    """Stop every process of the federation: by FLARE's own command, and those that do not listen by signals.
+
+    Returns:
+        Ids of the processes that had to be killed.
+    """
+    if not processes_of(federation.kits):
+        return []
+    try:
+        with admin_session(federation.kit(federation.operator), 5.0) as session:
+            session.shutdown("all", wait=False)
+        _await_end(federation, seconds)
+    except GrandRoundsError:
+        pass  # a server that is not there cannot pass on the command
+    _signal_all(federation, signal.SIGTERM)
+    _await_end(federation, 5.0)
+    return _signal_all(federation, signal.SIGKILL)
+
+
+def require_free_port(port: int) -> None:
+    """Raise ``ConfigurationError`` if another program of this machine listens on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"port {port} cannot be used ({error.strerror}); choose another by --port"
+            ) from error
+
+
+def _await_end(federation: Federation, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while processes_of(federation.kits) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def _signal_all(federation: Federation, number: signal.Signals) -> list[int]:
+    left = processes_of(federation.kits)
+    for process in left:
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            continue
+    return left
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """What a participant's processes get: this Python, and places inside the folder for all that they write."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GRANDROUNDS_", "NVFL"))}
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
+    places = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "temporary"), "PATH": path}
+    # A checkout that is not installed works as well.
+    return {**kept, **places, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"}

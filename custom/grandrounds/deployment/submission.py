@@ -1,0 +1,200 @@
+"""Submitting a job to a federation: who must be there, watching it, its result, and going on after a failure."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.flare_api.flare_api import Session
+
+from grandrounds.deployment.admin_session import admin_session, connected_sites
+from grandrounds.deployment.job_watch import JobWatch, summary_in
+from grandrounds.deployment.jobs import Job, write_job
+from grandrounds.deployment.kit import Kit
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+
+POLL_SECONDS = 2.0
+RECONNECT_SECONDS = 180.0
+ROSTER_SECONDS = 180.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a submitted run ended.
+
+    Attributes:
+        jobs: FLARE's ids, the last attempt's at the end.
+        status: FLARE's of the last attempt; ``lost`` if its server died.
+        summary: the run's own; empty if it left none.
+        download: folder with the last attempt's results; None if there was nothing to get.
+    """
+
+    jobs: tuple[str, ...]
+    status: str
+    summary: dict[str, Any] = field(default_factory=dict)
+    download: Path | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds were done and a model was selected; FLARE's status does not decide it."""
+        return self.summary.get("status") == "finished"
+
+
+def with_roster(job: Job, sites: Sequence[str] = (), mandatory: Sequence[str] = (), least: int | None = None) -> Job:
+    """A copy of the job for certain sites.
+
+    Args:
+        job: stays as it is.
+        sites: who takes part; none for every site.
+        mandatory: who must be there for the job to start.
+        least: fewest sites; None leaves what the job says.
+
+    Raises:
+        ConfigurationError: if a mandatory site does not take part, or the sites are fewer than must be there.
+    """
+    outside = [site for site in mandatory if sites and site not in sites]
+    if outside:
+        raise ConfigurationError(f"{', '.join(outside)} must be there, but does not take part; add it to --sites")
+    changed = copy.deepcopy(job)
+    meta = dict(changed.meta)
+    if sites:
+        app = next(iter(meta["deploy_map"]))
+        meta["deploy_map"] = {app: ["server", *sites]}
+    if mandatory:
+        meta["mandatory_clients"] = list(mandatory)
+    if least is not None:
+        changed.options("controller")["min_sites"] = least
+    needed = int(changed.options("controller").get("min_sites", 1))
+    if sites and len(sites) < needed:
+        raise ConfigurationError(
+            f"the job needs {needed} sites, but only {', '.join(sites)} take part; set --min-sites"
+        )
+    return replace(changed, meta=meta)
+
+
+def require_roster(job: Job, connected: Collection[str]) -> None:
+    """Check that the sites which a job needs are connected.
+
+    Raises:
+        GrandRoundsError: naming the sites that are missing.
+    """
+    deployed = [site for sites in job.meta["deploy_map"].values() for site in sites]
+    named = [site for site in deployed if site not in ("@ALL", "server")]
+    missing = [site for site in job.meta.get("mandatory_clients", ()) if site not in connected]
+    if missing:
+        raise GrandRoundsError(
+            f"{', '.join(missing)} must be there and is not connected (connected: {', '.join(connected) or 'none'}); "
+            "ask its administrator to run grandrounds doctor --kit"
+        )
+    there = [site for site in (named or connected) if site in connected]
+    least = int(job.options("controller").get("min_sites", 1))
+    if len(there) < least:
+        raise GrandRoundsError(
+            f"the job needs {least} sites, {len(there)} are connected ({', '.join(there) or 'none'}); wait for the others"
+        )
+
+
+def submit_and_watch(
+    kit: Kit, job: Job, out: Path, tell: Tell, attempts: int = 1, patience: float = RECONNECT_SECONDS
+) -> Outcome:
+    """Submit a job, watch it, download its result, and submit it again while it has not finished.
+
+    A job that is submitted again goes on after its last complete round, because its ``run_name`` is the same.
+
+    Args:
+        kit: of a person who may submit.
+        job: checked.
+        out: the results of each attempt get a folder in it, named by FLARE's id.
+        tell: is called with a line whenever something has changed.
+        attempts: how often the job may be submitted in all.
+        patience: seconds to wait for a server, or for sites, that have gone.
+
+    Raises:
+        GrandRoundsError: if the server cannot be reached or refuses the job, or a site that is needed stays away.
+    """
+    jobs: list[str] = []
+    while True:
+        with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
+            folder = write_job(job, Path(temporary) / job.name)
+            jobs.append(_submit(kit, job, folder, tell, patience if jobs else 0.0))
+        tell(f"submitted as {jobs[-1]} (attempt {len(jobs)} of {attempts})")
+        status = _watch(kit, jobs[-1], tell, patience)
+        outcome = _collect(kit, tuple(jobs), status, out)
+        tell(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
+        if outcome.finished or len(jobs) >= attempts:
+            return outcome
+
+
+def _submit(kit: Kit, job: Job, folder: Path, tell: Tell, patience: float) -> str:
+    """Submit once enough sites are there; with patience, wait for them and for the server."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            with admin_session(kit) as session:
+                require_roster(job, connected_sites(session))
+                return str(session.submit_job(str(folder)))
+        except ConfigurationError:
+            raise
+        except GrandRoundsError as error:
+            if time.monotonic() >= deadline:
+                raise
+            tell(f"waiting: {error}")
+            time.sleep(POLL_SECONDS)
+
+
+def _watch(kit: Kit, job: str, tell: Tell, patience: float) -> str:
+    """FLARE's final status of a job, or ``lost``; a server that goes away is waited for."""
+    watch, last = JobWatch(job), ""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            with admin_session(kit) as session:
+                while True:
+                    status = str(session.get_job_meta(job).get("status", ""))
+                    alive = [entry.job_id for entry in session.get_system_info().job_info]
+                    deadline = time.monotonic() + patience
+                    state = watch.observe(status, alive, time.monotonic())
+                    if state in ("ended", "lost"):
+                        return status if state == "ended" else "lost"
+                    news = _progress(session, job) if job in alive else status
+                    if news and news != last:
+                        tell(news)
+                        last = news
+                    time.sleep(POLL_SECONDS)
+        except GrandRoundsError as error:
+            if time.monotonic() >= deadline:
+                raise
+            tell(f"waiting for the server: {error}")
+            time.sleep(POLL_SECONDS)
+
+
+def _progress(session: Session, job: str) -> str:
+    """What the server's controller says it is waiting for."""
+    try:
+        stats = session.show_stats(job, "server").get("server", {})
+    except Exception:  # the job is starting, or ending; what it is doing can be asked again
+        return ""
+    groups = stats.values() if isinstance(stats, dict) else ()
+    found: dict[str, Any] = {}
+    for group in groups:
+        found |= group if isinstance(group, dict) else {}
+    tasks = "; ".join(f"{name}: {', '.join(sites)}" for name, sites in (found.get("tasks") or {}).items())
+    done = f"round {found['round']} of {found['rounds']}; " if "round" in found and "rounds" in found else ""
+    return f"{done}working: {tasks}" if tasks else ""
+
+
+def _collect(kit: Kit, jobs: tuple[str, ...], status: str, out: Path) -> Outcome:
+    if status == "lost":
+        return Outcome(jobs, status)  # FLARE gives nothing away of a job that it believes to be running
+    out.mkdir(parents=True, exist_ok=True)
+    with admin_session(kit) as session:
+        location = session.download_job_result(jobs[-1], str(out.absolute()))
+    download = Path(location) if location else None
+    return Outcome(jobs, status, summary_in(download) if download else {}, download)

@@ -1,0 +1,172 @@
+"""A server and three hospitals from startup kits: what a job may do there, what it gives, and that nothing stays behind."""
+
+import json
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from grandrounds.deployment.admin_session import admin_session, connected_sites
+from grandrounds.deployment.job_watch import summary_in
+from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
+from grandrounds.deployment.kit import processes_of, read_kit, running_processes
+from grandrounds.deployment.kit_doctor import examine_kit
+from grandrounds.deployment.local_federation import prepare, start, stop
+from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.submission import submit_and_watch, with_roster
+from grandrounds.errors import GrandRoundsError
+
+pytestmark = pytest.mark.slow
+
+HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
+TINY = [
+    *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
+    *("controller.rounds=2", "controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=120"),
+]
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """Server and hospitals, up; afterwards nothing of them runs."""
+    made = prepare(tmp_path_factory.mktemp("consortium") / "federation", HOSPITALS, free_port())
+    try:
+        start(made)
+        yield made
+    finally:
+        killed = stop(made)
+    assert processes_of(made.folder) == []
+    assert killed == [], "FLARE's own shutdown must be enough"
+
+
+@pytest.fixture(scope="module")
+def researcher(federation):
+    return federation.kit(federation.researcher)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def small(*assignments):
+    return with_options(load_job("fedperl"), [*TINY, *assignments])
+
+
+def test_a_job_gives_the_models_of_the_same_job_in_one_process(federation, researcher, tmp_path, shared_cache):
+    """Kits, certificates, processes and the sites' gates change no bit of the result."""
+    job = with_roster(small(), mandatory=HOSPITALS, least=3)
+    told = []
+    outcome = submit_and_watch(researcher, job, tmp_path / "results", told.append)
+    assert outcome.finished, told
+    assert outcome.summary["contributions"] == dict.fromkeys(HOSPITALS, 2)
+    assert sorted(outcome.summary["test"]) == sorted(HOSPITALS)
+    alone = simulate(job, tmp_path / "alone", list(HOSPITALS))
+    assert outcome.summary["test"] == alone["test"]
+    for name in ("last.pt", "selected.pt"):
+        here = torch.load(outcome.download / "workspace" / "results" / name, weights_only=True)
+        there = torch.load(tmp_path / "alone" / "results" / name, weights_only=True)
+        assert here.keys() == there.keys()
+        assert all(torch.equal(here[entry], there[entry]) for entry in here)
+
+
+def test_everything_is_in_the_folder(federation):
+    """FLARE's command line has a home of its own, and storage is not where it is by default."""
+    assert not (Path.home() / ".nvflare").exists()
+    stored = federation.kits / federation.server / "storage" / "jobs"
+    assert stored.is_dir()
+    for name in (federation.server, *HOSPITALS):
+        for path in (federation.kits / name / "local").rglob("*.json"):
+            assert "/tmp/nvflare" not in path.read_text()
+
+
+def test_the_doctor_leaves_a_live_site_alone(federation):
+    kit = federation.kit("hospital-a")
+    before = running_processes(kit)
+    assert before
+    levels = {finding.check: finding.level for finding in examine_kit(kit)}
+    assert levels["server"] == "ok"
+    assert levels["certificate"] == levels["authorisation"] == levels["privacy"] == "ok"
+    assert running_processes(kit) == before
+    with admin_session(federation.kit(federation.operator)) as session:
+        assert connected_sites(session) == list(HOSPITALS)
+
+
+def test_the_servers_port_is_found_to_be_its_own(federation):
+    findings = {finding.check: finding for finding in examine_kit(federation.kit(federation.server))}
+    assert findings["port"].level == "ok"
+    assert "this kit's server" in findings["port"].message
+
+
+def own_code(job, mark):
+    return job, "BYOC not permitted"
+
+
+def own_class(job, mark):
+    entry = {"id": "spy", "path": "subprocess.Popen", "args": {"args": ["touch", str(mark)]}}
+    return Job(job.meta, job.server, {**job.client, "components": [entry]}), "'subprocess.Popen' .* not in allow"
+
+
+def other_scope(job, mark):
+    return Job({**job.meta, "scope": "none"}, job.server, job.client), "scope 'none' is not allowed"
+
+
+def other_data(job, mark):
+    return with_options(job, ["problem.dataset=../../../etc"]), "nothing leaves: .* cannot tell which data"
+
+
+@pytest.mark.parametrize("forbidden", [own_code, own_class, other_scope, other_data])
+def test_a_researcher_cannot(federation, researcher, tmp_path, forbidden):
+    """No job runs code that is not installed, leaves the gate's scope, or reads what the site has not named."""
+    limits = [
+        "controller.rounds=1",
+        "controller.min_sites=1",
+        "controller.start_timeout=5",
+        "controller.round_timeout=15",
+    ]
+    mark = tmp_path / "ran"
+    job, reason = forbidden(small(*limits), mark)
+    folder = write_job(job, tmp_path / forbidden.__name__, byoc=forbidden is own_code)
+    if forbidden is own_code:
+        code = folder / "app" / "custom" / "grandrounds" / "__init__.py"
+        code.write_text(f"{code.read_text()}\nopen({str(mark)!r}, 'w').close()\n")
+    summary, told = attempt(federation, folder, tmp_path / "download")
+    assert summary.get("status") != "finished"
+    assert not summary.get("contributions")
+    assert not mark.exists()
+    assert re.search(reason, told), told[-2000:]
+
+
+def attempt(federation, folder, out):
+    """Submit a job; its summary, and all that FLARE, the run and the sites say about it."""
+    try:
+        with admin_session(federation.kit(federation.researcher)) as session:
+            identifier = session.submit_job(str(folder))
+            meta = session.wait_for_job(identifier, timeout=120, poll_interval=0.5)
+            download = Path(session.download_job_result(identifier, str(out)))
+    except GrandRoundsError as error:
+        return {}, str(error)
+    logs = [download / "workspace" / "log.txt", *federation.kits.glob(f"*/{identifier}/log.txt")]
+    return summary_in(download), json.dumps(meta) + "".join(log.read_text() for log in logs if log.is_file())
+
+
+def test_a_job_does_not_start_without_a_mandatory_site(researcher, tmp_path):
+    job = with_roster(small(), mandatory=["hospital-z"])
+    with pytest.raises(GrandRoundsError, match="hospital-z must be there and is not connected"):
+        submit_and_watch(researcher, job, tmp_path, print)
+
+
+def test_a_kit_of_another_project_is_told_apart(federation, tmp_path):
+    """Its certificate is in order, but neither the server's nor this one's authority knows the other."""
+    other = prepare(tmp_path / "other", ["hospital-a"], free_port())
+    kit = shutil.copytree(other.kits / "hospital-a", tmp_path / "kit")
+    config = json.loads((kit / "startup" / "fed_client.json").read_text())
+    port = federation.kit("hospital-a").port
+    config["servers"][0]["service"]["target"] = f"localhost:{port}"
+    (kit / "startup" / "fed_client.json").write_text(json.dumps(config))
+    findings = {finding.check: finding for finding in examine_kit(read_kit(kit))}
+    assert findings["certificate"].level == "ok"
+    assert findings["server"].level == "failure"

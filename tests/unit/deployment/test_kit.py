@@ -1,0 +1,60 @@
+"""A kit says who it is for; what is no kit is refused by name."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from grandrounds.deployment.kit import processes_of, read_kit, running_processes
+from grandrounds.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("server", "server"), ("site", "hospital-a"), ("person", "ann@study.example")]
+)
+def test_a_kit_names_its_participant_its_project_and_the_server(make_kit, kind, name):
+    kit = make_kit(kind, port=9123)
+    assert (kit.kind, kit.name, kit.project, kit.host, kit.port) == (kind, name, "study", "localhost", 9123)
+    assert kit.certificate.is_file()
+    assert kit.key.is_file()
+    assert kit.authority.is_file()
+
+
+def test_a_folder_that_is_no_kit_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="is no startup kit"):
+        read_kit(tmp_path)
+
+
+@pytest.mark.parametrize(("content", "reason"), [("{", "not valid JSON"), ("[]", "must be an object")])
+def test_a_damaged_kit_is_refused(make_kit, content, reason):
+    kit = make_kit("site")
+    (kit.startup / "fed_client.json").write_text(content)
+    with pytest.raises(ConfigurationError, match=reason):
+        read_kit(kit.folder)
+
+
+@pytest.mark.parametrize("broken", [{}, {"servers": []}, {"servers": [{"name": "p", "service": {"target": "here"}}]}])
+def test_an_incomplete_kit_is_refused(make_kit, broken):
+    kit = make_kit("site")
+    (kit.startup / "fed_client.json").write_text(json.dumps(broken))
+    with pytest.raises(ConfigurationError, match="ask the operator for the kit again"):
+        read_kit(kit.folder)
+
+
+def test_a_kits_processes_are_found_by_their_workspace_and_others_are_not(make_kit):
+    """A neighbour whose folder begins with the same letters is another kit."""
+    kit = make_kit("site", name="hospital-a")
+    near = make_kit("site", name="hospital-a2")
+    command = [sys.executable, "-c", "print(flush=True); input()", "nvflare.private.fed", "-m"]
+    with (
+        subprocess.Popen([*command, str(kit.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ours,
+        subprocess.Popen([*command, str(near.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as theirs,
+    ):
+        ours.stdout.readline(), theirs.stdout.readline()
+        assert running_processes(kit) == [ours.pid]
+        assert sorted(processes_of(kit.folder.parent)) == sorted([ours.pid, theirs.pid])
+        ours.communicate(b"\n"), theirs.communicate(b"\n")
+    assert running_processes(kit) == []
+    assert os.getpid() not in processes_of(kit.folder)

@@ -1,0 +1,229 @@
+"""Each thing that can be wrong with a kit is found, named, and said what to do about."""
+
+import json
+import re
+import socket
+import ssl
+import threading
+
+import pytest
+
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment import kit_files
+from grandrounds.deployment.kit import read_kit
+from grandrounds.deployment.kit_doctor import examine_kit
+from grandrounds.deployment.overlay import Choices, apply_overlay
+
+
+def found(kit, check, network=False):
+    return [finding for finding in examine_kit(kit, network) if finding.check == check]
+
+
+def failure(kit, check, network=False):
+    """The one failure of a check."""
+    failures = [finding.message for finding in found(kit, check, network) if finding.level == "failure"]
+    assert len(failures) == 1, (check, failures)
+    return failures[0]
+
+
+@pytest.fixture(autouse=True)
+def same_python(monkeypatch):
+    """Asking the path's ``python3`` who it is takes a second, and has a test of its own."""
+    monkeypatch.setattr("grandrounds.deployment.kit_machine._same_environment", lambda python3: True)
+
+
+@pytest.fixture
+def site(make_kit, tmp_path):
+    kit = make_kit("site")
+    apply_overlay(kit, Choices(datasets=phantom_site("hospital-a", tmp_path / "data", size=16, images=20)))
+    return kit
+
+
+class Server:
+    """Accepts handshakes with a kit's certificate, one after another, as FLARE's server does."""
+
+    def __init__(self, kit):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(kit.authority))
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(kit.certificate, kit.key)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, args=(context,), daemon=True).start()
+
+    def _serve(self, context):
+        while True:
+            try:
+                plain, _ = self._socket.accept()
+            except OSError:
+                return
+            try:
+                context.wrap_socket(plain, server_side=True).close()
+            except OSError:
+                plain.close()
+
+    def close(self):
+        self._socket.close()
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(kit):
+        servers.append(Server(kit))
+        return servers[-1].port
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_a_kit_in_order_has_no_failure(site):
+    levels = {finding.check: finding.level for finding in examine_kit(site, network=False)}
+    assert "failure" not in levels.values()
+    for check in ("certificate", "overlay", "allowed classes", "authorisation", "logs", "privacy", "privacy ledger"):
+        assert levels[check] == "ok", check
+
+
+def test_a_kit_without_overlay_fails_where_it_is_open(make_kit):
+    failed = {f.check for f in examine_kit(make_kit("site"), False) if f.level == "failure"}
+    assert {"package", "allowed classes", "authorisation", "logs", "privacy", "privacy ledger"} <= failed
+
+
+def test_it_writes_nothing(site):
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in site.folder.rglob("*")}
+    examine_kit(site)
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in site.folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "words"), [(-3, "failure", "ended 3 days ago"), (10, "warning", "ends in 10 days")]
+)
+def test_a_certificates_end(make_kit, days, level, words):
+    finding = found(make_kit("site", days=days), "certificate")[0]
+    assert finding.level == level
+    assert words in finding.message
+    assert "ask the operator for a new kit" in finding.message
+
+
+def test_a_clock_that_is_behind(make_kit):
+    assert "clock is behind" in failure(make_kit("site", begins=2.0), "clock")
+
+
+def test_a_certificate_of_another_project(make_kit):
+    kit, other = make_kit("site"), make_kit("site", project="elsewhere")
+    (kit.startup / "rootCA.pem").write_bytes((other.startup / "rootCA.pem").read_bytes())
+    assert "the files are of two projects" in failure(kit, "certificate")
+
+
+def test_a_certificate_of_another_site(make_kit):
+    kit, other = make_kit("site"), make_kit("site", name="hospital-b")
+    for name in ("client.crt", "client.key"):
+        (kit.startup / name).write_bytes((other.startup / name).read_bytes())
+    assert "is of 'hospital-b', but the kit is of 'hospital-a'" in failure(kit, "certificate")
+
+
+def test_a_key_that_does_not_belong(make_kit):
+    kit, other = make_kit("site"), make_kit("site", name="hospital-b")
+    (kit.startup / "client.key").write_bytes((other.startup / "client.key").read_bytes())
+    assert "does not belong to client.crt" in failure(kit, "certificate")
+
+
+def test_a_server_that_answers(make_kit, serve):
+    port = serve(make_kit("server"))
+    kit = make_kit("site", port=port)
+    assert [finding.level for finding in found(kit, "server", network=True)] == ["ok"]
+
+
+def test_a_wrong_host_name(make_kit, serve):
+    port = serve(make_kit("server", hosts=("server.elsewhere",)))
+    assert "does not name 'localhost'" in failure(make_kit("site", port=port), "server", network=True)
+
+
+def test_a_server_of_another_project(make_kit, serve):
+    port = serve(make_kit("server", project="elsewhere"))
+    assert "is not of project 'study'" in failure(make_kit("site", port=port), "server", network=True)
+
+
+def test_a_server_that_is_not_there(make_kit):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    assert "is the port open outwards?" in failure(make_kit("site", port=port), "server", network=True)
+
+
+def test_a_name_that_nobody_knows(make_kit):
+    kit = make_kit("site", host="nobody.invalid")
+    assert "ask for a DNS entry" in failure(kit, "server", network=True)
+
+
+def test_a_port_that_is_taken(make_kit):
+    with socket.create_server(("", 0)) as other:
+        message = failure(make_kit("server", port=other.getsockname()[1]), "port")
+    assert "another program uses it" in message
+
+
+def test_a_free_port(make_kit):
+    with socket.create_server(("", 0)) as probe:
+        port = probe.getsockname()[1]
+    assert [finding.level for finding in found(make_kit("server", port=port), "port")] == ["ok"]
+
+
+def test_another_version_is_installed_than_was_pinned(site, monkeypatch):
+    monkeypatch.setattr(kit_files, "installed_digest", lambda: "b" * 64)
+    assert "which is pinned; install the pinned wheel" in failure(site, "package")
+
+
+def test_local_files_of_another_kit(make_kit, site):
+    other = make_kit("site", name="hospital-b")
+    for path in site.local.glob("*.json"):
+        (other.local / path.name).write_bytes(path.read_bytes())
+    assert "was set for hospital-a of project study" in failure(other, "overlay")
+
+
+def test_a_file_that_was_edited_after_the_overlay(site):
+    path = site.local / "resources.json"
+    path.write_text(path.read_text() + "\n")
+    finding = found(site, "overlay")[0]
+    assert (finding.level, "resources.json changed since" in finding.message) == ("warning", True)
+
+
+def test_a_data_set_whose_manifest_is_missing(site):
+    path = site.local / "grandrounds.json"
+    content = json.loads(path.read_text())
+    content["datasets"]["phantom"]["manifest"] = "/nowhere/manifest.csv"
+    path.write_text(json.dumps(content))
+    assert "there is no file /nowhere/manifest.csv" in failure(site, "data sets")
+
+
+def test_data_sets_are_counted_and_their_labels_named(site):
+    message = found(site, "data sets")[0].message
+    assert re.search(r"'phantom': \d+ train, \d+ val, \d+ test; labels: clustered, irregular, ring, round", message)
+
+
+def test_a_choice_of_scopes_is_a_warning(site):
+    path = site.local / "privacy.json"
+    content = json.loads(path.read_text())
+    content["scopes"].append({**content["scopes"][0], "name": "lax"})
+    path.write_text(json.dumps(content))
+    assert [finding.level for finding in found(site, "privacy")] == ["ok", "warning"]
+
+
+def test_a_ledger_that_is_missing(site):
+    (site.local / "privacy" / "ledger.jsonl").unlink()
+    assert "there is no ledger" in failure(site, "privacy ledger")
+
+
+def test_more_gpus_than_there_are(site, monkeypatch):
+    monkeypatch.setattr("grandrounds.deployment.kit_machine._gpus_here", lambda: 1)
+    apply_overlay(site, Choices(gpus=2))
+    assert "2 are offered to jobs, 1 found" in failure(site, "gpu")
+
+
+def test_storage_among_temporary_files(make_kit):
+    assert "which is tidied up" in failure(make_kit("server"), "storage")
+
+
+def test_a_persons_kit_is_asked_for_less(make_kit):
+    checks = {finding.check for finding in examine_kit(make_kit("person"), network=False)}
+    assert checks == {"python", "packages", "certificate", "clock"}
+    assert read_kit(make_kit("person", name="bo@study.example").folder).kind == "person"

@@ -1,0 +1,145 @@
+"""The overlay sets a kit once, keeps what the site has decided, and pins what was reviewed."""
+
+import json
+import zipfile
+
+import pytest
+
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment import overlay
+from grandrounds.deployment.overlay import LOCK, OVERLAYS, Choices, apply_overlay
+from grandrounds.deployment.package_digest import file_digest
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.privacy.ledger import Ledger
+
+
+def contents(kit):
+    return {path.name: path.read_bytes() for path in kit.local.iterdir() if path.is_file()}
+
+
+def read(kit, name):
+    return json.loads((kit.local / name).read_text())
+
+
+def test_a_second_time_changes_nothing(make_kit):
+    kit = make_kit("site")
+    assert {change.what for change in apply_overlay(kit)} == {"written"}
+    before = contents(kit)
+    assert {change.what for change in apply_overlay(kit)} == {"as it was"}
+    assert contents(kit) == before
+
+
+def test_a_site_gets_all_that_it_needs(make_kit):
+    kit = make_kit("site")
+    apply_overlay(kit)
+    assert "grandrounds." in read(kit, "resources.json")["class_allow_list"]
+    assert read(kit, "authorization.json")["permissions"]["lead"]["byoc"] == "none"
+    assert read(kit, "privacy.json") == json.loads((OVERLAYS / "privacy.json").read_text())
+    assert Ledger(kit.local / "privacy", kit.name).content().bookings == ()
+    assert read(kit, LOCK)["files"]["privacy.json"] == file_digest(kit.local / "privacy.json")
+
+
+def test_startup_and_defaults_stay_as_they_were(make_kit):
+    kit = make_kit("site")
+    before = {path: path.read_bytes() for path in kit.folder.rglob("*") if path.is_file()}
+    apply_overlay(kit)
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_what_the_site_has_set_stays(make_kit):
+    kit = make_kit("site")
+    apply_overlay(kit, Choices(gpus=2))
+    mine = {**read(kit, "privacy.json"), "default_scope": "standard", "note": "ours"}
+    (kit.local / "privacy.json").write_text(json.dumps(mine))
+    apply_overlay(kit)
+    assert read(kit, "privacy.json") == mine
+    assert read(kit, "resources.json")["components"][0]["args"]["num_of_gpus"] == 2
+    assert read(kit, LOCK)["files"]["privacy.json"] == file_digest(kit.local / "privacy.json")
+
+
+def test_a_ledger_that_was_removed_does_not_begin_again(make_kit):
+    kit = make_kit("site")
+    apply_overlay(kit)
+    (kit.local / "privacy" / "ledger.jsonl").unlink()
+    apply_overlay(kit)
+    with pytest.raises((ConfigurationError, DataError)):
+        Ledger(kit.local / "privacy", kit.name)
+
+
+def test_a_server_stores_beside_its_kit_unless_told(make_kit, tmp_path):
+    kit = make_kit("server")
+    apply_overlay(kit)
+    assert read(kit, "resources.json")["components"][1]["args"]["uri_root"] == str(kit.folder / "storage" / "jobs")
+    apply_overlay(kit, Choices(storage=tmp_path / "big"))
+    apply_overlay(kit)
+    assert read(kit, "resources.json")["components"][1]["args"]["uri_root"] == str(tmp_path / "big" / "jobs")
+    assert not (kit.local / "privacy.json").exists()
+
+
+def test_data_sets_keep_their_places(make_kit, tmp_path):
+    kit = make_kit("site")
+    config = phantom_site("hospital-a", tmp_path / "data", size=16, images=12)
+    apply_overlay(kit, Choices(datasets=config))
+    entry = read(kit, "grandrounds.json")["datasets"]["phantom"]
+    assert entry == {"manifest": str(config.parent / "manifest.csv"), "root": str(config.parent / "images.npz")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices", "reason"),
+    [
+        ("server", Choices(gpus=1), "--gpus is for a site"),
+        ("site", Choices(storage=OVERLAYS), "--storage is for a server"),
+        ("person", Choices(), "is the kit of a person"),
+    ],
+)
+def test_a_choice_that_does_not_fit_the_kit_is_refused(make_kit, kind, choices, reason):
+    kit = make_kit(kind)
+    before = contents(kit)
+    with pytest.raises(ConfigurationError, match=reason):
+        apply_overlay(kit, choices)
+    assert contents(kit) == before
+
+
+def test_a_policy_that_the_gate_would_not_take_is_not_written(make_kit, tmp_path):
+    """FLARE's own sample has no gate: with it every job would decide what leaves."""
+    sample = tmp_path / "privacy.json"
+    sample.write_text(json.dumps({"scopes": [{"name": "public"}], "default_scope": "public"}))
+    kit = make_kit("site")
+    before = contents(kit)
+    with pytest.raises(ConfigurationError, match="must have a filter with path"):
+        apply_overlay(kit, Choices(privacy=sample))
+    assert contents(kit) == before
+
+
+@pytest.mark.parametrize("name", ["privacy.json", "privacy_strict.json"])
+def test_our_policies_are_ones_that_the_gate_takes(name):
+    from grandrounds.privacy.policy_file import read_policies
+
+    assert len(read_policies(json.loads((OVERLAYS / name).read_text()), name)) == 1, "a job could choose the weaker one"
+
+
+def wheel(folder, digest_of, version="1"):
+    path = folder / f"grandrounds-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("grandrounds/__init__.py", digest_of)
+    return path
+
+
+def test_a_wheel_is_pinned_and_stays_pinned(make_kit, tmp_path, monkeypatch):
+    kit = make_kit("site")
+    reviewed = wheel(tmp_path, "x = 1")
+    monkeypatch.setattr(overlay, "installed_digest", lambda: overlay.wheel_digest(reviewed))
+    apply_overlay(kit, Choices(wheel=reviewed))
+    pinned = read(kit, LOCK)["package"]
+    assert pinned["wheel"] == reviewed.name
+    assert pinned["wheel_sha256"] == file_digest(reviewed)
+    apply_overlay(kit)
+    assert read(kit, LOCK)["package"] == pinned
+    monkeypatch.setattr(overlay, "installed_digest", lambda: "b" * 64)
+    with pytest.raises(ConfigurationError, match="which is pinned"):
+        apply_overlay(kit)
+
+
+def test_a_wheel_that_is_not_installed_is_refused(make_kit, tmp_path):
+    with pytest.raises(ConfigurationError, match="is not what is installed"):
+        apply_overlay(make_kit("site"), Choices(wheel=wheel(tmp_path, "x = 2")))

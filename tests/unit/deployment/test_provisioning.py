@@ -1,0 +1,67 @@
+"""A project's description becomes kits; the same description serves one machine."""
+
+import pytest
+import yaml
+
+from grandrounds.deployment import local_federation
+from grandrounds.deployment.kit import read_kit
+from grandrounds.deployment.provisioning import PROJECT, local_project, provision, read_project, write_project
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+
+
+def test_the_projects_own_description_gives_a_kit_to_everyone(tmp_path):
+    kits = provision(PROJECT, tmp_path / "kits")
+    kinds = {folder.name: read_kit(folder).kind for folder in kits.iterdir()}
+    assert kinds == {
+        "server": "server",
+        **dict.fromkeys(["hospital-a", "hospital-b", "hospital-c"], "site"),
+        **dict.fromkeys(
+            ["operator@consortium.example", "researcher@consortium.example", "it@hospital-a.example"], "person"
+        ),
+    }
+    assert not (tmp_path / ".nvflare").exists()
+
+
+def test_a_project_on_this_machine_keeps_its_people():
+    project = read_project(PROJECT)
+    local = local_project(project, ["x", "y"], 12345)
+    server = next(entry for entry in local["participants"] if entry["type"] == "server")
+    assert server["fed_learn_port"] == 12345
+    assert server["default_host"] == "localhost"
+    assert [entry["name"] for entry in local["participants"] if entry["type"] == "client"] == ["x", "y"]
+    assert {entry.get("role") for entry in local["participants"]} >= {"project_admin", "lead", "org_admin"}
+    assert project == read_project(PROJECT), "the input stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("a: [", "not valid YAML"), ("name: p", "it needs a name and participants"), ("- a", "no project")],
+)
+def test_what_is_no_project_is_refused(tmp_path, text, reason):
+    path = tmp_path / "project.yml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=reason):
+        read_project(path)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_project(tmp_path / "absent.yml")
+
+
+def test_what_flare_refuses_is_told(tmp_path):
+    project = read_project(PROJECT)
+    broken = {**project, "participants": [*project["participants"], project["participants"][0]]}
+    write_project(broken, tmp_path / "project.yml")
+    assert yaml.safe_load((tmp_path / "project.yml").read_text()) == broken
+    with pytest.raises(GrandRoundsError, match="nvflare provision refuses"):
+        provision(tmp_path / "project.yml", tmp_path / "kits")
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        local_federation.prepare(tmp_path, ["a"], 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_folder_without_a_federation_is_told(tmp_path):
+    with pytest.raises(ConfigurationError, match="has no federation; start one with grandrounds poc up"):
+        local_federation.load(tmp_path)

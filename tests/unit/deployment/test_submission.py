@@ -1,0 +1,113 @@
+"""Who takes part, what a job will do, and when it is lost."""
+
+import json
+
+import pytest
+
+from grandrounds.deployment.disclosure import disclose, lines_of
+from grandrounds.deployment.job_watch import JobWatch, summary_in
+from grandrounds.deployment.jobs import load_job, with_options, write_job
+from grandrounds.deployment.submission import Outcome, require_roster, with_roster
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+
+
+def test_a_roster_is_what_flare_will_read(tmp_path):
+    job = with_roster(load_job("fedperl"), ["a", "b", "c"], ["a"], 3)
+    folder = write_job(job, tmp_path / "job")
+    meta = json.loads((folder / "meta.json").read_text())
+    assert meta["deploy_map"] == {"app": ["server", "a", "b", "c"]}
+    assert meta["mandatory_clients"] == ["a"]
+    assert meta["min_clients"] == 3
+    server = json.loads((folder / "app" / "config" / "config_fed_server.json").read_text())
+    assert server["workflows"][0]["args"]["min_sites"] == 3
+
+
+def test_the_given_job_stays_as_it_is():
+    job = load_job("fedperl")
+    with_roster(job, ["a", "b"], ["a"], 2)
+    assert job == load_job("fedperl")
+
+
+def test_a_mandatory_site_must_take_part():
+    with pytest.raises(ConfigurationError, match="z must be there, but does not take part"):
+        with_roster(load_job("fedperl"), ["a", "b"], ["z"])
+
+
+def test_fewer_sites_than_needed_are_refused_before_submission():
+    with pytest.raises(ConfigurationError, match="needs 3 sites"):
+        with_roster(load_job("fedperl"), ["a", "b"], least=3)
+
+
+@pytest.mark.parametrize(
+    ("connected", "reason"),
+    [
+        (["b", "c"], "a must be there and is not connected"),
+        (["a", "z"], "needs 2 sites, 1 are connected"),
+        ([], "none"),
+    ],
+)
+def test_a_job_is_not_submitted_without_those_it_needs(connected, reason):
+    job = with_roster(load_job("fedperl"), ["a", "b", "c"], ["a"], 2)
+    with pytest.raises(GrandRoundsError, match=reason):
+        require_roster(job, connected)
+
+
+def test_a_job_for_all_counts_all():
+    job = with_roster(load_job("fedperl"), least=2)
+    require_roster(job, ["x", "y"])
+    with pytest.raises(GrandRoundsError, match="needs 2 sites"):
+        require_roster(job, ["x"])
+
+
+def test_the_disclosure_names_what_leaves():
+    shown = disclose(load_job("fedperl"))
+    assert {name: str(kind) for name, kind in shown.releases.items()} == {"update": "model_update"}
+    assert shown.dataset == "phantom"
+    relations = disclose(load_job("fedirm")).releases
+    assert "class_statistics" in {str(kind) for kind in relations.values()}
+
+
+def test_a_model_that_stays_is_not_among_the_releases():
+    job = with_options(load_job("local"), ["executor.model=own"])
+    shown = disclose(job)
+    assert "update" not in shown.releases
+    assert any("nothing; and scalar metrics" in line for line in lines_of(shown))
+
+
+def test_the_lines_say_where_and_under_which_policy():
+    job = with_roster(load_job("fedperl"), ["a", "b"], ["a"])
+    text = "\n".join(lines_of(disclose(job)))
+    assert "runs at: a, b (at least 2; must be there: a)" in text
+    assert "each site's default scope" in text
+    assert "hospital-x" in "\n".join(lines_of(disclose(load_job("fedperl")), ["hospital-x"]))
+
+
+def observed(*seen, patience=20):
+    watch = JobWatch("j", patience)
+    return [watch.observe(status, alive, seconds) for status, alive, seconds in seen]
+
+
+def test_a_job_that_ends_normally_is_never_lost():
+    """Between its last process and FLARE's final status lie seconds."""
+    seen = [("SUBMITTED", [], 0), ("RUNNING", ["j"], 2), ("RUNNING", [], 30), ("FINISHED:COMPLETED", [], 40)]
+    assert observed(*seen) == ["waiting", "running", "running", "ended"]
+
+
+def test_a_job_whose_processes_have_gone_for_long_is_lost():
+    assert observed(("RUNNING", ["j"], 0), ("RUNNING", ["k"], 5), ("RUNNING", [], 25)) == ["running", "running", "lost"]
+
+
+def test_a_job_that_comes_back_into_sight_is_not_lost():
+    seen = [("RUNNING", [], 0), ("RUNNING", ["j"], 15), ("RUNNING", [], 30), ("RUNNING", [], 45)]
+    assert observed(*seen) == ["running"] * 4
+
+
+def test_the_runs_own_summary_decides(tmp_path):
+    place = tmp_path / "workspace" / "results"
+    place.mkdir(parents=True)
+    assert summary_in(tmp_path) == {}
+    (place / "summary.json").write_text('{"status": "fini')
+    assert summary_in(tmp_path) == {}
+    (place / "summary.json").write_text('{"status": "finished"}')
+    assert Outcome(("j",), "FINISHED:ABNORMAL", summary_in(tmp_path)).finished
+    assert not Outcome(("j",), "FINISHED:COMPLETED", {}).finished
