@@ -75,7 +75,7 @@ def house(tmp_path_factory, shared_cache):
     """A site with phantoms, a policy and a ledger; ``admit`` passes a training task through the gate."""
     root = tmp_path_factory.mktemp("house")
     (root / "startup").mkdir()
-    content = policy_of(scalars=[{"name": "validation.*", "part": "val", "minimum_support": 2}])
+    content = policy_of(scalars=[{"name": "validation.*", "part": "val", "minimum_support": 2}], facts=["backbone"])
     install(root / "local", content)
     engine = SimpleNamespace(get_workspace=lambda: Workspace(str(root), "site-1"))
     manager = FLContextManager(engine=engine, identity_name="site-1", job_id="job-1")
@@ -129,6 +129,37 @@ def test_a_good_answer_leaves_treated(house):
     assert not bool((parts["update"].data["w"] == SECRET).any())
     assert parts["metrics"].data == {"validation.f1": 0.5}
     assert left["DXO"]["meta"]["samples"] == 1
+
+
+def joining(house, facts):
+    result = Result(metrics={"validation.f1": 0.5}, facts=facts)
+    return encode_result(result, {}, house.asked, facts)
+
+
+def test_of_the_texts_of_a_site_that_joins_those_that_are_named_leave(house):
+    context, _ = house.admit("join")
+    before = len(audited(house))
+    left = leave(joining(house, {"backbone": "resnet10", "diagnosis": "melanoma"}), context)
+    assert left["DXO"]["data"]["facts"].data == {"backbone": "resnet10"}
+    assert audited(house)[before]["facts"] == ["backbone"]
+    assert audited(house)[before]["withheld"] == ["diagnosis"]
+    assert "melanoma" not in repr(audited(house))
+
+
+def test_a_text_that_is_too_long_lets_nothing_leave(house):
+    context, _ = house.admit("join")
+    reply, before = joining(house, {"backbone": "resnet10"}), len(audited(house))
+    reply["DXO"]["data"]["facts"].data["backbone"] = "x" * 1000
+    require_empty(leave(reply, context), house, before)
+
+
+def test_a_refused_task_keeps_the_cookies_by_which_flare_knows_it(house):
+    message = encode_payload(house.asked)
+    message.set_cookie_jar({"task": "7"})
+    message["DXO"]["meta"]["round"] = "one"
+    _, came_in = house.admit(message=message)
+    assert came_in.get_cookie_jar() == {"task": "7"}
+    assert came_in.keys() == {ReservedHeaderKey.HEADERS}
 
 
 # Without shrinking: a counterexample here is small already.

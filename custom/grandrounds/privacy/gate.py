@@ -15,11 +15,11 @@ from pathlib import Path
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.messages import METRICS, TRAIN, UPDATE
+from grandrounds.federation.messages import FACTS, METRICS, TRAIN, UPDATE
 from grandrounds.privacy.accountant import exceeds, spent_epsilon
 from grandrounds.privacy.audit import write_audit
 from grandrounds.privacy.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.inspection import METRIC_VALUES, Answer, Expected, Inspected, Part, inspect
+from grandrounds.privacy.inspection import APP_DEFINED, METRIC_VALUES, Answer, Expected, Inspected, Part, inspect
 from grandrounds.privacy.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.policy import SitePolicy
 from grandrounds.privacy.refusals import Reason, Refused
@@ -115,7 +115,10 @@ class Gate:
         treated = {name: self._treated(name, known) for name in known.releases}
         self._write_down(facts, known, costs)
         header = {**answer.header, "samples": known.samples}
-        return Answer(header, {METRICS: Part(METRIC_VALUES, {}, dict(known.scalars)), **_parts(answer, known, treated)})
+        told = {METRICS: Part(METRIC_VALUES, {}, dict(known.scalars))}
+        if known.facts:
+            told[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
+        return Answer(header, {**told, **_parts(answer, known, treated)})
 
     def _following(self, facts: TaskFacts) -> list[Spending]:
         earlier = [booking for booking in self._ledger().content().bookings if booking.purpose.run == facts.run]
@@ -183,6 +186,8 @@ class Gate:
             for name, cost in costs.items()
         }
         details = {"releases": releases, "scalars": sorted(known.scalars), "withheld": list(known.withheld)}
+        if known.facts:
+            details["facts"] = sorted(known.facts)
         write_audit(self.folder, "released", {**described(facts), **details})
 
     def _ledger(self) -> Ledger:

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grandrounds.federation.messages import METRICS, MOST_SAMPLES, PROTOCOL, ReleaseKind
+from grandrounds.errors import MessageError
+from grandrounds.federation.introduction import require_facts
+from grandrounds.federation.messages import FACTS, METRICS, MOST_SAMPLES, PROTOCOL, ReleaseKind
 from grandrounds.privacy.policy import SAMPLES, ReleaseRule, SitePolicy
 from grandrounds.privacy.refusals import Reason, Refused
 
@@ -71,12 +73,14 @@ class Inspected:
     Attributes:
         releases: rule and tensors by name.
         scalars: numbers that may leave.
-        withheld: names of those that may not.
+        facts: short texts that may leave.
+        withheld: names of numbers and texts that may not.
         samples: the number of training samples, or 1 when the policy does not let it out.
     """
 
     releases: Mapping[str, tuple[ReleaseRule, Mapping[str, Tensor]]]
     scalars: Mapping[str, float]
+    facts: Mapping[str, str]
     withheld: tuple[str, ...]
     samples: int
 
@@ -88,19 +92,23 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
         Refused: at the first thing that is unknown, denied, misshapen or not finite; its detail names it.
     """
     _require_header(answer.header, expected)
-    releases, numbers = {}, {}
+    releases, numbers, texts = {}, {}, {}
     for name, part in answer.parts.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise Refused(Reason.FORM, f"a part has the name {name!r}")
         if name == METRICS:
             numbers = _numbers(part)
+        elif name == FACTS:
+            texts = _texts(part)
         else:
             rule = _rule(name, part, policy)
             releases[name] = (rule, _tensors(name, part.data, rule, expected))
     allowed = {name: value for name, value in numbers.items() if _may_leave(name, policy, expected)}
+    facts = {name: text for name, text in texts.items() if policy.lets_out_fact(name)}
+    withheld = sorted((numbers.keys() - allowed.keys()) | (texts.keys() - facts.keys()))
     samples = answer.header["samples"]
     shown = samples if _may_leave(SAMPLES, policy, expected) else min(samples, 1)
-    return Inspected(releases, allowed, tuple(sorted(numbers.keys() - allowed.keys())), shown)
+    return Inspected(releases, allowed, facts, tuple(withheld), shown)
 
 
 def _require_header(header: Mapping[str, Any], expected: Expected) -> None:
@@ -124,6 +132,16 @@ def _numbers(part: Part) -> dict[str, float]:
         if type(value) not in (int, float) or not math.isfinite(value):
             raise Refused(Reason.VALUES, f"metric {name!r} is no finite number, but a {type(value).__name__}")
     return {name: float(value) for name, value in part.data.items()}
+
+
+def _texts(part: Part) -> dict[str, str]:
+    if part.kind != APP_DEFINED or part.meta:
+        raise Refused(Reason.FORM, f"facts of kind {part.kind} with properties {sorted(part.meta)}")
+    try:
+        require_facts(part.data)
+    except MessageError as error:
+        raise Refused(Reason.VALUES, str(error)) from None
+    return dict(part.data)
 
 
 def _may_leave(name: str, policy: SitePolicy, expected: Expected) -> bool:

@@ -61,6 +61,7 @@ class SitePolicy:
         delta: of the guarantee.
         releases: the first rule that fits decides.
         scalars: the first rule that fits decides.
+        facts: patterns for the names of short texts that may leave when the site joins a run.
         target_epsilon: the most that each data set may spend; ``*`` is for those that are not named.
         tasks: what the server may ask.
     """
@@ -69,6 +70,7 @@ class SitePolicy:
     delta: float
     releases: tuple[ReleaseRule, ...] = ()
     scalars: tuple[ScalarRule, ...] = ()
+    facts: tuple[str, ...] = ()
     target_epsilon: Mapping[str, float] = field(default_factory=dict)
     tasks: tuple[str, ...] = TASKS
 
@@ -89,6 +91,10 @@ class SitePolicy:
     def scalar_rule_for(self, name: str) -> ScalarRule | None:
         """The rule for a number; None when it is denied."""
         return next((rule for rule in self.scalars if fnmatchcase(name, rule.name)), None)
+
+    def lets_out_fact(self, name: str) -> bool:
+        """Whether a short text of this name may leave."""
+        return any(fnmatchcase(name, pattern) for pattern in self.facts)
 
     def target(self, dataset: str) -> float:
         """The most that a data set may spend; infinite when the policy sets no limit."""

@@ -5,7 +5,8 @@ The file is the hospital's own, and no job can change it. A scope's policy is th
     {"unit": "site", "delta": 1e-5, "target_epsilon": {"skin": 8.0},
      "releases": [{"kind": "model_update", "name": "update", "treatment": "clip_and_noise",
                    "clip": 1.0, "noise_multiplier": 20.0, "running_statistics": "drop"}],
-     "scalars": [{"name": "validation.*", "part": "val", "minimum_support": 20}]}
+     "scalars": [{"name": "validation.*", "part": "val", "minimum_support": 20}],
+     "facts": ["backbone", "architecture"]}
 
 A mistake is an error that names the field, never a default.
 """
@@ -62,7 +63,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         >>> parse_policy({"unit": "site", "delta": 1e-5}, "scope strict").rule_for(ReleaseKind.MODEL_UPDATE, "update")
     """
     required = {"unit", "delta"}
-    entry = _object(content, where, required, required | {"releases", "scalars", "target_epsilon", "tasks"})
+    entry = _object(content, where, required, required | {"releases", "scalars", "facts", "target_epsilon", "tasks"})
     unit = _word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit")
     delta = _number(entry["delta"], f"{where}.delta")
     try:
@@ -74,6 +75,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         delta,
         tuple(_release(rule, Unit(unit), f"{where}.releases[{n}]") for n, rule in _items(entry, "releases", where)),
         tuple(_scalar(rule, f"{where}.scalars[{n}]") for n, rule in _items(entry, "scalars", where)),
+        tuple(_text(name, f"{where}.facts[{n}]") for n, name in _items(entry, "facts", where)),
         _targets(entry.get("target_epsilon", {}), f"{where}.target_epsilon"),
         tuple(_word(task, TASKS, f"{where}.tasks[{n}]") for n, task in _items(entry, "tasks", where, TASKS)),
     )
