@@ -4,7 +4,7 @@ INSTALLED := .venv/.installed
 INSTALLED_DEV := .venv/.installed-dev
 DEMO := runs/demo
 
-.PHONY: demo test install lint
+.PHONY: demo test install lint reports
 .DEFAULT_GOAL := install
 
 install: $(INSTALLED)
@@ -16,6 +16,13 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED_DEV)
 	$(BIN)/pytest
+
+REPORTED := local_lower fedavg_lower ssfl fedmatch_pa t2_pa fedavg_upper
+
+# Reports from the committed results of the benchmarks.
+reports: $(INSTALLED)
+	$(BIN)/grandrounds report $(wildcard $(foreach m,$(REPORTED),benchmarks/fedperl_ham10000/results/$(m)_[0-9].json)) \
+		--out runs/reports/fedperl_ham10000 --title "FedPerl on HAM10000, ten sites" --model own
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check custom tests benchmarks

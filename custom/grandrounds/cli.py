@@ -12,7 +12,23 @@ import typer
 from typer.core import TyperGroup
 
 from grandrounds import __version__
-from grandrounds.commands import build, doctor, evaluate, figures, jobs, ledger, partition, simulate
+from grandrounds.commands import (
+    build,
+    doctor,
+    evaluate,
+    export,
+    figures,
+    jobs,
+    ledger,
+    overlay,
+    partition,
+    poc,
+    privacy,
+    provision,
+    report,
+    simulate,
+    submit,
+)
 from grandrounds.commands.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError
 
@@ -58,13 +74,20 @@ def build_app() -> typer.Typer:
         (partition, partition.partition),
         (simulate, simulate.simulate),
         (evaluate, evaluate.evaluate),
+        (report, report.report),
+        (export, export.export),
         (figures, figures.figures),
         (build, build.build),
+        (provision, provision.provision),
+        (overlay, overlay.overlay),
+        (submit, submit.submit),
         (doctor, doctor.doctor),
         (jobs, jobs.jobs),
     ):
         app.command(help=module.HELP)(function)
+    app.add_typer(poc.build_group(), name="poc")
     app.add_typer(ledger.build_group(), name="ledger")
+    app.add_typer(privacy.build_group(), name="privacy")
     return app
 
 

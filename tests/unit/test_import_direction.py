@@ -21,6 +21,7 @@ ALLOWED = {
     "methods": {"methods", "federation", "privacy", "data", "models", "evaluation"},
     "federation": {"federation", "privacy", "data", "models", "evaluation"},
     "privacy": {"privacy", "federation", "data", "models", "evaluation"},
+    "reporting": {"reporting", "federation", "privacy", "evaluation", "data", "models"},
     "evaluation": {"evaluation", "data", "models"},
     "data": {"data"},
     "models": {"models"},

@@ -1,0 +1,110 @@
+"""``grandrounds report``: one or more runs as a page for people and numbers for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grandrounds.commands.options import Json
+from grandrounds.commands.output import results, say, say_json
+from grandrounds.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from grandrounds.reporting.content import Operation
+    from grandrounds.reporting.run import Run
+
+HELP = """Report on one run, or compare several.
+
+Writes report.html, one file that needs no network, and beside it figures (PNG, SVG), tables (CSV) and report.json.
+Nothing in them names an image or a patient. A RUN is a simulation's workspace, the results of a downloaded job, or a
+benchmark's committed result; NAME=RUN gives it a name. Runs that differ in their seed alone are one method.
+
+Scores are of the one model that the federation selected, where it has one; --model own takes what each site would
+choose among the rounds' models. With --sites-dir intervals take the patient or lesion as a case, and thresholds are chosen
+on the sites' validation images.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds report runs/fedperl --out runs/fedperl/report
+  grandrounds report FedPerl=runs/fedperl Local=runs/local --out runs/comparison --reference Local
+  grandrounds report runs/ham --out runs/ham/report --sites-dir runs/ham/sites --groups runs/ham/sites
+"""
+
+
+class Model(Enum):
+    """Whose predictions a report scores."""
+
+    COMMON = "common"
+    OWN = "own"
+
+
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="[NAME=]RUN...", help="Runs to report on.")],
+    out: Annotated[Path, typer.Option(help="Folder for the report; it is made when missing.")],
+    sites_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the partition that the runs had, if their images are here.")
+    ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(help="Communities: a partition (each site's commonest source), or a JSON file {SITE: NAME}."),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="The method to compare with; default: local training, else the first.")
+    ] = None,
+    model: Annotated[
+        Model | None, typer.Option(help="Whose scores: one common model, or each site's own choice of a round's model.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    json: Json = False,
+) -> None:
+    """Write the report and say where it is."""
+    from grandrounds.reporting.content import report_on
+    from grandrounds.reporting.folder import write_report
+
+    found = _runs(runs, sites_dir, groups, model.value if model else None)
+    operations = _operations(found, sites_dir) if sites_dir else {}
+    content = report_on(found, title, reference, operations)
+    place = write_report(content, out, _figures_of_method)
+    if json:
+        say_json(content.to_json())
+    else:
+        say(results(), str(place))
+
+
+def _runs(arguments: Sequence[str], sites_dir: Path | None, groups: Path | None, model: str | None) -> list[Run]:
+    from grandrounds.commands.figures import groups_of
+    from grandrounds.reporting.label import names_of, split_argument
+    from grandrounds.reporting.predictions import groups_in
+    from grandrounds.reporting.record import read_run
+
+    if sites_dir is not None and not sites_dir.is_dir():
+        raise ConfigurationError(f"--sites-dir: there is no folder {sites_dir}")
+    named = [(None, Path(text)) if Path(text).exists() else split_argument(text) for text in arguments]
+    look_up = groups_in(sites_dir) if sites_dir else None
+    found = [read_run(path, name, look_up, model) for (_, path), name in zip(named, names_of(named), strict=True)]
+    if groups is None:
+        return found
+    return [replace(run, communities=groups_of(groups, run.sites)) for run in found]
+
+
+def _operations(runs: Sequence[Run], sites_dir: Path) -> dict[str, dict[str, Operation]]:
+    from grandrounds.reporting.content import operating_points
+    from grandrounds.reporting.validation import validation_cases
+
+    return {run.name: operating_points(run, validation_cases(run, sites_dir)) for run in runs}
+
+
+def _figures_of_method(run: Run) -> Mapping[str, Figure]:
+    from grandrounds.commands.figures import drawings
+
+    drawn = drawings(run.events, run.sites, run.communities or None)
+    # The report has learning curves of its own, in which each site has its colour.
+    return {name: figure for name, figure in drawn.items() if name != "accuracy"}

@@ -1,0 +1,150 @@
+r"""Curves that may leave a site: counts per range of scores, each of several patients, instead of a score per image.
+
+A site divides [0, 1] into ranges of a class's probability and counts its cases of the class and others in each.
+Neighbouring ranges are merged until each holds at least ``least`` cases of the class or none, and likewise of the others,
+so that no count tells of fewer. The boundaries differ from site to site; the server adds the sites' distribution functions,
+as if scores were spread evenly within a range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.checks import require_at_least
+from grandrounds.evaluation.cases import Cases
+
+RANGES = 50
+LEAST = 10
+
+
+class SiteCurve(NamedTuple):
+    """Counts of cases per range of a class's probability.
+
+    Attributes:
+        edges: rising boundaries from 0 to 1, shape ``(ranges + 1,)``.
+        positives: cases of the class, shape ``(ranges,)``; whole numbers where one site counted.
+        negatives: the others, likewise.
+    """
+
+    edges: NDArray[np.float64]
+    positives: NDArray[np.float64]
+    negatives: NDArray[np.float64]
+
+
+class RocPoints(NamedTuple):
+    """Points of a ROC curve, from (0, 0) to (1, 1)."""
+
+    false_positive_rate: NDArray[np.float64]
+    true_positive_rate: NDArray[np.float64]
+
+
+def site_curve(cases: Cases, number: int, least: int = LEAST, ranges: int = RANGES) -> SiteCurve | None:
+    """What a site may tell of a class's curve.
+
+    Each case counts once on each side, with its highest probability there.
+
+    Args:
+        cases: with probabilities.
+        number: of the class.
+        least: fewest cases that a count other than zero may stand for.
+        ranges: how many ranges there are before merging.
+
+    Returns:
+        None if there are no probabilities, or fewer than ``least`` cases of the class or of the others.
+
+    Raises:
+        ValueError: if ``least`` or ``ranges`` is below one.
+    """
+    require_at_least(least, 1, "least")
+    require_at_least(ranges, 1, "ranges")
+    if cases.probabilities is None:
+        return None
+    scores = cases.probabilities[:, number]
+    sides = [_highest(cases, scores, (cases.labels == number) == side) for side in (True, False)]
+    if min(len(side) for side in sides) < least:
+        return None
+    edges = np.linspace(0, 1, ranges + 1)
+    positives, negatives = (np.histogram(np.clip(side, 0, 1), edges)[0] for side in sides)
+    kept = _supported(positives.tolist(), negatives.tolist(), least)
+    merged = [np.add.reduceat(side, kept[:-1]).astype(np.float64) for side in (positives, negatives)]
+    return SiteCurve(edges[kept], *merged)
+
+
+def summed_curves(curves: Sequence[SiteCurve]) -> SiteCurve:
+    """The counts of several sites together, on all boundaries that any of them has.
+
+    Raises:
+        ValueError: if there is no curve.
+
+    Example:
+        >>> halves = SiteCurve(np.array([0.0, 0.5, 1.0]), np.array([10.0, 30.0]), np.array([15.0, 5.0]))
+        >>> whole = SiteCurve(np.array([0.0, 1.0]), np.array([20.0]), np.array([40.0]))
+        >>> summed_curves([halves, whole]).positives  # the second site's twenty are spread evenly
+        array([20., 40.])
+    """
+    if not curves:
+        raise ValueError("there are no curves")
+    edges = np.unique(np.concatenate([curve.edges for curve in curves]))
+    positives = sum_on(edges, [(curve.edges, curve.positives) for curve in curves])
+    return SiteCurve(edges, positives, sum_on(edges, [(curve.edges, curve.negatives) for curve in curves]))
+
+
+def roc_points(curve: SiteCurve) -> RocPoints:
+    """The ROC curve at the boundaries of the ranges.
+
+    Example:
+        >>> curve = SiteCurve(np.array([0.0, 0.5, 1.0]), np.array([10, 30]), np.array([15, 5]))
+        >>> roc_points(curve).true_positive_rate, roc_points(curve).false_positive_rate
+        (array([0.  , 0.75, 1.  ]), array([0.  , 0.25, 1.  ]))
+    """
+    rates = [np.r_[0.0, np.cumsum(side[::-1]) / side.sum()] for side in (curve.negatives, curve.positives)]
+    return RocPoints(*rates)
+
+
+def area(points: RocPoints) -> float:
+    """Area under the points by the trapezoidal rule: ties within a range count half.
+
+    Example:
+        >>> area(RocPoints(np.array([0.0, 0.25, 1.0]), np.array([0.0, 0.75, 1.0])))
+        0.75
+    """
+    heights = (points.true_positive_rate[1:] + points.true_positive_rate[:-1]) / 2
+    return float(heights @ np.diff(points.false_positive_rate))
+
+
+def sum_on(
+    edges: NDArray[np.float64], counted: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]
+) -> NDArray[np.float64]:
+    """Counts on boundaries of their own, spread evenly within their ranges and added on other boundaries."""
+    below = np.zeros(len(edges))
+    for own, counts in counted:
+        below += np.interp(edges, own, np.r_[0.0, np.cumsum(counts)])
+    return np.diff(below)
+
+
+def _highest(cases: Cases, scores: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The highest score of each case among its chosen images."""
+    highest = np.full(int(cases.groups.max(initial=-1)) + 1, -1.0)
+    np.maximum.at(highest, cases.groups[chosen], scores[chosen])
+    return highest[highest >= 0]
+
+
+def _supported(positives: Sequence[int], negatives: Sequence[int], least: int) -> list[int]:
+    """Places of the boundaries between which each count is zero or at least ``least``, rising."""
+    kept, taken = [len(positives)], [0, 0]
+    for place in range(len(positives) - 1, -1, -1):
+        taken = [taken[0] + positives[place], taken[1] + negatives[place]]
+        left = (sum(positives[:place]), sum(negatives[:place]))
+        if all(_fits(count, least) for count in (*taken, *left)):
+            kept.append(place)
+            taken = [0, 0]
+    # What is left below a boundary always fits, so the lowest range does as well.
+    return kept[::-1]
+
+
+def _fits(count: int, least: int) -> bool:
+    return count == 0 or count >= least

@@ -1,0 +1,166 @@
+"""Methods against each other: on the same sites, with what chance alone could do beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from grandrounds.evaluation.anova import MethodsCompared, compare_methods
+from grandrounds.evaluation.blocks import Blocked, Win, blocked_anova, bonferroni, wins
+from grandrounds.evaluation.communication import relative_improvement
+from grandrounds.evaluation.estimates import FEWEST_CASES
+from grandrounds.evaluation.paired import PairedDifference, paired_difference
+from grandrounds.ordering import natural_sorted
+from grandrounds.reporting.run import Run
+from grandrounds.reporting.scores import RunScores
+
+METRIC = "balanced_accuracy"
+FEWEST_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method less the reference.
+
+    Attributes:
+        paired: over the sites that both have.
+        adjusted_p: its p-value times the number of comparisons (Bonferroni).
+        relative: relative improvement of the mean, in percent; NaN where the reference is zero.
+    """
+
+    paired: PairedDifference
+    adjusted_p: float
+    relative: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        found = {**self.paired._asdict(), "adjusted_p": self.adjusted_p, "relative_improvement_percent": self.relative}
+        return {name: None if math.isnan(value) else round(value, 6) for name, value in found.items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods on the sites that all of them have.
+
+    Attributes:
+        metric: what is compared.
+        reference: the method that the others are compared with.
+        sites: those that all compared methods have, with enough cases.
+        values: the metric by method, at ``sites``, mean over seeds.
+        seeds: how many runs each method has.
+        differences: of each other method to the reference.
+        over_sites: analysis of variance with sites as blocks; None where there are too few.
+        over_seeds: analysis of variance of means over sites, seeds as repetitions; None where there are too few.
+        wins: at how many sites one was better than the other.
+        left_out: methods without results at these sites, which are in no comparison.
+    """
+
+    metric: str
+    reference: str
+    sites: tuple[str, ...]
+    values: Mapping[str, tuple[float, ...]]
+    seeds: Mapping[str, int]
+    differences: Mapping[str, Difference]
+    over_sites: Blocked | None
+    over_seeds: MethodsCompared | None
+    wins: Mapping[tuple[str, str], Win]
+    left_out: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "metric": self.metric,
+            "reference": self.reference,
+            "sites": list(self.sites),
+            "values": {method: [round(value, 6) for value in found] for method, found in self.values.items()},
+            "seeds": dict(self.seeds),
+            "differences": {method: found.to_json() for method, found in self.differences.items()},
+            "anova_over_sites": _plain(self.over_sites),
+            "anova_over_seeds": _seeds_plain(self.over_seeds),
+            "wins": [{"first": a, "second": b, **win._asdict()} for (a, b), win in self.wins.items()],
+            "left_out": list(self.left_out),
+        }
+
+
+def compare(
+    methods: Mapping[str, Sequence[Run]], scores: Mapping[str, RunScores], reference: str, metric: str = METRIC
+) -> Comparison | None:
+    """Compare methods on the sites that they share.
+
+    A site counts where every run has at least ``FEWEST_CASES`` cases. A method that has none of the reference's sites (one
+    that was trained on all images at one place, say) is left out and named.
+
+    Args:
+        methods: runs by method.
+        scores: by name of run.
+        reference: the method to compare with.
+        metric: one of the scores of all classes together.
+
+    Returns:
+        None if there is nobody to compare with on a shared site.
+    """
+    found = {method: [_by_site(scores[run.name], metric) for run in runs] for method, runs in methods.items()}
+    expected = set(found[reference][0])
+    compared = {method: runs for method, runs in found.items() if all(set(of_run) & expected for of_run in runs)}
+    if reference not in compared or len(compared) < 2:
+        return None
+    shared = set.intersection(*(set(of_run) for runs in compared.values() for of_run in runs))
+    if not shared:
+        return None
+    sites = tuple(natural_sorted(shared))
+    values = {
+        method: tuple(fmean(of_run[site] for of_run in runs) for site in sites) for method, runs in compared.items()
+    }
+    others = [method for method in values if method != reference]
+    return Comparison(
+        metric=metric,
+        reference=reference,
+        sites=sites,
+        values=values,
+        seeds={method: len(runs) for method, runs in compared.items()},
+        differences={method: _difference(values[method], values[reference], len(others)) for method in others},
+        over_sites=blocked_anova(np.array(list(values.values()))) if len(values) > 2 else None,
+        over_seeds=_over_seeds(
+            {method: [fmean(of_run[site] for site in sites) for of_run in runs] for method, runs in compared.items()}
+        ),
+        wins=wins(values),
+        left_out=tuple(method for method in found if method not in compared),
+    )
+
+
+def _by_site(scores: RunScores, metric: str) -> dict[str, float]:
+    return {site: place.scores[metric].value for site, place in scores.sites.items() if place.cases >= FEWEST_CASES}
+
+
+def _difference(values: Sequence[float], reference: Sequence[float], comparisons: int) -> Difference:
+    paired = paired_difference(values, reference)
+    mean = fmean(reference)
+    relative = relative_improvement(fmean(values), mean) if mean > 0 else math.nan
+    return Difference(paired, bonferroni(paired.p_value, comparisons), relative)
+
+
+def _over_seeds(means: Mapping[str, Sequence[float]]) -> MethodsCompared | None:
+    return compare_methods(means) if min(len(runs) for runs in means.values()) >= FEWEST_SEEDS else None
+
+
+def _plain(anova: Blocked | None) -> dict[str, Any] | None:
+    if anova is None:
+        return None
+    found = anova._asdict()
+    return found if math.isfinite(anova.statistic) else {**found, "statistic": None}
+
+
+def _seeds_plain(found: MethodsCompared | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    pairs = [{"first": a, "second": b, "adjusted_p": _or_none(p)} for (a, b), p in found.pairs.items()]
+    return {"statistic": _or_none(found.statistic), "p_value": _or_none(found.p_value), "pairs": pairs}
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,225 @@
+"""The parts of the page below the first screen: comparison, single runs, and what the words mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from grandrounds.evaluation.anova import MethodsCompared
+from grandrounds.evaluation.blocks import Blocked
+from grandrounds.evaluation.estimates import FEWEST_CASES
+from grandrounds.reporting.comparison import Comparison
+from grandrounds.reporting.content import Report
+from grandrounds.reporting.html import Child, Html, table, tag
+from grandrounds.reporting.overview import distrust_box
+from grandrounds.reporting.run import MODELS, Run
+from grandrounds.reporting.scores import Place, RunScores
+from grandrounds.reporting.words import (
+    CLASS_NAMES,
+    MISSING,
+    SCORE_NAMES,
+    SURENESS_NAMES,
+    bytes_words,
+    estimate_cell,
+    number_words,
+    p_words,
+)
+
+SITE_SCORES = ("balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "precision_weighted")
+GLOSSARY: Mapping[str, str] = {
+    "Case": f"A patient, or a lesion where patients are not known, or an image where neither is. A score that fewer than "
+    f"{FEWEST_CASES} cases carry is not shown.",
+    "[low, high]": "95 % interval by bootstrap: how much the score would move with other patients of the same sites. It "
+    "does not cover other sites, other seeds or other devices.",
+    "Balanced accuracy": "Mean sensitivity over the classes that occur. Guessing gives one over the number of classes.",
+    "Accuracy, one against the rest": "How often “is it this class?” is answered rightly, mean over classes; far higher "
+    "than the share of images that are classified rightly, and not to be compared with it.",
+    "Sensitivity, specificity": "Share of a class's images that are found; share of the others that are not taken for it.",
+    "Precision, F1": "Share of the images taken for a class that are of it; its harmonic mean with sensitivity. Weighted: "
+    "by the classes' sizes. Macro: every class counts the same.",
+    "AUROC, average precision": "Areas under the ROC and the precision-recall curve of a class's probability. Guessing "
+    "gives 0.5, and the class's share of the images.",
+    "ECE, MCE": "Expected and maximum calibration error: how far confidence and accuracy are apart, in adaptive bins.",
+    "AURC, coverage at risk 0.1": "Area under the curve of risk against coverage, lower is better; the largest share of "
+    "images that the model could decide alone with at most one error in ten.",
+    "Adjusted p": "p-value of a paired t-test over sites, times the number of comparisons (Bonferroni).",
+}
+
+
+def comparison_section(report: Report, figures: Sequence[Html]) -> Html | None:
+    """Methods against each other; None for one run."""
+    if not report.several:
+        return None
+    comparison = report.comparison
+    return tag(
+        "section",
+        tag("h2", "Comparison"),
+        tag("div", figures, class_="figures"),
+        _comparison_tables(comparison) if comparison else tag("p", "No two methods have results at the same sites."),
+        id="comparison",
+    )
+
+
+def run_section(report: Report, run: Run, figures: Sequence[Html], number: int) -> Html:
+    """One run in detail."""
+    scores = report.scores[run.name]
+    return tag(
+        "section",
+        tag("h2", run.name),
+        tag("p", _what(run), class_="note"),
+        distrust_box(report.doubts[run.name], "What to distrust", "h3") if report.several else None,
+        [_site_table(scores), _class_table(run, scores)] if scores.pooled else _without_predictions(run),
+        _operating_table(report, run),
+        tag("div", figures, class_="figures"),
+        _course_table(run),
+        _privacy_table(run),
+        id=f"run-{number}",
+    )
+
+
+def glossary() -> Html:
+    """What the words mean."""
+    entries = [part for word, meaning in GLOSSARY.items() for part in (tag("dt", word), tag("dd", meaning))]
+    return tag("section", tag("h2", "How to read this"), tag("dl", entries, class_="words"), id="words")
+
+
+def _what(run: Run) -> str:
+    seed = "" if run.seed is None else f", seed {run.seed}"
+    reason = f" ({run.reason})" if run.reason else ""
+    software = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    whose = f" Scores are of {MODELS[run.model]}." if run.places else ""
+    return (
+        f"Method {run.method}{seed}; {run.rounds_done} of {run.rounds} rounds, {run.status}{reason}.{whose} {software}"
+    )
+
+
+def _site_table(scores: RunScores) -> Html:
+    rows = [_place_row(site, place) for site, place in scores.sites.items()]
+    rows += [_place_row(f"community {name}", place) for name, place in scores.communities.items()]
+    images = sum(place.images for place in scores.sites.values())
+    cases = sum(place.cases for place in scores.sites.values())
+    means: list[Child] = [estimate_cell(scores.mean[name]) for name in SITE_SCORES]
+    rows.append(["mean over sites", str(images), str(cases), *means, *[MISSING] * len(SURENESS_NAMES)])
+    if scores.pooled:
+        rows.append(_place_row("all images together", scores.pooled))
+    header = ["site", "images", "cases", *(SCORE_NAMES[name] for name in SITE_SCORES), *SURENESS_NAMES.values()]
+    return table(header, rows, "Test images of each site, with 95 % intervals")
+
+
+def _place_row(name: str, place: Place) -> list[Child]:
+    scores = [estimate_cell(place.scores[score]) for score in SITE_SCORES]
+    sureness: list[Child] = [number_words(place.sureness.get(key)) for key in SURENESS_NAMES]
+    return [name, str(place.images), str(place.cases), *scores, *sureness]
+
+
+def _class_table(run: Run, scores: RunScores) -> Html | None:
+    if scores.pooled is None:
+        return None
+    rows: list[list[Child]] = []
+    for name, found in zip(run.classes, scores.pooled.classes, strict=True):
+        places = sum(place.classes[run.classes.index(name)]["sensitivity"].cases > 0 for place in scores.sites.values())
+        cells = [estimate_cell(found[key]) if key in found else MISSING for key in CLASS_NAMES]
+        rows.append([name, str(found["sensitivity"].cases), str(places), *cells])
+    header = ["class", "cases", "sites", *CLASS_NAMES.values()]
+    caption = "Classes, each against all others, all test images together; by site they are in tables/classes.csv"
+    return table(header, rows, caption)
+
+
+def _operating_table(report: Report, run: Run) -> Html | None:
+    points = report.operations.get(run.name)
+    if not points:
+        return None
+    keys = ("sensitivity", "specificity", "precision")
+    rows: list[list[Child]] = [
+        [
+            name,
+            number_words(point.threshold),
+            number_words(point.sensitivity),
+            number_words(point.specificity),
+            *(estimate_cell(test[key]) for key in keys),
+        ]
+        for name, (point, test) in points.items()
+    ]
+    header = ["class", "threshold", "validation: sensitivity", "specificity", *(f"test: {key}" for key in keys)]
+    caption = (
+        "Operating points: the threshold of each class that finds nine in ten of its validation images, and what it does on "
+        "test images, which had no part in the choice"
+    )
+    return table(header, rows, caption)
+
+
+def _without_predictions(run: Run) -> Html:
+    known = {site: scores for site, scores in run.scored.items() if scores.get("n")}
+    if not known:
+        return tag("p", "There are no test predictions: nothing can be said of how good the model is on unseen images.")
+    rows: list[list[Child]] = [
+        [site, str(int(scores["n"])), *(number_words(scores.get(name)) for name in SITE_SCORES)]
+        for site, scores in known.items()
+    ]
+    caption = "Means that the sites have sent; their predictions stayed there, so there are no intervals and no curves"
+    return table(["site", "images", *(SCORE_NAMES[name] for name in SITE_SCORES)], rows, caption)
+
+
+def _course_table(run: Run) -> Html:
+    dropped = run.dropped()
+    rows: list[list[Child]] = []
+    for site in run.sites:
+        parts = run.bytes.get(site, {})
+        down = sum(size for name, size in parts.items() if name.startswith("down."))
+        sent = ", ".join(sorted(name.removeprefix("up.") for name in parts if name.startswith("up.")))
+        up = sum(size for name, size in parts.items() if name.startswith("up."))
+        rounds = str(run.contributions.get(site, 0)) if run.contributions else MISSING
+        missed = ", ".join(str(number) for number in dropped.get(site, [])) or "none"
+        community = run.communities.get(site, MISSING)
+        rows.append([site, community, sent or "nothing", rounds, missed, bytes_words(down), bytes_words(up)])
+    header = ["site", "community", "sent", "rounds", "dropped in", "received", "sent bytes"]
+    caption = "What travelled: parts that each site sent beside scores, rounds it contributed to, bytes of tensors"
+    return table(header, rows, caption, text_columns=3)
+
+
+def _privacy_table(run: Run) -> Html | None:
+    if not run.spent:
+        return None
+    rows: list[list[Child]] = [
+        [
+            spent.site,
+            spent.unit,
+            number_words(spent.epsilon) if spent.epsilon is not None else "infinite",
+            f"{spent.delta:g}",
+        ]
+        for spent in run.spent
+    ]
+    return table(
+        ["site", "protects", "epsilon", "delta"], rows, "Privacy ledgers: all releases together", text_columns=2
+    )
+
+
+def _comparison_tables(comparison: Comparison) -> Html:
+    metric = SCORE_NAMES[comparison.metric]
+    values: list[list[Child]] = [
+        [method, *(number_words(value) for value in found)] for method, found in comparison.values.items()
+    ]
+    parts = [table(["method", *comparison.sites], values, f"{metric} at each site, mean over seeds")]
+    won: list[list[Child]] = [
+        [f"{a} against {b}", str(win.better), str(win.equal), str(win.worse)]
+        for (a, b), win in comparison.wins.items()
+        if len(comparison.values) <= 4 or comparison.reference in (a, b)
+    ]
+    caption = "At how many sites the first is better, equal or worse, chance not considered"
+    if len(comparison.values) > 4:
+        caption += f"; all pairs without {comparison.reference} are in report.json"
+    parts.append(table(["methods", "better", "equal", "worse"], won, caption))
+    tested: list[tuple[str, str, Blocked | MethodsCompared | None]] = [
+        ("sites are blocks", "", comparison.over_sites),
+        ("seeds are repetitions", "; pairs are in report.json", comparison.over_seeds),
+    ]
+    parts += [
+        tag(
+            "p",
+            f"Do the methods differ at all? Analysis of variance ({name}): F = {found.statistic:.2f}, p "
+            f"{p_words(found.p_value)}{rest}.",
+            class_="note",
+        )
+        for name, rest, found in tested
+        if found
+    ]
+    return Html("".join(parts))

@@ -1,0 +1,123 @@
+"""Predictions that sites have written, and the patients behind them, without a name in either."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from grandrounds.data.manifest import read_manifest
+from grandrounds.data.site import locate_dataset
+from grandrounds.errors import DataError
+from grandrounds.evaluation.cases import Cases, cases_of
+from grandrounds.reporting.run import MODELS
+
+CaseGroups = Callable[[str, str, Sequence[str]], list[str]]
+"""Site, data set and images; the patient or lesion of each image."""
+PREFIX = "probability_"
+FIXED = ["image", "label", "predicted"]
+
+
+def predicted_model(folder: Path, sites: Sequence[str], wanted: str | None = None) -> str:
+    """Whose predictions there are: the wanted ones, else the federation's model where it has one, else each site's own."""
+    for model in (*([wanted] if wanted else []), *MODELS):
+        if any(_file(folder, site, model).is_file() for site in sites):
+            return model
+    return "common"
+
+
+def read_places(
+    folder: Path, sites: Sequence[str], model: str, classes: Sequence[str], dataset: str, groups: CaseGroups | None
+) -> dict[str, Cases]:
+    """The predictions of all sites that have some.
+
+    Args:
+        folder: with a folder for each site.
+        sites: their names.
+        model: ``common`` or ``own``.
+        classes: the run's vocabulary.
+        dataset: the name of the data, for ``groups``.
+        groups: tells the patient or lesion of an image; without it each image is a case.
+
+    Raises:
+        DataError: if a file is damaged or of another vocabulary; file and line are named.
+    """
+    found = {}
+    for site in sites:
+        path = _file(folder, site, model)
+        if path.is_file():
+            cases = read_predictions(path, classes, site, dataset, groups)
+            if len(cases.labels):
+                found[site] = cases
+    return found
+
+
+def read_predictions(path: Path, classes: Sequence[str], site: str, dataset: str, groups: CaseGroups | None) -> Cases:
+    """The predictions in one file; images without a label are left out.
+
+    Raises:
+        DataError: if the header is of another vocabulary, or a line has a cell too few or a value that is none.
+    """
+    with path.open(newline="", encoding="utf-8") as stream:
+        reader = csv.reader(stream)
+        header = next(reader, [])
+        _require_header(header, classes, path)
+        index = {name: number for number, name in enumerate(classes)}
+        images, labels, rows = [], [], []
+        for line, cells in enumerate(reader, start=2):
+            if len(cells) != len(header):
+                raise DataError(f"{path} line {line}: {len(cells)} cells, expected {len(header)}; the file was cut")
+            if cells[1]:
+                labels.append(_label(cells[1], index, f"{path} line {line}"))
+                images.append(cells[0])
+                rows.append(cells[len(FIXED) :])
+    try:
+        probabilities = np.array(rows, np.float64).reshape(len(rows), len(classes))
+    except ValueError as error:
+        raise DataError(f"{path}: a probability is no number ({error})") from error
+    if not np.allclose(probabilities.sum(axis=1), 1, atol=1e-3) or (probabilities < 0).any():
+        raise DataError(f"{path}: a row of probabilities does not sum to one")
+    named = groups(site, dataset, images) if groups else None
+    return cases_of(np.array(labels, np.int64), probabilities, named)
+
+
+def groups_in(sites_dir: Path) -> CaseGroups:
+    """Look patients and lesions up in the manifests of a partition.
+
+    Args:
+        sites_dir: a folder with one folder per site.
+    """
+
+    def look_up(site: str, dataset: str, images: Sequence[str]) -> list[str]:
+        path = locate_dataset(site, dataset, [sites_dir]).manifest
+        known = {record.image: record.group for record in read_manifest(path).records}
+        missing = sum(image not in known for image in images)
+        if missing:
+            raise DataError(
+                f"{site}: {missing} of {len(images)} predicted images are not in {path}; give the partition of this run"
+            )
+        return [known[image] for image in images]
+
+    return look_up
+
+
+def _file(folder: Path, site: str, model: str) -> Path:
+    return folder / site / f"predictions_{model}.csv"
+
+
+def _require_header(header: Sequence[str], classes: Sequence[str], path: Path) -> None:
+    expected = [*FIXED, *(f"{PREFIX}{name}" for name in classes)]
+    if list(header) != expected:
+        found = [name.removeprefix(PREFIX) for name in header if name.startswith(PREFIX)]
+        raise DataError(
+            f"{path} is of another vocabulary than its run: expected {', '.join(classes)}, got "
+            f"{', '.join(found) or 'no probabilities'}"
+        )
+
+
+def _label(text: str, index: dict[str, int], where: str) -> int:
+    if text not in index:
+        raise DataError(f"{where}: label {text!r} is not one of the classes {', '.join(index)}")
+    return index[text]

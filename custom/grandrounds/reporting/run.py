@@ -1,0 +1,135 @@
+"""A run as a report sees it: what was trained, at which sites, what happened, and what the model said of test images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grandrounds.evaluation.cases import Cases
+
+Event = Mapping[str, Any]
+FINISHED = "finished"
+CLASS_SUFFIX = "Controller"
+LOCAL = "Local"
+MODELS: Mapping[str, str] = {
+    "common": "the one model that the federation selected",
+    "own": "each site's own choice by its validation images",
+}
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a site's ledger says of one data set.
+
+    Attributes:
+        site: whose ledger it is.
+        unit: what is protected, for example a patient.
+        epsilon: of all releases together, None if infinite.
+        delta: its delta.
+        history: round and epsilon after each release, in order.
+    """
+
+    site: str
+    unit: str
+    epsilon: float | None
+    delta: float
+    history: tuple[tuple[int, float | None], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run.
+
+    Attributes:
+        name: how the report calls it.
+        method: the method's name.
+        seed: of the run; None if it is not recorded.
+        classes: the vocabulary, in the order of the model's outputs.
+        status: ``finished``, ``failed``, ``aborted`` or ``running``.
+        reason: why, where it did not finish.
+        configuration: the controller's options.
+        sites: all that took part or were there, in natural order.
+        places: predictions of each site's test images.
+        scored: name and number of the test images for which the record has means only, by site; empty with predictions.
+        model: whose predictions they are: ``common`` or ``own``.
+        events: what happened, in order.
+        bytes: of tensors, by site and ``down.NAME`` or ``up.NAME``.
+        contributions: rounds to which each site gave an update.
+        untested: sites without a test of the final model.
+        rounds_done: complete rounds.
+        seconds: how long it took.
+        selected: round, metric and score of the selected model.
+        spent: what the sites' privacy ledgers say.
+        communities: the community of each site, where it is known.
+        unit: what a case is: ``patient or lesion``, or ``image``.
+        options: the executors' options, where the job's files are there.
+        versions: of what computed the result.
+        weights: the selected model's file, if it is there.
+        notes: what reading the run has shown to be missing or damaged.
+    """
+
+    name: str
+    method: str
+    seed: int | None
+    classes: tuple[str, ...]
+    status: str
+    reason: str
+    configuration: Mapping[str, Any]
+    sites: tuple[str, ...]
+    places: Mapping[str, Cases]
+    scored: Mapping[str, Mapping[str, float]]
+    model: str
+    events: Sequence[Event]
+    bytes: Mapping[str, Mapping[str, int]]
+    contributions: Mapping[str, int]
+    untested: tuple[str, ...]
+    rounds_done: int
+    seconds: float
+    selected: Mapping[str, Any]
+    spent: tuple[Spent, ...] = ()
+    communities: Mapping[str, str] = field(default_factory=dict)
+    unit: str = "image"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    weights: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> Mapping[str, Any]:
+        """The job's ``problem`` entry; empty where it is not recorded."""
+        return dict(self.configuration.get("problem", {}))
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were planned."""
+        return int(self.configuration.get("rounds", self.rounds_done))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every site trained for itself."""
+        return self.method.startswith(LOCAL) or self.method.startswith(LOCAL.lower())
+
+    @property
+    def complete(self) -> bool:
+        """Whether it finished."""
+        return self.status == FINISHED
+
+    def dropped(self) -> dict[str, list[int]]:
+        """The rounds in which each site was asked and gave no usable answer."""
+        found: dict[str, list[int]] = {}
+        for event in self.events:
+            if event["event"] == "dropped":
+                found.setdefault(event["site"], []).append(int(event["round"]))
+        return found
+
+
+def method_name(class_name: str) -> str:
+    """The method of a controller's class.
+
+    Example:
+        >>> method_name("FedPerlController")
+        'FedPerl'
+    """
+    return class_name.removesuffix(CLASS_SUFFIX) or class_name

@@ -1,0 +1,150 @@
+"""What a run's predictions come to: scores by site, community, class and together, each with cases and interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.evaluation.areas import area_estimates
+from grandrounds.evaluation.calibration import calibration_errors, reliability_points
+from grandrounds.evaluation.cases import Cases, joined, resampled_confusions
+from grandrounds.evaluation.confidence import top_confidence
+from grandrounds.evaluation.estimates import (
+    FEWEST_CASES,
+    Estimate,
+    class_estimates,
+    mean_estimate,
+    score_estimates,
+)
+from grandrounds.evaluation.selective import coverage_at_risk, risk_coverage
+from grandrounds.reporting.run import Run
+from grandrounds.seeding import numpy_generator
+
+CHOSEN_RISK = 0.1
+Estimates = Mapping[str, Estimate]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Scores at one place, or of several together.
+
+    Attributes:
+        images: how many test images.
+        cases: how many independent cases they are of.
+        scores: of all classes together.
+        classes: of each class, in the vocabulary's order.
+        sureness: what the probabilities say of their own worth, without intervals; empty where they are not known.
+    """
+
+    images: int
+    cases: int
+    scores: Estimates
+    classes: list[Estimates]
+    sureness: Mapping[str, float]
+
+    def to_json(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "images": self.images,
+            "cases": self.cases,
+            "scores": _plain(self.scores),
+            "classes": {name: _plain(found) for name, found in zip(names, self.classes, strict=True)},
+            "sureness": {name: round(value, 6) for name, value in self.sureness.items()},
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class RunScores:
+    """All scores of a run.
+
+    Attributes:
+        sites: at each site.
+        communities: of the sites of each community together.
+        pooled: of all test images together; None without any.
+        mean: unweighted means over sites.
+    """
+
+    sites: Mapping[str, Place]
+    communities: Mapping[str, Place]
+    pooled: Place | None
+    mean: Estimates
+
+    def to_json(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "sites": {site: place.to_json(names) for site, place in self.sites.items()},
+            "communities": {name: place.to_json(names) for name, place in self.communities.items()},
+            "pooled": self.pooled.to_json(names) if self.pooled else None,
+            "mean": _plain(self.mean),
+        }
+
+
+def scores_of(run: Run) -> RunScores:
+    """Compute all scores of a run; the same run always gives the same intervals."""
+    places = run.places
+    if not places:
+        return RunScores({}, {}, None, {})
+    draws = {site: resampled_confusions(cases, numpy_generator("report", site)) for site, cases in places.items()}
+    members: dict[str, list[str]] = {}
+    for site in places:
+        if site in run.communities:
+            members.setdefault(run.communities[site], []).append(site)
+    together = joined(list(places.values()))
+    return RunScores(
+        sites={site: _place(cases, draws[site]) for site, cases in places.items()},
+        communities={
+            name: _place(joined([places[site] for site in sites]), _sum([draws[site] for site in sites]))
+            for name, sites in members.items()
+        },
+        pooled=_place(together, _sum(list(draws.values())), areas=True),
+        mean=mean_estimate({site: cases.confusion() for site, cases in places.items()}, draws, together.count),
+    )
+
+
+def sureness_of(cases: Cases) -> dict[str, float]:
+    """Calibration errors, and risk against coverage; empty without probabilities or with too few cases."""
+    if cases.probabilities is None or cases.count < FEWEST_CASES:
+        return {}
+    confidence, correct = top_confidence(cases.labels, cases.probabilities)
+    confidence = confidence.clip(max=1)
+    errors, curve = calibration_errors(reliability_points(confidence, correct)), risk_coverage(confidence, correct)
+    return {
+        "ece": errors.ece,
+        "mce": errors.mce,
+        "risk": curve.full_coverage_risk,
+        "aurc": curve.area,
+        f"coverage_at_risk_{CHOSEN_RISK}": coverage_at_risk(curve, CHOSEN_RISK),
+    }
+
+
+def _place(cases: Cases, draws: NDArray[np.float64], areas: bool = False) -> Place:
+    confusion = cases.confusion()
+    scores = score_estimates(confusion, draws, cases.count)
+    classes: list[Estimates] = list(class_estimates(confusion, draws, cases.positives(), cases.negatives()))
+    if areas and cases.probabilities is not None:
+        under = area_estimates(cases, numpy_generator("report", "areas"))
+        classes = [{**counted, **found} for counted, found in zip(classes, under, strict=True)]
+        scores = {**scores, "auroc_macro": _macro([found["auroc"] for found in under])}
+    return Place(len(cases.labels), cases.count, scores, classes, sureness_of(cases))
+
+
+def _macro(areas: list[Estimate]) -> Estimate:
+    """Mean over the classes with enough cases, without an interval; it rests on the rarest of them."""
+    known = [area for area in areas if area.enough]
+    if not known:
+        return Estimate(np.nan, np.nan, np.nan, 0)
+    return Estimate(fmean(area.value for area in known), np.nan, np.nan, min(area.cases for area in known))
+
+
+def _sum(draws: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    total: NDArray[np.float64] = np.sum(np.stack(draws), axis=0)
+    return total
+
+
+def _plain(estimates: Estimates) -> dict[str, Any]:
+    return {name: estimate.to_json() for name, estimate in estimates.items()}

@@ -1,0 +1,94 @@
+"""One style for all figures of a report: a site, class or method looks the same in each of them.
+
+Colours are those of Okabe and Ito ("Color Universal Design", 2008), which people with any kind of colour vision tell apart;
+markers and dashes differ as well, so that a grey print can be read. Yellow is left out: it cannot be seen on white.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, GREY, PALE = "#222222", "#6B6B6B", "#D0D0D0"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+MATRIX_COLOURS = "Blues"
+WIDTH, HEIGHT = 4.8, 3.6
+SMALL, NORMAL = 8, 9.5
+
+
+class Look(NamedTuple):
+    """How one line is drawn."""
+
+    colour: str
+    marker: str
+    dash: Any
+
+
+def looks(names: Sequence[str]) -> dict[str, Look]:
+    """A look for each name, by its place; no two of up to 28 are the same.
+
+    Example:
+        >>> looks(["site-1"])["site-1"].colour
+        '#0072B2'
+    """
+    count = len(COLOURS)
+    return {
+        name: Look(
+            COLOURS[number % count],
+            MARKERS[number % count],
+            DASHES[(number % count + number // count) % len(DASHES)],
+        )
+        for number, name in enumerate(names)
+    }
+
+
+def new_axes(
+    width: float = WIDTH, height: float = HEIGHT, bottom: float = 0.55, left: float = 0.65
+) -> tuple[Figure, Axes]:
+    """One plot of so many inches; margins are fixed, because a layout that is found takes longer than the drawing."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=110)
+    axes = figure.add_axes((left / width, bottom / height, 1 - (left + 0.15) / width, 1 - (bottom + 0.35) / height))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=SMALL)
+    return figure, axes
+
+
+def label_axes(axes: Axes, across: str, up: str, title: str = "") -> None:
+    """Name the axes and write the title on the left."""
+    axes.set_xlabel(across, fontsize=NORMAL)
+    axes.set_ylabel(up, fontsize=NORMAL)
+    if title:
+        axes.set_title(title, fontsize=NORMAL, loc="left", color=INK)
+
+
+def draw_legend(axes: Axes, place: str = "best", columns: int = 1) -> None:
+    """A small legend that covers nothing more than it must."""
+    axes.legend(
+        fontsize=SMALL, frameon=True, framealpha=0.8, edgecolor="none", loc=place, ncols=columns, handlelength=2.4
+    )
+
+
+def draw_line(
+    axes: Axes, look: Look, across: Sequence[float], up: Sequence[float], label: str, markers: int = 6
+) -> None:
+    """A line with a few markers, so that it is known without its colour."""
+    every = max(len(across) // max(markers, 1), 1)
+    axes.plot(
+        across,
+        up,
+        color=look.colour,
+        linestyle=look.dash,
+        marker=look.marker,
+        markevery=every,
+        markersize=4,
+        linewidth=1.5,
+        label=label,
+    )

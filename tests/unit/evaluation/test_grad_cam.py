@@ -1,0 +1,117 @@
+"""Maps find planted evidence and change nothing; shares and scenarios are counted by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from grandrounds.evaluation.grad_cam import class_activation, grad_cam, scenarios, share_inside
+from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.seeding import torch_generator
+
+
+class BrightSpots(nn.Module):
+    """Class 1 is the mean of channel 0 of a copying layer, class 0 that of channel 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.AvgPool2d(4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layer(images).mean(dim=(2, 3)).flip(1)
+
+
+def spots() -> torch.Tensor:
+    images = torch.zeros(2, 2, 32, 32)
+    images[0, 0, 4:8, 20:24] = 1
+    images[1, 1, 4:8, 20:24] = 1
+    return images
+
+
+def test_the_map_of_a_class_is_where_its_evidence_is():
+    network = BrightSpots().eval()
+    maps = class_activation(network, network.layer, spots())
+    assert maps.shape == (2, 32, 32)
+    assert float(maps[0].max()) == 1
+    y, x = divmod(int(maps[0].argmax()), 32)
+    assert (4 <= y < 8, 20 <= x < 24) == (True, True)
+    assert float(maps[1].abs().max()) == 0, "what speaks against the class is not shown"
+    other = class_activation(network, network.layer, spots(), positive=0)
+    assert float(other[0].abs().max()) == 0
+    assert float(other[1].max()) == 1
+
+
+def test_a_certain_network_still_has_a_map():
+    """The gradient of the probability would be zero in single precision, that of the logits' difference is not."""
+    network = BrightSpots().eval()
+    images = spots() * 1e5
+    assert float(network(images)[0].softmax(0)[1]) == 1.0
+    assert float(class_activation(network, network.layer, images)[0].max()) == 1
+
+
+def test_weights_are_the_means_of_the_gradients():
+    generator = torch_generator("maps")
+    activations, gradients = (torch.randn(2, 5, 3, 4, generator=generator) for _ in range(2))
+    expected = torch.einsum("bc,bchw->bhw", gradients.flatten(2).mean(2), activations).clamp_min(0)
+    torch.testing.assert_close(grad_cam(activations, gradients), expected)
+    with pytest.raises(ValueError, match="must have one shape"):
+        grad_cam(activations, gradients[:1])
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_last_stage_of_resnet22_is_explained_without_leaving_a_trace(frozen):
+    network = build_model(ModelSpec("resnet22", 2, channels=1), seed=1).eval().requires_grad_(not frozen)
+    images = torch.randn(2, 1, 128, 128, generator=torch_generator("images"))
+    with torch.no_grad():
+        maps = class_activation(network, network.blocks[-1], images)
+        maps_of_one = class_activation(network, network.blocks[-1], images[:1])
+    assert maps.shape == (2, 128, 128)
+    torch.testing.assert_close(maps[:1], maps_of_one, atol=1e-4, rtol=1e-3)
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert not network.blocks[-1]._forward_hooks
+
+
+def test_a_network_in_training_or_a_layer_that_is_not_passed_is_refused():
+    network = BrightSpots()
+    with pytest.raises(ValueError, match="must be in evaluation mode"):
+        class_activation(network, network.layer, spots())
+    with pytest.raises(ValueError, match="pass the layer once, got 0 times"):
+        class_activation(network.eval(), nn.Identity(), spots())
+
+
+def test_shares_are_counted():
+    maps = torch.tensor([[[1.0, 1.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, 0.0]]])
+    masks = torch.tensor([[[True, False], [True, False]]]).expand(2, 2, 2)
+    shares = share_inside(maps, masks)
+    assert float(shares[0]) == 0.25
+    assert math.isnan(shares[1])
+
+
+@pytest.mark.parametrize(
+    ("maps", "masks", "message"),
+    [
+        (torch.zeros(1, 2, 2), torch.zeros(1, 2, 3, dtype=torch.bool), "must have one shape"),
+        (torch.zeros(1, 2, 2), torch.zeros(1, 2, 2), "masks of bool"),
+        (-torch.ones(1, 2, 2), torch.ones(1, 2, 2, dtype=torch.bool), "maps must be at least zero"),
+    ],
+)
+def test_what_has_no_share_is_refused(maps, masks, message):
+    with pytest.raises(ValueError, match=message):
+        share_inside(maps, masks)
+
+
+def test_the_four_scenarios():
+    right = {
+        "fed": torch.tensor([True, False, False, True, False]),
+        "fed_align": torch.tensor([True, False, False, True, True]),
+        "fed_align_cl": torch.tensor([True, False, True, False, True]),
+    }
+    found = {name: rows.tolist() for name, rows in scenarios(right, "fed_align_cl", "fed_align").items()}
+    assert found == {
+        "all_right": [0], "all_wrong": [1], "ours_right_others_wrong": [2], "reference_right_ours_wrong": [3]
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="predictions of mix are missing"):
+        scenarios(right, "fed_align_cl", "mix")
+    with pytest.raises(ValueError, match="predictions of a second method are missing"):
+        scenarios({"fed": right["fed"]}, "fed", "fed")

@@ -1,0 +1,162 @@
+"""The page says the first things first, needs no network, and holds nothing of a patient."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from grandrounds.reporting import folder
+from grandrounds.reporting.content import report_on
+from grandrounds.reporting.course_figures import learning_figure, validation_curves
+from grandrounds.reporting.html import Html, table, tag
+from grandrounds.reporting.record import read_run
+from grandrounds.reporting.rendering import svg_of
+from grandrounds.reporting.run import Spent
+
+from .conftest import SITES, configured, events
+
+VOID = {"img", "meta", "br"}
+
+
+class Checker(HTMLParser):
+    """Collects what a page links to, and checks that elements are closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.links, self.images, self.text, self.policy = [], [], [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.links += [values[name] for name in ("src", "href", "action", "data", "srcset") if name in values]
+        self.images += [values] if tag == "img" else []
+        if values.get("http-equiv") == "Content-Security-Policy":
+            self.policy = values["content"]
+        self.open += [] if tag in VOID else [tag]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def written(runs, out, **options):
+    page = folder.write_report(report_on(runs, **options), out, lambda run: {}).read_text()
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    return page, checker
+
+
+@pytest.fixture
+def unillustrated(monkeypatch):
+    """Pages without figures, which take most of the time."""
+    monkeypatch.setattr(folder, "shared_drawings", lambda report: [])
+    monkeypatch.setattr(folder, "run_drawings", lambda report, run, of_method: [])
+
+
+def words(checker):
+    return " ".join(" ".join(checker.text).split())
+
+
+@pytest.fixture
+def run(make_run):
+    return read_run(make_run(told=events({"site-2": 2})), "FedPerl <b>")
+
+
+def test_the_first_screen_says_what_on_whom_how_well_against_what_at_what_cost(run, tmp_path, unillustrated):
+    page, _ = written([run], tmp_path / "out")
+    first = page[: page.index('<nav aria-label="Contents"')]
+    for expected in (
+        "skin", "nevus, melanoma, other", "3 of 3 rounds, finished", "3 sites", "tested on 120 images", "0.80 [",
+        "balanced accuracy, mean over sites", "0.33 by guessing", "no guarantee", "16.5 MB", "What to distrust",
+        "Asked without a usable answer: site-2 (round 2).", "This is one run with one seed (1)",
+    ):  # fmt: skip
+        assert expected in first, expected
+    assert "FedPerl &lt;b&gt;" in page
+    assert "FedPerl <b>" not in page
+
+
+def test_the_whole_folder_loads_nothing_names_nobody_and_has_words_for_every_picture(run, tmp_path):
+    page, checker = written([run], tmp_path / "out")
+    assert all(link.startswith(("data:image/svg+xml;base64,", "#")) for link in checker.links)
+    assert "default-src 'none'" in checker.policy
+    assert "<script" not in page
+    assert not re.search(r"url\(|@import", page)
+    assert len(checker.images) == 8
+    assert all(len(image["alt"]) > 20 for image in checker.images)
+    pictures = sorted(path.name for path in (tmp_path / "out" / "figures").iterdir())
+    names = (
+        "communication", "confusion", "learning", "precision_recall", "reliability", "risk_coverage", "roc", "sites",
+    )  # fmt: skip
+    assert pictures == [f"{name}.{ending}" for name in names for ending in ("png", "svg")]
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".html", ".json", ".csv", ".png", ".svg"}
+    for path in files:
+        assert b"secret" not in path.read_bytes(), path
+        assert b"patient-7" not in path.read_bytes(), path
+
+
+def test_several_runs_are_compared_on_the_first_screen(make_run, tmp_path, unillustrated):
+    worse = dict(zip(SITES, (0.4, 0.5, 0.75), strict=True))
+    local = make_run("local", right=worse, model="own", bytes={}, configuration=configured(method="LocalController"))
+    _, checker = written([read_run(make_run(), "FedPerl"), read_run(local, "local")], tmp_path / "out")
+    first = words(checker)[: words(checker).index("Comparison")]
+    assert "FedPerl less local, 3 sites" in first
+    assert "none in local" in first
+    assert "fewer than 3 seeds" in first
+    rows = (tmp_path / "out" / "tables" / "comparison.csv").read_text().splitlines()
+    assert rows[1].startswith("FedPerl,local,0.2")
+
+
+def test_a_run_that_was_killed_gives_a_page_that_says_so(make_run, tmp_path, unillustrated):
+    run = read_run(make_run(sites=(), status="running", rounds_done=2, test={}), "killed")
+    _, checker = written([run], tmp_path / "out")
+    assert "not known" in words(checker)
+    assert "validation balanced accuracy 0.30 after round 2; no test" in words(checker)
+    assert "nothing can be said of how good the model is on unseen images" in words(checker)
+
+
+def test_means_that_sites_have_sent_are_shown_where_predictions_stayed(make_run, tmp_path, unillustrated):
+    _, checker = written([read_run(make_run(sites=()), "x")], tmp_path / "out")
+    assert "their predictions stayed there" in words(checker)
+    assert "site-10 40 0.80" in words(checker)
+
+
+def test_a_class_that_is_missing_everywhere_has_no_number(make_run, tmp_path, unillustrated):
+    _, checker = written([read_run(make_run(counts={"nevus": 20, "melanoma": 12}), "x")], tmp_path / "out")
+    assert re.search(r"other 0 0 no case", words(checker))
+    numbers = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert numbers["runs"][0]["scores"]["pooled"]["classes"]["other"]["sensitivity"] == {
+        "value": None, "low": None, "high": None, "cases": 0,
+    }  # fmt: skip
+
+
+def test_a_budget_is_shown_with_its_unit_and_an_infinite_one_is_no_guarantee(run, tmp_path, unillustrated):
+    spent = (
+        Spent("site-1", "patient", 3.2, 1e-5, ((1, 1.5), (2, 3.2))),
+        Spent("site-2", "image", 1.0, 1e-5, ((1, 1.0),)),
+    )
+    _, checker = written([replace(run, spent=spent)], tmp_path / "a")
+    assert "epsilon 3.20" in words(checker)
+    assert "per patient, at site-1, which spent most of 2 ledgers" in words(checker)
+    endless = (*spent, Spent("site-10", "patient", None, 1e-5))
+    _, checker = written([replace(run, spent=endless)], tmp_path / "b")
+    assert "unbounded" in words(checker)
+
+
+def test_the_same_runs_give_the_same_bytes(run, tmp_path, unillustrated):
+    pages = [written([run], tmp_path / name)[0] for name in ("a", "b")]
+    assert pages[0] == pages[1]
+    curves = validation_curves(run, "balanced_accuracy")
+    pictures = [svg_of(learning_figure(curves, SITES, "balanced_accuracy")) for _ in range(2)]
+    assert pictures[0] == pictures[1]
+
+
+def test_elements_escape_text_and_keep_elements():
+    assert tag("p", "<", tag("b", "&"), None, ["x", Html("<i>y</i>")], title='"') == (
+        '<p title="&quot;">&lt;<b>&amp;</b>x<i>y</i></p>'
+    )
+    assert "&lt;script&gt;" in table(["a"], [["<script>"]], "c")

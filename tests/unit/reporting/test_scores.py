@@ -1,0 +1,63 @@
+"""A run's scores by site, community, class and together, with the cases behind each."""
+
+from dataclasses import replace
+
+import pytest
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from grandrounds.evaluation.cases import joined
+from grandrounds.reporting.record import read_run
+from grandrounds.reporting.scores import scores_of
+
+RIGHT = {"site-1": 0.5, "site-2": 0.75, "site-10": 1.0}
+
+
+@pytest.fixture
+def run(make_run):
+    found = read_run(make_run(right=RIGHT), "x")
+    return replace(found, communities={"site-1": "camera", "site-2": "camera", "site-10": "scanner"})
+
+
+def test_scores_are_scikit_learns_of_the_same_images(run):
+    scores = scores_of(run)
+    for site, cases in run.places.items():
+        expected = balanced_accuracy_score(cases.labels, cases.predicted)
+        assert scores.sites[site].scores["balanced_accuracy"].value == pytest.approx(expected)
+    assert scores.mean["accuracy"].value == pytest.approx(sum(RIGHT.values()) / 3)
+    together = joined(list(run.places.values()))
+    assert scores.pooled.images == 120
+    expected = roc_auc_score(together.labels == 1, together.probabilities[:, 1])
+    assert scores.pooled.classes[1]["auroc"].value == pytest.approx(expected)
+    assert scores.pooled.classes[1]["auroc"].cases == 36
+
+
+def test_communities_are_their_sites_together(run):
+    scores = scores_of(run)
+    assert {name: place.images for name, place in scores.communities.items()} == {"camera": 80, "scanner": 40}
+    assert scores.communities["scanner"].scores["accuracy"].value == 1
+    assert scores.communities["camera"].scores["accuracy"].value == pytest.approx(0.625)
+
+
+def test_eight_cases_are_too_few_at_a_site_and_enough_together(run):
+    scores = scores_of(run)
+    assert scores.sites["site-1"].to_json(run.classes)["classes"]["other"]["sensitivity"] == {
+        "value": None, "low": None, "high": None, "cases": 8,
+    }  # fmt: skip
+    assert scores.pooled.classes[2]["sensitivity"].enough
+
+
+def test_the_same_run_gives_the_same_intervals(run):
+    assert scores_of(run).to_json(run.classes) == scores_of(run).to_json(run.classes)
+
+
+def test_a_run_without_predictions_has_no_scores(make_run):
+    scores = scores_of(read_run(make_run(sites=()), "x"))
+    assert (scores.sites, scores.pooled, scores.mean) == ({}, None, {})
+
+
+def test_counts_alone_have_no_areas_and_no_calibration(run):
+    counted = {site: replace(cases, probabilities=None) for site, cases in run.places.items()}
+    scores = scores_of(replace(run, places=counted))
+    assert "auroc" not in scores.pooled.classes[0]
+    assert scores.pooled.sureness == {}
+    assert scores.pooled.scores["accuracy"].value == pytest.approx(0.75)
