@@ -1,9 +1,10 @@
 """Decode and resize each image once, then read it from a memory map.
 
 Every run of every method at a site needs the same small images; decoding them again in each epoch costs more than the
-training of a small network. The cache is an array and its record per (images, size, channels, windows), shared by all
-processes of a site. Every build has an array file of its own, which its record names: which rows are in quarantine is
-thus always said of the very array that is read, also after a build was killed or two processes read different images.
+training of a small network. The cache is an array and its record per (images, size, channels, windows, preprocessing),
+shared by all processes of a site. Every build has an array file of its own, which its record names: which rows are in
+quarantine is thus always said of the very array that is read, also after a build was killed or two processes read
+different images.
 """
 
 from __future__ import annotations
@@ -12,26 +13,33 @@ import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.ct_windows import require_channels
-from grandrounds.data.decoding import to_square
+from grandrounds.data.decoding import Pixels
 from grandrounds.data.dicom import Window
-from grandrounds.data.readers import ImageReader, open_images
+from grandrounds.data.preprocessing import Preprocess, Shape, read_square
+from grandrounds.data.readers import open_images
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import replacing, write_json
 
 FORMAT_VERSION = 1
+PREPROCESSING_VERSION = 1
+"""Grows when a preprocessing gives other pixels for the same image."""
+
 SHOWN_REASONS = 3
 
 Quarantined = tuple[int, str, str]
 OriginalShape = tuple[int, int, int, int]
+Decode = Callable[[str], tuple[Pixels, Shape]]
+"""From an image's name to its square and its original shape."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +86,7 @@ def open_cache(
     cache_dir: Path,
     max_unreadable: float = 0.01,
     windows: Sequence[Window] = (),
+    preprocess: Preprocess = "none",
 ) -> DecodedCache:
     """Open the decoded images, decoding them if this has not been done.
 
@@ -94,6 +103,7 @@ def open_cache(
         cache_dir: folder for the caches; made when it is missing.
         max_unreadable: largest fraction of the images that may be unreadable, in [0, 1].
         windows: of CT slices, one for each channel; without them DICOM files are shown as they say themselves.
+        preprocess: what is done before resizing.
 
     Raises:
         DataError: if ``names`` is empty, ``root`` cannot be opened or more images are unreadable than allowed.
@@ -107,21 +117,31 @@ def open_cache(
         raise DataError(f"{root}: the list of images is empty")
     require_channels(windows, channels, str(root))
     with open_images(root, windows) as reader:
-        key = _key(names, reader.fingerprint(names), image_size, channels, windows)
+        key = _key(names, reader.fingerprint(names), image_size, channels, windows, preprocess)
         shape = (len(names), image_size, image_size, channels)
+        decode: Decode = partial(read_square, reader, size=image_size, channels=channels, preprocess=preprocess)
         place = _Place(cache_dir, key, shape)
         # Between reading the record and opening its array another process may have replaced both: look once more.
         cache = _reuse(place) or _reuse(place)
-        if cache is None or any(_is_readable(reader, name) for _, name, _ in cache.quarantined):
-            cache = _build(reader, names, place, root, max_unreadable)
+        if cache is None or any(_is_readable(decode, name) for _, name, _ in cache.quarantined):
+            cache = _build(decode, names, place, root, max_unreadable)
     _require_few_unreadable(cache.quarantined, len(names), root, max_unreadable)
     return cache
 
 
-def _key(names: Sequence[str], fingerprint: str, image_size: int, channels: int, windows: Sequence[Window]) -> str:
+def _key(
+    names: Sequence[str],
+    fingerprint: str,
+    image_size: int,
+    channels: int,
+    windows: Sequence[Window],
+    preprocess: Preprocess,
+) -> str:
     content = [FORMAT_VERSION, fingerprint, image_size, channels, list(names)]
     if windows:
         content.append([[float(centre), float(width)] for centre, width in windows])
+    if preprocess != "none":
+        content.append(f"{preprocess} {PREPROCESSING_VERSION}")
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -142,12 +162,12 @@ def _reuse(place: _Place) -> DecodedCache | None:
     return DecodedCache(images, quarantined, 0, shapes)
 
 
-def _build(reader: ImageReader, names: Sequence[str], place: _Place, root: Path, max_unreadable: float) -> DecodedCache:
+def _build(decode: Decode, names: Sequence[str], place: _Place, root: Path, max_unreadable: float) -> DecodedCache:
     array = place.new_array()
     try:
         # Only what was there before: an array that appears meanwhile is about to be named by another process's record.
         stale = place.arrays()
-        quarantined, shapes = _decode(reader, names, array, place.shape, root, max_unreadable)
+        quarantined, shapes = _decode(decode, names, array, place.shape, root, max_unreadable)
         images = np.load(array, mmap_mode="r", allow_pickle=False)
         stale |= _named_array(place)
         write_json(place.record, {"array": array.name, "quarantined": quarantined, "shapes": shapes})
@@ -177,7 +197,7 @@ def _named_array(place: _Place) -> set[Path]:
 
 
 def _decode(
-    reader: ImageReader,
+    decode: Decode,
     names: Sequence[str],
     array: Path,
     shape: tuple[int, int, int, int],
@@ -193,20 +213,20 @@ def _decode(
         np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
         for row, name in enumerate(names):
             try:
-                image = reader.read(name)
+                image, original = decode(name)
             except DataError as error:
                 quarantined.append((row, name, str(error)))
                 stream.write(bytes(size * size * channels))
                 continue
-            shapes[image.shape[0], image.shape[1], 1 if image.ndim == 2 else image.shape[2]] += 1
-            stream.write(to_square(image, size, channels).tobytes())
+            shapes[original] += 1
+            stream.write(image.tobytes())
         _require_few_unreadable(quarantined, len(names), root, max_unreadable)
     return tuple(quarantined), tuple(sorted((*original, count) for original, count in shapes.items()))
 
 
-def _is_readable(reader: ImageReader, name: str) -> bool:
+def _is_readable(decode: Decode, name: str) -> bool:
     try:
-        reader.read(name)
+        decode(name)
     except DataError:
         return False
     return True

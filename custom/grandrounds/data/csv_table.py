@@ -12,14 +12,15 @@ from grandrounds.errors import DataError
 Row = tuple[int, dict[str, str]]
 
 
-def read_table(path: Path, required: Sequence[str]) -> list[Row]:
-    """Read the rows of a comma-separated UTF-8 file with a header.
+def read_table(path: Path, required: Sequence[str], delimiter: str = ",") -> list[Row]:
+    """Read the rows of a separated UTF-8 file with a header.
 
     Names and values lose the blanks around them; blank lines are skipped; a byte-order mark is accepted.
 
     Args:
         path: the file.
         required: columns that must be there; others are read too.
+        delimiter: what stands between two values.
 
     Returns:
         One pair per row: the number of its last line in the file (the header is line 1) and its values by column.
@@ -28,7 +29,7 @@ def read_table(path: Path, required: Sequence[str]) -> list[Row]:
         DataError: if the file cannot be read, is not UTF-8, is empty or has no rows, if a column is missing or occurs
             twice, or if a row has more or fewer values than the header; file and line are named.
     """
-    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, strict=True)
     lines = _non_blank(reader, path)
     first = next(lines, None)
     if first is None:

@@ -10,6 +10,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,11 +22,30 @@ from grandrounds.errors import DataError
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
-Kind = TypeVar("Kind", np.uint8, np.float64)
+Kind = TypeVar("Kind")
 Window = tuple[float, float]
 
 FALLBACK_PERCENTILES = (1.0, 99.0)
 """Range of grey values shown when a file says nothing about it: a few hot or dead pixels must not set the contrast."""
+
+
+ALL_VALUES = (0.0, 100.0)
+"""Range where each value counts: a few bright pixels of a mammogram are microcalcifications."""
+
+LATERALITY = ("ImageLaterality", "Laterality")
+
+
+@dataclass(frozen=True, eq=False)
+class GreyImage:
+    """A monochrome image before it becomes 8 bits.
+
+    Attributes:
+        levels: grey levels in [0, 1], bright is high, shape ``(H, W)``.
+        laterality: ``L`` or ``R`` as the header says, else empty.
+    """
+
+    levels: NDArray[np.float64]
+    laterality: str
 
 
 def read_dicom(data: bytes, name: str, window: Window | None = None) -> NDArray[np.uint8]:
@@ -68,27 +88,52 @@ def read_hounsfield(data: bytes, name: str) -> NDArray[np.float64]:
     return _decoded(data, name, lambda dataset: _hounsfield(dataset, name))
 
 
+def read_grey(data: bytes, name: str) -> GreyImage:
+    """Decode the first frame of a monochrome file with all its bits.
+
+    The file's look-up table or first window is used, else the whole range of values; MONOCHROME1 is inverted.
+
+    Args:
+        data: the file's bytes.
+        name: how errors call it.
+
+    Raises:
+        DataError: as :func:`read_dicom`, and if the image has colours.
+    """
+    return _decoded(data, name, lambda dataset: _grey_image(dataset, name))
+
+
+def read_header(path: Path, keywords: Sequence[str]) -> dict[str, str]:
+    """Texts of a file's header by their DICOM keywords, empty where there is none; the pixels are not read.
+
+    Raises:
+        DataError: if the file cannot be read or is no DICOM file.
+    """
+    from pydicom import dcmread
+
+    with _quiet():
+        try:
+            header = dcmread(path, stop_before_pixels=True, specific_tags=list(keywords))
+            return {keyword: str(header.get(keyword) or "").strip() for keyword in keywords}
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from error
+        except Exception as error:  # a damaged header fails in many ways
+            raise DataError(f"{path}: its DICOM header cannot be read ({_in_one_line(error)})") from error
+
+
 def read_patient(path: Path) -> str:
     """The patient's identifier in a file's header; the pixels are not read.
 
     Raises:
         DataError: if the file cannot be read, is no DICOM file or does not name its patient.
     """
-    from pydicom import dcmread
-
-    with _quiet():
-        try:
-            patient = dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"]).get("PatientID")
-        except OSError as error:
-            raise DataError(f"{path}: {error.strerror or error}") from error
-        except Exception as error:  # a damaged header fails in many ways
-            raise DataError(f"{path}: its DICOM header cannot be read ({_in_one_line(error)})") from error
-    if not patient or not str(patient).strip():
+    patient = read_header(path, ("PatientID",))["PatientID"]
+    if not patient:
         raise DataError(f"{path}: its DICOM header names no patient (PatientID)")
-    return str(patient).strip()
+    return patient
 
 
-def _decoded(data: bytes, name: str, decode: Callable[[Dataset], NDArray[Kind]]) -> NDArray[Kind]:
+def _decoded(data: bytes, name: str, decode: Callable[[Dataset], Kind]) -> Kind:
     with _quiet():
         dataset = _parse(data, name)
         _require_decoder(dataset, name)
@@ -175,14 +220,31 @@ def _hounsfield(dataset: Dataset, name: str) -> NDArray[np.float64]:
     return _modality_values(pixel_array(dataset, index=0), dataset)
 
 
+def _grey_image(dataset: Dataset, name: str) -> GreyImage:
+    from pydicom.pixels import pixel_array
+
+    photometric = str(dataset.PhotometricInterpretation)
+    if int(dataset.SamplesPerPixel) != 1 or photometric == "PALETTE COLOR":
+        raise DataError(f"{name} is a colour image; expected grey levels")
+    shown = np.clip(_grey_levels(pixel_array(dataset, index=0), dataset, None, ALL_VALUES), 0.0, 1.0)
+    stated = [str(dataset.get(keyword) or "") for keyword in LATERALITY]
+    laterality = next((side for side in stated if side in ("L", "R")), "")
+    return GreyImage(1.0 - shown if photometric == "MONOCHROME1" else shown, laterality)
+
+
 def _modality_values(frame: NDArray[np.number], dataset: Dataset) -> NDArray[np.float64]:
     from pydicom.pixels import apply_modality_lut
 
     return np.asarray(apply_modality_lut(frame, _group(dataset, "PixelValueTransformationSequence")), np.float64)
 
 
-def _grey_levels(frame: NDArray[np.number], dataset: Dataset, window: Window | None) -> NDArray[np.float64]:
-    """Stored values to grey levels in [0, 1] (before clipping)."""
+def _grey_levels(
+    frame: NDArray[np.number],
+    dataset: Dataset,
+    window: Window | None,
+    percentiles: tuple[float, float] = FALLBACK_PERCENTILES,
+) -> NDArray[np.float64]:
+    """Stored values to grey levels in [0, 1] (before clipping); ``percentiles`` are for files that say no window."""
     values = _modality_values(frame, dataset)
     if window is not None:
         return apply_window(values, *window)
@@ -196,7 +258,7 @@ def _grey_levels(frame: NDArray[np.number], dataset: Dataset, window: Window | N
     real = values[frame != padding] if padding is not None else values.ravel()
     if real.size == 0:
         return np.zeros_like(values)
-    low, high = np.percentile(real, FALLBACK_PERCENTILES)
+    low, high = np.percentile(real, percentiles)
     return np.asarray((values - low) / (high - low) if high > low else np.zeros_like(values), np.float64)
 
 

@@ -27,7 +27,7 @@ from grandrounds.data.decoding import DICOM_SUFFIXES, Pixels, decode_image, eigh
 from grandrounds.data.dicom import Window
 from grandrounds.errors import DataError
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", *DICOM_SUFFIXES)
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)
 IDX_IMAGES = b"\0\0\x08\x03"
 """How an idx file of unsigned bytes in three dimensions begins."""
 
@@ -42,6 +42,14 @@ class ImageReader(ABC):
         Raises:
             DataError: naming the image and the cause, if it is missing or damaged.
         """
+
+    def read_bytes(self, name: str) -> bytes:
+        """The file of one image as it is.
+
+        Raises:
+            DataError: naming the image, if it is missing, or is no file of its own but pixels in an array.
+        """
+        raise DataError(f"{name} is no file but pixels in an array; mammograms are read from files in a folder or .zip")
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -100,12 +108,14 @@ class _FolderReader(ImageReader):
         self._windows = windows
 
     def read(self, name: str) -> Pixels:
+        return _decode(self.read_bytes(name), name, self._windows)
+
+    def read_bytes(self, name: str) -> bytes:
         path = self._path(name)
         try:
-            data = path.read_bytes()
+            return path.read_bytes()
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from error
-        return _decode(data, name, self._windows)
 
     def names(self) -> list[str]:
         files = (Path(folder, file) for folder, _, found in os.walk(self._root) for file in found)
@@ -164,9 +174,11 @@ class _ZipReader(_ArchiveReader):
         self._windows = windows
 
     def read(self, name: str) -> Pixels:
+        return _decode(self.read_bytes(name), name, self._windows)
+
+    def read_bytes(self, name: str) -> bytes:
         with self._member(name) as stream:
-            data = stream.read()
-        return _decode(data, name, self._windows)
+            return stream.read()
 
     def names(self) -> list[str]:
         return sorted(_visible_images(self._archive.namelist()))

@@ -111,7 +111,16 @@ def load_place(
             "images to predict"
         )
     names = [record.image for record in records]
-    cache = open_cache(names, location.root, image_size, channels, cache_dir, location.max_unreadable, location.windows)
+    cache = open_cache(
+        names,
+        location.root,
+        image_size,
+        channels,
+        cache_dir,
+        location.max_unreadable,
+        location.windows,
+        location.preprocess,
+    )
     readable = np.ones(len(names), np.bool_)
     readable[[row for row, _, _ in cache.quarantined]] = False
     rows = np.flatnonzero(readable)

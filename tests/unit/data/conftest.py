@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
@@ -168,6 +169,115 @@ def rsna_ich(ct_slice):
             content = ct_slice(np.arange(16).reshape(4, 4) + 10 * number, PatientID=patient)
             (root / folder / f"{image}.dcm").write_bytes(content)
         (root / "stage_2_train.csv").write_text("\n".join(table) + "\n")
+        return root
+
+    return make
+
+
+def breast(height, width, generator=None):
+    """Levels of a digital mammogram: half of an ellipse at the left, tissue of 300 to 4000, background 0."""
+    generator = np.random.default_rng(0) if generator is None else generator
+    rows, columns = np.mgrid[:height, :width]
+    inside = ((rows - height / 2) / (height / 2)) ** 2 + (columns / (width * 0.8)) ** 2 <= 1
+    tissue = 300 + 2700 * (1 - columns / width) + generator.uniform(0, 1000, inside.shape)
+    return np.where(inside, np.rint(tissue), 0).astype(np.float32)
+
+
+@pytest.fixture(name="breast")
+def breast_levels():
+    """What draws the levels of a mammogram of some height and width."""
+    return breast
+
+
+@pytest.fixture
+def mammogram(ct_slice):
+    """The bytes of a mammogram's DICOM file, with any attributes; without a window unless one is given."""
+
+    def make(levels, **attributes):
+        return ct_slice(levels, intercept=0, **{"WindowCenter": None, "WindowWidth": None, **attributes})
+
+    return make
+
+
+@pytest.fixture
+def inbreast(mammogram):
+    """Write INbreast from ``(number, patient, side, view, assessment)``."""
+
+    def make(root, rows, delimiter=";"):
+        header = ("Patient ID", "Patient age", "Laterality", "View", "Acquisition date", "File Name", "ACR", "Bi-Rads")
+        about = [
+            ("removed", "removed", side, view, "201001", number, "2", grade) for number, _, side, view, grade in rows
+        ]
+        put(root, "INbreast.csv", "\n".join(delimiter.join(row) for row in (header, *about)) + "\n")
+        (root / "AllDICOMs").mkdir()
+        for index, (number, patient, side, view, _) in enumerate(rows):
+            short = "ML" if view == "MLO" else view
+            content = mammogram(breast(48, 32, np.random.default_rng(index)))
+            (root / "AllDICOMs" / f"{number}_{patient}_MG_{side}_{short}_ANON.dcm").write_bytes(content)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def cbis_ddsm(mammogram):
+    """Write CBIS-DDSM from ``(set, patient, side, view, pathology)``, where set is ``mass_train`` and so on."""
+
+    def make(root, rows):
+        header = "patient_id,breast_density,left or right breast,image view,abnormality id,pathology,image file path"
+        tables = {f"{kind}_{part}": [header] for kind in ("mass", "calc") for part in ("train", "test")}
+        for number, (table, patient, side, view, pathology) in enumerate(rows):
+            kind, part = table.split("_")
+            folder = f"{kind.title()}-{'Training' if part == 'train' else 'Test'}_{patient}_{side}_{view}"
+            tables[table].append(f'{patient},2,{side},{view},1,{pathology},"{folder}/1.3.6/1.4.1/000000.dcm\n"')
+            place = root / "CBIS-DDSM" / folder / "07-20-2016-DDSM-NA-1" / "1.000000-full mammogram images-2"
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "1-1.dcm").write_bytes(mammogram(breast(48, 32, np.random.default_rng(number))))
+            put(root, f"CBIS-DDSM/{folder}_1/07-20-2016-DDSM-NA-1/1.000000-cropped images-2/1-1.dcm")
+        for table, lines in tables.items():
+            kind, part = table.split("_")
+            put(root, f"{kind}_case_description_{part}_set.csv", "\n".join(lines) + "\n")
+        return root
+
+    return make
+
+
+@pytest.fixture
+def cmmd(mammogram):
+    """Write CMMD from breasts ``(patient, side, classification)`` and images ``(patient, side, view, manufacturer)``."""
+
+    def make(root, breasts, images):
+        header = "ID1,LeftRight,Age,number,abnormality,classification,subtype"
+        about = [f"{patient},{side},44,2,mass,{found}," for patient, side, found in breasts]
+        put(root, "CMMD_clinicaldata_revision.csv", "\n".join([header, *about]) + "\n")
+        for number, (patient, side, view, maker) in enumerate(images):
+            place = root / "CMMD" / patient / "07-18-2010-NA-NA-79377" / "1.000000-NA-70244"
+            place.mkdir(parents=True, exist_ok=True)
+            content = mammogram(
+                breast(48, 32, np.random.default_rng(number)),
+                ImageLaterality=side,
+                ViewPosition=view,
+                Manufacturer=maker,
+            )
+            (place / f"1-{number + 1}.dcm").write_bytes(content)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def mini_mias():
+    """Write mini-MIAS from the rows of ``Info.txt``; a film is listed on one or more of them."""
+
+    def make(root, rows):
+        put(
+            root, "Info.txt", "INFORMATION:\n\n1st column: MIAS database reference number.\n\n" + "\n".join(rows) + "\n"
+        )
+        for row in rows:
+            number = int(row[3:6])
+            levels = breast(64, 64, np.random.default_rng(number))
+            levels = levels[:, ::-1] if number % 2 else levels
+            Image.fromarray((levels / 16).astype(np.uint8)).save(root / f"{row[:6]}.pgm")
         return root
 
     return make

@@ -1,0 +1,199 @@
+"""Partitions of benign and malignant images, from published folders to what a site trains on."""
+
+import csv
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from grandrounds.data.malignancy import HAM10000_MALIGNANCY, MALIGNANCY_CLASSES
+from grandrounds.data.mammo_records import Mammogram, to_records, vocabulary
+from grandrounds.data.recipes import make_partition
+from grandrounds.data.site import load_site_data, locate_dataset
+from grandrounds.errors import ConfigurationError, DataError
+
+
+def rows_of(out, site):
+    with (out / site / "manifest.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def splits_of(rows):
+    return Counter((row["label"], row["split"]) for row in rows)
+
+
+@pytest.fixture
+def mias(mini_mias, tmp_path):
+    """Sixty films of thirty patients, every third of them with cancer."""
+    (tmp_path / "mini_mias").mkdir()
+    severity = ("M 5 5 5", "B 5 5 5", "")
+    rows = [
+        f"mdb{number:03d} G {'CIRC' if severity[(number - 1) // 2 % 3] else 'NORM'} {severity[(number - 1) // 2 % 3]}"
+        for number in range(1, 61)
+    ]
+    return mini_mias(tmp_path / "mini_mias", rows)
+
+
+def test_simulated_vendors_are_the_sites_and_are_cropped_there(mias, tmp_path):
+    out = tmp_path / "out"
+    films = tmp_path / "films"
+    said = make_partition("mini_mias", mias, None, None, out, simulated_vendors=films)
+    assert (said["dataset_name"], said["preprocess"]) == ("mammograms", "mammogram")
+    assert said["mini_mias_simulated_vendors"] is True
+    assert said["classes"] == ["benign", "malignant"]
+    assert [list(site["sources"]) for site in said["sites"].values()] == [
+        [f"mini-MIAS/simulated-{number}"] for number in (1, 2, 3)
+    ]
+    entry = json.loads((out / "site-1" / "grandrounds.json").read_text())["datasets"]["mammograms"]
+    assert entry["preprocess"] == "mammogram"
+    location = locate_dataset("site-1", "mammograms", [out])
+    data = load_site_data(location, MALIGNANCY_CLASSES, 32, 1, tmp_path / "cache")
+    assert data.images.shape == (20, 32, 32, 1)
+    assert (data.images[:, :, :8].sum(axis=(1, 2, 3)) > data.images[:, :, -8:].sum(axis=(1, 2, 3))).all()
+    assert all(data.class_counts(part).min() > 0 for part in ("labelled", "val", "test"))
+
+
+def test_splits_are_by_patient_and_class(mias, tmp_path):
+    make_partition("mini_mias", mias, "iid", 2, tmp_path / "out")
+    for site in ("site-1", "site-2"):
+        rows = rows_of(tmp_path / "out", site)
+        assert all(splits_of(rows)["malignant", split] for split in ("train", "val", "test"))
+        of_patient = {}
+        for row in rows:
+            assert of_patient.setdefault(row["patient"], row["split"]) == row["split"]
+        assert all(row["labelled"] == "1" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("normals", "expected"),
+    [
+        ("benign", {"benign": 40, "malignant": 20}),
+        ("class", {"normal": 20, "benign": 20, "malignant": 20}),
+        ("drop", {"benign": 20, "malignant": 20}),
+    ],
+)
+def test_images_without_a_finding_count_as_chosen(mias, tmp_path, normals, expected):
+    said = make_partition("mini_mias", mias, None, 1, tmp_path / "out", normals=normals)
+    assert said["sites"]["site-1"]["classes"] == expected
+    assert said["normals"] == normals
+
+
+@pytest.fixture
+def collection(inbreast, cbis_ddsm, cmmd, mias, tmp_path):
+    folders = {name: tmp_path / name for name in ("inbreast", "cbis_ddsm", "cmmd")}
+    for folder in folders.values():
+        folder.mkdir()
+    inbreast(folders["inbreast"], [(f"{i}", f"p{i}", "L", "CC", "126"[i % 3]) for i in range(30)])
+    cbis_ddsm(
+        folders["cbis_ddsm"],
+        [
+            ("mass_test" if i < 6 else "mass_train", f"P_{i}", "LEFT", "CC", ("BENIGN", "MALIGNANT")[i % 2])
+            for i in range(30)
+        ]
+        + [("calc_train", "P_100", "LEFT", "CC", "BENIGN"), ("calc_test", "P_101", "LEFT", "CC", "BENIGN")],
+    )
+    cmmd(
+        folders["cmmd"],
+        [(f"D1-{i:04d}", "R", ("Benign", "Malignant")[i % 2]) for i in range(30)],
+        [(f"D1-{i:04d}", "R", "CC", "GE MEDICAL SYSTEMS") for i in range(30)],
+    )
+    return tmp_path
+
+
+def test_several_data_sets_are_one_and_each_vendor_a_site(collection, tmp_path):
+    out = tmp_path / "out"
+    said = make_partition("mammograms", collection, None, 4, out)
+    assert [site["sources"] for site in said["sites"].values()] == [
+        {"CBIS-DDSM/film": 32},
+        {"CMMD/GE": 30},
+        {"INbreast/Siemens": 30},
+        {"mini-MIAS/film": 60},
+    ]
+    assert said["cbis_ddsm_patients_in_both"] == 0
+    assert said["cmmd_without_label"] == 0
+    images = [row["image"].split("/")[0] for row in rows_of(out, "site-3")]
+    assert set(images) == {"inbreast"}
+    data = load_site_data(locate_dataset("site-2", "mammograms", [out]), MALIGNANCY_CLASSES, 16, 1, tmp_path / "cache")
+    assert not data.quarantined
+    assert data.images.reshape(30, -1).max(axis=1).tolist() == [255] * 30
+
+
+def test_fewer_sites_than_vendors_are_refused(collection, tmp_path):
+    with pytest.raises(DataError, match="3 sites cannot hold 4 sources"):
+        make_partition("mammograms", collection, None, None, tmp_path / "out")
+
+
+def test_the_published_test_set_is_kept(collection, tmp_path):
+    said = make_partition("cbis_ddsm", collection / "cbis_ddsm", None, 1, tmp_path / "out", published_test=True)
+    rows = rows_of(tmp_path / "out", "site-1")
+    assert {row["patient"] for row in rows if row["split"] == "test"} == {
+        f"CBIS-DDSM/P_{number}" for number in (*range(6), 101)
+    }
+    assert said["cbis_ddsm_published_test"] is True
+    drawn = make_partition("cbis_ddsm", collection / "cbis_ddsm", None, 1, tmp_path / "drawn")
+    assert drawn["sites"]["site-1"]["images"]["test"] == pytest.approx(0.2 * 32, abs=1)
+
+
+def test_ham10000_is_benign_or_malignant(ham10000, tmp_path):
+    (tmp_path / "ham").mkdir()
+    names = list(HAM10000_MALIGNANCY)
+    ham10000(tmp_path / "ham", [(f"HAM_{i // 2}", f"ISIC_{i}", names[i // 2 % 7]) for i in range(140)])
+    said = make_partition("ham10000_malignancy", tmp_path / "ham", None, 1, tmp_path / "out")
+    assert said["dataset_name"] == "skin_malignancy"
+    assert "preprocess" not in said
+    # Of seven classes akiec, bcc and mel are malignant: 20 images of each.
+    assert said["sites"]["site-1"]["classes"] == {"benign": 80, "malignant": 60}
+    rows = rows_of(tmp_path / "out", "site-1")
+    assert len({(row["lesion"], row["split"]) for row in rows}) == 70
+
+
+@pytest.mark.realdata
+def test_each_device_of_ham10000_has_cancer_in_every_split(realdata, tmp_path):
+    said = make_partition("ham10000_malignancy", realdata / "ham10000", None, None, tmp_path / "out")
+    malignant = {site: found["classes"]["malignant"] for site, found in said["sites"].items()}
+    # rosendahl, vidir_modern, vidir_molemax, vienna_dias; lesions seen by two devices go with most of their images.
+    assert malignant == pytest.approx({"site-1": 933, "site-2": 923, "site-3": 26, "site-4": 72}, abs=10)
+    for site in said["sites"]:
+        found = splits_of(rows_of(tmp_path / "out", site))
+        assert all(found["malignant", split] for split in ("train", "val", "test"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "choices", "said"),
+    [
+        ("cmmd", {"normals": "drop"}, "normals is for the data sets inbreast and mini_mias and mammograms"),
+        ("mini_mias", {"birads_3": "drop"}, "birads_3 is for the data sets inbreast and mammograms"),
+        ("inbreast", {"normals": "all"}, "normals must be one of benign, class, drop, got 'all'"),
+        ("inbreast", {"preprocess": "mammogram"}, "preprocess is for the data set manifest"),
+        ("cbis_ddsm", {"published_test": True, "test": 0.3}, "published_test says what is for testing"),
+    ],
+)
+def test_choices_without_effect_are_refused(tmp_path, dataset, choices, said):
+    with pytest.raises(ConfigurationError, match=said):
+        make_partition(dataset, tmp_path, None, None, tmp_path / "out", **choices)
+
+
+def test_a_collection_without_folders_is_refused(tmp_path):
+    with pytest.raises(DataError, match="looked for the folders inbreast, cbis_ddsm, cmmd, mini_mias"):
+        make_partition("mammograms", tmp_path, None, None, tmp_path / "out")
+
+
+def test_any_mammograms_with_a_manifest(mias, tmp_path):
+    table = "image,label,split,patient\n" + "".join(
+        f"mdb{number:03d}.pgm,{'ab'[number % 2]},train,p{number}\n" for number in range(1, 61)
+    )
+    (tmp_path / "all.csv").write_text(table)
+    options = {"manifest": tmp_path / "all.csv", "dataset_name": "breast"}
+    said = make_partition("manifest", mias, "iid", 2, tmp_path / "out", preprocess="mammogram", **options)
+    assert said["preprocess"] == "mammogram"
+    assert locate_dataset("site-1", "breast", [tmp_path / "out"]).preprocess == "mammogram"
+    with pytest.raises(ConfigurationError, match="preprocess must be one of none, mammogram, got 'crop'"):
+        make_partition("manifest", mias, "iid", 2, tmp_path / "other", preprocess="crop", **options)
+
+
+def test_patients_of_different_data_sets_are_different():
+    records = [to_records([Mammogram("a", "benign", "1")], name)[0] for name in ("CMMD", "INbreast")]
+    assert len({record.patient for record in records}) == 2
+    assert vocabulary("class") == ("normal", "benign", "malignant")
+    assert np.unique([record.source for record in records]).tolist() == ["CMMD/unknown", "INbreast/unknown"]

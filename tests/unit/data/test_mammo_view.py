@@ -1,0 +1,92 @@
+"""Mammograms become squares with the breast alone, its chest wall left, whatever the depth and side."""
+
+import numpy as np
+import pytest
+import torch
+
+from grandrounds.data.mammo_intensity import standardise
+from grandrounds.data.mammo_view import fit_square, mammogram_square, to_bytes, to_chest_wall_left, without_background
+from grandrounds.errors import DataError
+
+
+def test_left_and_right_breast_look_the_same(breast):
+    image = breast(300, 220)
+    left, right = (mammogram_square(view, 64, "a") for view in (image, image[:, ::-1]))
+    np.testing.assert_array_equal(left, right)
+    assert left[:, :16].sum() > left[:, -16:].sum()
+
+
+def test_label_and_border_are_gone_and_the_breast_fills_the_height(breast):
+    image = np.pad(breast(300, 220), ((80, 40), (0, 100)))
+    marked = image.copy()
+    marked[5:30, -30:-5] = image.max() * 2
+    square = mammogram_square(marked, 64, "a")
+    np.testing.assert_array_equal(square, mammogram_square(image, 64, "a"))
+    assert (square > 0).any(axis=1).all()
+    assert square.max() == 255
+
+
+def test_any_unit_and_offset_give_the_same_square(breast):
+    image = breast(300, 220)
+    np.testing.assert_array_equal(
+        mammogram_square(image * 0.01 - 50, 64, "a"), mammogram_square(image * 4 + 100, 64, "a")
+    )
+
+
+def test_wide_breasts_are_fitted_by_their_width():
+    square = fit_square(np.ones((10, 40), np.float32), 20)
+    np.testing.assert_array_equal(square.any(axis=1), [True] * 5 + [False] * 15)
+    assert square[:5].min() == 1
+
+
+def test_aspect_is_kept_and_padding_is_on_the_right():
+    square = fit_square(np.ones((40, 10), np.float32), 20)
+    np.testing.assert_array_equal(square.any(axis=0), [True] * 5 + [False] * 15)
+
+
+def test_resizing_averages_and_does_not_skip():
+    # Of columns that alternate between 0 and 1 nearest or unfiltered bilinear sampling would make 0, 1 or stripes.
+    stripes = np.tile(np.float32([0, 1]), (64, 32))
+    assert fit_square(stripes, 8)[:, 1:-1] == pytest.approx(0.5, abs=0.05)
+
+
+def test_laterality_decides_only_where_the_shape_does_not():
+    levels, even = np.float32([[1, 2]]), np.ones((1, 2), np.bool_)
+    assert to_chest_wall_left(levels, even, "R")[0].tolist() == [[2, 1]]
+    assert to_chest_wall_left(levels, even, "L")[0].tolist() == [[1, 2]]
+    assert to_chest_wall_left(levels, even)[0].tolist() == [[1, 2]]
+    pointed = np.array([[True, True], [True, False]])
+    wall_left = np.float32([[1, 2], [3, 4]])
+    assert to_chest_wall_left(wall_left, pointed, "R")[0].tolist() == wall_left.tolist()
+
+
+def test_background_is_black_even_where_it_is_brighter_than_tissue():
+    levels = np.float32([[0, 5, 9]])
+    mask = np.array([[True, True, False]])
+    assert without_background(levels, mask).tolist() == [[0, 1, 0]]
+    assert without_background(np.float32([[3, 3]]), np.array([[True, True]])).tolist() == [[0, 0]]
+
+
+def test_eight_bits_cost_less_than_half_of_the_networks_own_input_noise(breast):
+    # 12-bit levels; the network adds noise of 0.01 to the standardised image. An error of half a level at most is
+    # uniform: its root mean square is 1 / (255 sqrt(12)) of the range, over the standard deviation.
+    levels = fit_square(without_background(breast(900, 600), breast(900, 600) > 0), 256)
+    exact, stored = (
+        standardise(torch.from_numpy(array.astype(np.float32))[None, None])
+        for array in (levels, to_bytes(levels) * levels.max() / 255)
+    )
+    inside = torch.from_numpy(levels > 0)
+    error = (stored - exact)[0, 0][inside].square().mean().sqrt().item()
+    assert error == pytest.approx(1 / (255 * np.sqrt(12)) * levels.max() / levels.std(), rel=0.1)
+    assert error < 0.005
+
+
+@pytest.mark.parametrize("levels", [np.zeros((20, 20), np.float32), np.full((20, 20), 9, np.float32)])
+def test_an_image_without_a_breast_is_refused(levels):
+    with pytest.raises(DataError, match=r"scan\.png shows no breast"):
+        mammogram_square(levels, 8, "scan.png")
+
+
+def test_refuses_a_size_below_one():
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        fit_square(np.ones((2, 2), np.float32), 0)

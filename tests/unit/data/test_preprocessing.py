@@ -1,0 +1,100 @@
+"""A data set that says so has its mammograms cropped before they are cached; others stay as they were."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from grandrounds.data.cache import open_cache
+from grandrounds.data.mammo_view import mammogram_square
+from grandrounds.data.site import load_site_data, read_site_config
+from grandrounds.errors import ConfigurationError, DataError
+
+
+@pytest.fixture
+def pictures(tmp_path, breast):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(3):
+        levels = breast(60 + number, 40, np.random.default_rng(number))
+        Image.fromarray((levels * 16).astype(np.uint16)).save(folder / f"{number}.png")
+    return folder
+
+
+NAMES = ["0.png", "1.png", "2.png"]
+
+
+def test_the_cache_holds_cropped_squares_and_the_original_sizes(pictures, tmp_path, breast):
+    cache = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache", preprocess="mammogram")
+    assert cache.images.shape == (3, 32, 32, 1)
+    expected = mammogram_square((breast(61, 40, np.random.default_rng(1)) * 16), 32, "1.png")
+    np.testing.assert_array_equal(cache.images[1, ..., 0], expected)
+    assert cache.shapes == ((60, 40, 1, 1), (61, 40, 1, 1), (62, 40, 1, 1))
+
+
+def test_plain_and_cropped_images_do_not_share_a_cache(pictures, tmp_path):
+    plain = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache")
+    cropped = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache", preprocess="mammogram")
+    again = open_cache(NAMES, pictures, 32, 1, tmp_path / "cache", preprocess="mammogram")
+    assert plain.decoded == cropped.decoded == 3
+    assert again.decoded == 0
+    assert (plain.images != cropped.images).any()
+
+
+def test_three_channels_are_equal(pictures, tmp_path):
+    images = open_cache(NAMES, pictures, 16, 3, tmp_path / "cache", preprocess="mammogram").images
+    assert (images == images[..., :1]).all()
+    assert images.any()
+
+
+def test_zip_archives_are_read_as_folders_are(pictures, tmp_path):
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+        for name in NAMES:
+            archive.write(pictures / name, name)
+    zipped, folder = (
+        open_cache(NAMES, root, 16, 1, tmp_path / "cache", preprocess="mammogram").images
+        for root in (tmp_path / "images.zip", pictures)
+    )
+    np.testing.assert_array_equal(zipped, folder)
+
+
+def test_an_image_without_a_breast_is_quarantined(pictures, tmp_path):
+    Image.fromarray(np.full((40, 40), 9, np.uint8)).save(pictures / "0.png")
+    cache = open_cache(NAMES, pictures, 16, 1, tmp_path / "cache", max_unreadable=0.5, preprocess="mammogram")
+    assert [(row, name) for row, name, _ in cache.quarantined] == [(0, "0.png")]
+    assert "shows no breast" in cache.quarantined[0][2]
+    assert not cache.images[0].any()
+
+
+def test_arrays_of_pixels_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", train_images=np.zeros((2, 8, 8), np.uint8))
+    with pytest.raises(DataError, match="is no file but pixels in an array"):
+        open_cache(["train_images/0"], tmp_path / "a.npz", 16, 1, tmp_path / "cache", preprocess="mammogram")
+
+
+def site(folder, **more):
+    (folder / "breast.csv").write_text(
+        "image,label,split,patient\n0.png,benign,train,a\n1.png,malignant,val,b\n2.png,benign,test,c\n"
+    )
+    content = {"datasets": {"breast": {"manifest": "breast.csv", "root": "images", **more}}}
+    (folder / "grandrounds.json").write_text(json.dumps(content))
+    return folder / "grandrounds.json"
+
+
+def test_a_site_says_it_in_its_description(pictures, tmp_path):
+    location = read_site_config(site(tmp_path, preprocess="mammogram"))["breast"]
+    assert location.preprocess == "mammogram"
+    data = load_site_data(location, ("benign", "malignant"), 32, 1, tmp_path / "cache")
+    np.testing.assert_array_equal(
+        data.images, open_cache(NAMES, pictures, 32, 1, tmp_path / "other", preprocess="mammogram").images
+    )
+    assert read_site_config(site(tmp_path))["breast"].preprocess == "none"
+
+
+def test_refuses_another_word_and_windows_beside_it(pictures, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"breast\.preprocess must be one of none, mammogram, got 'crop'"):
+        read_site_config(site(tmp_path, preprocess="crop"))
+    with pytest.raises(ConfigurationError, match="windows are for CT and preprocess is for mammograms"):
+        read_site_config(site(tmp_path, preprocess="mammogram", windows=[[40, 80]]))
