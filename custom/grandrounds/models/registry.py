@@ -1,8 +1,9 @@
 """The networks to choose from, built the same way for every method and every site.
 
-``compact``, ``resnet9`` (FedMatch's, Jeong et al., ICLR 2021) and MDH-FL's four, ``shufflenet``, ``resnet10``, ``resnet12``
-and ``mobilenetv2`` (Fang & Ye, CVPR 2022), need torch alone; the others are torchvision's: EfficientNet-B0 (Tan & Le, ICML
-2019; used by FedPerl), DenseNet-121 (Huang et al., CVPR 2017; used by FedIRM) and ResNet-18 (He et al., CVPR 2016).
+``compact``, ``resnet9`` (FedMatch's, Jeong et al., ICLR 2021), MDH-FL's four, ``shufflenet``, ``resnet10``, ``resnet12``
+and ``mobilenetv2`` (Fang & Ye, CVPR 2022), and ``resnet22`` (Wu et al., IEEE TMI 2020; used by Fed-Align-CL) need torch
+alone; the others are torchvision's: EfficientNet-B0 (Tan & Le, ICML 2019; used by FedPerl), DenseNet-121 (Huang et al.,
+CVPR 2017; used by FedIRM) and ResNet-18 (He et al., CVPR 2016).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from grandrounds.models.compact import CompactNet
 from grandrounds.models.mobilenetv2 import MobileNetV2
 from grandrounds.models.norm import norm_entries, replace_module, to_group_norm
 from grandrounds.models.resnet9 import ResNet9
+from grandrounds.models.resnet22 import ResNet22
 from grandrounds.models.shallow_resnet import ResNet10, ResNet12
 from grandrounds.models.shufflenet import ShuffleNet
 from grandrounds.models.vision import import_torchvision
@@ -48,6 +50,7 @@ STRIDES: Mapping[str, int] = MappingProxyType(
         "resnet10": 8,
         "resnet12": 8,
         "resnet18": 32,
+        "resnet22": 64,
         "resnet9": 8,
         "shufflenet": 8,
     }
@@ -58,6 +61,7 @@ OWN: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
         "mobilenetv2": MobileNetV2,
         "resnet10": ResNet10,
         "resnet12": ResNet12,
+        "resnet22": ResNet22,
         "resnet9": ResNet9,
         "shufflenet": ShuffleNet,
     }
@@ -77,7 +81,8 @@ class ModelSpec:
         classes: number of classes, at least two.
         channels: channels of the images, at least one.
         norm: batch norm as published, or group norm in its place; ``resnet9`` has neither.
-        dropout: probability in [0, 1); None is the backbone's own (0.2 for efficientnet_b0, none for the others).
+        dropout: probability in [0, 1); None is the backbone's own (0.2 for efficientnet_b0, 0.5 for resnet22, none for the
+            others).
         dropout_at: before the last linear layer, or inside the layers (densenet121 only).
         weights: None (random), "imagenet", or the path of a file.
 
@@ -235,7 +240,7 @@ def _set_head_dropout(model: nn.Module, spec: ModelSpec) -> None:
         dropout.inplace = False
     if spec.dropout is None or spec.dropout_at != "head":
         return
-    if dropouts:
-        dropouts[0].p = spec.dropout
-    elif isinstance(head, nn.Linear):
+    for dropout in dropouts:
+        dropout.p = spec.dropout
+    if not dropouts and isinstance(head, nn.Linear):
         replace_module(model, head_name(model), DropoutLinear(head, spec.dropout))

@@ -1,8 +1,8 @@
 """Start from trained weights: torchvision's ImageNet checkpoints, or a file.
 
-What does not fit for a good reason is adapted: the head of another class count stays untrained (and the log says so),
-the first convolution is averaged over its input channels, batch statistics are of no use to group norm. Everything else
-that does not fit is refused: a silently half-loaded network looks like a hard data set.
+What does not fit for a good reason is adapted: the head of another class count, or one that the file lacks whole, stays
+untrained (and the log says so), the first convolution is averaged over its input channels, batch statistics are of no use
+to group norm. Everything else that does not fit is refused: a silently half-loaded network looks like a hard data set.
 """
 
 from __future__ import annotations
@@ -123,8 +123,11 @@ def _fit_stem(state: dict[str, Tensor], model: nn.Module) -> None:
 
 
 def _drop_other_head(state: dict[str, Tensor], model: nn.Module, source: str) -> frozenset[str]:
-    """Drop the head's entries if they are for another number of classes; return their names."""
+    """Drop the head's entries if they are for another number of classes or there are none; return their names."""
     head = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(f"{head_name(model)}.")}
+    if not any(name in state for name in head):
+        _logger.info("weights: %s has no head; ours starts untrained", source)
+        return frozenset(head)
     other = {name for name, tensor in head.items() if name in state and state[name].shape[:1] != tensor.shape[:1]}
     if not other:
         return frozenset()

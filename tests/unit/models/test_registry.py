@@ -26,11 +26,14 @@ PARAMETERS = {
     "resnet10": 4_902_216,
     "resnet12": 4_976_200,
     "resnet18": 11_180_616,
+    "resnet22": 2_843_160,  # 2,841,202 with one channel and two classes
     "resnet9": 6_567_616,  # 6,568,640 with ten classes
     "shufflenet": 885_980,
 }
 
-DRAWN_TO_INPUTS = {"mobilenetv2", "resnet10", "resnet12", "resnet9", "shufflenet"}
+DRAWN_TO_INPUTS = {"mobilenetv2", "resnet10", "resnet12", "resnet22", "resnet9", "shufflenet"}
+# Its classifier has batch norms and two dropouts.
+WITH_DEEP_HEAD = {"resnet22"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -52,12 +55,13 @@ def count_parameters(model: nn.Module) -> int:
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("backbone", sorted(PARAMETERS))
-def test_every_network_has_its_size_and_trains_at_its_smallest_image_with_one_sample(backbone, norm):
+def test_every_network_has_its_size_and_trains_at_its_smallest_image_with_the_fewest_samples(backbone, norm):
     model = build_model(ModelSpec(backbone, classes=8, norm=norm), seed=1)
     assert count_parameters(model) == PARAMETERS[backbone]
     assert all(tensor.dtype in (torch.float32, torch.int64) for tensor in model.state_dict().values())
-    logits = model(images(1, minimum_image_size(backbone)))
-    assert logits.shape == (1, 8)
+    samples = 2 if backbone in WITH_DEEP_HEAD else 1
+    logits = model(images(samples, minimum_image_size(backbone)))
+    assert logits.shape == (samples, 8)
     logits.square().mean().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert sum(float(parameter.grad.abs().sum()) for parameter in model.parameters()) > 0
@@ -122,7 +126,7 @@ def test_other_channel_counts_change_the_first_convolution_only(backbone, channe
     assert ours.eval()(images(2, 64, channels)).shape == (2, 8)
 
 
-@pytest.mark.parametrize("backbone", sorted(PARAMETERS))
+@pytest.mark.parametrize("backbone", sorted(set(PARAMETERS) - WITH_DEEP_HEAD))
 def test_head_dropout_acts_on_the_features_before_the_last_layer(backbone):
     model = build_model(ModelSpec(backbone, classes=8, dropout=0.5), seed=1)
     head = head_of(model).train()
@@ -138,6 +142,11 @@ def test_head_dropout_acts_on_the_features_before_the_last_layer(backbone):
     torch.testing.assert_close(logits, dropped @ linear.weight.T + bias)
     assert torch.equal(features, kept), "dropout in place would destroy features that are used again"
     torch.testing.assert_close(head.eval()(features), features @ linear.weight.T + bias)
+
+
+def test_head_dropout_concerns_all_dropouts_of_a_deep_head():
+    head = head_of(build_model(ModelSpec("resnet22", classes=2, dropout=0.1), seed=1))
+    assert [module.p for module in head.modules() if isinstance(module, nn.Dropout)] == [0.1, 0.1]
 
 
 def test_head_dropout_keeps_names_weights_and_fingerprint():

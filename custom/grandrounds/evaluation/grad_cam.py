@@ -1,0 +1,147 @@
+r"""Where in an image a network finds its evidence: Grad-CAM, and how much of it lies where evidence can be.
+
+Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-Based Localization", ICCV 2017. The
+score whose gradient is taken is the difference of two logits. The probability, which Fed-Align-CL's code takes, has next
+to no gradient where the network is certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Scenario = Literal["all_right", "all_wrong", "ours_right_others_wrong", "reference_right_ours_wrong"]
+
+
+def grad_cam(activations: Tensor, gradients: Tensor) -> Tensor:
+    r"""Activation maps, weighted by how much each channel raises the score.
+
+    .. math:: \mathrm{ReLU}\Big( \sum_k \Big[ \frac{1}{hw} \sum_{xy} \frac{\partial s}{\partial A^k_{xy}} \Big] A^k \Big)
+
+    Args:
+        activations: :math:`A`, shape ``(batch, channels, height, width)``.
+        gradients: of the score by them, of that shape.
+
+    Returns:
+        Shape ``(batch, height, width)``, at least zero, not scaled.
+
+    Raises:
+        ValueError: if the shapes differ.
+
+    Example:
+        >>> activations = torch.tensor([[[[1.0, 0.0]], [[0.0, 1.0]]]])
+        >>> grad_cam(activations, torch.tensor([[[[2.0, 2.0]], [[-1.0, -1.0]]]]))
+        tensor([[[2., 0.]]])
+    """
+    if activations.dim() != 4 or activations.shape != gradients.shape:
+        raise ValueError(
+            "activations and gradients must have one shape (batch, channels, height, width), got "
+            f"{tuple(activations.shape)} and {tuple(gradients.shape)}"
+        )
+    weights = gradients.mean(dim=(2, 3), keepdim=True)
+    return F.relu((weights * activations).sum(dim=1))
+
+
+def class_activation(network: nn.Module, layer: nn.Module, images: Tensor, positive: int = 1) -> Tensor:
+    """Grad-CAM of a layer for one class against all others, in the size of the images.
+
+    Args:
+        network: images to logits, in evaluation mode; neither its weights nor their gradients change.
+        layer: a part of it that is passed once and gives maps, for example the last stage.
+        images: shape ``(batch, channels, height, width)``.
+        positive: the class; the score is its logit less the log-sum-exp of the others, with two classes the difference of
+            the logits.
+
+    Returns:
+        Shape ``(batch, height, width)``, each image's map scaled to a maximum of one (zero where nothing speaks for the
+        class).
+
+    Raises:
+        ValueError: if the network is in training mode, or does not pass the layer once.
+    """
+    if network.training:
+        raise ValueError(
+            "the network must be in evaluation mode: in training mode images of a batch depend on each other"
+        )
+    caught: list[Tensor] = []
+
+    def catch(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        # A leaf of its own, so that a gradient exists where no weight asks for one.
+        caught.append(output.detach().requires_grad_())
+        return caught[-1].clone()
+
+    hook = layer.register_forward_hook(catch)
+    try:
+        with torch.enable_grad():
+            logits: Tensor = network(images)
+            others = [index for index in range(logits.shape[1]) if index != positive]
+            score = (logits[:, positive] - logits[:, others].logsumexp(dim=1)).sum()
+    finally:
+        hook.remove()
+    if len(caught) != 1:
+        raise ValueError(f"the network must pass the layer once, got {len(caught)} times")
+    (gradients,) = torch.autograd.grad(score, [caught[0]])
+    maps = grad_cam(caught[0].detach(), gradients)
+    sized = F.interpolate(maps[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    largest = sized.amax(dim=(1, 2), keepdim=True)
+    return torch.where(largest > 0, sized / largest, sized)
+
+
+def share_inside(maps: Tensor, masks: Tensor) -> Tensor:
+    """The share of each map's activation that lies inside a mask, for example the breast.
+
+    Args:
+        maps: shape ``(batch, height, width)``, at least zero.
+        masks: of that shape, bool.
+
+    Returns:
+        Shape ``(batch,)``, from 0 to 1; NaN for a map without activation.
+
+    Raises:
+        ValueError: if the shapes differ, the masks are not bool, or a map is negative somewhere.
+
+    Example:
+        >>> share_inside(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
+        tensor([0.7500])
+    """
+    if maps.dim() != 3 or maps.shape != masks.shape or masks.dtype != torch.bool:
+        raise ValueError(
+            f"maps and masks must have one shape (batch, height, width), masks of bool, got {tuple(maps.shape)} and "
+            f"{masks.dtype} of {tuple(masks.shape)}"
+        )
+    if bool((maps < 0).any()):
+        raise ValueError("maps must be at least zero: their share would mean nothing")
+    return (maps * masks).sum(dim=(1, 2)) / maps.sum(dim=(1, 2))
+
+
+def scenarios(right: Mapping[str, Tensor], ours: str, reference: str) -> dict[Scenario, Tensor]:
+    """Which images are worth looking at: those on which the compared methods agree, and those on which ours stands alone.
+
+    Args:
+        right: by method, whether it has each image right, bool of shape ``(images,)``.
+        ours: the method in question.
+        reference: the one that it extends (Fed-Align-CL's is Fed-Align).
+
+    Returns:
+        Indices of the images by scenario: all methods right; all wrong; ours right and all others wrong; the reference
+        right and ours wrong.
+
+    Raises:
+        ValueError: if a method is missing, or there is no other than ours.
+    """
+    missing = [name for name in (ours, reference) if name not in right]
+    others = [flags for name, flags in right.items() if name != ours]
+    if missing or not others:
+        raise ValueError(f"predictions of {', '.join(missing) or 'a second method'} are missing")
+    every = torch.stack(list(right.values()))
+    found: dict[Scenario, Tensor] = {
+        "all_right": every.all(dim=0),
+        "all_wrong": ~every.any(dim=0),
+        "ours_right_others_wrong": right[ours] & ~torch.stack(others).any(dim=0),
+        "reference_right_ours_wrong": right[reference] & ~right[ours],
+    }
+    return {scenario: flags.nonzero()[:, 0] for scenario, flags in found.items()}

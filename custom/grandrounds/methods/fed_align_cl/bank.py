@@ -1,0 +1,122 @@
+"""A bank of noisy embeddings: what a hospital lets others align with between two communications.
+
+Its rows are clipped, noisy, in random order and of a fixed number. It says nothing of labels, files or the order in
+which the hospital trains.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from grandrounds.checks import require_at_least
+from grandrounds.errors import MessageError
+from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions, noisy_embeddings
+from grandrounds.privacy.secure_noise import RandomBytes
+
+LARGEST = 256
+
+
+def bank_size(pace: int, batch_size: int, largest: int = LARGEST) -> int:
+    r"""The number of embeddings in a bank: :math:`\min(2 \tau B, 256)`.
+
+    Args:
+        pace: :math:`\tau`, iterations between two communications.
+        batch_size: :math:`B` of the hospital that makes it.
+        largest: the most.
+
+    Raises:
+        ValueError: if an argument is below one.
+
+    Example:
+        >>> bank_size(40, 8), bank_size(10, 2)
+        (256, 40)
+    """
+    for name, value in (("pace", pace), ("batch_size", batch_size), ("largest", largest)):
+        require_at_least(value, 1, name)
+    return min(2 * pace * batch_size, largest)
+
+
+def make_bank(
+    embeddings: Tensor, size: int, options: EmbeddingNoiseOptions, random_bytes: RandomBytes = os.urandom
+) -> Tensor:
+    """Make a bank.
+
+    Where there are too few embeddings, rows are repeated as they are, noise included: another noise on the same
+    embedding would tell more about it, and rows of nothing but noise would be learnt from.
+
+    Args:
+        embeddings: shape ``(samples, width)``, at least one; of more than ``size`` the first are taken.
+        size: rows of the bank.
+        options: clipping and noise.
+        random_bytes: of the noise and the order; see :func:`~grandrounds.methods.fed_align_cl.noise.noisy_embeddings`.
+
+    Returns:
+        Shape ``(size, width)``, float32, on the CPU, without a graph.
+
+    Raises:
+        ValueError: if there is no embedding or ``size`` is below one.
+    """
+    require_at_least(size, 1, "size")
+    require_at_least(len(embeddings), 1, "the number of embeddings")
+    noisy = noisy_embeddings(embeddings.detach()[:size], options, random_bytes).float().cpu()
+    repeated = noisy.repeat(math.ceil(size / len(noisy)), 1)[:size]
+    generator = np.random.default_rng(int.from_bytes(random_bytes(16), "big"))
+    return repeated[torch.from_numpy(generator.permutation(size))]
+
+
+def upcoming_rows(order: NDArray[np.integer], start: int, size: int) -> NDArray[np.integer]:
+    """The images that an epoch trains on next, from whose embeddings a bank is made; after the last comes the first.
+
+    Args:
+        order: the epoch's images in their order.
+        start: how many of them have been trained on.
+        size: how many are wanted; of a shorter order, each once.
+
+    Example:
+        >>> upcoming_rows(np.array([4, 7, 1, 9]), start=3, size=2).tolist()
+        [9, 4]
+    """
+    return np.roll(order, -start)[:size]
+
+
+def require_bank(bank: Tensor, size: int, width: int, name: str) -> None:
+    """Check what has come from another hospital.
+
+    Args:
+        bank: to be checked.
+        size: rows that were agreed.
+        width: features of an embedding here.
+        name: how an error calls it, for example ``"bank of site-2"``.
+
+    Raises:
+        MessageError: if the shape or dtype is another, or a value is not finite.
+    """
+    if bank.dtype != torch.float32 or tuple(bank.shape) != (size, width):
+        raise MessageError(
+            f"{name}: expected torch.float32 of shape {(size, width)}, got {bank.dtype} of shape {tuple(bank.shape)}; do "
+            "all sites have the same backbone?"
+        )
+    if not bool(torch.isfinite(bank).all()):
+        raise MessageError(f"{name} has a value that is NaN or infinite")
+
+
+def draw_rows(bank: Tensor, count: int, generator: np.random.Generator) -> Tensor:
+    """A mini-batch of a bank, drawn uniformly; no row twice unless the bank is smaller.
+
+    Args:
+        bank: shape ``(size, width)``.
+        count: rows of the batch, at least one.
+        generator: where it is drawn from.
+
+    Returns:
+        Shape ``(count, width)``.
+    """
+    require_at_least(count, 1, "count")
+    rows = generator.choice(len(bank), count, replace=count > len(bank))
+    return bank[torch.from_numpy(rows)]

@@ -1,0 +1,57 @@
+"""Losses of discriminator and encoder: hand-computed numbers, exact at the ends, refused where they mean nothing."""
+
+import math
+
+import pytest
+import torch
+
+from grandrounds.methods.fed_align_cl.loss import discriminator_loss, encoder_loss, taken_for_own
+
+
+def logits(probability: float, samples: int = 3) -> torch.Tensor:
+    return torch.full((samples,), math.log(probability / (1 - probability)), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "discriminator", "encoder"),
+    [(0.5, 0.5, 1.386294, 1.386294), (0.9, 0.2, 0.328504, 1.714798), (0.9, 0.9, 2.407946, 0.210721)],
+)
+def test_hand_computed_values(source, target, discriminator, encoder):
+    assert float(discriminator_loss(logits(source), logits(target, 5))) == pytest.approx(discriminator, abs=1e-6)
+    assert float(encoder_loss(logits(source), logits(target, 5))) == pytest.approx(encoder, abs=1e-6)
+
+
+def test_the_gradients_of_the_logits_are_those_of_the_sigmoid():
+    source, target = (torch.tensor(values, dtype=torch.float64, requires_grad=True) for values in ([0.3, -1], [2.0]))
+    discriminator_loss(source, target).backward()
+    torch.testing.assert_close(source.grad, (source.detach().sigmoid() - 1) / 2)
+    torch.testing.assert_close(target.grad, target.detach().sigmoid())
+    source.grad = target.grad = None
+    encoder_loss(source, target).backward()
+    torch.testing.assert_close(source.grad, (source.detach().sigmoid() - 1) / 2)
+    torch.testing.assert_close(target.grad, target.detach().sigmoid() - 1)
+
+
+def test_agrees_with_torchs_cross_entropy():
+    source, target = torch.tensor([0.7, -2.0, 4.0]), torch.tensor([1.0, -1.0])
+    of_logits = torch.nn.functional.binary_cross_entropy_with_logits
+    expected = of_logits(source, torch.ones(3)) + of_logits(target, torch.zeros(2))
+    torch.testing.assert_close(discriminator_loss(source, target), expected)
+    expected = of_logits(source, torch.ones(3)) + of_logits(target, torch.ones(2))
+    torch.testing.assert_close(encoder_loss(source, target), expected)
+
+
+def test_certain_mistakes_stay_finite_with_a_gradient():
+    wrong = torch.tensor([-300.0], requires_grad=True)
+    loss = encoder_loss(wrong, wrong)
+    loss.backward()
+    assert loss.item() == 600.0
+    assert float(wrong.grad) == pytest.approx(-2.0)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 1), ()])
+def test_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"logits must have shape \(samples,\) with a sample at least, got"):
+        taken_for_own(torch.zeros(shape))
+    with pytest.raises(ValueError, match="target_logits must have shape"):
+        discriminator_loss(torch.zeros(1), torch.zeros(shape))

@@ -1,0 +1,80 @@
+"""Encoder and head are the network, for every backbone."""
+
+import pytest
+import torch
+from torch import nn
+
+from grandrounds.models.registry import ModelSpec, backbone_names, build_model, minimum_image_size
+from grandrounds.models.split import embedding_width, embeddings_and_penultimate, split_network
+from grandrounds.seeding import torch_generator
+
+WIDTHS = {
+    "compact": 96,
+    "densenet121": 1024,
+    "efficientnet_b0": 1280,
+    "mobilenetv2": 1280,
+    "resnet10": 512,
+    "resnet12": 512,
+    "resnet18": 512,
+    "resnet22": 256,
+    "resnet9": 512,
+    "shufflenet": 800,
+}
+
+
+def images(side: int) -> torch.Tensor:
+    return torch.rand(2, 3, side, side, generator=torch_generator("images"))
+
+
+@pytest.mark.parametrize("backbone", backbone_names())
+def test_the_parts_together_are_the_network(backbone):
+    network = build_model(ModelSpec(backbone, classes=3), seed=1).eval()
+    encoder, head = split_network(network)
+    batch = images(minimum_image_size(backbone))
+    embeddings = encoder(batch)
+    assert embeddings.shape == (2, WIDTHS[backbone]) == (2, embedding_width(head))
+    assert torch.equal(head(embeddings), network(batch))
+    ours = {id(parameter) for part in (encoder, head) for parameter in part.parameters()}
+    assert ours == {id(parameter) for parameter in network.parameters()}
+    assert not {id(p) for p in encoder.parameters()} & {id(p) for p in head.parameters()}
+
+
+def test_the_network_keeps_its_head_and_its_names():
+    network = build_model(ModelSpec("compact", classes=3), seed=1)
+    names = list(network.state_dict())
+    split_network(network)
+    assert isinstance(network.classifier, nn.Linear)
+    assert list(network.state_dict()) == names
+
+
+def test_a_step_of_the_encoder_is_one_of_the_network_and_loaded_weights_arrive():
+    network = build_model(ModelSpec("compact", classes=3), seed=1)
+    encoder, head = split_network(network)
+    before = network.stem[0].weight.detach().clone()
+    encoder(images(32)).sum().backward()
+    torch.optim.SGD(encoder.parameters(), lr=1.0).step()
+    assert not torch.equal(network.stem[0].weight, before)
+    assert head.weight.grad is None
+    other = build_model(ModelSpec("compact", classes=3), seed=2)
+    network.load_state_dict(other.state_dict())
+    network.eval()
+    assert torch.equal(head(encoder(images(32))), other.eval()(images(32)))
+
+
+def test_the_penultimate_layer_of_resnet22_has_64_features_behind_a_relu():
+    network = build_model(ModelSpec("resnet22", classes=2), seed=1).eval()
+    embeddings, penultimate = embeddings_and_penultimate(network, images(128))
+    assert (embeddings.shape, penultimate.shape) == ((2, 256), (2, 64))
+    assert float(penultimate.min()) >= 0
+    assert torch.equal(network.classifier[-1](penultimate), network(images(128)))
+
+
+def test_a_head_of_one_layer_has_one_input():
+    network = build_model(ModelSpec("compact", classes=3, dropout=0.2), seed=1).eval()
+    embeddings, penultimate = embeddings_and_penultimate(network, images(32))
+    assert torch.equal(embeddings, penultimate)
+
+
+def test_a_head_without_a_linear_layer_has_no_known_width():
+    with pytest.raises(ValueError, match="Identity has no linear layer"):
+        embedding_width(nn.Identity())
