@@ -24,7 +24,7 @@ def lesions_of(manifest):
         return {row["lesion"] for row in csv.DictReader(stream)}
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_benchmarks_divisions_are_made_again_to_the_byte(realdata, tmp_path, seed):
     configuration = json.loads((BENCHMARK / "configuration.json").read_text())
     committed = json.loads((BENCHMARK / "results" / f"fedavg_lower_{seed}.json").read_text())["manifests"]
