@@ -51,9 +51,12 @@ def group_count(channels: int) -> int:
 
 
 def to_group_norm(model: nn.Module) -> None:
-    """Replace every ``BatchNorm2d`` by a ``GroupNorm`` of the same name, scale, shift and epsilon, in place."""
+    """Replace every ``BatchNorm1d`` and ``BatchNorm2d`` in place by a ``GroupNorm``.
+
+    Name, scale, shift and epsilon stay.
+    """
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             group_norm = nn.GroupNorm(group_count(module.num_features), module.num_features, eps=module.eps)
             group_norm.weight, group_norm.bias = module.weight, module.bias
             replace_module(model, name, group_norm)

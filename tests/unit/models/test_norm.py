@@ -76,6 +76,14 @@ def test_group_norm_takes_over_scale_shift_and_epsilon():
     assert isinstance(net[3][1], nn.GroupNorm)
 
 
+def test_the_norms_of_a_head_of_several_layers_are_replaced_as_well():
+    head = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8, eps=1e-2), nn.ReLU())
+    to_group_norm(head)
+    assert isinstance(head[1], nn.GroupNorm)
+    assert (head[1].num_groups, head[1].eps) == (4, 1e-2)
+    assert not list(build_model(ModelSpec("resnet22", classes=2, channels=1, norm="group"), seed=1).buffers())
+
+
 @pytest.mark.parametrize("backbone", ["compact", "resnet18"])
 def test_no_batch_norm_is_left_and_the_output_of_one_image_ignores_the_others(backbone):
     model = build_model(ModelSpec(backbone, classes=3, norm="group"), seed=1)

@@ -19,7 +19,6 @@ from grandrounds.methods.fed_align_cl.schedule import ITERATIONS, PACE, WARM_UP
 
 Exchange = Literal["paced", "return_gradient", "ship_discriminator", "server_side"]
 Update = Literal["summed", "joint", "pair_sequential", "as_released"]
-OptimizerMemory = Literal["keep", "reset"]
 FITTING: dict[Exchange, tuple[Update, ...]] = {
     "paced": ("summed", "joint", "pair_sequential", "as_released"),
     "ship_discriminator": ("summed", "pair_sequential"),
@@ -37,14 +36,12 @@ class ScheduleOptions:
         pace: tau, iterations between two communications.
         warm_up: epochs without alignment and curriculum.
         learning_rate: of all three optimizers.
-        optimizer_memory: whether an optimizer's moments go on after a deployment.
     """
 
     iterations: int = ITERATIONS
     pace: int = PACE
     warm_up: int = WARM_UP
     learning_rate: float = LEARNING_RATE
-    optimizer_memory: OptimizerMemory = "keep"
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -56,7 +53,6 @@ class ScheduleOptions:
         _require_whole(self, 1, "pace")
         _require_whole(self, 0, "warm_up")
         _require_positive(self, "learning_rate")
-        _require_choice(self, "optimizer_memory", OptimizerMemory)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,114 @@
+"""Fed-Align-CL on the server: the mean of the models, and the relay of banks and discriminators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grandrounds.errors import MessageError
+from grandrounds.federation.averaging import AveragingController
+from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result
+from grandrounds.methods.fed_align_cl.bank import require_bank
+from grandrounds.methods.fed_align_cl.discriminator import received_discriminator
+from grandrounds.methods.fed_align_cl.wire import BANK, BATCH_SIZE, BATCH_SIZES, DISCRIMINATOR, EMBEDDINGS, pack
+from grandrounds.models.registry import build_model
+from grandrounds.models.split import embedding_width, split_network
+from grandrounds.ordering import natural_sorted
+
+
+class FedAlignController(AveragingController):
+    """Plain mean of the noisy models; every site gets the banks and discriminators of the others, which nobody averages.
+
+    A round is one communication. What a site has sent reaches the others with the next model, once: of a site that misses a
+    communication the others have nothing to align with until it has answered again.
+
+    Args:
+        options: those of :class:`~grandrounds.federation.averaging.AveragingController`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._width = 0
+        self._sent: dict[str, dict[str, Any]] = {}
+        self._came: dict[str, dict[str, Any]] = {}
+
+    def start(self) -> None:
+        """Build the initial model, and note how wide its embeddings are."""
+        super().start()
+        spec = self.problem.model_spec(pretrained=False)
+        self._width = embedding_width(split_network(build_model(spec, self.seed)).head)
+
+    def open_round(self, sites: list[str]) -> None:
+        """Expect an update from each of these sites."""
+        super().open_round(sites)
+        self._came = {}
+
+    def payload_for(self, site: str) -> Payload:
+        """The global model, and what the others have sent with the last communication."""
+        others = {name: self._sent[name] for name in natural_sorted(self._sent) if name != site}
+        if not others:
+            return self.payload({GLOBAL: self.sent})
+        parts = {
+            GLOBAL: self.sent,
+            BANK: {name: sent[BANK] for name, sent in others.items()},
+            DISCRIMINATOR: pack({name: sent[DISCRIMINATOR] for name, sent in others.items()}),
+        }
+        return self.payload(parts, **{BATCH_SIZES: {name: sent[BATCH_SIZE] for name, sent in others.items()}})
+
+    def check(self, site: str, result: Result) -> None:
+        """Refuse an update, a bank or a discriminator that does not fit the model.
+
+        Raises:
+            MessageError: naming what is wrong.
+        """
+        super().check(site, result)
+        _shared(site, result, self._width)
+
+    def absorb(self, site: str, result: Result) -> None:
+        """Add the update to the mean, and keep what is for the others."""
+        super().absorb(site, result)
+        shared = _shared(site, result, self._width)
+        if shared is not None:
+            self._came[site] = shared
+
+    def close_round(self) -> None:
+        """Average; what has come is what the others get next."""
+        super().close_round()
+        self._sent = self._came
+
+    def round_notes(self) -> dict[str, Any]:
+        """Whose banks have come."""
+        return {**super().round_notes(), "banks_from": natural_sorted(self._came)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The global model, and what the sites get next."""
+        return {**super().state_dict(), "for_others": self._sent}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what survived."""
+        super().load_state_dict(state)
+        self._sent = state["for_others"]
+
+
+def _shared(site: str, result: Result, width: int) -> dict[str, Any] | None:
+    """What a result has for the other sites, checked; None if nothing."""
+    came = {name for name in (BANK, DISCRIMINATOR) if name in result.releases}
+    if not came:
+        return None
+    if len(came) == 1:
+        raise MessageError(f"{site} sent {came.pop()} alone; a bank and a discriminator come together")
+    bank = result.releases[BANK]
+    if bank.kind is not ReleaseKind.EMBEDDINGS or bank.tensors.keys() != {EMBEDDINGS}:
+        raise MessageError(f"bank of {site} must be embeddings, got {bank.kind} with {sorted(bank.tensors)}")
+    embeddings: Tensor = bank.tensors[EMBEDDINGS]
+    require_bank(embeddings, max(len(embeddings) if embeddings.dim() else 0, 1), width, f"bank of {site}")
+    discriminator: dict[str, Tensor] = dict(result.releases[DISCRIMINATOR].tensors)
+    received_discriminator(discriminator, width, f"discriminator of {site}")
+    if any(value.dtype != torch.float32 for value in discriminator.values()):
+        raise MessageError(f"discriminator of {site} must be of torch.float32")
+    size = result.metrics.get(BATCH_SIZE, 0)
+    if size != int(size) or size < 1:
+        raise MessageError(f"{site} must say the batch size behind its bank, a whole number of at least 1, got {size}")
+    return {BANK: embeddings, DISCRIMINATOR: discriminator, BATCH_SIZE: int(size)}

@@ -1,0 +1,105 @@
+"""Which parts of Fed-Align-CL a site takes part in, and how what it sends is made noisy, as checked values.
+
+Fed, Fed-CL, Fed-Align and Fed-Align-CL are the four combinations of ``alignment`` and ``curriculum``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.fed_align_cl.averaging import Averaged
+from grandrounds.methods.fed_align_cl.noise import (
+    LEVEL,
+    EmbeddingNoiseOptions,
+    NoiseOfEmbeddings,
+    WeightNoise,
+    WeightNoiseOptions,
+)
+from grandrounds.privacy.secure_noise import RandomBytes
+from grandrounds.seeding import numpy_generator
+
+NoiseSource = Literal["system", "seeded"]
+
+
+@dataclass(frozen=True)
+class PartOptions:
+    """The parts of the method.
+
+    Attributes:
+        alignment: whether encoders are aligned after the warm-up.
+        curriculum: whether forgotten images come first after the warm-up.
+        averaged: what of the network is shared: ``all``, or all but the normalisation layers (``local_norm``) or their
+            running statistics (``local_statistics``).
+        labels: which labels count: ``labelled`` those that are meant to, ``all`` every known one of the training part.
+    """
+
+    alignment: bool = True
+    curriculum: bool = True
+    averaged: Averaged = "all"
+    labels: Literal["labelled", "all"] = "labelled"
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        if self.averaged not in get_args(Averaged):
+            raise ConfigurationError(f"averaged must be one of {', '.join(get_args(Averaged))}, got {self.averaged!r}")
+        if self.labels not in ("labelled", "all"):
+            raise ConfigurationError(f"labels must be labelled or all, got {self.labels!r}")
+
+
+@dataclass(frozen=True)
+class NoiseOptions:
+    """The noise on what a site sends.
+
+    Attributes:
+        weight_noise: see :class:`~grandrounds.methods.fed_align_cl.noise.WeightNoiseOptions`.
+        weight_noise_level: its level.
+        embedding_noise: see :class:`~grandrounds.methods.fed_align_cl.noise.EmbeddingNoiseOptions`.
+        embedding_noise_level: its level, above zero.
+        embedding_clip: bound on the norm of an embedding.
+        embedding_noise_source: ``system``, which nobody can predict, or ``seeded`` by the run's seed, so that a run can be
+            repeated; whoever knows the seed can then subtract the noise.
+    """
+
+    weight_noise: WeightNoise = "relative"
+    weight_noise_level: float = LEVEL
+    embedding_noise: NoiseOfEmbeddings = "relative"
+    embedding_noise_level: float = LEVEL
+    embedding_clip: float = EmbeddingNoiseOptions.clip
+    embedding_noise_source: NoiseSource = "system"
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        if self.embedding_noise_source not in get_args(NoiseSource):
+            raise ConfigurationError(
+                f"embedding_noise_source must be system or seeded, got {self.embedding_noise_source!r}"
+            )
+        _ = self.weights, self.embeddings
+
+    @property
+    def weights(self) -> WeightNoiseOptions:
+        """The noise on weights."""
+        return WeightNoiseOptions(self.weight_noise, self.weight_noise_level)
+
+    @property
+    def embeddings(self) -> EmbeddingNoiseOptions:
+        """The noise on embeddings."""
+        return EmbeddingNoiseOptions(self.embedding_noise, self.embedding_noise_level, self.embedding_clip)
+
+    def random_bytes(self, *purpose: int | str) -> RandomBytes:
+        """Where the noise on embeddings comes from.
+
+        Args:
+            purpose: what a seeded stream is for.
+        """
+        return os.urandom if self.embedding_noise_source == "system" else numpy_generator(*purpose).bytes

@@ -1,0 +1,283 @@
+"""Small hospitals whose encoders are aligned by what they send with their weights."""
+
+import shutil
+
+import pytest
+import torch
+
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.presets import presets_of, with_preset
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.record import read_events
+from grandrounds.methods.fed_align_cl import executor
+from grandrounds.methods.fed_align_cl.baselines import BASELINES
+from grandrounds.methods.fed_align_cl.participant import ROLES
+from grandrounds.methods.fed_align_cl.stretch import StretchWork
+from grandrounds.models.norm import norm_entries
+from grandrounds.models.registry import ModelSpec, build_model
+
+SITES = ["site-1", "site-2"]
+WIDTH, BATCH, PACE = 96, 7, 2  # 28 or 29 training images and four iterations
+SMALL = [
+    "controller.rounds=4",
+    "executor.iterations=4",
+    f"executor.pace={PACE}",
+    "executor.warm_up=0",
+    "executor.embedding_noise_source=seeded",
+    "executor.device=cpu",
+]
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory, shared_cache):
+    folder = tmp_path_factory.mktemp("hospitals")
+    for site in [*SITES, "site-3"]:
+        phantom_site(site, folder, size=32, images=48, labelled=1.0)
+    return folder
+
+
+def small(*assignments):
+    return with_options(load_job("fed_align_cl"), [*SMALL, *assignments])
+
+
+def faulty(how, *assignments):
+    """The job with a site-3 that goes wrong in the first round."""
+    job = small(*assignments)
+    entry = job.client["executors"][0]["executor"]
+    entry["path"] = "fed_align_parties.FaultyAligner"
+    entry["args"] |= {"at_round": 1, "how": how}
+    return job
+
+
+@pytest.fixture(scope="module")
+def go(run, hospitals):
+    def start(workspace, *assignments, sites=SITES, job=None, folder=hospitals):
+        return run(job or small(*assignments), workspace, sites, sites_dir=folder)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def whole(go, tmp_path_factory):
+    return go(tmp_path_factory.mktemp("whole"))
+
+
+def answers(found):
+    return {
+        (event["round"], event["site"]): event["metrics"]
+        for event in read_events(found.results)
+        if event["event"] == "answer" and event["task"] == "train"
+    }
+
+
+def kept(found, site, number):
+    path = found.record.parent / site / "state" / f"round_{number:05}.pt"
+    return torch.load(path, weights_only=True)["content"]
+
+
+def initial_model():
+    return build_model(ModelSpec("compact", classes=4, channels=3), seed=1)
+
+
+def test_sites_align_from_the_first_exchange_on_and_send_a_bank_and_a_discriminator_with_the_weights(whole):
+    assert whole.summary["status"] == "finished"
+    told = answers(whole)
+    assert all("loss_alignment" not in told[1, site] for site in SITES)
+    assert all(told[number, site]["loss_alignment"] > 0 for number in (2, 3, 4) for site in SITES)
+    bank, discriminator = 2 * PACE * BATCH * WIDTH * 4, (4 * WIDTH + 4 + 4 + 1) * 4
+    for site in SITES:
+        sent = whole.summary["bytes"][site]
+        assert (sent["up.bank"], sent["down.bank"]) == (4 * bank, 3 * bank)
+        assert (sent["up.discriminator"], sent["down.discriminator"]) == (4 * discriminator, 3 * discriminator)
+
+
+def test_what_the_curriculum_knows_stays_at_the_site(whole):
+    known = {"loss", "loss_alignment", "loss_discriminator", "batch_size", "train_seconds"}
+    for metrics in answers(whole).values():
+        assert {name for name in metrics if not name.startswith("validation.")} <= known
+    assert all({part.split(".")[1] for part in sent} == {"global", "update", "bank", "discriminator"}
+               for sent in whole.summary["bytes"].values())  # fmt: skip
+
+
+def test_discriminator_and_optimizers_of_a_site_go_on_over_deployments(whole):
+    first, last = kept(whole, "site-1", 1), kept(whole, "site-1", 4)
+    steps = {role: int(last[f"optimizer.{role}"]["state"][0]["step"]) for role in ROLES}
+    # Four rounds of two iterations, the first without anybody to align with.
+    assert steps == {"classification": 8, "adversarial": 6, "discriminator": 6}
+    # Adam moves an entry by at most about its learning rate in a step: more than two steps' way is more than a round's.
+    moved = max(
+        float((last["discriminator"][name] - value).abs().max()) for name, value in first["discriminator"].items()
+    )
+    assert moved > 3.5 * load_job("fed_align_cl").options("executor")["learning_rate"]
+
+
+@pytest.fixture
+def orders(monkeypatch):
+    """The order of images in each round at each site."""
+    found = {}
+
+    def noted(participant, images, order, stretch, schedule, context):
+        found[context.round_number, context.site] = order.tolist()
+        return StretchWork(participant, images, order, stretch, schedule, context)
+
+    monkeypatch.setattr(executor, "StretchWork", noted)
+    return found
+
+
+def test_an_epoch_keeps_its_order_over_its_rounds_and_the_next_has_another(orders, go, tmp_path):
+    go(tmp_path)
+    first, second, third, fourth = (orders[number, "site-1"] for number in (1, 2, 3, 4))
+    assert sorted(first) == list(range(len(first)))
+    assert first == second != third == fourth
+    assert orders[1, "site-2"] != first
+
+
+@pytest.mark.parametrize("comparison", ["around_last_comm", "every_comm"])
+def test_what_was_forgotten_comes_first_where_it_weighs_all(comparison, orders, go, tmp_path):
+    # Sites that learn fast from few images forget a lot when they are averaged.
+    options = ["executor.factor=1e30", "executor.learning_rate=0.01", f"executor.comparison={comparison}"]
+    found = go(tmp_path, "controller.rounds=3", *options)
+    forgotten = {site: kept(found, site, 3)["memory"]["forgotten"] for site in SITES}
+    assert any(0 < int(flags.sum()) < len(flags) for flags in forgotten.values())
+    for site, flags in forgotten.items():
+        assert flags[orders[3, site][: int(flags.sum())]].all()
+
+
+def test_two_ends_of_epochs_are_compared_from_the_second_on(orders, go, tmp_path):
+    options = ["executor.factor=1e30", "executor.learning_rate=0.01", "executor.comparison=epoch_to_epoch"]
+    found = go(tmp_path, "controller.rounds=5", "executor.pace=4", *options)  # a round is an epoch
+    assert not kept(found, "site-1", 2)["memory"]["forgotten"].any()
+    flags = kept(found, "site-1", 5)["memory"]["forgotten"]
+    assert flags[orders[5, "site-1"][: int(flags.sum())]].all()
+
+
+def test_nothing_but_weights_travels_before_alignment_can_use_it(go, tmp_path):
+    found = go(tmp_path, "controller.rounds=3", "executor.warm_up=1")  # two rounds to an epoch
+    assert [entry["banks_from"] for entry in found.summary["rounds"]] == [[], SITES, SITES]
+    assert ["loss_alignment" in answers(found)[number, "site-1"] for number in (1, 2, 3)] == [False, False, True]
+
+
+def test_without_alignment_a_site_sends_its_weights_alone(go, tmp_path):
+    found = go(tmp_path, job=with_options(load_job("fed_cl"), [*SMALL, "controller.rounds=2"]))
+    assert set(found.summary["bytes"]["site-1"]) == {"down.global", "up.update"}
+
+
+def test_the_others_go_on_without_a_site_that_is_missing_in_a_communication(go, tmp_path):
+    found = go(tmp_path, job=faulty("raise", "controller.rounds=2"), sites=[*SITES, "site-3"])
+    first = found.summary["rounds"][0]
+    assert "RuntimeError" in first["dropped"]["site-3"]
+    assert first["answered"] == first["banks_from"] == SITES
+    assert "loss_alignment" in answers(found)[2, "site-1"]
+
+
+@pytest.fixture(scope="module")
+def without_the_third(go, tmp_path_factory):
+    job = faulty("raise", "controller.rounds=1", "controller.validate_every=0")
+    return go(tmp_path_factory.mktemp("raise"), job=job, sites=[*SITES, "site-3"])
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("wide", "bank of site-3: expected torch.float32 of shape (28, 96)"),
+        ("empty", "bank of site-3"),
+        ("alone", "site-3 sent bank alone"),
+        ("sizeless", "must say the batch size"),
+    ],
+)
+def test_a_site_whose_bank_is_refused_leaves_no_trace(how, reason, without_the_third, go, identical, tmp_path):
+    job = faulty(how, "controller.rounds=1", "controller.validate_every=0")
+    found = go(tmp_path, job=job, sites=[*SITES, "site-3"])
+    assert reason in found.summary["rounds"][0]["dropped"]["site-3"]
+    assert found.summary["rounds"][0]["banks_from"] == SITES
+    assert identical(found.models, without_the_third.models)
+
+
+@pytest.mark.parametrize(("event", "party"), [("_round_done", "server"), ("_after_task_execution", "site-2")])
+def test_a_run_cut_in_its_third_round_ends_like_one_that_was_not(whole, go, same_run, tmp_path, event, party):
+    cut = small()
+    arguments = {"event": event, "round_number": 3, "party": party, "hard": False}
+    configuration = cut.server if party == "server" else cut.client
+    configuration["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": arguments})
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, job=cut)
+    same_run(go(tmp_path), whole)
+
+
+def test_normalisation_may_stay_at_the_sites(go, tmp_path):
+    found = go(tmp_path, "controller.rounds=2", "executor.averaged=local_norm")
+    start, norms = initial_model().state_dict(), norm_entries(initial_model())
+    unchanged = {name for name, value in found.models["last"].items() if torch.equal(value, start[name])}
+    assert unchanged == norms
+    one, other = (kept(found, site, 2)["local"] for site in SITES)
+    assert one.keys() == norms
+    assert not torch.equal(one["stem.1.running_mean"], other["stem.1.running_mean"])
+    assert int(one["stem.1.num_batches_tracked"]) == 4, "two rounds of two iterations"
+
+
+def test_the_papers_noise_is_a_variance_on_every_weight_and_the_mean_of_two_sites_has_half_of_it(go, tmp_path):
+    options = ["controller.rounds=1", "executor.weight_noise_level=0.001"]
+    plain = go(tmp_path / "plain", *options, "executor.weight_noise=none").models["last"]
+    noisy = go(tmp_path / "noisy", *options, "executor.weight_noise=absolute").models["last"]
+    added = torch.cat([(noisy[name] - value).flatten() for name, value in plain.items() if name.endswith("weight")])
+    assert float(added.var()) == pytest.approx(0.001 / 2, rel=0.05)
+    assert all(torch.equal(noisy[name], value) for name, value in plain.items() if name.endswith("running_var"))
+
+
+def test_a_site_without_one_class_takes_part(go, hospitals, tmp_path):
+    folder = tmp_path / "hospitals"
+    shutil.copytree(hospitals, folder)
+    manifest = folder / "site-2" / "manifest.csv"
+    text = manifest.read_text()
+    assert ",ring," in text
+    manifest.write_text(text.replace(",ring,", ",round,"))
+    found = go(tmp_path / "run", "controller.rounds=2", folder=folder)
+    assert found.summary["rounds"][1]["answered"] == SITES
+
+
+def test_fewer_images_than_iterations_end_the_run_with_the_number_that_would_do(go, tmp_path):
+    with pytest.raises(
+        GrandRoundsError, match="make no batch of 2 for each of 30 iterations; set iterations to at most"
+    ):
+        go(tmp_path, "executor.iterations=30")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("executor.exchange=ship_discriminator", "exchange must be paced between machines"),
+        ("executor.model=own", "model must be shared"),
+        ("executor.embedding_noise_level=0", "embeddings do not leave bare"),
+        ("executor.weight_noise_level=-1", "level must be at least 0"),
+        ("executor.averaged=none", "averaged must be"),
+        ("executor.labels=some", "labels must be"),
+        ("executor.embedding_noise_source=clock", "embedding_noise_source must be"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(assignment, message, go, tmp_path):
+    with pytest.raises(ConfigurationError, match=message):
+        go(tmp_path, assignment)
+
+
+def test_the_presets_differ_where_text_and_code_do():
+    columns = [with_preset(load_job("fed_align_cl"), preset) for preset in ("paper", "code", "recommended")]
+    table = {
+        "weight_noise": ("absolute", "relative", "relative"),
+        "embedding_noise": ("absolute", "relative", "relative"),
+        "update": ("summed", "as_released", "summed"),
+        "comparison": ("around_last_comm", "epoch_to_epoch", "around_last_comm"),
+        "replacement": (False, True, False),
+    }
+    for option, values in table.items():
+        assert tuple(job.options("executor")[option] for job in columns) == values
+    assert [job.options("controller")["rounds"] for job in columns] == [50 * 3, 51 * 3, 50 * 3]
+
+
+@pytest.mark.parametrize("name", ["fed", "fed_cl", "fed_align", "fed_align_cl"])
+def test_the_jobs_of_the_baselines_differ_in_their_parts_and_in_nothing_else(name):
+    job, full = load_job(name), load_job("fed_align_cl")
+    parts = {"alignment": BASELINES[name].alignment, "curriculum": BASELINES[name].curriculum}
+    assert job.options("executor") == {**full.options("executor"), **parts}
+    assert job.options("controller") == {**full.options("controller"), "run_name": name}
+    assert presets_of(job) == presets_of(full)

@@ -1,0 +1,127 @@
+"""What a site does between two communications: which images, in which batches, and what the others get of the next."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from grandrounds.data.site import SiteData
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.federation.context import SiteContext, StateCache
+from grandrounds.federation.problem import Problem
+from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
+from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
+from grandrounds.methods.fed_align_cl.options import AlignmentOptions, CurriculumOptions, ScheduleOptions
+from grandrounds.methods.fed_align_cl.participant import Participant, make_optimizers
+from grandrounds.methods.fed_align_cl.schedule import stretch_of_round
+from grandrounds.methods.fed_align_cl.site_options import NoiseOptions, PartOptions
+from grandrounds.methods.fed_align_cl.stretch import StretchWork, TrainingImages, draw_order
+from grandrounds.seeding import numpy_generator
+
+COUNT, ITERATIONS, PACE, FEATURES = 11, 5, 2, 5  # batches of two, one image left over
+NEXT_TO_NO_NOISE = EmbeddingNoiseOptions("absolute", 1e-16, clip=100.0)
+
+
+class Seen(TrainingImages):
+    """Notes which images were asked for."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.numbers = []
+
+    def batch(self, numbers):
+        self.numbers.append(numbers.tolist())
+        return super().batch(numbers)
+
+
+@pytest.fixture
+def context(tmp_path):
+    names = tuple(str(number) for number in range(COUNT + 1))
+    pixels = np.random.default_rng(1).integers(0, 256, (COUNT + 1, 2, 2, 3), dtype=np.uint8)
+    labels = np.arange(COUNT + 1) % 2
+    flags, split = np.ones(COUNT + 1, np.bool_), np.array(["train"] * (COUNT + 1))
+    data = SiteData(pixels, labels, flags, split, names, names, ("benign", "malignant"))
+    problem = Problem("mammograms", ("benign", "malignant"))
+    cache = StateCache(tmp_path)
+    return SiteContext("site-1", 2, problem, 7, data, torch.device("cpu"), "float32", lambda: False, cache)
+
+
+@pytest.fixture
+def work(context):
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        network = nn.Sequential(
+            nn.Flatten(), nn.Linear(12, FEATURES), nn.BatchNorm1d(FEATURES, eps=1e-12), nn.Linear(FEATURES, 2)
+        )
+    discriminator = make_discriminator(FEATURES, "site-1")
+    optimizers = make_optimizers(network, discriminator)
+    participant = Participant(network.train(), discriminator, optimizers, NEXT_TO_NO_NOISE)
+    # The first image of the site is none of those that count.
+    images = Seen(context, np.arange(1, COUNT + 1), ITERATIONS, 2)
+    order = np.array([10, 3, 7, 0, 5, 9, 1, 8, 2, 6, 4])
+    schedule = ScheduleOptions(iterations=ITERATIONS, pace=PACE)
+    return StretchWork(participant, images, order, stretch_of_round(2, ITERATIONS, PACE), schedule, context)
+
+
+def test_a_stretch_trains_on_its_own_batches_of_the_order(work):
+    losses = work.train({}, AlignmentOptions())
+    assert work.images.numbers == [[5, 9], [1, 8]]  # iterations 3 and 4
+    assert losses.keys() == {"loss"}
+
+
+def test_images_are_numbered_among_those_that_count(work, context):
+    pixels, labels = work.images.batch(np.array([0, 3]))
+    assert labels.tolist() == [1, 0]
+    expected = torch.from_numpy(context.data.images[[1, 4]]).permute(0, 3, 1, 2) / 255
+    torch.testing.assert_close(pixels, expected.float(), atol=1e-7, rtol=0)
+    assert sum(len(labels) for _, labels in work.images.all()) == len(work.images) == COUNT
+
+
+def test_the_bank_is_made_of_the_images_that_come_next_normalised_by_their_batches(work):
+    statistics = work.participant.network[2].running_mean.clone()
+    bank = work.bank(256, NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
+    # Two batches of the order are left for iteration 5 and for its surplus; then the order begins again.
+    assert work.images.numbers == [[2, 6], [4, 10], [3, 7], [0, 5]]
+    assert torch.equal(work.participant.network[2].running_mean, statistics)
+    assert bank.shape == (2 * PACE * 2, FEATURES)
+    # Of two samples, batch norm makes plus and minus one.
+    torch.testing.assert_close(bank.abs(), torch.ones_like(bank), atol=1e-3, rtol=0)
+
+
+def test_a_bank_is_no_larger_than_it_may_be(work):
+    assert work.bank(3, NEXT_TO_NO_NOISE, numpy_generator(1).bytes).shape == (3, FEATURES)
+    assert work.images.numbers == [[2, 6]], "whole batches"
+
+
+def test_too_few_images_are_refused_with_the_name_of_the_site(context):
+    with pytest.raises(DataError, match="site-1 has 9 training images"):
+        TrainingImages(context, np.arange(9), ITERATIONS, 2)
+
+
+def test_an_order_has_each_image_once_unless_it_is_drawn_with_replacement():
+    forgotten = np.zeros(200, np.bool_)
+    assert len(set(draw_order(forgotten, CurriculumOptions(), numpy_generator(1)).tolist())) == 200
+    drawn = draw_order(forgotten, CurriculumOptions(replacement=True), numpy_generator(1))
+    assert len(set(drawn.tolist())) == pytest.approx(200 * (1 - np.exp(-1)), abs=15)
+
+
+def test_a_seeded_noise_can_be_repeated_and_that_of_the_system_cannot():
+    seeded = NoiseOptions(embedding_noise_source="seeded")
+    assert seeded.random_bytes(1, "noise")(16) == seeded.random_bytes(1, "noise")(16)
+    assert NoiseOptions().random_bytes(1, "noise")(16) != NoiseOptions().random_bytes(1, "noise")(16)
+
+
+@pytest.mark.parametrize(
+    ("group", "options", "message"),
+    [
+        (PartOptions, {"averaged": "none"}, "averaged must be one of"),
+        (PartOptions, {"labels": "some"}, "labels must be labelled or all"),
+        (NoiseOptions, {"embedding_noise": "none"}, "mode must be relative, absolute or clipped"),
+        (NoiseOptions, {"embedding_clip": 0.0}, "clip must be a positive number"),
+        (NoiseOptions, {"weight_noise": "dp"}, "mode must be relative, absolute or none"),
+        (NoiseOptions, {"embedding_noise_source": "clock"}, "must be system or seeded"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(group, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        group(**options)
