@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.public_set import open_public_set, write_public_set
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.record import read_events
@@ -88,6 +89,8 @@ def test_the_other_jobs_run(name, run, hospitals, tmp_path):
     assert aligned == (name != "mdhfl_local")
     weighted = any("weights" in entry for entry in found.summary["rounds"])
     assert weighted == name.startswith("rhfl")
+    # Who learns from nobody tells nobody anything.
+    assert ("up.rows" in found.summary["bytes"].get("site-1", {})) == (name != "mdhfl_local")
 
 
 def test_chunks_are_rounds(run, hospitals, tmp_path):
@@ -119,6 +122,112 @@ def test_a_site_with_exchanged_public_files_is_refused_and_the_others_go_on(run,
     assert set(found.summary["refused"]) == {"site-2"}
     assert "another public set" in found.summary["refused"]["site-2"]
     assert found.summary["rounds"][0]["answered"] == ["site-1", "site-3"]
+
+
+def away(job, at, rounds, forgets=0):
+    """The job with a site that gives no answer in some rounds."""
+    entry = job.client["executors"][0]["executor"]
+    entry["path"] = "absent.AbsentExecutor"
+    entry["args"] |= {"at": at, "away": rounds, "forgets": forgets}
+    return job
+
+
+def contributors(found):
+    return [entry["contributors"] for entry in found.summary["rounds"] if "contributors" in entry]
+
+
+def test_a_site_that_joins_late_trains_alone_first_and_learns_from_those_before_it(run, hospitals, tmp_path):
+    found = run(away(small(), "site-3", [1]), tmp_path, SITES, sites_dir=hospitals)
+    told = answers(found)
+    first = min(number for number, site in told if site == "site-3")
+    assert first == 3  # who has failed pauses for one round
+    assert {"pretrain_loss", "alignment_loss", "loss"} <= told[3, "site-3"].keys()
+    assert [sorted(entry) for entry in contributors(found)] == [SITES[:2], SITES[:2], SITES]
+
+
+def test_rows_of_a_site_that_has_left_count_until_they_are_too_old(run, hospitals, tmp_path):
+    job = away(small("controller.max_age=1", "controller.rounds=5"), "site-3", [2, 4])
+    found = run(job, tmp_path, SITES, sites_dir=hospitals)
+    rounds = [entry.get("site-3") for entry in contributors(found)]
+    assert rounds == [1, 1, None, None]
+
+
+@pytest.mark.parametrize("forgets", [0, 4])
+def test_a_site_that_comes_back_takes_its_old_rows_out_or_learns_nothing(forgets, run, hospitals, tmp_path):
+    job = away(small("controller.max_age=2"), "site-3", [2], forgets)
+    found = run(job, tmp_path, SITES, sites_dir=hospitals)
+    assert contributors(found)[2]["site-3"] == 1
+    told = answers(found)[4, "site-3"]
+    assert told.get("own_rows_lost") == (1.0 if forgets else None)
+    assert ("alignment_loss" in told) == (not forgets)
+
+
+def test_two_contributors_are_not_sent_where_three_are_asked_for(run, hospitals, tmp_path):
+    found = run(
+        small("controller.least_contributors=3", "controller.rounds=2"), tmp_path, SITES[:2], sites_dir=hospitals
+    )
+    assert found.summary["rounds"][0]["withheld"]
+    assert "down.rows" not in found.summary["bytes"]["site-1"]
+    assert "alignment_loss" not in answers(found)[2, "site-1"]
+
+
+def test_with_the_servers_list_the_first_image_that_differs_is_named(run, hospitals, tmp_path):
+    folder = tmp_path / "hospitals"
+    shutil.copytree(hospitals, folder)
+    site_folder(folder, "site-2", public="another")
+    public, _ = open_public_set(folder / "site-1" / "public" / "images.npz", 32, 3, tmp_path / "cache")
+    write_public_set(public, tmp_path / "list.csv")
+    job = small("controller.rounds=2", f"controller.public_list={tmp_path / 'list.csv'}")
+    found = run(job, tmp_path / "run", SITES, sites_dir=folder)
+    dropped = [event for event in read_events(found.results) if event["event"] == "dropped"]
+    assert {event["site"] for event in dropped} == {"site-2"}
+    assert f"public image {public.images[0].image!r} (number 1)" in dropped[0]["reason"]
+    assert found.summary["rounds"][0]["answered"] == ["site-1", "site-3"]
+
+
+def test_too_few_sites_with_one_public_set_end_the_run_with_the_reason(run, hospitals, tmp_path):
+    folder = tmp_path / "hospitals"
+    shutil.copytree(hospitals, folder)
+    site_folder(folder, "site-2", public="another")
+    with pytest.raises(GrandRoundsError, match="site-2 has another public set"):
+        run(small("controller.rounds=2"), tmp_path / "run", SITES[:2], sites_dir=folder)
+
+
+def test_a_refused_site_that_has_been_mended_is_asked_again_by_the_next_start(run, hospitals, tmp_path):
+    folder = tmp_path / "hospitals"
+    shutil.copytree(hospitals, folder)
+    site_folder(folder, "site-2", public="another")
+    first = run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
+    assert set(first.summary["refused"]) == {"site-2"}
+    site_folder(folder, "site-2")
+    second = run(small("controller.rounds=3"), tmp_path / "run", SITES, sites_dir=folder)
+    assert not second.summary["refused"]
+    assert second.summary["rounds"][2]["answered"] == SITES
+
+
+def test_divergence_does_not_learn_from_logits(run, hospitals, tmp_path):
+    with pytest.raises(
+        GrandRoundsError, match=r"alignment=divergence learns from probabilities, controller\.content is logits"
+    ):
+        run(small("controller.content=logits"), tmp_path, SITES, sites_dir=hospitals)
+
+
+def test_sites_without_public_images_end_the_run_with_the_name_that_is_missing(run, hospitals, tmp_path):
+    with pytest.raises(GrandRoundsError, match="no site could join: each needs images under the name 'elsewhere'"):
+        run(small("controller.public=elsewhere"), tmp_path, SITES, sites_dir=hospitals)
+
+
+def test_scores_of_the_last_rounds_need_test_images_before_anything_is_trained(run, hospitals, tmp_path):
+    folder = tmp_path / "hospitals"
+    shutil.copytree(hospitals, folder)
+    manifest = folder / "site-3" / "manifest.csv"
+    manifest.write_text(manifest.read_text().replace(",test,", ",train,"))
+    job = small("controller.rounds=2", "executor.test_rounds=1")
+    found = run(job, tmp_path / "run", SITES, sites_dir=folder)
+    told = answers(found)
+    assert "test.accuracy" not in told[1, "site-1"]
+    assert 0 <= told[2, "site-1"]["test.accuracy"] <= 1
+    assert not any(site == "site-3" for _, site in told)
 
 
 def test_a_single_site_learns_from_nobody(run, hospitals, tmp_path):

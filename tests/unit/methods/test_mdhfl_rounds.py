@@ -43,3 +43,8 @@ def test_rounds_must_end_with_an_epoch(rounds):
 def test_a_public_set_smaller_than_a_batch_is_refused():
     with pytest.raises(ConfigurationError, match="make no batch of 16"):
         exchanges(images=15)
+
+
+def test_more_images_per_round_than_there_are_are_refused():
+    with pytest.raises(ConfigurationError, match="per_round is 71, the public set has 70 images"):
+        exchanges(per_round=71)

@@ -12,7 +12,7 @@ import torch
 
 from grandrounds.data.partition_files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.public_set import fingerprints, read_public_set
-from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.errors import CheckpointError, ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.controller import RoundController
 from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import Payload, ReleaseKind, Result, State
@@ -32,13 +32,15 @@ class MutualController(RoundController):
     """Exchange of soft labels on a public set that all sites have (MDH-FL, arXiv 2308.00155; RHFL; FedMD).
 
     A run of E collaborative epochs takes E + 1 rounds; with ``chunk``, K E + 1 (see
-    :class:`~grandrounds.methods.mdhfl.rounds.Exchanges`).
+    :class:`~grandrounds.methods.mdhfl.rounds.Exchanges`). The last round publishes nothing, so a run that goes on with more
+    ``rounds`` learns nothing from the others in the first of them.
 
     Args:
         public: the name under which sites know the public set.
         public_list: file on the server with the list of the public set, so that a site with another set is told which image
             differs; None goes by what most sites have.
-        least_contributors: fewest sites in a sum that is sent out; with two, each learns the other's rows.
+        least_contributors: fewest sites that count in a sum that is sent out; with two, each learns the other's rows. A site
+            whose weight is zero does not count.
         options: those of :class:`~grandrounds.methods.mdhfl.options.ExchangeOptions` and of
             :class:`~grandrounds.federation.controller.RoundController`.
     """
@@ -53,6 +55,11 @@ class MutualController(RoundController):
         super().__init__(**others)
         if least_contributors < 2:
             raise ConfigurationError(f"least_contributors must be at least 2, got {least_contributors}")
+        sampled = self.sites_per_round
+        if sampled is not None and sampled < least_contributors and not self.exchange.max_age:
+            raise ConfigurationError(
+                f"sites_per_round is {sampled}, below least_contributors = {least_contributors}: no sum would ever be sent"
+            )
         if self.rounds < 2:
             raise ConfigurationError(f"rounds must be at least 2: the first only publishes, got {self.rounds}")
         if self.problem.weights is not None:
@@ -92,15 +99,29 @@ class MutualController(RoundController):
             self._require_public_set(site, introduction)
 
     def participants(self, well: list[str]) -> list[str]:
-        """The sites with the public set; the first time, what most sites have is the public set."""
+        """The sites with the public set; the first time, what most sites have is the public set.
+
+        Raises:
+            GrandRoundsError: if no site could join, or too few have the public set.
+        """
+        if not well:
+            raise GrandRoundsError(
+                f"no site could join: each needs images under the name {self.public!r} in its grandrounds.json, the same at "
+                "all sites; the log of each site says what it lacks"
+            )
         if self._digest is None:
             found = Counter(self.introduced[site].facts[PUBLIC] for site in well)
             self._digest = found.most_common(1)[0][0] if found else None
+        refused = len(self.refused)
         for site in well:
             try:
                 self._require_public_set(site, self.introduced[site])
             except MessageError as error:
                 self.refuse(site, str(error))
+                # Another start of the run asks it again: its images may have been mended.
+                del self.introduced[site]
+        if len(self.refused) > refused:
+            self._require_enough_left()
         having = [site for site in well if site not in self.refused]
         if self._rows is None and having:
             self._open(int(self.introduced[having[0]].scalars["public_images"]))
@@ -108,10 +129,9 @@ class MutualController(RoundController):
 
     def payload_for(self, site: str) -> Payload:
         """The sum of the last exchange, the same for all sites."""
-        contributors = len(self._sum.rounds) if self._sum else 0
         told: dict[str, Any] = {"rounds": {}, "weights": {}}
         parts: dict[str, State] = {}
-        if self._sum and contributors >= self.least_contributors:
+        if self._sum and self._enough(self._sum):
             told = {"rounds": dict(self._sum.rounds), "weights": dict(self._sum.weights)}
             parts[ROWS] = {"mean": encode_sum(self._sum, self.exchange.wire)}
         exchange = {"options": asdict(self.exchange), "rounds": self.rounds, "contributors": told}
@@ -125,7 +145,7 @@ class MutualController(RoundController):
         """
         if not self._publishing:
             if ROWS in result.releases:
-                raise MessageError(f"{site} has sent rows in the last round, which nobody would learn from")
+                raise MessageError(f"{site} has sent rows in a round in which nobody learns from them")
             return
         release = result.releases.get(ROWS)
         if release is None or release.kind is not ReleaseKind.SOFT_LABELS or set(release.tensors) != {"rows"}:
@@ -145,10 +165,15 @@ class MutualController(RoundController):
         """There is none: each site scores and tests its own."""
 
     def round_notes(self) -> dict[str, Any]:
-        """Who is in the sum, with rows from which round and what weight, and how undecided the mean is, in nats."""
+        """Who is in the sum, with rows from which round and what weight, and how undecided the mean is, in nats.
+
+        ``withheld`` says that it has too few contributors to be sent.
+        """
         if self._sum is None:
             return {}
         notes: dict[str, Any] = {"contributors": dict(self._sum.rounds)}
+        if not self._enough(self._sum):
+            notes["withheld"] = True
         if self.exchange.weighting != "uniform":
             notes["weights"] = {site: round(weight, 6) for site, weight in self._sum.weights.items()}
         if self.exchange.content == "probabilities":
@@ -172,7 +197,16 @@ class MutualController(RoundController):
         return {"digest": self._digest, "images": images, "rows": rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what survived."""
+        """Take over what survived.
+
+        Raises:
+            CheckpointError: if the server's list is of another public set.
+        """
+        if self._reference and state["digest"] != self._digest:
+            raise CheckpointError(
+                f"the checkpoint is about another public set ({str(state['digest'])[:12]}) than {self.public_list} lists "
+                f"({str(self._digest)[:12]}); give the list that the run began with, or take another run_name"
+            )
         self._digest = state["digest"]
         if state["rows"]:
             self._open(state["images"])
@@ -193,7 +227,11 @@ class MutualController(RoundController):
 
     @property
     def _publishing(self) -> bool:
-        return self.round_number < self.rounds
+        return self.exchange.content != "none" and self.round_number < self.rounds
+
+    def _enough(self, row_sum: RowSum) -> bool:
+        """Whether a sum hides whose rows it is made of: a weight of zero adds nothing that could hide another's."""
+        return sum(weight > 0 for weight in row_sum.weights.values()) >= self.least_contributors
 
     @property
     def _images(self) -> int:

@@ -21,7 +21,7 @@ from grandrounds.federation.messages import Payload, Release, ReleaseKind, Resul
 from grandrounds.federation.site_store import copy_to_cpu
 from grandrounds.federation.testing import scored
 from grandrounds.methods.mdhfl.contributions import RowSum
-from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions, LocalOptions
+from grandrounds.methods.mdhfl.options import Alignment, AlignmentOptions, Content, ExchangeOptions, LocalOptions
 from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
 from grandrounds.methods.mdhfl.public import public_images
 from grandrounds.methods.mdhfl.rounds import Exchanges
@@ -70,8 +70,11 @@ class MutualExecutor(SiteExecutor):
         """Which public images this site has; they are compared with the server's list if it has sent one.
 
         Raises:
+            GrandRoundsError: if there is no test image for ``test_rounds``.
             MessageError: naming the first image that differs.
         """
+        if self.test_rounds and not len(context.data.rows("test")):
+            raise GrandRoundsError(f"{context.site}: executor.test_rounds needs test images, and there is none")
         public, images = self._public_set(payload, context)
         if PUBLIC in payload.parts:
             difference = first_unlike(public, payload.parts[PUBLIC][FINGERPRINTS].numpy())
@@ -87,7 +90,7 @@ class MutualExecutor(SiteExecutor):
         number = context.round_number
         metrics = self._learn(participant, exchanges, payload, context, told)
         releases: dict[str, Release] = {}
-        if number < rounds:
+        if number < rounds and exchanges.options.content != "none":
             message = participant.publish(number, exchanges.part(number))
             releases[ROWS] = Release(ReleaseKind.SOFT_LABELS, {"rows": message.rows})
             if message.loss is not None:
@@ -106,7 +109,9 @@ class MutualExecutor(SiteExecutor):
         if not self.kept:
             metrics["pretrain_loss"] = participant.pretrain()
         row_sum = self._received(payload, exchanges, last, context, told)
-        if row_sum is not None:
+        if row_sum is not None and not participant.can_take_part_in(row_sum):
+            metrics["own_rows_lost"] = 1.0
+        elif row_sum is not None:
             epoch = exchanges.epoch(last)
             metrics["alignment_loss"] = participant.align(row_sum, exchanges.part(last), last, epoch)
         if last and exchanges.ends_epoch(last):
@@ -118,6 +123,7 @@ class MutualExecutor(SiteExecutor):
             exchange, rounds = ExchangeOptions(**told["options"]), int(told["rounds"])
         except (TypeError, KeyError, ConfigurationError) as error:
             raise MessageError(f"the task does not say what is exchanged: {error}") from error
+        _require_fit(exchange.content, self.alignment.alignment)
         public = self._public_set(payload, context)[1]
         exchanges = Exchanges(len(public.images), context.seed, exchange)
         choices = Choices(context.seed, exchanges.epochs(rounds), exchange, self.alignment, self.local)
@@ -151,7 +157,14 @@ class MutualExecutor(SiteExecutor):
         return self._public[1:]
 
     def _test_scores(self, network: nn.Module, context: SiteContext) -> dict[str, float]:
-        rows = context.data.rows("test")
-        if not len(rows):
-            raise GrandRoundsError(f"{context.site}: executor.test_rounds needs test images, and there is none")
-        return {f"test.{name}": value for name, value in scored(network.eval(), rows, context)[0].items()}
+        scores, _ = scored(network.eval(), context.data.rows("test"), context)
+        return {f"test.{name}": value for name, value in scores.items()}
+
+
+def _require_fit(content: Content, alignment: Alignment) -> None:
+    """A divergence is between probabilities, a digest is of logits."""
+    learnt = {"divergence": "probabilities", "digest": "logits"}.get(alignment)
+    if learnt and content not in (learnt, "none"):
+        raise MessageError(
+            f"executor.alignment={alignment} learns from {learnt}, controller.content is {content}; change one of them"
+        )

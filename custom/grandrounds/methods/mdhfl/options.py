@@ -13,7 +13,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mdhfl.loss import LABEL_FLOOR
 from grandrounds.methods.mdhfl.wire import WireFormat
 
-Content = Literal["probabilities", "logits"]
+Content = Literal["probabilities", "logits", "none"]
 Weighting = Literal["uniform", "ccr", "eccr"]
 Alignment = Literal["divergence", "digest", "none"]
 AlignmentOptimizer = Literal["per_round", "fresh_per_batch"]
@@ -31,7 +31,7 @@ class ExchangeOptions:
     """What is exchanged, and what the server makes of it.
 
     Attributes:
-        content: ``probabilities`` (MDH-FL, RHFL), or ``logits`` (FedMD).
+        content: ``probabilities`` (MDH-FL, RHFL), ``logits`` (FedMD), or ``none``: nothing leaves a site.
         wire: format of the rows in both directions; ``uint8`` is for probabilities.
         weighting: ``uniform`` (MDH-FL), or by client confidence: ``ccr`` (RHFL), ``eccr`` (RHFL+).
         strength: how much confidence counts; None is what the method's code has.
@@ -67,9 +67,9 @@ class ExchangeOptions:
             _require_least(self, "strength", 0)
         if self.content == "logits" and self.wire == "uint8":
             raise ConfigurationError("wire uint8 holds probabilities only, content is logits; take fp16")
-        if self.content == "logits" and self.weighting != "uniform":
+        if self.content != "probabilities" and self.weighting != "uniform":
             raise ConfigurationError(
-                f"weighting {self.weighting} is for probabilities, content is logits; take uniform"
+                f"weighting {self.weighting} is for probabilities, content is {self.content}; take uniform"
             )
         if self.max_age and (self.chunk is not None or self.per_round is not None):
             raise ConfigurationError(

@@ -132,6 +132,11 @@ class Participant:
         others = leave_one_out_mean(row_sum, self._site, self._sent)
         return None if others is None else Target(others, loss_scale(row_sum, self._site))
 
+    def can_take_part_in(self, row_sum: RowSum) -> bool:
+        """Whether the own rows in a sum are still here to be taken out; they are not where a site has lost its state."""
+        number = row_sum.rounds.get(self._site)
+        return number is None or number in self._sent or self._choices.alignment.alignment != "divergence"
+
     def align(self, row_sum: RowSum, part: Indices, number: int, epoch: int) -> float:
         """Learn from the others.
 

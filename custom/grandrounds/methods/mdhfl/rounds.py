@@ -24,7 +24,7 @@ class Exchanges:
         options: what is exchanged.
 
     Raises:
-        ConfigurationError: if the public images of an exchange make no batch.
+        ConfigurationError: if the public images of an exchange make no batch, or are fewer than ``per_round``.
     """
 
     images: int
@@ -32,6 +32,10 @@ class Exchanges:
     options: ExchangeOptions
 
     def __post_init__(self) -> None:
+        if self.options.per_round is not None and self.options.per_round > self.images:
+            raise ConfigurationError(
+                f"per_round is {self.options.per_round}, the public set has {self.images} images; lower it or leave it out"
+            )
         self._parts(1)
 
     @property

@@ -1,0 +1,191 @@
+"""Four hospitals with different networks and noisy labels, on blood cells (PBC Barcelona).
+
+Half of the data set is the public pool, without labels; the other half is divided between four sites of equal size with
+different classes (Dirichlet, 0.5) and one test set for all. Public and private images are drawn from these halves, as
+``configuration.json`` says, so that a run takes a few minutes of one core. At all noise rates of a seed the images are the
+same. No round is chosen by scores: what is reported is the last round and the mean of the last five.
+
+Every run resumes where it was interrupted, and its result is a file of its own in ``results/``, written when it ends. The
+settings come in the order of their importance: with ``--minutes`` no further run is started after that time.
+
+    python benchmarks/mdhfl_pbc/run.py --root PBC_FOLDER --workspace runs/mdhfl_pbc --workers 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.deployment.processes import machine, run_all
+from grandrounds.files import write_json
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
+TRIAL_IMAGES = {"public_images": 64, "private_images": 200}
+TRIAL = ["controller.rounds=2", "controller.per_round=32", "executor.pretrain_epochs=1"]
+TOLD = ("pretrain_loss", "alignment_loss", "loss")
+
+
+def main() -> None:
+    """Run what has no result yet, a few runs at a time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True, help="folder of PBC Barcelona")
+    parser.add_argument("--workspace", type=Path, default=Path("runs/mdhfl_pbc"))
+    parser.add_argument("--workers", type=int, default=1, help="runs at once; each uses one CPU thread")
+    parser.add_argument("--settings", nargs="*", choices=CONFIGURATION["settings"], help="only these kinds of noise")
+    parser.add_argument("--methods", nargs="*", choices=CONFIGURATION["methods"], help="only these methods")
+    parser.add_argument("--seeds", nargs="*", type=int, default=CONFIGURATION["seeds"], help="only these seeds")
+    parser.add_argument("--minutes", type=float, help="start no further run after so many minutes")
+    parser.add_argument("--trial", action="store_true", help="two rounds of few images; results go to the workspace")
+    parser.add_argument("--only", help="setting:method:seed, run in this process")
+    parser.add_argument("--before", type=float, default=float("inf"), help="with --only: not after this time (Unix)")
+    arguments = parser.parse_args()
+    if arguments.only:
+        if time.time() > arguments.before:
+            return
+        setting, method, seed = arguments.only.split(":")
+        run(setting, method, int(seed), arguments.root, arguments.workspace, arguments.trial)
+        return
+    command = [sys.executable, __file__, "--root", str(arguments.root), "--workspace", str(arguments.workspace)]
+    command += ["--trial"] if arguments.trial else []
+    if arguments.minutes is not None:
+        # All runs are queued at once, so each has to look at the clock when its turn comes.
+        command += ["--before", str(time.time() + 60 * arguments.minutes)]
+    run_all(([*command, "--only", task] for task in _waiting(arguments)), arguments.workers)
+
+
+def _waiting(arguments: argparse.Namespace) -> Iterator[str]:
+    """What has no result: settings in the order of the configuration, and in each all methods of a seed."""
+    for setting in arguments.settings or CONFIGURATION["settings"]:
+        for seed in arguments.seeds:
+            for method in arguments.methods or CONFIGURATION["methods"]:
+                if not _result(setting, method, seed, arguments.workspace if arguments.trial else None).exists():
+                    yield f"{setting}:{method}:{seed}"
+
+
+def _result(setting: str, method: str, seed: int, trial: Path | None) -> Path:
+    return (trial / "trial_results" if trial else RESULTS) / f"{setting}_{method}_{seed}.json"
+
+
+def run(setting: str, method: str, seed: int, root: Path, workspace: Path, trial: bool) -> None:
+    """Run one method with one kind of noise and one seed, and write its result."""
+    os.environ.setdefault("GRANDROUNDS_CACHE", str((workspace / "cache").absolute()))
+    from grandrounds.data.recipes import make_partition
+    from grandrounds.deployment.jobs import load_job, with_options
+    from grandrounds.deployment.simulate import choose_sites, simulate
+
+    noise = {name: CONFIGURATION["settings"][setting][name] for name in ("noise", "noise_rate")}
+    choices = {**CONFIGURATION["partition"], **noise, **(TRIAL_IMAGES if trial else {})}
+    # One folder for each run: two that start at once must not write the same.
+    place = workspace / ("trial" if trial else "runs") / f"{setting}_{method}_{seed}"
+    partition = place / "sites"
+    description = make_partition(root=root, out=partition, seed=seed, **choices)
+    sites, problem = choose_sites(None, partition)
+    entry = CONFIGURATION["methods"][method]
+    job = load_job(entry["job"])
+    job.options("problem").update(problem)
+    options = [*CONFIGURATION["common"], *(TRIAL if trial else []), *entry["options"], f"controller.seed={seed}"]
+    job = with_options(job, options)
+    summary = simulate(job, place / "run", sites, sites_dir=partition)
+    predictions = _predictions(place / "run", description["classes"])
+    result = {
+        "setting": setting,
+        "method": method,
+        "seed": seed,
+        "trial": trial,
+        "classes": description["classes"],
+        "backbones": {site: said["facts"]["backbone"] for site, said in summary["introduced"].items()},
+        "test": summary["test"],
+        "last_rounds": _last_rounds(place / "run"),
+        "ensemble": _ensemble(predictions),
+        "confusion": _confusion(predictions),
+        "losses": _losses(place / "run"),
+        "noise_matrices": description.get("noise_matrices"),
+        "row_entropy": {e["round"]: e["row_entropy"] for e in summary["rounds"] if "row_entropy" in e},
+        "weights": {e["round"]: e["weights"] for e in summary["rounds"] if "weights" in e},
+        "manifests": {site: content["sha256"] for site, content in description["sites"].items()},
+        "partition": choices,
+        "bytes": summary["bytes"],
+        "seconds": summary["seconds"],
+        "options": {part: job.options(part) for part in ("controller", "executor")},
+        "versions": summary["versions"],
+        "machine": machine(),
+    }
+    target = _result(setting, method, seed, workspace if trial else None)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_json(target, result)
+
+
+Predictions = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def _predictions(place: Path, classes: list[str]) -> Predictions:
+    """Of each site's last model: labels and probabilities of the common test images, in the order of their names."""
+    found: Predictions = {}
+    for path in sorted((place / "state").glob("*/*/predictions_own.csv")):
+        with path.open(newline="") as stream:
+            rows = sorted(csv.DictReader(stream), key=lambda row: row["image"])
+        labels = np.array([classes.index(row["label"]) for row in rows])
+        probabilities = np.array([[float(row[f"probability_{name}"]) for name in classes] for row in rows])
+        # They were written with six digits.
+        found[path.parent.name] = labels, probabilities / probabilities.sum(axis=1, keepdims=True)
+    return found
+
+
+def _ensemble(predictions: Predictions) -> dict[str, float]:
+    """Scores of the mean of all sites' predictions, which no site has."""
+    from grandrounds.evaluation.metrics import classification_metrics
+
+    labels = next(iter(predictions.values()))[0]
+    if any(not np.array_equal(labels, others) for others, _ in predictions.values()):
+        raise ValueError("the sites have different test images, and an ensemble needs the same")
+    return classification_metrics(labels, np.mean([found for _, found in predictions.values()], axis=0))
+
+
+def _confusion(predictions: Predictions) -> dict[str, list[list[int]]]:
+    from grandrounds.evaluation.metrics import confusion_matrix
+
+    return {
+        site: confusion_matrix(labels, probabilities.argmax(axis=1), probabilities.shape[1]).tolist()
+        for site, (labels, probabilities) in predictions.items()
+    }
+
+
+def _last_rounds(place: Path) -> dict[str, dict[int, dict[str, float]]]:
+    """Test scores of each site's model in the last rounds."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for event in _answers(place):
+        scores = {name[5:]: value for name, value in event["metrics"].items() if name.startswith("test.")}
+        if scores:
+            found.setdefault(event["site"], {})[event["round"]] = scores
+    return found
+
+
+def _losses(place: Path) -> dict[str, dict[int, dict[str, float]]]:
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for event in _answers(place):
+        told = {name: round(event["metrics"][name], 5) for name in TOLD if name in event["metrics"]}
+        found.setdefault(event["site"], {})[event["round"]] = told
+    return found
+
+
+def _answers(place: Path) -> Iterator[dict[str, Any]]:
+    from grandrounds.federation.record import read_events
+
+    for event in read_events(place / "results"):
+        if event["event"] == "answer" and event["task"] == "train":
+            yield event
+
+
+if __name__ == "__main__":
+    main()
