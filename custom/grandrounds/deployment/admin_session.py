@@ -39,8 +39,7 @@ def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Sessio
         )
     session = None
     try:
-        with _quiet():
-            session = new_secure_session(kit.name, str(kit.folder), timeout=timeout, auto_login_max_tries=1)
+        session = _log_in(kit, timeout)
         yield session
     except (NoConnection, SessionClosed) as error:
         raise GrandRoundsError(
@@ -68,6 +67,17 @@ def job_status(session: Session, job: str) -> str:
     """FLARE's status of a job, for example ``RUNNING`` or ``FINISHED:COMPLETED``."""
     meta: dict[str, Any] = session.get_job_meta(job)
     return str(meta.get("status", ""))
+
+
+def _log_in(kit: Kit, timeout: float) -> Session:
+    try:
+        with _quiet():
+            return new_secure_session(kit.name, str(kit.folder), timeout=timeout, auto_login_max_tries=1)
+    except TypeError as error:
+        # FLARE's server answers before it has its certificate at hand, and FLARE's client trips over that.
+        raise GrandRoundsError(
+            f"the server at {kit.host}:{kit.port} is still starting; try again in a few seconds"
+        ) from error
 
 
 @contextmanager

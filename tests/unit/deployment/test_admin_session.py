@@ -1,0 +1,44 @@
+"""What a person is told when the server cannot be logged in to."""
+
+from types import SimpleNamespace
+
+import pytest
+from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
+
+from grandrounds.deployment import admin_session as module
+from grandrounds.deployment.admin_session import admin_session
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+
+PERSON = SimpleNamespace(kind="person", name="researcher@a.example", folder="kit", host="localhost", port=8002)
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (NoConnection("timeout"), "no connection to the server at localhost:8002"),
+        (AuthenticationError("unknown"), "does not accept researcher@a.example"),
+        (TypeError("'None' is not an instance of 'bytes'"), "the server at localhost:8002 is still starting"),
+    ],
+)
+def test_a_login_that_fails_says_what_to_do(monkeypatch, failure, message):
+    def fail(*arguments, **options):
+        raise failure
+
+    monkeypatch.setattr(module, "new_secure_session", fail)
+    with pytest.raises(GrandRoundsError, match=message), admin_session(PERSON):
+        pytest.fail("nobody is logged in")
+
+
+def test_a_mistake_within_the_session_is_not_the_servers(monkeypatch):
+    session = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
+    with pytest.raises(TypeError, match="mine"), admin_session(PERSON):
+        raise TypeError("mine")
+
+
+def test_a_sites_kit_submits_nothing():
+    with (
+        pytest.raises(ConfigurationError, match="is the kit of a site"),
+        admin_session(SimpleNamespace(kind="site", folder="kit")),
+    ):
+        pytest.fail("nobody is logged in")
