@@ -115,7 +115,9 @@ def other_scope(job, mark):
 
 
 def other_data(job, mark):
-    return with_options(job, ["problem.dataset=../../../etc"]), "nothing leaves: .* cannot tell which data"
+    # Here the sites do start, which takes a while on a busy machine.
+    patient = ["controller.start_timeout=60", "controller.round_timeout=60"]
+    return with_options(job, ["problem.dataset=../../../etc", *patient]), "nothing leaves: .* cannot tell which data"
 
 
 @pytest.mark.parametrize("forbidden", [own_code, own_class, other_scope, other_data])
@@ -126,6 +128,7 @@ def test_a_researcher_cannot(federation, researcher, tmp_path, forbidden):
         "controller.min_sites=1",
         "controller.start_timeout=5",
         "controller.round_timeout=15",
+        f"controller.run_name={forbidden.__name__}",  # else the state of an earlier run would refuse the job
     ]
     mark = tmp_path / "ran"
     job, reason = forbidden(small(*limits), mark)
