@@ -19,7 +19,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.errors import GrandRoundsError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.provisioned
 
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 TINY = [
