@@ -25,6 +25,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageErro
 from grandrounds.federation.aggregation import difference
 from grandrounds.federation.context import SiteContext, TaskAborted
 from grandrounds.federation.introduction import Introduction
+from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.messages import (
     GLOBAL,
     JOIN,
@@ -45,11 +46,14 @@ from grandrounds.federation.messages import (
     require_like,
 )
 from grandrounds.federation.places import DETAILS_VARIABLE, state_folder
+from grandrounds.federation.release_facts import announce
 from grandrounds.federation.site_access import SiteAccess
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
 from grandrounds.federation.testing import prediction_rows, scored
 from grandrounds.federation.training import Algorithm, new_optimizer
 from grandrounds.models.registry import ModelSpec, architecture_fingerprint, build_model
+from grandrounds.privacy.record_level import ProtectionOptions
+from grandrounds.privacy.spending import Spending
 
 OPTIMIZER = "optimizer"
 ARCHITECTURE_FACTS = ("backbone", "architecture")
@@ -71,6 +75,7 @@ class SiteExecutor(Executor):
         backbones: names of backbones by site, where sites have models of their own; the others, and None, take the
             problem's. What a site's ``grandrounds.json`` says under ``models`` overrides it.
         test_last: where sites have models of their own, test that of the last round too, as ``own_last``.
+        protection: of :class:`~grandrounds.privacy.record_level.ProtectionOptions`.
     """
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({})
@@ -81,6 +86,9 @@ class SiteExecutor(Executor):
     """Whether a site without a labelled training image cannot take part."""
     models: ClassVar[tuple[str, ...]] = ("shared", "own")
     """What the option ``model`` may be."""
+    record_level_obstacle: ClassVar[str] = "it has no loss that is a mean over single images"
+    """Why a method's training cannot be record-level private; empty where it can."""
+    option_groups: ClassVar[tuple[type, ...]] = (ProtectionOptions,)
 
     def __init__(
         self,
@@ -92,8 +100,11 @@ class SiteExecutor(Executor):
         precision: Literal["float32", "bfloat16"] = "float32",
         backbones: dict[str, str] | None = None,
         test_last: bool = False,
+        **protection: Any,
     ) -> None:
         super().__init__()
+        self.protection = ProtectionOptions(**protection)
+        self.protection.require_possible(type(self).__name__, self.record_level_obstacle)
         if model not in self.models:
             raise ConfigurationError(f"model must be {' or '.join(self.models)}, got {model!r}")
         if optimizer not in ("fresh", "kept"):
@@ -116,6 +127,10 @@ class SiteExecutor(Executor):
     @abstractmethod
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round and return the update, further releases and metrics."""
+
+    def spending(self, context: SiteContext) -> Spending | None:
+        """What a round's training costs where it protects single images itself and something leaves; else None."""
+        return None
 
     def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
         """What this site tells of itself before it first takes part, if the method asks; it leaves the site as it is."""
@@ -236,6 +251,7 @@ class SiteExecutor(Executor):
         """
         if event_type == EventType.START_RUN:
             fobs.register(TensorDecomposer)
+            keep_freed_memory()
         if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._staged:
             (store, payload), self._staged = self._staged, None
             reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
@@ -255,6 +271,7 @@ class SiteExecutor(Executor):
             context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
             store = self._store(payload, context, fl_ctx)
             facts = (*self.introduction_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
+            announce(self.spending(context) if task_name == TRAIN else None, fl_ctx)
             reply = encode_result(tasks[task_name](payload, context, store), self._declared(), payload, facts)
             if task_name == TRAIN:
                 # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.

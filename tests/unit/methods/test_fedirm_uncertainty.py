@@ -225,6 +225,11 @@ def test_dropout_in_densenets_layers_counts_as_dropout():
             "the head has no dropout",
         ),
         (
+            lambda: head_draws(nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5)), torch.ones(2, 2)),
+            ConfigurationError,
+            "the head has a batch norm",
+        ),
+        (
             lambda: head_draws(DropoutLinear(nn.Linear(2, 2), 0.5).eval(), torch.ones(1, 2)),
             ValueError,
             "the head must be in training mode",

@@ -7,7 +7,7 @@ Rounds are counted from 0 here, as the paper counts them: by how many came befor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -56,8 +56,8 @@ class LocalOptions:
         if self.steps is not None:
             _require_at_least(self, 1, "steps")
         _require_at_least(self, 0, "weight_decay")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigurationError(f"betas must be from 0 to below 1, got {list(self.betas)}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigurationError(f"betas must be two numbers from 0 to below 1, got {list(self.betas)}")
 
     def pass_steps(self, images: int) -> int:
         """Batches in one pass over so many images; a single image left over joins the batch before.
@@ -220,17 +220,6 @@ class UnlabelledOptions:
             raise ConfigurationError(
                 f"teacher_temperature must be above 0 and at most 1, got {self.teacher_temperature}"
             )
-
-
-def pair(values: Sequence[float], name: str) -> tuple[float, float]:
-    """Two numbers as a pair.
-
-    Raises:
-        ConfigurationError: if they are not two.
-    """
-    if len(values) != 2:
-        raise ConfigurationError(f"{name} must be two numbers, got {list(values)}")
-    return values[0], values[1]
 
 
 def _require_positive(options: object, name: str) -> None:

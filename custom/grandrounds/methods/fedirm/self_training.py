@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
 from grandrounds.evaluation.predict import predict
 from grandrounds.federation.context import SiteContext
+from grandrounds.federation.training import Descent, Meter, train_steps
 from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.training import Views, set_unlabelled_rate
-from grandrounds.methods.supervised.training import Descent, Meter, require_finite
 
 
 def train_on_own_labels(
@@ -69,17 +69,16 @@ def _learn(
     label_of: np.ndarray,
 ) -> float:
     steps = local.round_steps(len(rows))
-    views, meter, descent = Views(context, "unlabelled"), Meter(), Descent(network, optimizer, 0.0)
-    with context.torch_seeded("training"):
-        batches = index_batches(rows, local.batch_size, steps, context.generator("unlabelled batches"))
-        for step, batch in enumerate(batches):
-            context.check_abort()
-            with context.autocast():
-                logits = network(views.draw(batch, step, 1)[0])
-            ramp = ramp_up(local.elapsed(context.round_number, step, len(rows)), options.ramp_length, options.ramp_kind)
-            set_unlabelled_rate(optimizer, options, ramp)
-            loss = ramp * labelled_loss([logits.float()], torch.from_numpy(label_of[batch]).to(context.device))
-            require_finite(loss, "loss", step)
-            descent.step(loss)
-            meter.add("loss", loss)
+    views, meter = Views(context, "unlabelled"), Meter()
+    batches = index_batches(rows, local.batch_size, steps, context.generator("unlabelled batches"))
+
+    def loss_of(step: int) -> Tensor:
+        batch = next(batches)
+        with context.autocast():
+            logits = network(views.draw(batch, step, 1)[0])
+        ramp = ramp_up(local.elapsed(context.round_number, step, len(rows)), options.ramp_length, options.ramp_kind)
+        set_unlabelled_rate(optimizer, options, ramp)
+        return ramp * labelled_loss([logits.float()], torch.from_numpy(label_of[batch]).to(context.device))
+
+    train_steps(context, steps, loss_of, Descent(network, optimizer), meter)
     return meter.total("loss") / steps

@@ -16,10 +16,11 @@ from grandrounds.data.batches import eval_batches, index_batches
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.context import SiteContext
+from grandrounds.federation.training import Descent, Meter, train_steps
 from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
-from grandrounds.methods.supervised.training import Descent, Meter, labelled_rows, require_finite
+from grandrounds.methods.supervised.training import labelled_rows
 
 EXACT_BATCH = 256
 VIEWS = ("first view", "second view")
@@ -147,21 +148,20 @@ def train_labelled(
     if not len(rows):
         raise DataError(f"{context.site}: the labelled set is empty: no training image has a label that may be used")
     steps = local.round_steps(len(rows))
-    views, meter, descent = Views(context, "labelled"), Meter(), Descent(network, optimizer, 0.0)
+    views, meter = Views(context, "labelled"), Meter()
     last_pass = LastPass(context, relations, steps, local.pass_steps(len(rows)))
-    with context.torch_seeded("training"):
-        batches = index_batches(rows, local.batch_size, steps, context.generator("labelled batches"))
-        for step, batch in enumerate(batches):
-            context.check_abort()
-            labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
-            with context.autocast():
-                logits = [network(view) for view in views.draw(batch, step, 2 if options.two_views else 1)]
-            logits = [values.float() for values in logits]
-            loss = labelled_loss(logits, labels, options.smoothing)
-            require_finite(loss, "loss", step)
-            last_pass.add(batch, logits[0], labels, step)
-            descent.step(loss)
-            meter.add("loss", loss)
+    batches = index_batches(rows, local.batch_size, steps, context.generator("labelled batches"))
+
+    def loss_of(step: int) -> Tensor:
+        batch = next(batches)
+        labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
+        with context.autocast():
+            logits = [network(view) for view in views.draw(batch, step, 2 if options.two_views else 1)]
+        logits = [values.float() for values in logits]
+        last_pass.add(batch, logits[0], labels, step)
+        return labelled_loss(logits, labels, options.smoothing)
+
+    train_steps(context, steps, loss_of, Descent(network, optimizer), meter)
     made = last_pass.relation(network, rows)
     _log_withheld(context, made, relations.min_support)
     metrics = {"loss": meter.total("loss") / steps, "samples": float(len(rows))}

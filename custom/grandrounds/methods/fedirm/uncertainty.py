@@ -12,18 +12,16 @@ again for each, for dropout within it. The first lets more through at the same t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from grandrounds.checks import require_at_least
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.batch_statistics import normalises_by_batch, statistics_untouched
 
 DRAWS = 8
 THRESHOLD = math.log(2)
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
@@ -106,7 +104,7 @@ def logits_and_features(network: nn.Module, head: nn.Module, images: Tensor) -> 
 def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
     """Predict several times with other dropout before the last layer, from features that are computed once.
 
-    All draws are one pass of the head, which must treat each sample by itself (no batch norm in it). The backbone is not
+    All draws are one pass of the head, which treats each sample by itself. The backbone is not
     called, so its running statistics stay as the one pass has left them.
 
     Args:
@@ -118,11 +116,13 @@ def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
         Probabilities, shape ``(draws, batch, classes)``, without a graph.
 
     Raises:
-        ConfigurationError: if the head has no dropout.
+        ConfigurationError: if the head has no dropout, or a batch norm.
         ValueError: if it is not in training mode, the features have another shape, or ``draws`` is below one.
     """
     _require_dropout(head, "head", "set the model's dropout, or use mc_dropout=full with dropout in the layers")
     require_at_least(draws, 1, "draws")
+    if normalises_by_batch(head):
+        raise ConfigurationError("the head has a batch norm, so that draws in one pass would mix; use mc_dropout=full")
     if features.dim() != 2:
         raise ValueError(f"features must have shape (batch, features), got {tuple(features.shape)}")
     logits: Tensor = head(features.repeat(draws, 1))
@@ -151,22 +151,9 @@ def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = 
     """
     _require_dropout(network, "network", "set the model's dropout")
     require_at_least(draws, 1, "draws")
-    with _statistics_untouched(network):
+    with statistics_untouched(network):
         passes = [logits, *(network(images) for _ in range(draws - 1))]
     return torch.softmax(torch.stack(passes).float(), dim=2)
-
-
-@contextmanager
-def _statistics_untouched(network: nn.Module) -> Iterator[None]:
-    """Let batch norms in training mode normalise by the batch without noting its statistics."""
-    norms = [module for module in network.modules() if isinstance(module, BATCH_NORMS) and module.track_running_stats]
-    for norm in norms:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True
 
 
 def _require_dropout(network: nn.Module, name: str, remedy: str) -> None:

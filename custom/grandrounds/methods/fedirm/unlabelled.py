@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
 from grandrounds.federation.context import SiteContext
+from grandrounds.federation.training import Descent, Meter, require_finite
 from grandrounds.methods.fedirm.loss import consistency_loss, relation_matching_loss, unlabelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.own_relation import OwnRelation
@@ -24,8 +25,8 @@ from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relat
 from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
 from grandrounds.methods.fedirm.training import Views, set_unlabelled_rate
-from grandrounds.methods.fedirm.uncertainty import BATCH_NORMS, certain, full_draws, head_draws, logits_and_features
-from grandrounds.methods.supervised.training import Descent, Meter, require_finite
+from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws, logits_and_features
+from grandrounds.models.batch_statistics import BATCH_NORMS
 from grandrounds.models.registry import head_of
 
 _logger = logging.getLogger(__name__)
@@ -186,7 +187,7 @@ def train_unlabelled(
     """
     rows = context.data.rows("unlabelled")
     steps = local.round_steps(len(rows))
-    descent = Descent(network, optimizer, 0.0)
+    descent = Descent(network, optimizer)
     work = UnlabelledStep(context, network, teacher, target, options, relations, local.batch_size)
     passes = options.draws + 1 if options.bn_updates == "code" else 1
     with context.torch_seeded("training"), statistics_of_passes(network, passes):
