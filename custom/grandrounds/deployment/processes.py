@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 from grandrounds.errors import GrandRoundsError
 
@@ -62,19 +63,27 @@ def run_all(commands: Iterable[Sequence[str]], workers: int) -> None:
     """Run commands, a few at a time, and go on with the others when one fails.
 
     Args:
-        commands: each with its arguments.
+        commands: each with its arguments; one is drawn when there is a worker for it.
         workers: how many at once.
 
     Raises:
         GrandRoundsError: when all have ended, naming those that failed.
     """
+    waiting, lock = iter(commands), Lock()
 
-    def run(command: Sequence[str]) -> str:
-        status = subprocess.call(list(command))
-        return f"{' '.join(command)} (exit status {status})" if status else ""
+    def work() -> list[str]:
+        failed = []
+        while True:
+            with lock:
+                command = next(waiting, None)
+            if command is None:
+                return failed
+            status = subprocess.call(list(command))
+            if status:
+                failed.append(f"{' '.join(command)} (exit status {status})")
 
     with ThreadPoolExecutor(workers) as pool:
-        failed = [failure for failure in pool.map(run, commands) if failure]
+        failed = [failure for found in pool.map(lambda _: work(), range(workers)) for failure in found]
     if failed:
         raise GrandRoundsError(f"{len(failed)} runs failed: {'; '.join(failed)}")
 

@@ -28,3 +28,15 @@ def test_the_machine_has_a_processor_and_cores():
     found = machine()
     assert found["processor"]
     assert found["cores"] >= 1
+
+
+def test_a_command_is_drawn_only_when_there_is_a_worker_for_it(tmp_path):
+    done_before = []
+
+    def commands():
+        for name in "abc":
+            done_before.append(len(list(tmp_path.iterdir())))
+            yield touching(tmp_path / name)
+
+    run_all(commands(), workers=1)
+    assert done_before == [0, 1, 2]
