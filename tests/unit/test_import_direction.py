@@ -26,6 +26,8 @@ ALLOWED = {
     "data": {"data"},
     "models": {"models"},
 }
+SHARED_MATHS = {("models", "batch_statistics")}
+"""Areas' modules that are maths, too: torch and nothing else."""
 SHARED_METHODS = {"supervised", "fixmatch"}
 MATHS_LIBRARIES = {"torch", "numpy"}
 STANDARD = {
@@ -77,7 +79,7 @@ def problem_with(module: tuple[str, ...], name: tuple[str, ...]) -> str | None:
         return None
     if module[0] in COMMON:
         return "is common to all areas and knows none of them"
-    if is_maths(module) and not is_maths(name[1:4]):
+    if is_maths(module) and not is_maths(name[1:4]) and name[1:3] not in SHARED_MATHS:
         return "is maths, which knows no other part than maths"
     if area not in ALLOWED.get(module[0], set()):
         return f"may import {', '.join(sorted(ALLOWED.get(module[0], set())))} only"

@@ -1,7 +1,7 @@
 """RSNA intracranial haemorrhage: CT slices of heads, five subtypes of haemorrhage.
 
 Source: A. Flanders et al., "Construction of a machine learning dataset through collaboration: the RSNA 2019 brain CT
-hemorrhage challenge", Radiology: Artificial Intelligence 2:e190211, 2020 (research use). S. Liu et al., "Federated
+hemorrhage challenge", Radiology: Artificial Intelligence 2:e190211, 2020 (research use). Q. Liu et al., "Federated
 semi-supervised medical image classification via inter-client relation matching", MICCAI 2021, take 25,000 slices with a
 subtype from its 752,803 of the second stage.
 """

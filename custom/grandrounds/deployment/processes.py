@@ -72,7 +72,7 @@ def run_all(commands: Iterable[Sequence[str]], workers: int) -> None:
     waiting, lock = iter(commands), Lock()
 
     def work() -> list[str]:
-        failed = []
+        failed: list[str] = []
         while True:
             with lock:
                 command = next(waiting, None)

@@ -9,6 +9,7 @@ import pytest
 from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.record import read_events
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
 
@@ -76,6 +77,34 @@ def fails(monkeypatch):
         return failed
 
     return start
+
+
+@pytest.fixture
+def keep_back(monkeypatch):
+    """Let sites join without saying whether they have labels, as a privacy policy may want it."""
+    original = FedIRMExecutor.introduce
+
+    def start(*sites):
+        def silent(self, payload, context):
+            return Introduction() if context.site in sites else original(self, payload, context)
+
+        monkeypatch.setattr(FedIRMExecutor, "introduce", silent)
+
+    return start
+
+
+def test_a_site_that_keeps_back_whether_it_has_labels_is_refused_and_told_why(small, go, tmp_path, keep_back):
+    keep_back("site-2", "site-4")
+    found = go(small("controller.rounds=2"), tmp_path)
+    assert list(found.summary["refused"]) == ["site-2", "site-4"]
+    assert found.summary["refused"]["site-2"].startswith("site-2 has not said whether it has labels; let the number")
+    assert [entry["asked"] for entry in found.summary["rounds"]] == [["site-1"], ["site-1", "site-3"]]
+
+
+def test_where_all_with_labels_keep_that_back_the_run_says_so(small, hospitals, tmp_path, keep_back):
+    keep_back(*LABELLED)
+    with pytest.raises(GrandRoundsError, match=r"\(joined: site-3, site-4; site-1 has not said whether it has labels"):
+        simulate(small(), tmp_path, SITES, sites_dir=hospitals)
 
 
 def test_a_site_that_has_not_joined_is_not_said_to_have_no_labels(small, hospitals, tmp_path, fails):

@@ -164,6 +164,14 @@ def test_a_matrix_leaves_in_the_rounds_alone_after_which_somebody_matches_it(sma
     assert relations(alone) == {}, "all sites have labels"
 
 
+@pytest.mark.parametrize(
+    ("sites", "start", "told"), [(LABELLED, 1, True), (LABELLED, "null", False), (SITES, 1, False)]
+)
+def test_where_everybody_has_labels_the_server_says_so(small, go, tmp_path, sites, start, told):
+    go(small("controller.rounds=1", f"controller.unlabelled_start={start}"), tmp_path, sites=sites)
+    assert ("every site has a labelled training image: none trains as" in (tmp_path / "run.log").read_text()) == told
+
+
 def test_the_labelled_sites_own_choice_is_kept_with_its_model(whole):
     """A model is scored by those who train from it: that of round 1 in round 2, and so on."""
     name = "validation.auc_macro"

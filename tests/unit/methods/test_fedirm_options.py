@@ -122,8 +122,22 @@ def test_the_presets_differ_where_text_and_code_do():
             "bn_updates": ("once", "code", "once"),
             "consistency_divisor": ("images", "batch_size", "images"),
             "optimizer": ("kept", "kept", "kept"),
+            "batch_size": (48,) * 3,
+            "epochs": (1,) * 3,
+            "temperature": (2.0,) * 3,
+            "ramp_length": (30.0,) * 3,
+            "learning_rate_change": (21,) * 3,
+            "teacher_decay": (0.99,) * 3,
+            "teacher_temperature": (1.0,) * 3,
+            "min_support": (0, 0, 5),
         },
-        "problem": {"backbone": ("densenet121",) * 3, "dropout_at": ("layers", "layers", "head")},
+        "problem": {
+            "backbone": ("densenet121",) * 3,
+            "image_size": (224,) * 3,
+            "weights": ("imagenet",) * 3,
+            "dropout": (0.2,) * 3,
+            "dropout_at": ("layers", "layers", "head"),
+        },
     }
     for part, table in tables.items():
         for option, values in table.items():

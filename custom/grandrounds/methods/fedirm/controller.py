@@ -9,6 +9,7 @@ from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.averaging import AveragingController
+from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result, State
 from grandrounds.federation.selection import ModelSelection
 from grandrounds.methods.fedirm.executor import OWN_RELATION, RELATION
@@ -53,6 +54,17 @@ class FedIRMController(AveragingController):
         """What a site has said of itself."""
         return self.introduced[site].scalars.get("labelled") == 1
 
+    def check_introduction(self, site: str, introduction: Introduction) -> None:
+        """Refuse a site that does not say whether it has labels: a privacy policy may keep that number back.
+
+        Raises:
+            MessageError: naming the site.
+        """
+        if introduction.scalars.get("labelled") not in (0, 1):
+            raise MessageError(
+                f"{site} has not said whether it has labels; let the number 'labelled' leave by the site's privacy policy"
+            )
+
     def participants(self, well: list[str]) -> list[str]:
         """Labelled sites, and from ``unlabelled_start`` on the others.
 
@@ -78,7 +90,8 @@ class FedIRMController(AveragingController):
         if any(self.has_labels(site) for site in joined):
             return joined
         late = [site for site in self._sites() if site not in self.introduced]
-        told = f"no site that has joined has a labelled training image (joined: {', '.join(self.introduced) or 'none'})"
+        known = "; ".join([f"joined: {', '.join(self.introduced) or 'none'}", *self.refused.values()])
+        told = f"no site that has joined has a labelled training image ({known})"
         if late:
             raise GrandRoundsError(
                 f"{told}, and {', '.join(late)} did not join: see why in their logs and start the run again; where they are "
@@ -110,6 +123,8 @@ class FedIRMController(AveragingController):
             "labelled": [site for site in sites if self.has_labels(site)],
             "unlabelled": [site for site in sites if not self.has_labels(site)],
         }
+        if self.round_number == 1 and self.unlabelled_start is not None and self._all_have_labels():
+            self.log_warning(self.fl_ctx, "every site has a labelled training image: none trains as one without labels")
 
     def payload_for(self, site: str) -> Payload:
         """The global model, and for a site without labels the labelled sites' matrix, if there is one yet."""
@@ -122,9 +137,10 @@ class FedIRMController(AveragingController):
     def _relation_wanted(self) -> bool:
         """Whether a site without labels may match this round's matrix in the next round."""
         start = self.unlabelled_start
-        if start is None or all(self.has_labels(site) for site in self.introduced):
-            return False
-        return unlabelled_sites_train(self.round_number, start)
+        return start is not None and not self._all_have_labels() and unlabelled_sites_train(self.round_number, start)
+
+    def _all_have_labels(self) -> bool:
+        return all(self.has_labels(site) for site in self.introduced)
 
     def check(self, site: str, result: Result) -> None:
         """Refuse an update that does not fit the model, and a relation matrix that is none.

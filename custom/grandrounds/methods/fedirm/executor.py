@@ -46,6 +46,7 @@ class FedIRMExecutor(SiteExecutor):
     )
     needs_labels = False
     models = ("shared",)
+    record_level_obstacle: ClassVar[str] = "sites without labels compare whole batches"
 
     option_groups: ClassVar[tuple[type, ...]] = (LocalOptions, LabelledOptions, RelationOptions, UnlabelledOptions)
 

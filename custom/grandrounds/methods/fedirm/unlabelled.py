@@ -178,8 +178,9 @@ def train_unlabelled(
         Means over the steps of ``loss``, ``consistency`` and ``relation_loss``; ``kept`` (share of the images that are
         certain), ``empty_batches`` (steps without any), ``matched_rows`` (rows that a step's batch and ``target`` both have,
         mean over the steps) and, where hidden labels are known, ``pseudo_label_accuracy`` of the kept;
-        ``relation_distance`` (mean absolute difference from ``target``); ``samples``. And the site's relation matrix, on
-        the CPU, without the rows of too few patients. How many are sure of each class is in the site's log alone.
+        ``relation_distance`` (mean absolute difference of the site's own matrix from ``target``); ``samples``. And that
+        matrix, on the CPU. Rows of too few patients are neither in it nor in the distance; how many are sure of each class
+        is in the site's log alone.
 
     Raises:
         TaskAborted: if the task was given up.
@@ -203,11 +204,12 @@ def train_unlabelled(
             teacher.follow(network)
     own = work.own.relation()
     _log_support(context, own)
+    shown = withhold_rows(own, relations.min_support)
     metrics = _metrics(work.meter, steps, len(rows))
-    distance = relation_distance(work.target, own)
+    distance = relation_distance(work.target, shown)
     if bool(torch.isfinite(distance)):
         metrics["relation_distance"] = float(distance)
-    return metrics, withhold_rows(own, relations.min_support)
+    return metrics, shown
 
 
 def _log_support(context: SiteContext, own: Relation) -> None:
