@@ -17,12 +17,21 @@ demo: $(INSTALLED)
 test: $(INSTALLED_DEV)
 	$(BIN)/pytest
 
-REPORTED := local_lower fedavg_lower ssfl fedmatch_pa t2_pa fedavg_upper
+# Committed results of a benchmark, method by method; the first method is what the others are compared with.
+results = $(wildcard $(foreach m,$(2),benchmarks/$(1)/results/$(m)_[0-9].json))
+report = $(if $(2),$(BIN)/grandrounds report $(2) --out runs/reports/$(1) --title $(3),@echo "$(1) has no results yet")
+
+FEDPERL := local_lower fedavg_lower ssfl fedmatch_pa t2_pa fedavg_upper
+FEDIRM := $(addprefix lesion_,fedavg_lower fedavg_lower_fifth silent self_training consistency rscfed fedirm fedavg_upper)
+FED_ALIGN := $(addprefix devices_,single fed fed_cl fed_align fed_align_cl mix)
+MDHFL := $(addprefix symmetric_20_,local_ce local_sce fedmd rhfl rhfl_plus mdhfl_ce mdhfl)
 
 # Reports from the committed results of the benchmarks.
 reports: $(INSTALLED)
-	$(BIN)/grandrounds report $(wildcard $(foreach m,$(REPORTED),benchmarks/fedperl_ham10000/results/$(m)_[0-9].json)) \
-		--out runs/reports/fedperl_ham10000 --title "FedPerl on HAM10000, ten sites" --model own
+	$(call report,fedperl_ham10000,$(call results,fedperl_ham10000,$(FEDPERL)),"FedPerl on HAM10000 at ten sites" --model own)
+	$(call report,fedirm_ham10000,$(call results,fedirm_ham10000,$(FEDIRM)),"FedIRM on HAM10000: two of ten sites have labels")
+	$(call report,fed_align_cl_ham10000,$(call results,fed_align_cl_ham10000,$(FED_ALIGN)),"Fed-Align-CL on HAM10000: four devices")
+	$(call report,mdhfl_pbc,$(call results,mdhfl_pbc,$(MDHFL)),"MDH-FL on blood cells: a fifth of the labels is wrong")
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check custom tests benchmarks

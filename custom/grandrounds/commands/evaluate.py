@@ -26,6 +26,9 @@ HELP = """Test a finished run's model on the test images of a place that never t
 RUN is a run's workspace (its selected model is taken) or a model file beside the run's summary.json. If the labels are
 groups of classes, such as benign and malignant, --groups says which class belongs to which.
 
+--curves is for a hospital whose predictions stay: it writes counts of at least ten patients each to
+DIR/PLACE/curves_common.json. From these a report draws ROC curves and reliability, once they lie in the run's results.
+
 [bold]Examples[/bold]
 
 \b
@@ -49,6 +52,9 @@ def evaluate(
         str | None, typer.Option(help="Groups of classes, a=x,y;b=z; the first is the one that must not be missed.")
     ] = None,
     predictions: Annotated[Path | None, typer.Option(help="Write every prediction to this CSV file.")] = None,
+    curves: Annotated[
+        Path | None, typer.Option(help="Write curves of each place there, as counts that may leave it.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict, and show the scores."""
@@ -68,6 +74,8 @@ def evaluate(
     content = report(found, classes, grouping, by_group)
     if predictions is not None:
         write_predictions(predictions, found, classes, vocabulary, grouping)
+    if curves is not None:
+        _write_curves(curves, found, classes, by_group)
     if json:
         say_json(_without_nan({"model": str(trained.weights), **content}))
     else:
@@ -146,6 +154,18 @@ def _predict(
                 say(notes(), f"{place}: {images.unreadable} test images cannot be read and are left out")
             found[place] = predict_place(model, images, device)
     return found
+
+
+def _write_curves(folder: Path, found: Mapping[str, PlacePredictions], classes: Sequence[str], by_group: bool) -> None:
+    """``PLACE/curves_common.json`` for each place, as a report finds them in a run's results."""
+    from grandrounds.evaluation.cases import cases_of
+    from grandrounds.evaluation.curve_release import curves_of, write_curves
+
+    if by_group:
+        raise typer.BadParameter("--curves: the labels are groups of classes, and curves are of classes")
+    for place, told in found.items():
+        cases = cases_of(told.labels, told.probabilities, told.groups or None)
+        write_curves(folder / place / "curves_common.json", curves_of(cases, classes))
 
 
 def _show(content: Mapping[str, Any], weights: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,24 +13,26 @@ import typer
 
 from grandrounds.commands.output import results, say
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.ordering import natural_sorted
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from grandrounds.reporting.run import Event
 
-    from grandrounds.evaluation.figures import SimilarityRound
-
-Event = Mapping[str, Any]
 HELP = """Draw figures from the record of a run.
 
-Peer frequency, similarity of the models, scores of each site during training, and pseudo-labels: those that the run's
-method has. With --groups the sites of a community stand side by side, and within is compared with between.
+Peer frequency, similarity of the models, relation matrices, scores of each site during training, pseudo-labels, entropy of
+the soft labels and communication: those that the run's method has. With --groups the sites of a community stand side by
+side, and within is compared with between.
+
+With --sites-dir, where the images are on this machine, single cases are shown as well: for each site a sheet of right, wrong
+and uncertain ones, with and without what the model looks at, and for two classes the embeddings of all test images in a
+plane. These pictures show patients' images and must stay where those are; a report has none of them.
 
 [bold]Examples[/bold]
 
 \b
   grandrounds figures runs/fedperl --out runs/fedperl/figures
   grandrounds figures runs/ham --out runs/ham/figures --groups runs/ham/sites
+  grandrounds figures runs/ham --out runs/ham/private --sites-dir runs/ham/sites
 """
 
 
@@ -42,11 +45,20 @@ def figures(
         Path | None,
         typer.Option(help="Communities: a partition (each site's commonest source), or a JSON file {SITE: NAME}."),
     ] = None,
+    sites_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run's partition, to show single images; keep what is written.")
+    ] = None,
 ) -> None:
     """Draw the figures and say where they are."""
+    from grandrounds.commands.image_figures import image_drawings
+    from grandrounds.commands.method_figures import drawings
+    from grandrounds.reporting.curves import sites_of
+
     events = events_of(run)
     sites = sites_of(events)
-    drawn = drawings(events, sites, groups_of(groups, sites) if groups else None)
+    drawn = drawings(events, sites, groups_of(groups, sites) if groups else None, classes_of(run))
+    if sites_dir is not None:
+        drawn |= image_drawings(run, sites_dir)
     if not drawn:
         raise ConfigurationError(
             f"{run}: there is nothing to draw yet: no site has sent a score or trained with others"
@@ -79,10 +91,16 @@ def events_of(run: Path) -> list[Event]:
     )
 
 
-def sites_of(events: Sequence[Event]) -> list[str]:
-    """All sites of a run: those at its start, and those that joined later."""
-    at_start = {site for event in events if event["event"] == "start" for site in event["sites"]}
-    return natural_sorted(at_start | {event["site"] for event in events if event["event"] == "answer"})
+def classes_of(run: Path) -> list[str]:
+    """The vocabulary of a run; empty where its summary does not tell."""
+    from grandrounds.federation.record import SUMMARY
+
+    for folder in (run, run / "results"):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            return list(
+                json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["configuration"]["problem"]["classes"]
+            )
+    return []
 
 
 def groups_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
@@ -133,101 +151,3 @@ def _communities(description: Mapping[str, Any]) -> dict[str, str]:
     fronts = {name.partition("/")[0] for name in named.values()}
     common = f"{fronts.pop()}/" if len(fronts) == 1 else ""
     return {site: name.removeprefix(common) for site, name in named.items()}
-
-
-def drawings(events: Sequence[Event], sites: Sequence[str], groups: Mapping[str, str] | None) -> dict[str, Figure]:
-    """The figures that can be drawn of these events, by name."""
-    from grandrounds.evaluation.communities import community_order
-    from grandrounds.evaluation.figures import accuracy_figure, pseudo_label_figure, similarity_figure
-
-    order = community_order(groups) if groups else list(sites)
-    first = first_round_with_peers(events)
-    drawn: dict[str, Figure] = {}
-    if first is not None:
-        drawn["peer_frequency"] = _peer_frequency(events, order, groups)
-    rounds = similarities(events)
-    if any(len(entry.sites) > 1 for entry in rounds):
-        shown = rounds_to_show([entry.round_number for entry in rounds], first)
-        drawn["similarity"] = similarity_figure(rounds, shown, order, groups, first)
-    metric = next((event["metric"] for event in reversed(events) if event["event"] == "score"), None)
-    if metric and (scores := score_curves(events, order, metric)):
-        drawn["accuracy"] = accuracy_figure(scores, metric, groups)
-    accepted = training_curves(events, order, "accepted")
-    if accepted:
-        drawn["pseudo_labels"] = pseudo_label_figure(
-            accepted, training_curves(events, order, "pseudo_label_accuracy"), first
-        )
-    return drawn
-
-
-def _peer_frequency(events: Sequence[Event], sites: Sequence[str], groups: Mapping[str, str] | None) -> Figure:
-    from grandrounds.evaluation.figures import peer_frequency_figure
-    from grandrounds.methods.fedperl.peers import chance_within_group, pick_matrix, within_group_share
-
-    made = picks(events)
-    own = None
-    if groups:
-        share, chance = within_group_share(made, groups), chance_within_group(groups)
-        own = {site: (share[site], chance[site]) for site in sites}
-    return peer_frequency_figure(pick_matrix(made, sites), sites, groups, own)
-
-
-def picks(events: Sequence[Event]) -> list[tuple[str, str]]:
-    """Site and peer, for each time that a peer was given."""
-    given = [event.get("peers", {}) for event in events if event["event"] == "round_end"]
-    return [(site, peer) for entry in given for site, peers in entry.items() for peer in peers]
-
-
-def first_round_with_peers(events: Sequence[Event]) -> int | None:
-    """The first round in which anybody had peers."""
-    rounds = [event["round"] for event in events if event["event"] == "round_end" and picks([event])]
-    return min(rounds, default=None)
-
-
-def similarities(events: Sequence[Event]) -> list[SimilarityRound]:
-    """How alike the models were after each round."""
-    import numpy as np
-
-    from grandrounds.evaluation.figures import SimilarityRound
-
-    return [
-        SimilarityRound(event["round"], event["sites"], np.array(event["matrix"], dtype=np.float64))
-        for event in events
-        if event["event"] == "similarity"
-    ]
-
-
-def rounds_to_show(rounds: Sequence[int], first_peers: int | None) -> list[int]:
-    """The first round with peers (else the first of all), the last, and those a quarter and half of the way between.
-
-    Example:
-        >>> rounds_to_show(range(1, 101), first_peers=11)
-        [11, 33, 55, 100]
-        >>> rounds_to_show([1, 2], first_peers=None)
-        [1, 2]
-    """
-    later = [number for number in rounds if number >= (first_peers or 0)] or list(rounds[-1:])
-    last = len(later) - 1
-    return [later[index] for index in sorted({0, last // 4, last // 2, last})]
-
-
-def score_curves(events: Sequence[Event], sites: Sequence[str], metric: str) -> dict[str, dict[int, float]]:
-    """Each site's score by the round after which the scored model was made; sites without any are left out."""
-    from grandrounds.federation.messages import VALIDATION_PREFIX
-
-    curves: dict[str, dict[int, float]] = {site: {} for site in sites}
-    for event in events:
-        score = event["metrics"].get(VALIDATION_PREFIX + metric) if event["event"] == "answer" else None
-        if score is not None:
-            # A task scores the model that its round starts from.
-            curves[event["site"]][event["round"] - 1] = score
-    return {site: curve for site, curve in curves.items() if curve}
-
-
-def training_curves(events: Sequence[Event], sites: Sequence[str], name: str) -> dict[str, dict[int, float]]:
-    """A metric of the training by site and round; sites without it are left out."""
-    curves: dict[str, dict[int, float]] = {site: {} for site in sites}
-    for event in events:
-        if event["event"] == "answer" and name in event["metrics"]:
-            curves[event["site"]][event["round"]] = event["metrics"][name]
-    return {site: curve for site, curve in curves.items() if curve}

@@ -103,8 +103,8 @@ def _operations(runs: Sequence[Run], sites_dir: Path) -> dict[str, dict[str, Ope
 
 
 def _figures_of_method(run: Run) -> Mapping[str, Figure]:
-    from grandrounds.commands.figures import drawings
+    from grandrounds.commands.method_figures import drawings
 
-    drawn = drawings(run.events, run.sites, run.communities or None)
+    drawn = drawings(run.events, run.sites, run.communities or None, run.classes)
     # The report has learning curves of its own, in which each site has its colour.
     return {name: figure for name, figure in drawn.items() if name != "accuracy"}

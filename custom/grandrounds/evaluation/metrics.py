@@ -19,6 +19,7 @@ SELECTABLE = (
     "balanced_accuracy",
     "f1_macro",
     "f1_weighted",
+    "log_likelihood",
     "precision_weighted",
     "recall_weighted",
 )
@@ -35,8 +36,9 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
 
     Returns:
         The metrics of ``metrics_from_confusion``, and ``log_loss``: mean of :math:`-\ln p_{i y_i}`, in nats, with
-        probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite; and
-        ``auc_macro``, see :func:`~grandrounds.evaluation.one_vs_rest.macro_auc`.
+        probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite;
+        ``log_likelihood``, its negative, which selects a model by its loss; and ``auc_macro``, see
+        :func:`~grandrounds.evaluation.one_vs_rest.macro_auc`.
         Without samples only ``n``.
 
     Raises:
@@ -59,8 +61,9 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
     confusion = confusion_matrix(labels, probabilities.argmax(axis=1), probabilities.shape[1])
     of_label = probabilities[np.arange(len(labels)), labels]
     floor = np.finfo(probabilities.dtype).eps
-    log_loss = float(-np.log(np.maximum(of_label, floor), dtype=np.float64).mean())
-    return metrics_from_confusion(confusion) | {"log_loss": log_loss, "auc_macro": macro_auc(labels, probabilities)}
+    likelihood = float(np.log(np.maximum(of_label, floor), dtype=np.float64).mean())
+    more = {"log_loss": -likelihood, "log_likelihood": likelihood, "auc_macro": macro_auc(labels, probabilities)}
+    return metrics_from_confusion(confusion) | more
 
 
 def confusion_matrix(labels: NDArray[np.integer], predictions: NDArray[np.integer], classes: int) -> NDArray[np.int64]:

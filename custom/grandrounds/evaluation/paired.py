@@ -79,6 +79,27 @@ def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float 
     return PairedDifference(mean, mean - margin, mean + margin, n, p_value)
 
 
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean of repetitions, seeds for example, with Student's interval.
+
+    Args:
+        values: independent repetitions, at least one.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        Mean, lower and upper end; the ends are NaN for fewer than three values.
+
+    Raises:
+        ValueError: if a value is not finite or the confidence is not in (0, 1).
+
+    Example:
+        >>> mean_interval([0.5, 0.5, 0.5]), mean_interval([0.4, 0.6])[0]
+        ((0.5, 0.5, 0.5), 0.5)
+    """
+    found = paired_difference(values, np.zeros(len(values)).tolist(), confidence)
+    return found.mean, found.low, found.high
+
+
 def bootstrap_interval(
     values: Sequence[float],
     generator: np.random.Generator,

@@ -190,4 +190,5 @@ def _draw_gaps(axes: Axes, runs: Sequence[Sequence[RelationRound]]) -> None:
     axes.set_xlabel("round", fontsize=NORMAL)
     axes.set_ylabel("mean |difference|", fontsize=NORMAL)
     over_rounds(axes)
-    axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    if len(runs) > 1:
+        axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))

@@ -63,15 +63,29 @@ def site_curve(cases: Cases, number: int, least: int = LEAST, ranges: int = RANG
     require_at_least(ranges, 1, "ranges")
     if cases.probabilities is None:
         return None
-    scores = cases.probabilities[:, number]
-    sides = [_highest(cases, scores, (cases.labels == number) == side) for side in (True, False)]
-    if min(len(side) for side in sides) < least:
+    return _counted(cases, cases.probabilities[:, number], cases.labels == number, least, ranges)
+
+
+def reliability_curve(cases: Cases, least: int = LEAST, ranges: int = RANGES) -> SiteCurve | None:
+    """What a site may tell of how often its predictions are right when they are so sure.
+
+    Args:
+        cases: with probabilities.
+        least: fewest cases that a count other than zero may stand for.
+        ranges: how many ranges of confidence there are before merging.
+
+    Returns:
+        Right predictions as positives, wrong ones as negatives, by the confidence; each case counts once on each side, with
+        its highest. None if there are no probabilities, or fewer than ``least`` cases on a side.
+
+    Raises:
+        ValueError: if ``least`` or ``ranges`` is below one.
+    """
+    require_at_least(least, 1, "least")
+    require_at_least(ranges, 1, "ranges")
+    if cases.probabilities is None:
         return None
-    edges = np.linspace(0, 1, ranges + 1)
-    positives, negatives = (np.histogram(np.clip(side, 0, 1), edges)[0] for side in sides)
-    kept = _supported(positives.tolist(), negatives.tolist(), least)
-    merged = [np.add.reduceat(side, kept[:-1]).astype(np.float64) for side in (positives, negatives)]
-    return SiteCurve(edges[kept], *merged)
+    return _counted(cases, cases.probabilities.max(axis=1), cases.predicted == cases.labels, least, ranges)
 
 
 def summed_curves(curves: Sequence[SiteCurve]) -> SiteCurve:
@@ -124,6 +138,19 @@ def sum_on(
     for own, counts in counted:
         below += np.interp(edges, own, np.r_[0.0, np.cumsum(counts)])
     return np.diff(below)
+
+
+def _counted(
+    cases: Cases, scores: NDArray[np.float64], positive: NDArray[np.bool_], least: int, ranges: int
+) -> SiteCurve | None:
+    sides = [_highest(cases, scores, positive == side) for side in (True, False)]
+    if min(len(side) for side in sides) < least:
+        return None
+    edges = np.linspace(0, 1, ranges + 1)
+    positives, negatives = (np.histogram(np.clip(side, 0, 1), edges)[0] for side in sides)
+    kept = _supported(positives.tolist(), negatives.tolist(), least)
+    merged = [np.add.reduceat(side, kept[:-1]).astype(np.float64) for side in (positives, negatives)]
+    return SiteCurve(edges[kept], *merged)
 
 
 def _highest(cases: Cases, scores: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -33,12 +33,14 @@ class PlaceImages:
         labels: index into the vocabulary, int64, shape ``(n,)``.
         names: the images' names.
         unreadable: how many test images with a label could not be read.
+        groups: the patient or lesion of each image, where it is known.
     """
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     names: tuple[str, ...]
     unreadable: int
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +51,13 @@ class PlacePredictions:
         names: of the images.
         labels: index into the vocabulary of the labels, int64, shape ``(n,)``.
         probabilities: of the model's classes, float64, shape ``(n, classes)``.
+        groups: the patient or lesion of each image, where it is known.
     """
 
     names: tuple[str, ...]
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float64]
+    groups: tuple[str, ...] = ()
 
 
 def load_trained(spec: ModelSpec, path: Path) -> nn.Module:
@@ -127,7 +131,8 @@ def load_place(
     number = {name: index for index, name in enumerate(vocabulary)}
     labels = np.array([number[record.label] for record in records], np.int64)
     images = cache.images if readable.all() else cache.images[rows]
-    return PlaceImages(images, labels[rows], tuple(names[row] for row in rows), len(cache.quarantined))
+    groups = tuple(records[row].group for row in rows)
+    return PlaceImages(images, labels[rows], tuple(names[row] for row in rows), len(cache.quarantined), groups)
 
 
 def predict_place(model: nn.Module, place: PlaceImages, device: torch.device) -> PlacePredictions:
@@ -144,7 +149,7 @@ def predict_place(model: nn.Module, place: PlaceImages, device: torch.device) ->
     found = predict(model, place.images, np.arange(len(place.names)), device).double().numpy()
     if not np.isfinite(found).all():
         raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
-    return PlacePredictions(place.names, place.labels, found)
+    return PlacePredictions(place.names, place.labels, found, place.groups)
 
 
 def write_predictions(

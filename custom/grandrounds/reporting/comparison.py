@@ -13,13 +13,12 @@ import numpy as np
 from grandrounds.evaluation.anova import MethodsCompared, compare_methods
 from grandrounds.evaluation.blocks import Blocked, Win, blocked_anova, bonferroni, wins
 from grandrounds.evaluation.communication import relative_improvement
-from grandrounds.evaluation.estimates import FEWEST_CASES
 from grandrounds.evaluation.paired import PairedDifference, paired_difference
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores
 
-METRIC = "balanced_accuracy"
+METRIC, AREA = "balanced_accuracy", "auroc"
 FEWEST_SEEDS = 3
 
 
@@ -45,28 +44,30 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several methods on the sites that all of them have.
+    """Several methods in the blocks that all of them have.
 
     Attributes:
         metric: what is compared.
         reference: the method that the others are compared with.
-        sites: those that all compared methods have, with enough cases.
-        values: the metric by method, at ``sites``, mean over seeds.
+        kind: what a block is: ``site``, or ``seed`` where only scores of all test images together are known.
+        blocks: those that all compared methods have, sites with enough cases.
+        values: the metric by method, in ``blocks``, of sites the mean over seeds.
         seeds: how many runs each method has.
-        differences: of each other method to the reference.
-        over_sites: analysis of variance with sites as blocks; None where there are too few.
+        differences: of each other method to the reference, paired by block.
+        over_blocks: analysis of variance with blocks; None where there are too few.
         over_seeds: analysis of variance of means over sites, seeds as repetitions; None where there are too few.
-        wins: at how many sites one was better than the other.
-        left_out: methods without results at these sites, which are in no comparison.
+        wins: in how many blocks one was better than the other.
+        left_out: methods without results in these blocks, which are in no comparison.
     """
 
     metric: str
     reference: str
-    sites: tuple[str, ...]
+    kind: str
+    blocks: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]
     seeds: Mapping[str, int]
     differences: Mapping[str, Difference]
-    over_sites: Blocked | None
+    over_blocks: Blocked | None
     over_seeds: MethodsCompared | None
     wins: Mapping[tuple[str, str], Win]
     left_out: tuple[str, ...]
@@ -76,11 +77,12 @@ class Comparison:
         return {
             "metric": self.metric,
             "reference": self.reference,
-            "sites": list(self.sites),
+            "kind": self.kind,
+            "blocks": list(self.blocks),
             "values": {method: [round(value, 6) for value in found] for method, found in self.values.items()},
             "seeds": dict(self.seeds),
             "differences": {method: found.to_json() for method, found in self.differences.items()},
-            "anova_over_sites": _plain(self.over_sites),
+            "anova_over_blocks": _plain(self.over_blocks),
             "anova_over_seeds": _seeds_plain(self.over_seeds),
             "wins": [{"first": a, "second": b, **win._asdict()} for (a, b), win in self.wins.items()],
             "left_out": list(self.left_out),
@@ -90,7 +92,7 @@ class Comparison:
 def compare(
     methods: Mapping[str, Sequence[Run]], scores: Mapping[str, RunScores], reference: str, metric: str = METRIC
 ) -> Comparison | None:
-    """Compare methods on the sites that they share.
+    """Compare methods on the sites that they share, or by seed where no run has scores of single sites.
 
     A site counts where every run has at least ``FEWEST_CASES`` cases. A method that has none of the reference's sites (one
     that was trained on all images at one place, say) is left out and named.
@@ -102,9 +104,11 @@ def compare(
         metric: one of the scores of all classes together.
 
     Returns:
-        None if there is nobody to compare with on a shared site.
+        None if there is nobody to compare with on a shared site or seed.
     """
-    found = {method: [_by_site(scores[run.name], metric) for run in runs] for method, runs in methods.items()}
+    found, kind = {m: [_by_site(scores[run.name], metric) for run in runs] for m, runs in methods.items()}, "site"
+    if not any(of_run for runs in found.values() for of_run in runs):
+        found, kind = {method: [_by_seed(runs, scores, metric)] for method, runs in methods.items()}, "seed"
     expected = set(found[reference][0])
     compared = {method: runs for method, runs in found.items() if all(set(of_run) & expected for of_run in runs)}
     if reference not in compared or len(compared) < 2:
@@ -112,21 +116,22 @@ def compare(
     shared = set.intersection(*(set(of_run) for runs in compared.values() for of_run in runs))
     if not shared:
         return None
-    sites = tuple(natural_sorted(shared))
+    blocks = tuple(natural_sorted(shared))
     values = {
-        method: tuple(fmean(of_run[site] for of_run in runs) for site in sites) for method, runs in compared.items()
+        method: tuple(fmean(of_run[block] for of_run in runs) for block in blocks) for method, runs in compared.items()
     }
     others = [method for method in values if method != reference]
     return Comparison(
         metric=metric,
         reference=reference,
-        sites=sites,
+        kind=kind,
+        blocks=blocks,
         values=values,
-        seeds={method: len(runs) for method, runs in compared.items()},
+        seeds={method: len(methods[method]) for method in compared},
         differences={method: _difference(values[method], values[reference], len(others)) for method in others},
-        over_sites=blocked_anova(np.array(list(values.values()))) if len(values) > 2 else None,
+        over_blocks=blocked_anova(np.array(list(values.values()))) if len(values) > 2 else None,
         over_seeds=_over_seeds(
-            {method: [fmean(of_run[site] for site in sites) for of_run in runs] for method, runs in compared.items()}
+            {method: [fmean(of_run[block] for block in blocks) for of_run in runs] for method, runs in compared.items()}
         ),
         wins=wins(values),
         left_out=tuple(method for method in found if method not in compared),
@@ -134,7 +139,12 @@ def compare(
 
 
 def _by_site(scores: RunScores, metric: str) -> dict[str, float]:
-    return {site: place.scores[metric].value for site, place in scores.sites.items() if place.cases >= FEWEST_CASES}
+    return {site: found.value for site, found in scores.by_site(metric).items() if found.enough}
+
+
+def _by_seed(runs: Sequence[Run], scores: Mapping[str, RunScores], metric: str) -> dict[str, float]:
+    told = {f"seed {run.seed}": scores[run.name].told.get(metric) for run in runs}
+    return {seed: estimate.value for seed, estimate in told.items() if estimate}
 
 
 def _difference(values: Sequence[float], reference: Sequence[float], comparisons: int) -> Difference:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
@@ -11,13 +11,16 @@ from grandrounds.evaluation.cases import joined
 from grandrounds.evaluation.communication import Traffic, traffic
 from grandrounds.evaluation.estimates import FEWEST_CASES, Estimate
 from grandrounds.evaluation.operating_point import OperatingPoint, at_threshold, choose_operating_point
+from grandrounds.evaluation.paired import mean_interval
 from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.comparison import METRIC, Comparison, compare
+from grandrounds.reporting.comparison import AREA, METRIC, Comparison, compare
 from grandrounds.reporting.distrust import doubts_of, doubts_of_comparison
 from grandrounds.reporting.label import methods_of, require_one_vocabulary
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores, scores_of
 from grandrounds.seeding import numpy_generator
+
+MOST_DETAILED_RUNS = 4
 
 Operation = tuple[OperatingPoint, Mapping[str, Estimate]]
 
@@ -53,6 +56,13 @@ class Report:
         return natural_sorted({site for run in self.runs for site in run.sites})
 
     @property
+    def metric(self) -> str:
+        """The score of the first screen: balanced accuracy, or the area under the ROC curve where runs have only that."""
+        known = [{*scores.mean, *scores.told} for scores in self.scores.values() if scores.mean or scores.told]
+        shared = set.intersection(*known) if known else set()
+        return AREA if AREA in shared and METRIC not in shared else METRIC
+
+    @property
     def several(self) -> bool:
         """Whether there is more than one run."""
         return len(self.runs) > 1
@@ -64,9 +74,16 @@ class Report:
             "classes": list(self.runs[0].classes),
             "fewest_cases": FEWEST_CASES,
             "runs": [self._run_json(run) for run in self.runs],
-            "methods": {method: [run.name for run in runs] for method, runs in self.methods.items()},
+            "methods": {method: self._method_json(method) for method in self.methods},
             "comparison": self.comparison.to_json() if self.comparison else None,
             "distrust": list(self.shared_doubts),
+        }
+
+    def _method_json(self, method: str) -> dict[str, Any]:
+        estimate = over_seeds(self, method)
+        return {
+            "runs": [run.name for run in self.methods[method]],
+            self.metric: estimate.to_json() if estimate else None,
         }
 
     def _run_json(self, run: Run) -> dict[str, Any]:
@@ -124,20 +141,20 @@ def report_on(
     methods = methods_of(runs)
     if reference is not None and reference not in methods:
         raise ConfigurationError(f"--reference: there is no method {reference!r}; there are {', '.join(methods)}")
-    compared = None
-    if len(methods) > 1:
-        local = next((method for method, members in methods.items() if members[0].is_local), next(iter(methods)))
-        compared = compare(methods, scores, reference or local)
-    return Report(
+    report = Report(
         title=title or f"Report: {', '.join(methods)}",
         runs=list(runs),
         methods=methods,
         scores=scores,
         doubts={run.name: doubts_of(run, scores[run.name]) for run in runs},
-        comparison=compared,
-        shared_doubts=doubts_of_comparison(methods, compared),
+        comparison=None,
+        shared_doubts=(),
         operations=operations or {},
     )
+    if len(methods) > 1:
+        local = next((method for method, members in methods.items() if members[0].is_local), next(iter(methods)))
+        report = replace(report, comparison=compare(methods, scores, reference or local, report.metric))
+    return replace(report, shared_doubts=doubts_of_comparison(methods, report.comparison))
 
 
 def operating_points(run: Run, validation: Mapping[str, Any]) -> dict[str, Operation]:
@@ -167,6 +184,28 @@ def moved(run: Run) -> Traffic:
     return traffic(run.bytes)
 
 
-def headline(scores: RunScores) -> Estimate | None:
-    """The number of the first screen: mean balanced accuracy over sites."""
-    return scores.mean.get(METRIC)
+def over_seeds(report: Report, method: str) -> Estimate | None:
+    """The number of the first screen for a method."""
+    return mean_of_seeds([report.scores[run.name].headline(report.metric) for run in report.methods[method]])
+
+
+def site_estimates(report: Report, method: str) -> dict[str, Estimate]:
+    """The same score of a method at each site that has a test."""
+    of_runs = [report.scores[run.name].by_site(report.metric) for run in report.methods[method]]
+    found = {site: mean_of_seeds([scores.get(site) for scores in of_runs]) for site in report.sites}
+    return {site: estimate for site, estimate in found.items() if estimate}
+
+
+def mean_of_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
+    """One estimate of several seeds: their mean, with Student's interval over three or more.
+
+    Of one seed it is that seed's own, whose interval is of test cases. A score of too few cases counts only alone.
+
+    Returns:
+        None where no seed has the score.
+    """
+    found = [estimate for estimate in estimates if estimate]
+    known = [estimate for estimate in found if estimate.enough]
+    if len(known) <= 1:
+        return (known or found)[0] if found else None
+    return Estimate(*mean_interval([estimate.value for estimate in known]), min(estimate.cases for estimate in known))

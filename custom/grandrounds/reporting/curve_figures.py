@@ -11,20 +11,11 @@ from numpy.typing import NDArray
 from grandrounds.evaluation.calibration import reliability_points
 from grandrounds.evaluation.cases import Cases
 from grandrounds.evaluation.confidence import top_confidence
+from grandrounds.evaluation.drawing import MATRIX_COLOURS, PALE
 from grandrounds.evaluation.estimates import FEWEST_CASES
 from grandrounds.evaluation.selective import risk_coverage
-from grandrounds.reporting.style import (
-    GREY,
-    INK,
-    MATRIX_COLOURS,
-    PALE,
-    SMALL,
-    draw_legend,
-    draw_line,
-    label_axes,
-    looks,
-    new_axes,
-)
+from grandrounds.evaluation.site_curves import SiteCurve, roc_points
+from grandrounds.reporting.style import COLOURS, GREY, INK, SMALL, draw_legend, draw_line, label_axes, looks, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,6 +41,42 @@ def roc_figure(cases: Cases, classes: Sequence[str]) -> Figure | None:
         drawn = True
     label_axes(axes, "1 - specificity", "sensitivity", "ROC, each class against the others")
     return _ended(figure, axes, "lower right") if drawn else None
+
+
+def summed_roc_figure(curves: Mapping[str, SiteCurve], classes: Sequence[str]) -> Figure | None:
+    """ROC curves from sites' counts, a line for each class that has some.
+
+    Returns:
+        None without counts.
+    """
+    if not curves:
+        return None
+    figure, axes = new_axes()
+    axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, linestyle=":")
+    for name, curve in curves.items():
+        points = roc_points(curve)
+        draw_line(axes, looks(classes)[name], *_thinned(points.false_positive_rate, points.true_positive_rate), name)
+    label_axes(axes, "1 - specificity", "sensitivity", "ROC from the sites' counts")
+    return _ended(figure, axes, "lower right")
+
+
+def summed_reliability_figure(curve: SiteCurve | None) -> Figure | None:
+    """Reliability from sites' counts: a step for each range of confidence.
+
+    Returns:
+        None without counts.
+    """
+    if curve is None:
+        return None
+    figure, axes = new_axes()
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
+    together = curve.positives + curve.negatives
+    shares = np.divide(curve.positives, together, out=np.full(together.shape, np.nan), where=together > 0)
+    axes.stairs(shares, curve.edges, color=COLOURS[0], linewidth=1.6, baseline=None)
+    axes.set_xlim(0, 1.02)
+    axes.set_ylim(0, 1.02)
+    label_axes(axes, "confidence", "share of right predictions", "Reliability from the sites' counts")
+    return figure
 
 
 def precision_recall_figure(cases: Cases, classes: Sequence[str]) -> Figure | None:
@@ -117,7 +144,7 @@ def reliability_figure(cases: Cases) -> Figure | None:
     sure, right = [point.confidence for point in points], [point.accuracy for point in points]
     axes.vlines(sure, sure, right, color=PALE, linewidth=3)
     sizes = [20 + 300 * point.n / len(correct) for point in points]
-    axes.scatter(sure, right, s=sizes, color="#0072B2", edgecolors=INK, linewidths=0.6, zorder=3)
+    axes.scatter(sure, right, s=sizes, color=COLOURS[0], edgecolors=INK, linewidths=0.6, zorder=3)
     axes.text(0.03, 0.93, "right more often\nthan sure", fontsize=SMALL, color=GREY, va="top")
     axes.text(0.97, 0.07, "surer than right", fontsize=SMALL, color=GREY, ha="right")
     axes.set_xlim(0, 1.02)

@@ -8,7 +8,7 @@ from grandrounds.evaluation.anova import MethodsCompared
 from grandrounds.evaluation.blocks import Blocked
 from grandrounds.evaluation.estimates import FEWEST_CASES
 from grandrounds.reporting.comparison import Comparison
-from grandrounds.reporting.content import Report
+from grandrounds.reporting.content import MOST_DETAILED_RUNS, Report
 from grandrounds.reporting.html import Child, Html, table, tag
 from grandrounds.reporting.overview import distrust_box
 from grandrounds.reporting.run import MODELS, Run
@@ -25,6 +25,7 @@ from grandrounds.reporting.words import (
 )
 
 SITE_SCORES = ("balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "precision_weighted")
+SENT_SCORES = (*SITE_SCORES, "auroc", "average_precision")
 GLOSSARY: Mapping[str, str] = {
     "Case": f"A patient, or a lesion where patients are not known, or an image where neither is. A score that fewer than "
     f"{FEWEST_CASES} cases carry is not shown.",
@@ -41,7 +42,8 @@ GLOSSARY: Mapping[str, str] = {
     "ECE, MCE": "Expected and maximum calibration error: how far confidence and accuracy are apart, in adaptive bins.",
     "AURC, coverage at risk 0.1": "Area under the curve of risk against coverage, lower is better; the largest share of "
     "images that the model could decide alone with at most one error in ten.",
-    "Adjusted p": "p-value of a paired t-test over sites, times the number of comparisons (Bonferroni).",
+    "Adjusted p": "p-value of a paired t-test over sites, or over seeds where sites have no scores of their own, times the "
+    "number of comparisons (Bonferroni).",
 }
 
 
@@ -53,10 +55,23 @@ def comparison_section(report: Report, figures: Sequence[Html]) -> Html | None:
     return tag(
         "section",
         tag("h2", "Comparison"),
+        _reduced(report),
         tag("div", figures, class_="figures"),
-        _comparison_tables(comparison) if comparison else tag("p", "No two methods have results at the same sites."),
+        _comparison_tables(comparison) if comparison else tag("p", "No two methods have results that can be paired."),
         id="comparison",
     )
+
+
+def _reduced(report: Report) -> Html | None:
+    """Says what a page of many runs leaves out."""
+    if len(report.runs) <= MOST_DETAILED_RUNS:
+        return None
+    text = (
+        f"With more than {MOST_DETAILED_RUNS} runs each of them has only its main figures below: precision and recall, risk "
+        "and coverage, learning curves, budgets and the figures of its method are left out. A report on that run alone has "
+        "them."
+    )
+    return tag("p", text, class_="note")
 
 
 def run_section(report: Report, run: Run, figures: Sequence[Html], number: int) -> Html:
@@ -67,7 +82,7 @@ def run_section(report: Report, run: Run, figures: Sequence[Html], number: int) 
         tag("h2", run.name),
         tag("p", _what(run), class_="note"),
         distrust_box(report.doubts[run.name], "What to distrust", "h3") if report.several else None,
-        [_site_table(scores), _class_table(run, scores)] if scores.pooled else _without_predictions(run),
+        [_site_table(scores), _class_table(run, scores)] if scores.pooled else _without_predictions(run, scores),
         _operating_table(report, run),
         tag("div", figures, class_="figures"),
         _course_table(run),
@@ -147,16 +162,23 @@ def _operating_table(report: Report, run: Run) -> Html | None:
     return table(header, rows, caption)
 
 
-def _without_predictions(run: Run) -> Html:
-    known = {site: scores for site, scores in run.scored.items() if scores.get("n")}
+def _without_predictions(run: Run, scores: RunScores) -> Html:
+    if scores.told:
+        together: list[list[Child]] = [
+            [SCORE_NAMES[name], number_words(estimate.value, 3)]
+            for name, estimate in scores.told.items()
+            if name in SCORE_NAMES
+        ]
+        return table(["score", "value"], together, "All test images together, as the result gives them")
+    known = {site: sent for site, sent in run.scored.items() if sent.get("n")}
     if not known:
         return tag("p", "There are no test predictions: nothing can be said of how good the model is on unseen images.")
+    names = [name for name in SENT_SCORES if any(name in sent for sent in known.values())]
     rows: list[list[Child]] = [
-        [site, str(int(scores["n"])), *(number_words(scores.get(name)) for name in SITE_SCORES)]
-        for site, scores in known.items()
+        [site, str(int(sent["n"])), *(number_words(sent.get(name)) for name in names)] for site, sent in known.items()
     ]
     caption = "Means that the sites have sent; their predictions stayed there, so there are no intervals and no curves"
-    return table(["site", "images", *(SCORE_NAMES[name] for name in SITE_SCORES)], rows, caption)
+    return table(["site", "images", *(SCORE_NAMES[name] for name in names)], rows, caption)
 
 
 def _course_table(run: Run) -> Html:
@@ -168,7 +190,9 @@ def _course_table(run: Run) -> Html:
         sent = ", ".join(sorted(name.removeprefix("up.") for name in parts if name.startswith("up.")))
         up = sum(size for name, size in parts.items() if name.startswith("up."))
         rounds = str(run.contributions.get(site, 0)) if run.contributions else MISSING
-        missed = ", ".join(str(number) for number in dropped.get(site, [])) or "none"
+        missed = ", ".join(str(number) for number in dropped.get(site, [])) or (
+            "none" if run.contributions else MISSING
+        )
         community = run.communities.get(site, MISSING)
         rows.append([site, community, sent or "nothing", rounds, missed, bytes_words(down), bytes_words(up)])
     header = ["site", "community", "sent", "rounds", "dropped in", "received", "sent bytes"]
@@ -198,18 +222,19 @@ def _comparison_tables(comparison: Comparison) -> Html:
     values: list[list[Child]] = [
         [method, *(number_words(value) for value in found)] for method, found in comparison.values.items()
     ]
-    parts = [table(["method", *comparison.sites], values, f"{metric} at each site, mean over seeds")]
+    of_blocks = {"site": "at each site, mean over seeds", "seed": "of each seed, all test images together"}
+    parts = [table(["method", *comparison.blocks], values, f"{metric} {of_blocks[comparison.kind]}")]
     won: list[list[Child]] = [
         [f"{a} against {b}", str(win.better), str(win.equal), str(win.worse)]
         for (a, b), win in comparison.wins.items()
         if len(comparison.values) <= 4 or comparison.reference in (a, b)
     ]
-    caption = "At how many sites the first is better, equal or worse, chance not considered"
+    caption = f"In how many {comparison.kind}s the first is better, equal or worse, chance not considered"
     if len(comparison.values) > 4:
         caption += f"; all pairs without {comparison.reference} are in report.json"
     parts.append(table(["methods", "better", "equal", "worse"], won, caption))
     tested: list[tuple[str, str, Blocked | MethodsCompared | None]] = [
-        ("sites are blocks", "", comparison.over_sites),
+        (f"{comparison.kind}s are blocks", "", comparison.over_blocks),
         ("seeds are repetitions", "; pairs are in report.json", comparison.over_seeds),
     ]
     parts += [

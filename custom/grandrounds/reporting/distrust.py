@@ -35,6 +35,12 @@ def doubts_of(run: Run, scores: RunScores) -> list[str]:
         )
     if run.model == "own" and run.places and not run.is_local:
         found.append("Scores are of each site's own choice of model; no one model has all of them.")
+    if scores.sent:
+        curves = "curves are of counts of several patients each" if run.curves else "there are no curves"
+        found.append(
+            f"Only scores of whole sites are known and no predictions: there are no intervals, {curves}, and no scores of "
+            "single classes."
+        )
     return [*found, *(f"{note[0].upper()}{note[1:]}." for note in run.notes)]
 
 
@@ -65,11 +71,11 @@ def doubts_of_comparison(methods: dict[str, list[Run]], comparison: Comparison |
     if unclear:
         found.append(
             f"{_listed(unclear)}: the difference to {comparison.reference} could be chance (Bonferroni-adjusted p of "
-            f"{CHANCE:.2f} or more, or too few sites to tell)."
+            f"{CHANCE:.2f} or more, or too few {comparison.kind}s to tell)."
         )
     if comparison.left_out:
         found.append(
-            f"{_listed(comparison.left_out)}: no results at the sites of {comparison.reference}; not compared."
+            f"{_listed(comparison.left_out)}: no results to pair with those of {comparison.reference}; not compared."
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Which figures a report has, and what each says to those who cannot see it."""
+"""Which figures a run has in a report, and what each says to those who cannot see it."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from grandrounds.evaluation.cases import joined
+from grandrounds.evaluation.cases import Cases, joined
+from grandrounds.evaluation.curve_release import curves_together
+from grandrounds.evaluation.site_curves import area, roc_points
 from grandrounds.reporting.comparison import METRIC
-from grandrounds.reporting.content import Report, headline, moved
-from grandrounds.reporting.course_figures import (
-    budget_figure,
-    learning_figure,
-    matrix_figure,
-    mean_learning_figure,
-    site_figure,
-    traffic_figure,
-    validation_curves,
-)
+from grandrounds.reporting.comparison_figures import site_figure, traffic_figure
+from grandrounds.reporting.content import MOST_DETAILED_RUNS, Report, moved
+from grandrounds.reporting.course_figures import budget_figure, learning_figure
 from grandrounds.reporting.curve_figures import (
     confusion_figure,
     precision_recall_figure,
     reliability_figure,
     risk_figure,
     roc_figure,
+    summed_reliability_figure,
+    summed_roc_figure,
 )
+from grandrounds.reporting.curves import validation_curves
 from grandrounds.reporting.rendering import Drawing
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.words import SCORE_NAMES, bytes_words, estimate_words, number_words
@@ -34,38 +30,31 @@ from grandrounds.reporting.words import SCORE_NAMES, bytes_words, estimate_words
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_DETAILED_RUNS = 4
+OF_METHODS: Mapping[str, tuple[str, str]] = {
+    "peer_frequency": ("Peer frequency", "Rows choose, columns are chosen as peers; lines divide communities."),
+    "similarity": ("Similarity of models", "How alike the sites' models are after some rounds, and on average."),
+    "pseudo_labels": (
+        "Pseudo-labels",
+        "How many unlabelled images were used, and how many of those labels are right where the truth is known.",
+    ),
+    "relation": (
+        "Relation matrices of sites with labels and of sites without, and their difference",
+        "A row is the mean softened prediction for a class's images; grey rows are not known. The closer the two, the more "
+        "alike the sites see the classes.",
+    ),
+    "soft_labels": (
+        "Entropy of the soft labels over rounds",
+        "How undecided the mean of the sites' predictions for the public images is. At the dotted line it says nothing.",
+    ),
+    "traffic": (
+        "Megabytes that have travelled by each round",
+        "Tensors of all sites so far; what FLARE adds to a message is not counted.",
+    ),
+}
+"""Alternative text and caption of the figures that are drawn of a run's events."""
 
 OfMethod = Callable[[Run], Mapping[str, "Figure"]]
 """Figures that a method's record has beyond those of all runs, by name."""
-
-
-def shared_drawings(report: Report) -> list[Drawing]:
-    """Figures of all runs together; none for one run."""
-    if not report.several:
-        return []
-    names = [run.name for run in report.runs]
-    words = SCORE_NAMES[METRIC]
-    means = {name: headline(report.scores[name]) for name in names}
-    told = "; ".join(f"{name} {estimate_words(estimate)}" for name, estimate in means.items() if estimate)
-    tested = {name: report.scores[name] for name in names if report.scores[name].sites}
-    together = {run.name: joined(list(run.places.values())) for run in report.runs if run.places}
-    areas = {name: _sureness(report, name, "aurc") for name in together}
-    curves = {run.name: validation_curves(run, METRIC) for run in report.runs}
-    found = [
-        _drawing("sites", site_figure(tested, report.sites, METRIC) if tested else None, f"{words}, mean over sites: {told}",
-                 "A mark is the score of a method at a site, the line its 95 % interval. Overlapping intervals do not mean "
-                 "that methods are equal: the paired differences below say more."),
-        _drawing("risk_coverage", risk_figure(together, names),
-                 f"Area under risk against coverage (lower is better): {_listed(areas)}",
-                 "Going left, the least sure images are left to a physician: a good model's risk falls."),
-        _drawing("learning", mean_learning_figure(curves, names, METRIC), f"{words} on validation images over rounds",
-                 "Mean over the sites that scored; validation images chose the model, so this is no result."),
-        _drawing("communication", traffic_figure({run.name: run for run in report.runs}),
-                 "; ".join(f"{run.name}: {bytes_words(sum(moved(run)))}" for run in report.runs),
-                 "Tensors only; what FLARE adds to a message is not counted."),
-    ]  # fmt: skip
-    return [drawing for drawing in found if drawing]
 
 
 def run_drawings(report: Report, run: Run, of_method: OfMethod) -> list[Drawing]:
@@ -77,93 +66,83 @@ def run_drawings(report: Report, run: Run, of_method: OfMethod) -> list[Drawing]
 
 
 def _of_predictions(report: Report, run: Run, full: bool) -> list[Drawing | None]:
-    scores = report.scores[run.name]
-    if scores.pooled is None:
-        return []
+    if report.scores[run.name].pooled is None:
+        return _of_site_curves(run)
     cases = joined(list(run.places.values()))
-    classes = {
-        key: "; ".join(
-            f"{name} {estimate_words(found[key])}" for name, found in zip(run.classes, scores.pooled.classes, strict=True)
-            if key in found
-        )
-        for key in ("auroc", "average_precision", "sensitivity")
-    }  # fmt: skip
     found = [
-        _drawing("confusion", confusion_figure(cases.confusion(), run.classes),
-                 f"Confusion matrix of {len(cases.labels)} test images. Sensitivity: {classes['sensitivity']}",
+        drawing_or_none("confusion", confusion_figure(cases.confusion(), run.classes),
+                 f"Confusion matrix of {len(cases.labels)} test images. "
+                 f"Sensitivity: {_by_class(report, run, 'sensitivity')}",
                  "Rows are true classes, columns predictions; the shade is the share of a row."),
-        _drawing("roc", roc_figure(cases, run.classes), f"ROC curves. Area: {classes['auroc']}",
+        drawing_or_none("roc", roc_figure(cases, run.classes), f"ROC curves. Area: {_by_class(report, run, 'auroc')}",
                  "All sites' test images together; classes with too few cases are left out."),
-        _drawing("reliability", reliability_figure(cases),
+        drawing_or_none("reliability", reliability_figure(cases),
                  f"Reliability: expected calibration error {_sureness(report, run.name, 'ece')}, maximum "
                  f"{_sureness(report, run.name, 'mce')}",
                  "On the dotted line the model is right as often as it is sure. A dot's area is its number of images."),
     ]  # fmt: skip
-    if not full:
-        return found
+    return [*found, *_more_of_predictions(report, run, cases)] if full else found
+
+
+def _of_site_curves(run: Run) -> list[Drawing | None]:
+    """ROC and reliability of the counts that sites have let out."""
+    told = curves_together(list(run.curves.values()), run.classes)
+    areas = {name: number_words(area(roc_points(curve))) for name, curve in told.classes.items()}
+    caption = f"Counts of {', '.join(run.curves)}; each stands for several patients, so the curves are coarse."
     return [
-        *found,
-        _drawing("precision_recall", precision_recall_figure(cases, run.classes),
-                 f"Precision and recall. Average precision: {classes['average_precision']}",
+        drawing_or_none("roc", summed_roc_figure(told.classes, run.classes), f"ROC curves. Area: {listed(areas)}", caption),
+        drawing_or_none("reliability", summed_reliability_figure(told.reliability),
+                 "Share of right predictions by confidence", caption),
+    ]  # fmt: skip
+
+
+def _more_of_predictions(report: Report, run: Run, cases: Cases) -> list[Drawing | None]:
+    sites = report.scores[run.name].by_site(METRIC)
+    return [
+        drawing_or_none("precision_recall", precision_recall_figure(cases, run.classes),
+                 f"Precision and recall. Average precision: {_by_class(report, run, 'average_precision')}",
                  "Precision depends on how common a class is among these images: elsewhere it is another."),
-        _drawing("risk_coverage", risk_figure({run.name: cases}, [run.name]),
+        drawing_or_none("risk_coverage", risk_figure({run.name: cases}, [run.name]),
                  f"Risk against coverage: area {_sureness(report, run.name, 'aurc')}, risk at full coverage "
                  f"{_sureness(report, run.name, 'risk')}",
                  "Going left, the least sure images are left to a physician: a good model's risk falls."),
-        None if report.several else _drawing("sites", site_figure({run.name: scores}, report.sites, METRIC),
-                 "; ".join(f"{site} {estimate_words(place.scores[METRIC])}" for site, place in scores.sites.items()),
+        None if report.several else drawing_or_none("sites", site_figure({run.name: sites}, report.sites, METRIC),
+                 "; ".join(f"{site} {estimate_words(estimate)}" for site, estimate in sites.items()),
                  "Each site's test images, with 95 % intervals."),
     ]  # fmt: skip
 
 
 def _of_course(report: Report, run: Run, of_method: OfMethod) -> list[Drawing | None]:
-    curves = validation_curves(run, METRIC)
+    curves = validation_curves(run.events, run.sites, METRIC)
     last = {site: number_words(curve[max(curve)]) for site, curve in curves.items()}
     found = [
-        _drawing("learning", learning_figure(curves, report.sites, METRIC),
-                 f"{SCORE_NAMES[METRIC]} on validation images, last round: {_listed(last)}",
+        drawing_or_none("learning", learning_figure(curves, report.sites, METRIC),
+                 f"{SCORE_NAMES[METRIC]} on validation images, last round: {listed(last)}",
                  "Each site's validation images; they chose the model, so this is no result."),
-        None if report.several else _drawing("communication", traffic_figure({run.name: run}),
+        None if report.several else drawing_or_none("communication", traffic_figure({run.name: moved(run)}),
                  f"{bytes_words(moved(run).down_global)} of global models and {bytes_words(moved(run).down_extra)} of all "
                  f"else to the sites, {bytes_words(moved(run).up)} from them",
                  "Tensors only; what FLARE adds to a message is not counted."),
-        _drawing("budget", budget_figure(run.spent, report.sites),
-                 f"Epsilon spent: {_listed({spent.site: number_words(spent.epsilon) for spent in run.spent})}",
+        drawing_or_none("budget", budget_figure(run.spent, report.sites),
+                 f"Epsilon spent: {listed({spent.site: number_words(spent.epsilon) for spent in run.spent})}",
                  "What all releases of a site so far amount to together."),
-        _relation(run),
     ]  # fmt: skip
-    named = {
-        "peer_frequency": ("Peer frequency", "Rows choose, columns are chosen as peers; lines divide communities."),
-        "similarity": ("Similarity of models", "How alike the sites' models are after some rounds, and on average."),
-        "pseudo_labels": ("Pseudo-labels", "How many unlabelled images were used, and how many of those labels are right "
-                          "where the truth is known."),
-    }  # fmt: skip
     pictures = of_method(run)
-    return [*found, *(_drawing(name, pictures[name], *words) for name, words in named.items() if name in pictures)]
+    return [
+        *found,
+        *(drawing_or_none(name, pictures[name], *words) for name, words in OF_METHODS.items() if name in pictures),
+    ]
 
 
-def _relation(run: Run) -> Drawing | None:
-    """The relation matrix that FedIRM's sites were sent last."""
-    known = [event for event in run.events if event["event"] == "relation" and event.get("matrix")]
-    if not known:
-        return None
-    last = known[-1]
-    matrix = np.array(last["matrix"], dtype=np.float64)
-    support = np.array(last.get("support", []), dtype=np.float64)
-    if support.shape == (len(matrix),):
-        matrix[support == 0] = np.nan
-    figure = matrix_figure(matrix, run.classes, f"Relation of classes, round {last['round']}")
-    diagonal = {name: number_words(value) for name, value in zip(run.classes, np.diag(matrix).tolist(), strict=True)}
-    return Drawing(
-        "relation",
-        figure,
-        f"Relation matrix after round {last['round']}; on its diagonal: {_listed(diagonal)}",
-        "A row is the mean softened prediction for a class's images at sites with labels; grey rows are not known.",
-    )
-
-
-def _drawing(name: str, figure: Figure | None, alt: str, caption: str) -> Drawing | None:
+def drawing_or_none(name: str, figure: Figure | None, alt: str, caption: str) -> Drawing | None:
+    """A figure with its words, where there is something to draw."""
     return None if figure is None else Drawing(name, figure, alt, caption)
+
+
+def _by_class(report: Report, run: Run, key: str) -> str:
+    pooled = report.scores[run.name].pooled
+    scores = zip(run.classes, pooled.classes, strict=True) if pooled else ()
+    return "; ".join(f"{name} {estimate_words(found[key])}" for name, found in scores if key in found)
 
 
 def _sureness(report: Report, name: str, key: str) -> str:
@@ -171,7 +150,13 @@ def _sureness(report: Report, name: str, key: str) -> str:
     return number_words(pooled.sureness.get(key) if pooled else None)
 
 
-def _listed(values: Mapping[str, str]) -> str:
+def listed(values: Mapping[str, str]) -> str:
+    """Names and what belongs to them.
+
+    Example:
+        >>> listed({"nevus": "0.8", "melanoma": "0.7"})
+        'nevus 0.8, melanoma 0.7'
+    """
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 

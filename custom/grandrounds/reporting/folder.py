@@ -11,11 +11,12 @@ from typing import Any
 from grandrounds.evaluation.estimates import Estimate
 from grandrounds.files import replacing, write_json
 from grandrounds.reporting.content import Report
-from grandrounds.reporting.drawings import OfMethod, run_drawings, shared_drawings, unique_names
+from grandrounds.reporting.drawings import OfMethod, run_drawings, unique_names
 from grandrounds.reporting.html import Html
 from grandrounds.reporting.page import page
 from grandrounds.reporting.rendering import Drawing, figure_element, svg_of, write_drawing
 from grandrounds.reporting.scores import Place, RunScores
+from grandrounds.reporting.shared_drawings import shared_drawings
 
 PAGE, NUMBERS = "report.html", "report.json"
 ESTIMATE = ("value", "low", "high", "cases")

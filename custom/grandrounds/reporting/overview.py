@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
 from grandrounds.evaluation.estimates import Estimate
-from grandrounds.reporting.comparison import METRIC, Comparison
-from grandrounds.reporting.content import Report, headline, moved
+from grandrounds.evaluation.paired import FEWEST_PAIRS
+from grandrounds.reporting.comparison import AREA, FEWEST_SEEDS, Comparison
+from grandrounds.reporting.content import Report, moved, over_seeds
 from grandrounds.reporting.html import Child, Html, table, tag
 from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.words import (
@@ -94,9 +96,13 @@ def _on_whom(report: Report) -> tuple[str, list[str]]:
         lines.append(
             f"in {counted(len(set(run.communities.values())), 'community').replace('communitys', 'communities')}"
         )
-    if scores.pooled:
+    if scores.told:
+        lines.append(f"tested on {scores.told[report.metric].cases} images together")
+    elif scores.pooled:
         cases = f", {scores.pooled.cases} cases by {run.unit}" if run.unit != "image" else ""
         lines.append(f"tested on {scores.pooled.images} images{cases} at {counted(len(scores.sites), 'site')}")
+    elif scores.sent:
+        lines.append(f"tested at {counted(len(scores.sent), 'site')}, where the predictions stayed")
     else:
         lines.append("not tested")
     dropped = sum(bool(other.dropped()) for other in report.runs)
@@ -106,20 +112,22 @@ def _on_whom(report: Report) -> tuple[str, list[str]]:
 
 
 def _how_well(report: Report) -> tuple[str, list[str]]:
-    found = {run.name: headline(report.scores[run.name]) for run in report.runs}
-    known = {name: estimate for name, estimate in found.items() if estimate and estimate.enough}
+    found = {method: over_seeds(report, method) for method in report.methods}
+    known = {method: estimate for method, estimate in found.items() if estimate and estimate.enough}
     if not known:
         return "not known", _last_validation(report)
-    best = max(known, key=lambda name: known[name].value)
-    lines = [f"{SCORE_NAMES[METRIC]}, mean over sites"]
-    if report.several:
-        return estimate_words(known[best]), [*lines, f"highest of {len(known)} runs: {best}"]
-    mean = report.scores[best].mean
-    return estimate_words(known[best]), [*lines, f"weighted F1 {estimate_words(mean['f1_weighted'])}", _whose(report)]
-
-
-def _whose(report: Report) -> str:
-    return f"model: {MODELS[report.runs[0].model]}"
+    best = max(known, key=lambda method: known[method].value)
+    seeds = len(report.methods[best])
+    scores = report.scores[report.methods[best][0].name]
+    whole = "mean over sites" if scores.mean else "all test images together"
+    lines = [f"{SCORE_NAMES[report.metric]}, {whole}{f', mean of {seeds} seeds' if seeds > 1 else ''}"]
+    if len(known) > 1:
+        lines.append(f"highest of {len(known)} methods: {best}")
+    if not report.several:
+        weighted = scores.mean.get("f1_weighted") or scores.told.get("f1_weighted")
+        lines += [f"weighted F1 {estimate_words(weighted)}"] if weighted else []
+        lines.append(f"model: {MODELS[report.runs[0].model]}")
+    return estimate_words(known[best]), lines
 
 
 def _last_validation(report: Report) -> list[str]:
@@ -135,16 +143,18 @@ def _last_validation(report: Report) -> list[str]:
 def _against(report: Report) -> tuple[str, list[str]]:
     comparison = report.comparison
     if comparison is None:
-        chance = 1 / len(report.runs[0].classes)
+        chance = 0.5 if report.metric == AREA else 1 / len(report.runs[0].classes)
         return f"{chance:.2f} by guessing", ["no other run was given: nothing says that federation helped"]
     best = max(comparison.differences, key=lambda method: comparison.differences[method].paired.mean)
     difference = comparison.differences[best]
-    value = Estimate(difference.paired.mean, difference.paired.low, difference.paired.high, 1000)
+    paired = difference.paired
     return (
-        f"{difference.paired.mean:+.3f}",
+        f"{paired.mean:+.3f}",
         [
-            f"{best} less {comparison.reference}, {counted(len(comparison.sites), 'site')}",
-            f"95 % interval [{number_words(value.low, 3)}, {number_words(value.high, 3)}], adjusted p "
+            f"{best} less {comparison.reference}, {counted(len(comparison.blocks), comparison.kind)}",
+            f"no interval: fewer than {FEWEST_PAIRS} {comparison.kind}s"
+            if math.isnan(paired.low)
+            else f"95 % interval [{number_words(paired.low, 3)}, {number_words(paired.high, 3)}], adjusted p "
             f"{p_words(difference.adjusted_p)}",
         ],
     )
@@ -210,36 +220,35 @@ def _one_seed(report: Report) -> list[str]:
 
 def _methods_table(report: Report) -> Html:
     comparison = report.comparison
+    repeated = any(len(runs) > 1 for runs in report.methods.values())
     rows: list[list[Child]] = []
     for method, runs in report.methods.items():
-        estimates = [headline(report.scores[run.name]) for run in runs]
         rows.append(
             [
                 method,
                 str(len(runs)),
-                _over_seeds([estimate for estimate in estimates if estimate]),
+                estimate_cell(over_seeds(report, method)),
+                *([_range([report.scores[run.name].headline(report.metric) for run in runs])] if repeated else []),
                 *_difference(comparison, method),
                 bytes_words(fmean(sum(moved(run)) for run in runs)),
                 _statuses(runs),
             ]
         )
-    header = ["method", "runs", SCORE_NAMES[METRIC]]
+    header = ["method", "runs", SCORE_NAMES[report.metric], *(["lowest to highest"] if repeated else [])]
     if comparison:
         header += [f"less {comparison.reference}", "adjusted p", "relative, %"]
+    whole = "mean over sites" if any(scores.mean for scores in report.scores.values()) else "all images together"
+    paired = f" Differences are paired by {comparison.kind}, with Student's 95 % interval." if comparison else ""
     caption = (
-        "Methods on test images: mean over sites with the 95 % bootstrap interval of these sites' cases; of several "
-        "seeds the mean and their range. Differences are paired by site with Student's 95 % interval."
+        f"Methods on test images, {whole}. Of {FEWEST_SEEDS} seeds or more: their mean with Student's 95 % interval over "
+        f"seeds; of one seed: with the 95 % bootstrap interval of these sites' cases.{paired}"
     )
     return table([*header, "communication", "status"], rows, caption)
 
 
-def _over_seeds(estimates: Sequence[Estimate]) -> Child:
-    if len(estimates) <= 1:
-        return estimate_cell(estimates[0] if estimates else None)
-    values = [estimate.value for estimate in estimates]
-    return Html(
-        tag("span", f"{fmean(values):.2f}") + tag("span", f" ({min(values):.2f} to {max(values):.2f})", class_="ci")
-    )
+def _range(estimates: Sequence[Estimate | None]) -> str:
+    values = [estimate.value for estimate in estimates if estimate and estimate.enough]
+    return f"{min(values):.2f} to {max(values):.2f}" if len(values) > 1 else ""
 
 
 def _difference(comparison: Comparison | None, method: str) -> list[Child]:
@@ -249,7 +258,7 @@ def _difference(comparison: Comparison | None, method: str) -> list[Child]:
     if found is None:
         return ["reference" if method == comparison.reference else "not comparable", "", ""]
     paired = found.paired
-    interval = f" [{number_words(paired.low, 3)}, {number_words(paired.high, 3)}]"
+    interval = "" if math.isnan(paired.low) else f" [{number_words(paired.low, 3)}, {number_words(paired.high, 3)}]"
     value = Html(tag("span", f"{paired.mean:+.3f}") + tag("span", interval, class_="ci"))
     return [value, p_words(found.adjusted_p), number_words(found.relative, 1)]
 

@@ -12,6 +12,7 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import locate_dataset
 from grandrounds.errors import DataError
 from grandrounds.evaluation.cases import Cases, cases_of
+from grandrounds.evaluation.curve_release import SiteCurves, read_curves
 from grandrounds.reporting.run import MODELS
 
 CaseGroups = Callable[[str, str, Sequence[str]], list[str]]
@@ -52,6 +53,16 @@ def read_places(
             if len(cases.labels):
                 found[site] = cases
     return found
+
+
+def read_site_curves(folder: Path, sites: Sequence[str], model: str, classes: Sequence[str]) -> dict[str, SiteCurves]:
+    """The curves of all sites that tell of theirs; arguments as :func:`read_places`.
+
+    Raises:
+        DataError: if a file is damaged or of another vocabulary.
+    """
+    paths = {site: folder / site / f"curves_{model}.json" for site in sites}
+    return {site: read_curves(path, classes) for site, path in paths.items() if path.is_file()}
 
 
 def read_predictions(path: Path, classes: Sequence[str], site: str, dataset: str, groups: CaseGroups | None) -> Cases:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from grandrounds.federation.record import EVENTS, SUMMARY, read_events
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger import LEDGER_NAME, read_ledger
 from grandrounds.reporting.committed import is_committed, read_committed
-from grandrounds.reporting.predictions import CaseGroups, predicted_model, read_places
+from grandrounds.reporting.curves import sites_of
+from grandrounds.reporting.predictions import CaseGroups, predicted_model, read_places, read_site_curves
 from grandrounds.reporting.run import Event, Run, Spent, method_name
 
 SERVER = "server"
@@ -54,7 +54,7 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
     classes = _classes(configuration, folder / SUMMARY)
     # The sites' predictions are beside the record, or in their state where a run was not copied to its results.
     answers = folder.parent if folder.name == SERVER else folder
-    sites = tuple(natural_sorted({*_sites(events), *summary["test"], *summary["contributions"]}))
+    sites = tuple(natural_sorted({*sites_of(events), *summary["test"], *summary["contributions"]}))
     model = predicted_model(answers, sites, model)
     places = read_places(answers, sites, model, classes, str(configuration["problem"]["dataset"]), groups)
     weights = folder / "selected.pt"
@@ -84,6 +84,7 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
         versions=summary.get("versions", {}),
         weights=weights if weights.is_file() else None,
         notes=notes,
+        curves={} if places else read_site_curves(answers, sites, model, classes),
     )
 
 
@@ -137,23 +138,27 @@ def _read_summary(path: Path) -> dict[str, Any]:
 
 
 def _read_events(folder: Path) -> tuple[list[Event], tuple[str, ...]]:
-    """The events, and a note if the last one was cut off when the process died."""
+    """The events, and a note if some were cut off when the process died."""
     path = folder / EVENTS
     if not path.is_file():
         return [], (f"the run's {EVENTS} is missing: nothing is known of single rounds",)
     try:
-        return list(read_events(folder)), ()
+        events: list[Event] = list(read_events(folder))
+        cut = sum(not _is_json(line) for line in path.read_text(encoding="utf-8").splitlines())
     except (ValueError, KeyError, TypeError) as error:
-        whole, _, rest = path.read_bytes().rpartition(b"\n")
-        if not rest:
-            raise DataError(f"{path} is damaged ({error!r}); restore it or run the job again") from error
-    with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
-        Path(temporary, EVENTS).write_bytes(whole + b"\n")
-        try:
-            events: list[Event] = list(read_events(Path(temporary)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is damaged ({error!r}); restore it or run the job again") from error
-    return events, ("the last event was cut off: the process ended while it wrote",)
+        raise DataError(f"{path} is damaged ({error!r}); restore it or run the job again") from error
+    if cut == 0:
+        return events, ()
+    told = "an event was" if cut == 1 else f"{cut} events were"
+    return events, (f"{told} cut off: the process ended while it wrote",)
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _classes(configuration: Mapping[str, Any], path: Path) -> tuple[str, ...]:
@@ -163,11 +168,6 @@ def _classes(configuration: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     if not isinstance(classes, list) or len(classes) < 2 or not isinstance(known.get("dataset"), str):
         raise DataError(f"{path}: configuration.problem must have a data set and classes; run the job again")
     return tuple(str(name) for name in classes)
-
-
-def _sites(events: list[Event]) -> set[str]:
-    at_start = {site for event in events if event["event"] == "start" for site in event["sites"]}
-    return at_start | {event["site"] for event in events if event["event"] in ("answer", "dropped")}
 
 
 def _means(test: Mapping[str, Mapping[str, float]], model: str) -> dict[str, dict[str, float]]:

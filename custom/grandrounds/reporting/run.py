@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.evaluation.cases import Cases
+from grandrounds.evaluation.curve_release import SiteCurves
 
 Event = Mapping[str, Any]
 FINISHED = "finished"
@@ -53,6 +54,8 @@ class Run:
         sites: all that took part or were there, in natural order.
         places: predictions of each site's test images.
         scored: name and number of the test images for which the record has means only, by site; empty with predictions.
+        curves: what sites tell of their curves whose predictions are not here.
+        told: scores of all test images together and ``n``, their number, where the result has these alone.
         model: whose predictions they are: ``common`` or ``own``.
         events: what happened, in order.
         bytes: of tensors, by site and ``down.NAME`` or ``up.NAME``.
@@ -95,6 +98,8 @@ class Run:
     versions: Mapping[str, str] = field(default_factory=dict)
     weights: Path | None = None
     notes: tuple[str, ...] = ()
+    told: Mapping[str, float] = field(default_factory=dict)
+    curves: Mapping[str, SiteCurves] = field(default_factory=dict)
 
     @property
     def problem(self) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -67,12 +67,25 @@ class RunScores:
         communities: of the sites of each community together.
         pooled: of all test images together; None without any.
         mean: unweighted means over sites.
+        told: of all test images together, as the result gives them, where it has no counts to compute them from.
+        sent: of each site, as it has sent them, where its predictions are not here; without intervals.
     """
 
     sites: Mapping[str, Place]
     communities: Mapping[str, Place]
     pooled: Place | None
     mean: Estimates
+    told: Estimates = field(default_factory=dict)
+    sent: Mapping[str, Estimates] = field(default_factory=dict)
+
+    def headline(self, metric: str) -> Estimate | None:
+        """The mean over sites, else the score of all test images together."""
+        return self.mean.get(metric) or self.told.get(metric)
+
+    def by_site(self, metric: str) -> dict[str, Estimate]:
+        """A score of all classes at each site that has it."""
+        found = {site: place.scores for site, place in self.sites.items()} or self.sent
+        return {site: scores[metric] for site, scores in found.items() if metric in scores}
 
     def to_json(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Plain values."""
@@ -81,6 +94,8 @@ class RunScores:
             "communities": {name: place.to_json(names) for name, place in self.communities.items()},
             "pooled": self.pooled.to_json(names) if self.pooled else None,
             "mean": _plain(self.mean),
+            "told": _plain(self.told),
+            "sent": {site: _plain(scores) for site, scores in self.sent.items()},
         }
 
 
@@ -88,7 +103,8 @@ def scores_of(run: Run) -> RunScores:
     """Compute all scores of a run; the same run always gives the same intervals."""
     places = run.places
     if not places:
-        return RunScores({}, {}, None, {})
+        sent = {site: found for site, scores in run.scored.items() if (found := _without_intervals(scores))}
+        return RunScores({}, {}, None, _mean_of(sent), _without_intervals(run.told), sent)
     draws = {site: resampled_confusions(cases, numpy_generator("report", site)) for site, cases in places.items()}
     members: dict[str, list[str]] = {}
     for site in places:
@@ -119,6 +135,28 @@ def sureness_of(cases: Cases) -> dict[str, float]:
         "risk": curve.full_coverage_risk,
         "aurc": curve.area,
         f"coverage_at_risk_{CHOSEN_RISK}": coverage_at_risk(curve, CHOSEN_RISK),
+    }
+
+
+def _without_intervals(scores: Mapping[str, float]) -> dict[str, Estimate]:
+    images = int(scores.get("n", 0))
+    return {
+        name: Estimate(value, np.nan, np.nan, images)
+        for name, value in scores.items()
+        if images and name != "n" and np.isfinite(value)
+    }
+
+
+def _mean_of(sites: Mapping[str, Estimates]) -> dict[str, Estimate]:
+    """Means over the sites that have a score and enough cases."""
+    found: dict[str, list[Estimate]] = {}
+    for scores in sites.values():
+        for name, estimate in scores.items():
+            if estimate.enough:
+                found.setdefault(name, []).append(estimate)
+    return {
+        name: Estimate(fmean(one.value for one in known), np.nan, np.nan, sum(one.cases for one in known))
+        for name, known in found.items()
     }
 
 

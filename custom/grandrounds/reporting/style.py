@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, GREY, PALE = "#222222", "#6B6B6B", "#D0D0D0"
+INK, GREY = "#222222", "#6B6B6B"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-MATRIX_COLOURS = "Blues"
 WIDTH, HEIGHT = 4.8, 3.6
 SMALL, NORMAL = 8, 9.5
 

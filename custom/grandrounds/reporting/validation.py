@@ -1,4 +1,4 @@
-"""A run's model on the validation images of its sites, where these are on this machine: for choosing thresholds."""
+"""A run's model on images of its sites, where these are on this machine: to choose thresholds, to look at single cases."""
 
 from __future__ import annotations
 
@@ -7,16 +7,40 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import nn
 
-from grandrounds.data.site import SiteData, load_site_data, locate_dataset
+from grandrounds.data.site import Part, SiteData, load_site_data, locate_dataset
 from grandrounds.evaluation.cases import Cases, cases_of
 from grandrounds.evaluation.predict import predict
 from grandrounds.evaluation.unseen import load_trained
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.site_data import CACHE_VARIABLE
 from grandrounds.reporting.run import Run
+
+
+class SitePredictions(NamedTuple):
+    """What a run's model says of a split of a site's images.
+
+    Attributes:
+        site: whose images they are.
+        images: shape ``(n, size, size, channels)``, 8 bit.
+        labels: true classes, shape ``(n,)``.
+        probabilities: of the classes, shape ``(n, classes)``.
+        groups: the patient or lesion of each image.
+        model: what has predicted them, in evaluation mode.
+    """
+
+    site: str
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    groups: list[str]
+    model: nn.Module
 
 
 def validation_cases(run: Run, sites_dir: Path) -> dict[str, Cases]:
@@ -32,18 +56,29 @@ def validation_cases(run: Run, sites_dir: Path) -> dict[str, Cases]:
     Raises:
         GrandRoundsError: if a site's data or the model are not as they must be.
     """
+    return {
+        found.site: cases_of(found.labels, found.probabilities, found.groups)
+        for found in site_predictions(run, sites_dir, "val")
+    }
+
+
+def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePredictions]:
+    """Predict a split of each tested site with the selected model; arguments and errors as :func:`validation_cases`.
+
+    Yields:
+        Sites with labelled images in the split, one after the other.
+    """
     if run.weights is None or run.model != "common":
-        return {}
+        return
     problem = Problem.from_dict(run.problem)
     model = load_trained(problem.model_spec(pretrained=False), run.weights)
-    found = {}
     for site in run.places:
         data = site_images(site, problem, sites_dir)
-        rows = data.rows("val")
+        rows = data.rows(split)
         if len(rows):
             probabilities = predict(model, data.images, rows, torch.device("cpu")).double().numpy()
-            found[site] = cases_of(data.labels[rows], probabilities, [data.groups[row] for row in rows])
-    return found
+            groups = [data.groups[row] for row in rows]
+            yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, groups, model)
 
 
 def site_images(site: str, problem: Problem, sites_dir: Path) -> SiteData:

@@ -196,3 +196,20 @@ def test_incomplete_arguments_are_wrong_use(run, arguments):
 
 def test_help_has_examples(run):
     assert "grandrounds evaluate runs/fedperl --sites-dir" in run("evaluate", "--help").stdout
+
+
+def test_curves_that_may_leave_a_place_count_patients_and_name_no_image(run, trained, listed, tmp_path):
+    labels = ["nevus", "melanoma"] * 12
+    result = run("evaluate", trained(), *listed(*labels), "--curves", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    written = (tmp_path / "out" / "clinic" / "curves_common.json").read_text()
+    found = json.loads(written)["classes"]["melanoma"]
+    assert (sum(found["positives"]), sum(found["negatives"])) == (12, 12)
+    assert "png" not in written
+
+
+def test_groups_of_classes_have_no_curves(run, trained, listed, tmp_path):
+    arguments = [*listed("good", "bad", "bad"), "--groups", GROUPS, "--curves", tmp_path / "out"]
+    result = run("evaluate", trained(), *arguments)
+    assert result.exit_code == 2
+    assert "curves are of classes" in " ".join(result.stderr.replace("│", " ").split())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.commands import figures
+from grandrounds.commands import figures, method_figures
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition_files import write_partition
 
@@ -94,7 +94,7 @@ def test_a_method_without_peers_and_pseudo_labels_has_only_scores(run, record, t
 
 
 def test_figures_are_of_the_numbers_in_the_record():
-    drawn = figures.drawings(EVENTS, SITES, {"site-1": "camera", "site-2": "film", "site-10": "camera"})
+    drawn = method_figures.drawings(EVENTS, SITES, {"site-1": "camera", "site-2": "film", "site-10": "camera"})
     matrix, own = drawn["peer_frequency"].get_axes()[:2]
     assert [label.get_text() for label in matrix.get_yticklabels()] == ["site-1", "site-10", "site-2"]
     shares = matrix.images[0].get_array().filled(0)
@@ -108,21 +108,12 @@ def test_figures_are_of_the_numbers_in_the_record():
     assert drawn["pseudo_labels"].get_axes()[1].lines[-2].get_xydata().tolist() == [[1, 0.75], [2, 0.75], [3, 0.75]]
 
 
-def test_a_site_that_joins_later_is_a_site_of_the_run():
-    assert figures.sites_of([*EVENTS, answer(5, "site-3", 0.5)]) == ["site-1", "site-2", "site-3", "site-10"]
-
-
-def test_a_score_is_that_of_the_round_before_the_task():
-    curves = figures.score_curves(EVENTS, SITES, "accuracy")
-    assert curves == {"site-1": {1: 0.25, 2: 0.5, 3: 0.75}, "site-2": {1: 0.25, 2: 0.5}, "site-10": {1: 0.25, 2: 0.5}}
-
-
 @pytest.mark.parametrize(
     ("rounds", "first", "shown"),
     [(range(1, 41), 11, [11, 18, 25, 40]), ([3, 4], None, [3, 4]), ([1], None, [1]), ([1, 2], 5, [2])],
 )
 def test_shown_are_the_first_round_with_peers_the_last_and_two_between(rounds, first, shown):
-    assert figures.rounds_to_show(list(rounds), first) == shown
+    assert method_figures.rounds_to_show(list(rounds), first) == shown
 
 
 def test_a_community_is_the_commonest_source_without_what_all_names_begin_with(partition):
@@ -173,10 +164,10 @@ def test_refuses_a_folder_without_a_record(run, tmp_path):
     assert f"{tmp_path} has no record of a run: neither it nor its folder results has events.jsonl" in result.stderr
 
 
-def test_refuses_a_record_that_is_cut_off(run, record, tmp_path):
+def test_refuses_a_record_that_is_damaged(run, record, tmp_path):
     place = record(EVENTS)
     with (place / "results" / "events.jsonl").open("a") as stream:
-        stream.write('{"event": "round')
+        stream.write('["event"]\n')
     result = run("figures", place, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert "events.jsonl is damaged" in result.stderr

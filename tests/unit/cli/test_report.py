@@ -47,6 +47,25 @@ def test_a_run_becomes_a_page_and_a_model(run, trained, tmp_path, monkeypatch):
     assert network.eval()(image[None]).shape == (1, 2)
 
 
+def test_single_cases_are_shown_only_where_the_images_are_and_in_no_report(run, trained, tmp_path):
+    workspace, partition = trained
+    result = run("figures", workspace, "--out", tmp_path / "private", "--sites-dir", partition)
+    assert result.exit_code == 0, result.output
+    shown = {path.stem for path in (tmp_path / "private").iterdir()}
+    assert {f"{kind}_site-{number}" for kind in ("samples", "grad_cam") for number in (1, 2)} <= shown
+    result = run("report", workspace, "--out", tmp_path / "report", "--sites-dir", partition)
+    assert result.exit_code == 0, result.output
+    assert not [path for path in (tmp_path / "report").rglob("*") if "samples" in path.name or "grad_cam" in path.name]
+
+
+def test_cases_of_a_run_without_a_common_model_cannot_be_shown(run, tmp_path, make_summary, sites_dir):
+    workspace = without_model(tmp_path, make_summary)
+    (workspace / "events.jsonl").write_text('{"event": "start", "rounds": 1, "sites": ["site-1"]}\n')
+    result = run("figures", workspace, "--out", tmp_path / "private", "--sites-dir", sites_dir(1))
+    assert result.exit_code == 1
+    assert "has no model for all sites to show cases of" in result.stderr
+
+
 def test_what_is_no_run_is_one_line(run, tmp_path):
     result = run("report", tmp_path, "--out", tmp_path / "report")
     assert result.exit_code == 1
@@ -54,12 +73,45 @@ def test_what_is_no_run_is_one_line(run, tmp_path):
     assert not (tmp_path / "report").exists()
 
 
-def test_a_run_without_a_common_model_cannot_be_exported(run, tmp_path, make_summary):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "b_1.json is not valid JSON"),
+        (
+            lambda text: text.replace('"nevus"', '"mole"'),
+            "a_1 and b_1 have different classes (nevus, melanoma; mole, melanoma)",
+        ),
+        (lambda text: text.replace('"seed"', '"sead"'), "b_1.json is no result that can be reported: seed is missing"),
+        (lambda text: text.replace("[3, 1]", "[3]"), "b_1.json is damaged or of another format"),
+    ],
+)
+def test_results_that_cannot_be_compared_are_one_line(run, tmp_path, change, message):
+    content = json.dumps(
+        {
+            "method": "a", "seed": 1, "classes": ["nevus", "melanoma"], "sites": ["site-1"], "bytes": {},
+            "confusion": {"site-1": [[3, 1], [0, 4]]},
+        }
+    )  # fmt: skip
+    for name, text in (("a", content), ("b", change(content))):
+        (tmp_path / f"{name}_1.json").write_text(text)
+    result = run("report", tmp_path / "a_1.json", tmp_path / "b_1.json", "--out", tmp_path / "report")
+    assert result.exit_code == 1
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "report").exists()
+
+
+def without_model(tmp_path, make_summary):
+    """The results of a run in which every site kept its model."""
     folder = tmp_path / "local"
     folder.mkdir()
     problem = {"dataset": "skin", "classes": ["a", "b"]}
     content = make_summary(configuration={"method": "LocalController", "problem": problem}, contributions={}, seconds=1)
     (folder / "summary.json").write_text(json.dumps(content))
-    result = run("export", folder, "--out", tmp_path / "model")
+    return folder
+
+
+def test_a_run_without_a_common_model_cannot_be_exported(run, tmp_path, make_summary):
+    result = run("export", without_model(tmp_path, make_summary), "--out", tmp_path / "model")
     assert result.exit_code == 1
     assert "has no selected model" in result.stderr

@@ -78,6 +78,7 @@ def test_metrics_of_probabilities_are_of_their_argmax_with_the_mean_cross_entrop
     labels = numpy_generator("labels").integers(0, 3, size=50)
     metrics = classification_metrics(labels, probabilities)
     log_loss, auc = metrics.pop("log_loss"), metrics.pop("auc_macro")
+    assert metrics.pop("log_likelihood") == -log_loss
     assert metrics == metrics_from_confusion(confusion_matrix(labels, probabilities.argmax(axis=1), 4))
     assert log_loss == pytest.approx(sklearn.metrics.log_loss(labels, probabilities, labels=range(4)), rel=1e-6)
     areas = [sklearn.metrics.roc_auc_score(labels == c, probabilities[:, c]) for c in range(3)]

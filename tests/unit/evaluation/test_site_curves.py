@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from grandrounds.evaluation.cases import cases_from_confusion, cases_of
-from grandrounds.evaluation.site_curves import SiteCurve, area, roc_points, site_curve, summed_curves
+from grandrounds.evaluation.site_curves import (
+    SiteCurve,
+    area,
+    reliability_curve,
+    roc_points,
+    site_curve,
+    summed_curves,
+)
 from grandrounds.seeding import numpy_generator
 
 
@@ -75,3 +82,14 @@ def test_counts_alone_give_no_curve_and_wrong_limits_are_refused():
         site_curve(binary([0, 1], [0.1, 0.9]), 1, least=0)
     with pytest.raises(ValueError, match="there are no curves"):
         summed_curves([])
+
+
+def test_reliability_counts_right_and_wrong_predictions_by_confidence():
+    labels, scores = [1, 1, 0, 0, 1], [0.9, 0.7, 0.9, 0.1, 0.45]
+    # Predicted 1, 1, 1, 0, 0 with confidence 0.9, 0.7, 0.9, 0.9, 0.55: right, right, wrong, right, wrong.
+    curve = reliability_curve(binary(labels, scores), least=1, ranges=5)
+    assert curve.edges[-3:] == pytest.approx([0.6, 0.8, 1])
+    assert curve.positives[-2:].tolist() == [1, 2]
+    assert curve.negatives[-1] == 1
+    assert (curve.positives.sum(), curve.negatives.sum()) == (3, 2)
+    assert reliability_curve(binary(labels, scores), least=3) is None

@@ -2,10 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
+from grandrounds.commands.method_figures import drawings, relation_rounds
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.reporting.comparison import METRIC
+from grandrounds.reporting.content import report_on
+from grandrounds.reporting.label import methods_of
 from grandrounds.reporting.record import read_run
+from grandrounds.reporting.scores import scores_of
 
 RESULT = {
     "method": "fedperl",
@@ -19,6 +26,23 @@ RESULT = {
     "peers": {"2": {"site-1": ["site-2"]}},
     "similarity": {"1": {"sites": ["site-1", "site-2"], "matrix": [[1, 0.5], [0.5, 1]]}},
     "options": {"controller": {"rounds": 4, "problem": {"dataset": "skin", "classes": ["a", "b"]}}},
+}
+
+
+# As FedIRM's benchmark commits: scores of all images together, and matrices in which an unknown row is null.
+RELATIONS = {
+    "setting": "lesion",
+    "method": "fedirm",
+    "seed": 1,
+    "classes": ["a", "b"],
+    "sites": ["site-1", "site-2"],
+    "scores": {
+        "selected": {"n": 40, "balanced_accuracy": 0.75, "auc_macro": 0.9, "one_vs_rest": {}, "threshold": None}
+    },
+    "relations": {"5": {"labelled": [[0.9, 0.1], None], "support": [3, 0], "unlabelled": [None, [0.5, 0.5]]}},
+    "bytes": {"site-1": {"down.global": 10}},
+    "selected": {"round": 1},
+    "options": {"controller": {"rounds": 4, "problem": {"dataset": "skin", "weights": "/home/me/start.pt"}}},
 }
 
 
@@ -49,8 +73,13 @@ def test_counts_communities_and_what_happened(file):
         (json.dumps(RESULT)[:-30], "is not valid JSON .*it was cut or altered"),
         ({**RESULT, "predictions": {}}, "is damaged or of another format"),
         ({**RESULT, "predictions": {"common": {"site-1": {"confusion": [[1, 2, 3]]}}}}, "damaged or of another format"),
-        ({"accuracy": 0.5}, "is no result with predictions by site: method is missing"),
-        ([1], "is no result with predictions by site"),
+        ({"accuracy": 0.5}, "is no result that can be reported: method is missing"),
+        ([1], "is no result that can be reported: method is missing"),
+        (
+            {key: value for key, value in RESULT.items() if key != "predictions"},
+            "it needs one of predictions, confusion, scores, models",
+        ),
+        ({**RELATIONS, "scores": {}}, "is damaged or of another format"),
     ],
 )
 def test_what_is_no_result_is_refused(file, content, message):
@@ -62,3 +91,93 @@ def test_a_folder_whose_summary_is_a_committed_result_is_no_run(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(RESULT))
     with pytest.raises(ConfigurationError, match="is a committed result; name the file itself"):
         read_run(tmp_path, "x")
+
+
+def test_scores_of_all_images_together_have_no_sites_and_no_intervals(file):
+    run = read_run(file(RELATIONS), "x")
+    assert run.places == {}
+    assert run.told == {"n": 40, "balanced_accuracy": 0.75, "auroc_macro": 0.9}
+    found = scores_of(run)
+    assert found.told["auroc_macro"].value == 0.9
+    assert found.told["auroc_macro"].cases == 40
+    assert np.isnan(found.told["balanced_accuracy"].low)
+    assert found.pooled is None
+    assert run.problem["weights"] == "start.pt"  # where it lay names a person
+
+
+def test_relation_matrices_of_a_committed_result_are_drawn_with_unknown_rows_empty(file):
+    run = read_run(file(RELATIONS), "x")
+    (entry,) = relation_rounds(run.events, 2)
+    np.testing.assert_array_equal(entry.labelled, [[0.9, 0.1], [np.nan, np.nan]])
+    np.testing.assert_array_equal(entry.unlabelled, [[np.nan, np.nan], [0.5, 0.5]])
+    assert set(drawings(run.events, run.sites, None, run.classes)) == {"relation"}
+
+
+def test_confusion_matrices_of_the_sites_own_models_and_the_entropy_of_their_labels(file):
+    content = {key: value for key, value in RESULT.items() if key not in ("predictions", "peers", "similarity")}
+    run = read_run(
+        file({**content, "confusion": {"site-2": [[5, 0], [1, 4]]}, "row_entropy": {"1": 0.5, "2": 0.25}}), "x"
+    )
+    assert (run.model, list(run.places), run.untested) == ("own", ["site-2"], ("site-1",))
+    (line, nothing) = drawings(run.events, run.sites, None, run.classes)["soft_labels"].axes[0].lines
+    assert line.get_xydata().tolist() == [[1, 0.5], [2, 0.25]]
+    assert nothing.get_ydata()[0] == pytest.approx(np.log(2))
+
+
+def test_settings_of_a_benchmark_are_no_seeds_of_one_method(file, tmp_path):
+    runs = [
+        read_run(file({**RELATIONS, "setting": setting, "seed": seed}), f"{setting}_{seed}")
+        for setting in ("lesion", "image")
+        for seed in (1, 2)
+    ]
+    assert list(methods_of(runs)) == ["lesion", "image"]
+
+
+def test_methods_with_scores_of_all_images_alone_are_paired_by_seed(file):
+    scores = {"fedavg": (0.5, 0.6, 0.7), "fedirm": (0.6, 0.8, 0.7)}
+    runs = []
+    for name, values in scores.items():
+        for seed, value in enumerate(values, start=1):
+            content = {**RELATIONS, "method": name, "seed": seed, "scores": {"selected": {"n": 40, METRIC: value}}}
+            runs.append(read_run(file(content), f"{name}_{seed}"))
+    found = report_on(runs).comparison
+    assert (found.kind, found.blocks, found.seeds) == (
+        "seed",
+        ("seed 1", "seed 2", "seed 3"),
+        {"fedavg": 3, "fedirm": 3},
+    )
+    assert found.differences["fedirm"].paired.mean == pytest.approx(0.1)
+    assert found.differences["fedirm"].paired.p_value == pytest.approx(ttest_rel(*scores.values()).pvalue)
+    assert found.wins["fedavg", "fedirm"] == (0, 1, 2)
+
+
+def areas(roc, site):
+    return {"sites": {name: {"roc": roc, "precision_recall": 0.25, "images": 20, "malignant": 5} for name in site}}
+
+
+def one_model(seed=1):
+    """As Fed-Align-CL's benchmark commits: areas by site of one model for all."""
+    return {
+        "method": "fed", "seed": seed, "sites": ["site-1", "site-2"],
+        "models": {"federation": {"scores": areas(0.75, ["site-1", "site-2"]), "bytes": {"site-1": {"up.update": 3}}}},
+        "options": {"problem": {"dataset": "skin", "classes": ["benign", "malignant"]}, "controller": {"rounds": 9}},
+    }  # fmt: skip
+
+
+def test_areas_by_site_are_compared_by_area(file):
+    alone = {
+        site: {"scores": areas(roc, ["site-1", "site-2"]), "bytes": {}}
+        for site, roc in (("site-1", 0.5), ("site-2", 0.625))
+    }
+    fed, single = (
+        read_run(file(content), content["method"])
+        for content in (one_model(), {**one_model(), "method": "single", "models": alone})
+    )
+    assert (fed.model, single.model, fed.rounds) == ("common", "own", 9)
+    assert fed.bytes == {"site-1": {"up.update": 3}}
+    assert single.scored["site-2"] == {"auroc": 0.625, "average_precision": 0.25, "n": 20, "malignant": 5}
+    report = report_on([fed, single], reference="single")
+    assert report.metric == "auroc"
+    assert report.comparison.values == {"fed": (0.75, 0.75), "single": (0.5, 0.625)}
+    assert report.scores["single"].mean["auroc"].value == pytest.approx(0.5625)
+    assert any("Only scores of whole sites are known" in doubt for doubt in report.doubts["fed"])

@@ -29,9 +29,9 @@ def compared(runs, reference):
     return compare(methods, {run.name: scores_of(run) for run in runs}, reference)
 
 
-def test_differences_are_the_paired_t_test_over_sites(pair):
+def test_differences_are_the_paired_t_test_over_blocks(pair):
     found = compared(pair, "local")
-    assert found.sites == ("site-1", "site-2", "site-10")
+    assert found.blocks == ("site-1", "site-2", "site-10")
     a, b = (np.array(found.values[name]) for name in ("better", "local"))
     difference = found.differences["better"]
     assert difference.paired.mean == pytest.approx((a - b).mean())
@@ -39,7 +39,7 @@ def test_differences_are_the_paired_t_test_over_sites(pair):
     assert difference.adjusted_p == pytest.approx(difference.paired.p_value)  # one comparison
     assert difference.relative == pytest.approx(100 * (a.mean() - b.mean()) / b.mean())
     assert found.wins["better", "local"] == (2, 1, 0)
-    assert found.over_sites is None  # two methods: the paired test says it all
+    assert found.over_blocks is None  # two methods: the paired test says it all
 
 
 def test_more_comparisons_make_a_p_value_larger(pair, make_run):
@@ -48,7 +48,7 @@ def test_more_comparisons_make_a_p_value_larger(pair, make_run):
     assert found.differences["better"].adjusted_p == pytest.approx(
         min(1, 2 * found.differences["better"].paired.p_value)
     )
-    assert found.over_sites.within == 4
+    assert found.over_blocks.within == 4
     assert found.over_seeds is None
 
 
@@ -57,11 +57,11 @@ def test_only_sites_with_enough_cases_count(pair, make_run):
     found = compared([*pair, small], "local")
     assert found.left_out == ("small",)
     partly = read_run(make_run("partly", sites=("site-1", "site-2")), "partly")
-    assert compared([*pair, partly], "local").sites == ("site-1", "site-2")
+    assert compared([*pair, partly], "local").blocks == ("site-1", "site-2")
 
 
 def test_a_model_of_another_place_is_named_and_not_compared(pair, make_run):
-    pooled = read_run(make_run("pooled", sites=("everywhere",)), "pooled")
+    pooled = read_run(make_run("pooled", sites=("everywhere",), test={}), "pooled")
     assert compared([*pair, pooled], "local").left_out == ("pooled",)
     assert compared([pair[0], pooled], "better") is None
 

@@ -4,15 +4,12 @@ import numpy as np
 import pytest
 
 from grandrounds.evaluation.cases import cases_of, joined
-from grandrounds.reporting.course_figures import (
-    budget_figure,
-    learning_figure,
-    matrix_figure,
-    site_figure,
-    traffic_figure,
-    validation_curves,
-)
+from grandrounds.evaluation.communication import Traffic
+from grandrounds.evaluation.estimates import Estimate
+from grandrounds.reporting.comparison_figures import mean_learning_figure, method_figure, site_figure, traffic_figure
+from grandrounds.reporting.course_figures import budget_figure, learning_figure, rounds_figure
 from grandrounds.reporting.curve_figures import confusion_figure, reliability_figure, risk_figure, roc_figure
+from grandrounds.reporting.curves import validation_curves
 from grandrounds.reporting.record import read_run
 from grandrounds.reporting.run import Spent
 from grandrounds.reporting.scores import scores_of
@@ -43,19 +40,15 @@ def test_no_two_of_28_look_the_same_even_in_grey():
 
 def test_a_site_has_its_colour_in_every_figure_whoever_else_is_there(run):
     sites = ["site-0", *SITES]
-    curves = validation_curves(run, "balanced_accuracy")
+    curves = validation_curves(run.events, run.sites, "balanced_accuracy")
     lines = {line.get_label(): line for line in learning_figure(curves, sites, "balanced_accuracy").axes[0].lines}
     expected = looks(sites)
     assert {site: line.get_color() for site, line in lines.items()} == {site: expected[site].colour for site in SITES}
-    marks = site_figure({"x": scores_of(run)}, sites, "balanced_accuracy").axes[0].lines
+    tested = {site: place.scores["balanced_accuracy"] for site, place in scores_of(run).sites.items()}
+    marks = site_figure({"x": tested}, sites, "balanced_accuracy").axes[0].lines
     assert {line.get_color() for line in marks if line.get_marker() != "None" and line.get_xdata().size} <= {
         look.colour for look in expected.values()
     }
-
-
-def test_curves_start_at_the_round_whose_model_was_scored(run):
-    curves = validation_curves(run, "balanced_accuracy")
-    assert curves["site-1"] == pytest.approx({1: 0.4, 2: 0.5})
 
 
 def test_roc_points_are_scikit_learns_ends_included(run):
@@ -80,6 +73,8 @@ def test_nothing_is_drawn_from_nothing():
     assert reliability_figure(few) is None
     assert risk_figure({"x": few}, ["x"]) is None
     assert learning_figure({}, [], "f1_macro") is None
+    assert rounds_figure({"x": {}}, ["x"], "nats", "entropy") is None
+    assert traffic_figure({"x": Traffic(0, 0, 0)}) is None
 
 
 def test_counts_are_written_into_the_confusion_matrix():
@@ -87,9 +82,23 @@ def test_counts_are_written_into_the_confusion_matrix():
     assert {text.get_position(): text.get_text() for text in axes.texts} == {(0, 0): "3", (1, 0): "1", (1, 1): "4"}
 
 
-def test_bars_are_the_bytes_of_the_record(run):
-    axes = traffic_figure({"x": run}).axes[0]
+def test_bars_are_megabytes():
+    axes = traffic_figure({"x": Traffic(9_000_000, 1_500_000, 6_000_000)}).axes[0]
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([9, 1.5, 6])
+
+
+def test_a_method_has_its_seeds_its_mean_and_its_interval():
+    means = {"a": Estimate(0.5, 0.4, 0.6, 20), "b": Estimate(0.7, np.nan, np.nan, 20)}
+    axes = method_figure({"a": [0.45, 0.55], "b": [0.7]}, means, "f1_macro").axes[0]
+    line, mark, seeds = axes.lines[:3]
+    assert (line.get_xdata().tolist(), mark.get_xdata().tolist()) == ([0.4, 0.6], [0.5])
+    assert seeds.get_xdata().tolist() == [0.45, 0.55]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+
+
+def test_a_mean_over_sites_is_of_those_that_have_the_round():
+    (line,) = mean_learning_figure({"x": {"a": {1: 0.2, 2: 0.6}, "b": {1: 0.4}}}, ["x"], "f1_macro").axes[0].lines
+    assert line.get_ydata().tolist() == pytest.approx([0.3, 0.6])
 
 
 def test_a_budget_rises_over_rounds_and_an_infinite_one_is_not_drawn(run):
@@ -97,9 +106,3 @@ def test_a_budget_rises_over_rounds_and_an_infinite_one_is_not_drawn(run):
     (line,) = budget_figure([spent], SITES).axes[0].lines
     assert (line.get_color(), line.get_ydata().tolist()) == (looks(SITES)["site-2"].colour, [1.5, 3.2])
     assert budget_figure([Spent("site-1", "patient", None, 1e-5, ((1, None),))], SITES) is None
-
-
-def test_unknown_rows_of_a_matrix_stay_empty():
-    matrix = np.array([[0.5, 0.5], [np.nan, np.nan]])
-    axes = matrix_figure(matrix, ("a", "b"), "relation").axes[0]
-    assert [text.get_text() for text in axes.texts] == ["0.50", "0.50"]

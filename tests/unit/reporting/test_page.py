@@ -9,7 +9,8 @@ import pytest
 
 from grandrounds.reporting import folder
 from grandrounds.reporting.content import report_on
-from grandrounds.reporting.course_figures import learning_figure, validation_curves
+from grandrounds.reporting.course_figures import learning_figure
+from grandrounds.reporting.curves import validation_curves
 from grandrounds.reporting.html import Html, table, tag
 from grandrounds.reporting.record import read_run
 from grandrounds.reporting.rendering import svg_of
@@ -111,12 +112,32 @@ def test_several_runs_are_compared_on_the_first_screen(make_run, tmp_path, unill
     assert rows[1].startswith("FedPerl,local,0.2")
 
 
+@pytest.mark.parametrize(("count", "said"), [(4, False), (5, True)])
+def test_a_page_of_many_runs_says_what_it_leaves_out(make_run, tmp_path, unillustrated, count, said):
+    runs = [read_run(make_run(f"run-{number}"), f"run-{number}") for number in range(count)]
+    _, checker = written(runs, tmp_path / "out")
+    assert ("With more than 4 runs each of them has only its main figures" in words(checker)) == said
+
+
+def test_two_sites_have_a_difference_and_say_why_it_has_no_interval(make_run, tmp_path, unillustrated):
+    runs = [read_run(make_run(name, right=right, sites=SITES[:2]), name) for name, right in (("a", 0.8), ("b", 0.5))]
+    _, checker = written(runs, tmp_path / "out")
+    assert "no interval: fewer than 3 sites" in words(checker)
+
+
 def test_a_run_that_was_killed_gives_a_page_that_says_so(make_run, tmp_path, unillustrated):
     run = read_run(make_run(sites=(), status="running", rounds_done=2, test={}), "killed")
     _, checker = written([run], tmp_path / "out")
     assert "not known" in words(checker)
     assert "validation balanced accuracy 0.30 after round 2; no test" in words(checker)
     assert "nothing can be said of how good the model is on unseen images" in words(checker)
+
+
+def test_a_site_that_dropped_out_is_named_with_its_rounds(make_run, tmp_path, unillustrated):
+    _, checker = written([read_run(make_run(told=events({"site-2": 2})), "x")], tmp_path / "out")
+    assert "a site dropped out" in words(checker)
+    assert "Asked without a usable answer: site-2 (round 2)." in words(checker)
+    assert re.search(r"site-2 — update 3 2 3\.5 MB", words(checker))
 
 
 def test_means_that_sites_have_sent_are_shown_where_predictions_stayed(make_run, tmp_path, unillustrated):
@@ -150,7 +171,7 @@ def test_a_budget_is_shown_with_its_unit_and_an_infinite_one_is_no_guarantee(run
 def test_the_same_runs_give_the_same_bytes(run, tmp_path, unillustrated):
     pages = [written([run], tmp_path / name)[0] for name in ("a", "b")]
     assert pages[0] == pages[1]
-    curves = validation_curves(run, "balanced_accuracy")
+    curves = validation_curves(run.events, run.sites, "balanced_accuracy")
     pictures = [svg_of(learning_figure(curves, SITES, "balanced_accuracy")) for _ in range(2)]
     assert pictures[0] == pictures[1]
 

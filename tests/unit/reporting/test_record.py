@@ -6,7 +6,10 @@ import shutil
 import pytest
 
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.curve_release import curves_of, write_curves
 from grandrounds.privacy.ledger import Ledger
+from grandrounds.reporting.content import report_on
+from grandrounds.reporting.drawings import run_drawings
 from grandrounds.reporting.record import read_run
 
 
@@ -43,13 +46,20 @@ def test_an_event_that_was_cut_off_is_left_out_and_said(make_run):
     path.write_text(path.read_text()[:-20])
     run = read_run(workspace, "x")
     assert run.events == whole[:-1]
-    assert run.notes == ("the last event was cut off: the process ended while it wrote",)
+    assert run.notes == ("an event was cut off: the process ended while it wrote",)
 
 
-def test_damage_in_the_middle_of_the_events_is_refused(make_run):
+def test_events_cut_off_before_a_run_was_resumed_are_counted(make_run):
     workspace = make_run()
     path = workspace / "results" / "events.jsonl"
-    path.write_text(path.read_text().replace('"round": 2', '"round": ', 1))
+    path.write_text(path.read_text().replace('"round": 2', '"round": ', 2))
+    assert read_run(workspace, "x").notes == ("2 events were cut off: the process ended while it wrote",)
+
+
+def test_what_is_no_event_is_refused(make_run):
+    workspace = make_run()
+    path = workspace / "results" / "events.jsonl"
+    path.write_text(path.read_text() + "[1]\n")
     with pytest.raises(DataError, match=r"events\.jsonl is damaged"):
         read_run(workspace, "x")
 
@@ -124,3 +134,23 @@ def test_the_wanted_model_is_scored_where_a_run_has_it(make_run):
         assert run.model == (model or "common")
         assert sum(cases.confusion().trace() for cases in run.places.values()) == right
     assert read_run(make_run("other"), "x", model="own").model == "common"
+
+
+def test_where_predictions_stayed_curves_are_of_the_counts_that_sites_let_out(make_run):
+    workspace = make_run(right=0.5)
+    read = read_run(workspace, "x")
+    assert read.curves == {}
+    for site in ("site-1", "site-2"):
+        write_curves(workspace / "results" / site / "curves_common.json", curves_of(read.places[site], read.classes))
+    for path in workspace.rglob("predictions_common.csv"):
+        path.unlink()
+    run = read_run(workspace, "x")
+    assert list(run.curves) == ["site-1", "site-2"]
+    report = report_on([run])
+    drawn = {drawing.name: drawing for drawing in run_drawings(report, run, lambda _: {})}
+    assert {"roc", "reliability"} <= set(drawn)
+    assert "Counts of site-1, site-2" in drawn["roc"].caption
+    lines = {line.get_label() for line in drawn["roc"].figure.axes[0].lines}
+    assert {"nevus", "melanoma"} <= lines
+    assert "other" not in lines  # eight cases at a site are too few
+    assert any("curves are of counts of several patients each" in doubt for doubt in report.doubts["x"])

@@ -51,8 +51,8 @@ def test_the_same_run_gives_the_same_intervals(run):
 
 
 def test_a_run_without_predictions_has_no_scores(make_run):
-    scores = scores_of(read_run(make_run(sites=()), "x"))
-    assert (scores.sites, scores.pooled, scores.mean) == ({}, None, {})
+    scores = scores_of(read_run(make_run(sites=(), test={}), "x"))
+    assert (scores.sites, scores.pooled, scores.mean, scores.sent) == ({}, None, {}, {})
 
 
 def test_counts_alone_have_no_areas_and_no_calibration(run):
@@ -61,3 +61,16 @@ def test_counts_alone_have_no_areas_and_no_calibration(run):
     assert "auroc" not in scores.pooled.classes[0]
     assert scores.pooled.sureness == {}
     assert scores.pooled.scores["accuracy"].value == pytest.approx(0.75)
+
+
+def test_means_that_sites_have_sent_have_a_mean_and_no_interval(make_run):
+    test = {
+        "site-1": {"common.n": 40.0, "common.balanced_accuracy": 0.5},
+        "site-2": {"common.n": 20.0, "common.balanced_accuracy": 0.75, "common.auc_macro": float("nan")},
+        "site-10": {"common.n": 3.0, "common.balanced_accuracy": 1.0},
+    }
+    scores = scores_of(read_run(make_run(sites=(), test=test), "x"))
+    mean = scores.headline("balanced_accuracy")
+    assert (mean.value, mean.cases, str(mean.low)) == (0.625, 60, "nan")  # three images are too few
+    assert not scores.by_site("balanced_accuracy")["site-10"].enough
+    assert scores.by_site("auc_macro") == {}

@@ -1,0 +1,126 @@
+"""Figures of several runs or methods beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grandrounds.evaluation.communication import Traffic
+from grandrounds.evaluation.drawing import PALE
+from grandrounds.evaluation.estimates import Estimate
+from grandrounds.reporting.course_figures import rounds_figure
+from grandrounds.reporting.curves import Curves
+from grandrounds.reporting.scores import Estimates
+from grandrounds.reporting.style import COLOURS, GREY, INK, SMALL, label_axes, looks, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEGABYTE = 1e6
+HATCHES = ("", "//", "\\\\")
+
+
+def method_figure(values: Mapping[str, Sequence[float]], means: Mapping[str, Estimate], metric: str) -> Figure:
+    """A score of each method: its seeds as small dots, their mean as a mark, its interval as a line.
+
+    Args:
+        values: of the runs, by method.
+        means: of the methods; NaN ends are not drawn.
+        metric: what the score is called.
+    """
+    left = 0.4 + 0.075 * max(len(name) for name in values)
+    figure, axes = new_axes(height=1.1 + 0.34 * max(len(values), 2), left=left)
+    for row, (name, found) in enumerate(values.items()):
+        mean, look = means[name], looks(list(values))[name]
+        axes.plot([mean.low, mean.high], [row, row], color=look.colour, linewidth=1.6)
+        axes.plot(mean.value, row, look.marker, color=look.colour, markersize=6)
+        if len(found) > 1:
+            axes.plot(found, [row + 0.22] * len(found), ".", color=GREY, markersize=4)
+    axes.set_yticks(range(len(values)), list(values), fontsize=SMALL)
+    axes.set_ylim(len(values) - 0.4, -0.6)
+    axes.grid(axis="x", color=PALE, linewidth=0.5)
+    axes.set_axisbelow(True)
+    label_axes(axes, f"{metric.replace('_', ' ')}, test", "", "Methods, 95 % intervals")
+    return figure
+
+
+def site_figure(scores: Mapping[str, Estimates], sites: Sequence[str], metric: str) -> Figure:
+    """Test score at each site with its interval, a mark for each run or method.
+
+    Args:
+        scores: by run or method, the score by site; too few cases are not drawn.
+        sites: all sites of the report, in order.
+        metric: what the score is called.
+    """
+    below = 0.19 * ((len(scores) + 1) // 2) if len(scores) > 1 else 0.0
+    height = 1.1 + below + max(len(sites), 2) * (0.24 + 0.07 * len(scores))
+    left = 0.3 + 0.075 * max(len(site) for site in sites)
+    figure, axes = new_axes(height=height, left=left, bottom=0.55 + below)
+    step = 0.8 / len(scores)
+    for number, (name, found) in enumerate(scores.items()):
+        look = looks(list(scores))[name]
+        offset = (number - (len(scores) - 1) / 2) * step
+        for row, site in enumerate(sites):
+            estimate = found.get(site)
+            if estimate is None or not estimate.enough:
+                continue
+            colour = looks(sites)[site].colour if len(scores) == 1 else look.colour
+            axes.plot([estimate.low, estimate.high], [row + offset] * 2, color=colour, linewidth=1.3)
+            axes.plot(estimate.value, row + offset, look.marker, color=colour, markersize=4)
+        axes.plot([], [], look.marker, color=look.colour, markersize=4, label=name)
+    axes.set_yticks(range(len(sites)), sites, fontsize=SMALL)
+    axes.set_ylim(len(sites) - 0.5, -0.5)
+    axes.set_xlim(0, 1)
+    axes.grid(axis="x", color=PALE, linewidth=0.5)
+    axes.set_axisbelow(True)
+    label_axes(axes, metric.replace("_", " "), "", "Test images of each site, 95 % interval")
+    if len(scores) > 1:
+        figure.legend(loc="lower left", bbox_to_anchor=(0.02, 0), ncols=2, fontsize=SMALL, frameon=False)
+    return figure
+
+
+def mean_learning_figure(runs: Mapping[str, Curves], names: Sequence[str], metric: str) -> Figure | None:
+    """Mean validation score over sites, a line for each run.
+
+    Returns:
+        None without curves.
+    """
+    means = {}
+    for name, curves in runs.items():
+        rounds = {number for curve in curves.values() for number in curve}
+        means[name] = {
+            number: fmean(curve[number] for curve in curves.values() if number in curve) for number in rounds
+        }
+    scale = f"{metric.replace('_', ' ')}, validation"
+    return rounds_figure(means, names, scale, "Learning curves, mean over sites", top=1.02)
+
+
+def traffic_figure(moved: Mapping[str, Traffic]) -> Figure | None:
+    """Megabytes of tensors to and from the sites, a bar for each run or method.
+
+    Returns:
+        None if nothing was sent.
+    """
+    if not any(sum(entry) for entry in moved.values()):
+        return None
+    left = 0.4 + 0.075 * max(len(name) for name in moved)
+    figure, axes = new_axes(height=1.4 + 0.32 * len(moved), left=left, bottom=0.8)
+    starts = np.zeros(len(moved))
+    parts = zip(
+        ("global models, to sites", "all else, to sites", "from sites"), zip(*moved.values(), strict=True), strict=True
+    )
+    for number, (label, sizes) in enumerate(parts):
+        values = np.array(sizes) / MEGABYTE
+        axes.barh(
+            range(len(moved)), values, left=starts, height=0.6, color=(COLOURS[0], COLOURS[4], COLOURS[5])[number],
+            hatch=HATCHES[number], edgecolor=INK, linewidth=0.5, label=label,
+        )  # fmt: skip
+        starts += values
+    axes.set_yticks(range(len(moved)), list(moved), fontsize=SMALL)
+    axes.set_ylim(len(moved) - 0.5, -0.5)
+    label_axes(axes, "MB of tensors, all sites and rounds", "", "Communication")
+    figure.legend(fontsize=SMALL, frameon=False, loc="lower left", ncols=3, handlelength=1.2, columnspacing=0.8)
+    return figure

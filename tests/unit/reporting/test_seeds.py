@@ -1,0 +1,64 @@
+"""Several seeds of a method are one number with an interval over seeds; the best single run is never the headline."""
+
+import pytest
+from scipy import stats
+
+from grandrounds.evaluation.estimates import Estimate
+from grandrounds.reporting.content import mean_of_seeds, over_seeds, report_on
+from grandrounds.reporting.overview import overview
+from grandrounds.reporting.record import read_run
+from grandrounds.reporting.shared_drawings import shared_drawings
+
+from .conftest import SITES, configured
+
+
+@pytest.fixture
+def seeds(make_run):
+    """Three seeds of a method, one run of another that is worse than each of them."""
+    found = [
+        read_run(make_run(f"fedperl_{seed}", right=right, configuration=configured(seed=seed)), f"fedperl_{seed}")
+        for seed, right in enumerate((0.75, 0.8, 1.0), start=1)
+    ]
+    other = make_run("other", right=0.5, configuration=configured(seed=1, peers=9))
+    return [*found, read_run(other, "other")]
+
+
+def test_the_mean_of_three_seeds_has_students_interval():
+    values = [0.5, 0.6, 0.8]
+    found = mean_of_seeds([Estimate(value, 0.1, 0.9, 30 + number) for number, value in enumerate(values)])
+    expected = stats.t.interval(0.95, 2, loc=sum(values) / 3, scale=stats.sem(values))
+    assert found.value == pytest.approx(sum(values) / 3)
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert found.cases == 30
+
+
+def test_two_seeds_have_a_mean_and_no_interval_one_has_its_own_and_too_few_cases_do_not_count():
+    one, small = Estimate(0.5, 0.4, 0.6, 30), Estimate(0.9, 0.8, 1.0, 3)
+    assert mean_of_seeds([one, small, None]) == one
+    assert mean_of_seeds([small, None]) == small
+    assert mean_of_seeds([None]) is None
+    two = mean_of_seeds([one, Estimate(0.7, 0.4, 0.9, 30)])
+    assert (two.value, str(two.low)) == (pytest.approx(0.6), "nan")
+
+
+def test_the_first_screen_has_the_methods_mean_and_not_its_best_seed(seeds):
+    report = report_on(seeds)
+    page = overview(report)
+    values = [report.scores[f"fedperl_{seed}"].mean["balanced_accuracy"].value for seed in (1, 2, 3)]
+    assert f">{sum(values) / 3:.2f} [" in page
+    assert "mean over sites, mean of 3 seeds" in page
+    assert "highest of 2 methods: fedperl" in page
+    assert f"{min(values):.2f} to {max(values):.2f}" in page
+    assert over_seeds(report, "other") == report.scores["other"].mean["balanced_accuracy"]
+    assert report.to_json()["methods"]["fedperl"]["balanced_accuracy"]["value"] == pytest.approx(
+        sum(values) / 3, abs=1e-6
+    )
+
+
+def test_figures_have_a_mark_for_each_method_and_not_for_each_seed(seeds):
+    drawn = {drawing.name: drawing.figure for drawing in shared_drawings(report_on(seeds))}
+    assert set(drawn) == {"methods", "sites", "risk_coverage", "learning", "communication"}
+    for name in ("methods", "communication"):
+        assert [text.get_text() for text in drawn[name].axes[0].get_yticklabels()] == ["fedperl", "other"]
+    marks = [line for line in drawn["sites"].axes[0].lines if line.get_marker() != "None" and line.get_xdata().size]
+    assert len(marks) == 2 * len(SITES)
