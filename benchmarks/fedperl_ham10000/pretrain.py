@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from grandrounds.files import replacing
 from grandrounds.models.registry import ModelSpec, build_model
 
-SIDE, BATCH, EPOCHS, RATE = 64, 128, 8, 3e-3
+BATCH, EPOCHS, RATE = 128, 8, 3e-3
 
 
 def main() -> None:
@@ -26,25 +26,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cifar10", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--norm", choices=("batch", "group"), default="batch")
+    parser.add_argument("--side", type=int, default=64, help="pixels that images are enlarged to")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     train, train_labels = _read(arguments.cifar10, "train")
     test, test_labels = _read(arguments.cifar10, "test")
-    network = build_model(ModelSpec("compact", 10), seed=0)
+    network = build_model(ModelSpec("compact", 10, norm=arguments.norm), seed=0)
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=1e-2)
-    steps = len(train) // BATCH
+    steps, side = len(train) // BATCH, arguments.side
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps * EPOCHS)
     for epoch in range(EPOCHS):
         order = torch.randperm(len(train))
         for step in range(steps):
             rows = order[step * BATCH : (step + 1) * BATCH]
-            loss = F.cross_entropy(network(_augmented(train[rows])), train_labels[rows], label_smoothing=0.1)
+            loss = F.cross_entropy(network(_augmented(train[rows], side)), train_labels[rows], label_smoothing=0.1)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             schedule.step()
-        print(f"epoch {epoch + 1}: test accuracy {_accuracy(network, test, test_labels):.3f}", flush=True)
+        print(f"epoch {epoch + 1}: test accuracy {_accuracy(network, test, test_labels, side):.3f}", flush=True)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(arguments.out) as temporary:
         torch.save(network.state_dict(), temporary)
@@ -57,25 +59,25 @@ def _read(path: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2), torch.from_numpy(content[f"{split}_labels"]).long()
 
 
-def _augmented(images: torch.Tensor) -> torch.Tensor:
+def _augmented(images: torch.Tensor, side: int) -> torch.Tensor:
     """Random flip and shift of the batch, enlarged."""
     if torch.rand(()) < 0.5:
         images = images.flip(3)
     top, left = torch.randint(0, 9, (2,)).tolist()
     padded = F.pad(images.float() / 255, (4, 4, 4, 4), mode="reflect")
-    return _enlarged(padded[:, :, top : top + 32, left : left + 32])
+    return _enlarged(padded[:, :, top : top + 32, left : left + 32], side)
 
 
-def _enlarged(images: torch.Tensor) -> torch.Tensor:
-    larger = F.interpolate(images, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+def _enlarged(images: torch.Tensor, side: int) -> torch.Tensor:
+    larger = F.interpolate(images, size=(side, side), mode="bilinear", align_corners=False)
     return larger.contiguous(memory_format=torch.channels_last)
 
 
 @torch.inference_mode()
-def _accuracy(network: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+def _accuracy(network: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, side: int) -> float:
     network.eval()
     right = sum(
-        int((network(_enlarged(batch.float() / 255)).argmax(1) == truth).sum())
+        int((network(_enlarged(batch.float() / 255, side)).argmax(1) == truth).sum())
         for batch, truth in zip(images.split(500), labels.split(500), strict=True)
     )
     network.train()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from grandrounds.privacy.conversions import (
     combined_multiplier,
@@ -50,7 +51,7 @@ def composed_epsilon(history: Sequence[GaussianSteps], delta: float) -> float:
     sampled = [step for step in history if step.sampling_rate < 1]
     complete = [step for step in history if step.sampling_rate == 1]
     if sampled:
-        return _by_loss_distributions(sampled, complete, delta)
+        return _by_loss_distributions(tuple(sampled), tuple(complete), delta)
     return gaussian_epsilon(combined_multiplier(complete), delta) if complete else 0.0
 
 
@@ -145,7 +146,10 @@ def least_noise_multiplier(epsilon: float, delta: float, steps: int, sampling_ra
     return high
 
 
-def _by_loss_distributions(sampled: Sequence[GaussianSteps], complete: Sequence[GaussianSteps], delta: float) -> float:
+@lru_cache(maxsize=64)  # the same releases are asked about before training, at the door and when they are booked
+def _by_loss_distributions(
+    sampled: tuple[GaussianSteps, ...], complete: tuple[GaussianSteps, ...], delta: float
+) -> float:
     """Losses are rounded up to a grid in proportion to the epsilon: a fixed one is too coarse or needs gigabytes."""
     bound = renyi_epsilon([*sampled, *complete], delta)
     epsilon = _on_grid(sampled, complete, delta, bound)

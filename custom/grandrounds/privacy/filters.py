@@ -20,11 +20,11 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.messages import GLOBAL, REASON_HEADER, decode_payload, floating_entries
+from grandrounds.federation.messages import GLOBAL, REASON_HEADER, TREATED, decode_payload, floating_entries
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.release_facts import ADMISSION, TRAINED, dataset_facts
 from grandrounds.privacy.audit import AUDIT_NAME, write_audit
-from grandrounds.privacy.gate import TREATED, Gate, TaskFacts, described
+from grandrounds.privacy.gate import Gate, TaskFacts, described
 from grandrounds.privacy.inspection import Answer, Expected, Part
 from grandrounds.privacy.policy_file import policy_of_scope
 from grandrounds.privacy.refusals import Reason, Refused
@@ -38,7 +38,7 @@ DXO_KEY = "DXO"
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Admission:
     """What the gate has decided about a task.
 
@@ -46,15 +46,27 @@ class Admission:
         gate: that decided; None when it could not be made.
         facts: of the task; None when they could not be had.
         refusal: why the task must not be worked on; None when it may be.
+        training_refused: why the training that the task asks for was not started; None when it was.
     """
 
     gate: Gate | None
     facts: TaskFacts | None
     refusal: Reason | None
+    training_refused: Refused | None = None
 
-    def affordable(self, training: Spending) -> bool:
-        """Whether the releases of a training that is protected like this could be paid for."""
-        return self.gate is not None and self.facts is not None and self.gate.affordable(self.facts, training)
+    def admit_training(self, training: Spending) -> None:
+        """Check a training that protects single images before it starts; the reason of a refusal is the site's answer.
+
+        Raises:
+            Refused: if what comes out of it could not leave.
+        """
+        if self.gate is None or self.facts is None:
+            raise Refused(self.refusal or Reason.FAILED, "the task was not admitted")
+        try:
+            self.gate.admit_training(self.facts, training)
+        except Refused as refused:
+            self.training_refused = refused
+            raise
 
 
 class SitePrivacyGate(Filter):
@@ -95,6 +107,8 @@ class SitePrivacyGate(Filter):
             if admission.refusal or admission.gate is None or admission.facts is None:
                 return _refusal(admission.refusal or Reason.FAILED)
             facts = admission.facts
+            if admission.training_refused:
+                raise admission.training_refused
             code = reply.get_return_code()
             if code != ReturnCode.OK:
                 return self._strip(code, facts, admission.gate.folder)

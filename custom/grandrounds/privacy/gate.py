@@ -7,6 +7,7 @@ in its books, never too little.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,20 +16,26 @@ from pathlib import Path
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.messages import FACTS, METRICS, TRAIN, UPDATE
+from grandrounds.federation.messages import FACTS, METRICS, SPENT, TRAIN, TREATED, UPDATE
 from grandrounds.privacy.accountant import exceeds, spent_epsilon
 from grandrounds.privacy.audit import write_audit
 from grandrounds.privacy.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.inspection import APP_DEFINED, METRIC_VALUES, Answer, Expected, Inspected, Part, inspect
+from grandrounds.privacy.inspection import (
+    APP_DEFINED,
+    METRIC_VALUES,
+    Answer,
+    Expected,
+    Inspected,
+    Part,
+    inspect,
+    may_leave,
+)
 from grandrounds.privacy.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.policy import SitePolicy
 from grandrounds.privacy.refusals import Reason, Refused
 from grandrounds.privacy.secure_noise import RandomBytes
 from grandrounds.privacy.spending import Mechanism, Spending, outside_budget
 from grandrounds.privacy.treatment import RecordLevel
-
-TREATED = "treated"
-"""Property of a part that has been treated, with the treatment's name."""
 
 
 @dataclass(frozen=True)
@@ -79,19 +86,24 @@ class Gate:
         following = self._following(facts) if facts.task == TRAIN else []
         self._require_affordable(facts, following)
 
-    def affordable(self, facts: TaskFacts, training: Spending) -> bool:
-        """Whether a release of a training that is protected like this could be paid for."""
-        try:
-            self._require_affordable(facts, [training])
-        except Refused:
-            return False
-        return True
+    def admit_training(self, facts: TaskFacts, training: Spending) -> None:
+        """Check a training that protects single images before it starts, if that is what the policy relies on.
 
-    @property
-    def least_noise_multiplier(self) -> float | None:
-        """What a record-level private training must use at least, if the policy asks for one; else None."""
+        Args:
+            facts: of the task.
+            training: what a round of it costs.
+
+        Raises:
+            Refused: if it has less noise than the policy asks for, or its cost would exceed the budget.
+        """
         rule = self.policy.named_rule(UPDATE)
-        return rule.treatment.least_noise_multiplier if rule and isinstance(rule.treatment, RecordLevel) else None
+        if rule is None or rule.outside_budget or not isinstance(rule.treatment, RecordLevel):
+            return
+        try:
+            cost = rule.treatment.spending(training)
+        except ValueError as error:
+            raise Refused(Reason.DENIED, str(error)) from error
+        self._require_affordable(facts, [cost])
 
     def release(self, facts: TaskFacts, answer: Answer, trained: Spending | None = None) -> Answer:
         """What may leave of an answer.
@@ -115,7 +127,8 @@ class Gate:
         treated = {name: self._treated(name, known) for name in known.releases}
         self._write_down(facts, known, costs)
         header = {**answer.header, "samples": known.samples}
-        told = {METRICS: Part(METRIC_VALUES, {}, dict(known.scalars))}
+        numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
+        told = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
         if known.facts:
             told[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
         return Answer(header, {**told, **_parts(answer, known, treated)})
@@ -168,6 +181,13 @@ class Gate:
             raise Refused(Reason.BUDGET, str(error)) from error
         except (GrandRoundsError, OSError) as error:
             raise Refused(Reason.LEDGER, str(error)) from error
+
+    def _spent(self, facts: TaskFacts, known: Inspected) -> dict[str, float]:
+        """The epsilon spent so far, with a release and where it may be told; the ledger's, whatever the method says."""
+        if not known.releases or not may_leave(SPENT, self.policy, facts.expected):
+            return {}
+        epsilon = self._ledger().content().spent(facts.dataset.name, self.policy.delta, self.policy.unit)
+        return {SPENT: epsilon} if math.isfinite(epsilon) else {}
 
     def _treated(self, name: str, known: Inspected) -> dict[str, Tensor]:
         rule, tensors = known.releases[name]

@@ -103,11 +103,11 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
         else:
             rule = _rule(name, part, policy)
             releases[name] = (rule, _tensors(name, part.data, rule, expected))
-    allowed = {name: value for name, value in numbers.items() if _may_leave(name, policy, expected)}
+    allowed = {name: value for name, value in numbers.items() if may_leave(name, policy, expected)}
     facts = {name: text for name, text in texts.items() if policy.lets_out_fact(name)}
     withheld = sorted((numbers.keys() - allowed.keys()) | (texts.keys() - facts.keys()))
     samples = answer.header["samples"]
-    shown = samples if _may_leave(SAMPLES, policy, expected) else min(samples, 1)
+    shown = samples if may_leave(SAMPLES, policy, expected) else min(samples, 1)
     return Inspected(releases, allowed, facts, tuple(withheld), shown)
 
 
@@ -144,7 +144,8 @@ def _texts(part: Part) -> dict[str, str]:
     return dict(part.data)
 
 
-def _may_leave(name: str, policy: SitePolicy, expected: Expected) -> bool:
+def may_leave(name: str, policy: SitePolicy, expected: Expected) -> bool:
+    """Whether a number of this name may leave: a rule names it, and its part of the data has enough patients."""
     rule = policy.scalar_rule_for(name)
     return rule is not None and expected.patients.get(rule.part, 0) >= rule.minimum_support
 

@@ -133,7 +133,7 @@ def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
     entries = tuple(_text(name, f"{where}.entries[{n}]") for n, name in _items(entry, "entries", where))
     if (
         not entries
-        and kind in (ReleaseKind.EMBEDDINGS, ReleaseKind.SOFT_LABELS, ReleaseKind.DISCRIMINATOR)
+        and kind not in (ReleaseKind.MODEL_UPDATE, ReleaseKind.CLASS_STATISTICS)
         and not isinstance(made, Deny)
     ):
         raise ConfigurationError(f"{where}: entries is missing: name the tensors that a release of {kind} may have")

@@ -71,6 +71,62 @@ class RecordLevelOptions:
         return Spending(Mechanism.DP_SGD, Unit.RECORD, self.clip, sigma, self.sampling_rate, self.steps)
 
 
+@dataclass(frozen=True)
+class ProtectionOptions:
+    """Whether a site's training hides each single image.
+
+    Attributes:
+        record_noise_multiplier: standard deviation of the noise over ``record_clip``; None trains without protection.
+        record_clip: bound on the L2 norm of one image's gradient.
+
+    Raises:
+        ConfigurationError: if a value is outside its range.
+    """
+
+    record_noise_multiplier: float | None = None
+    record_clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.record_noise_multiplier is None:
+            return
+        try:
+            RecordLevelOptions(self.record_clip, self.record_noise_multiplier, sampling_rate=1.0, steps=1)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"record_{error}") from None
+
+    def of_round(self, records: int, batch_size: int, steps: int) -> RecordLevelOptions | None:
+        """How a round's training is protected; None if it is not.
+
+        Args:
+            records: images that batches are drawn from, at least 1. Their number counts as known.
+            batch_size: images of a batch on average.
+            steps: of the round.
+
+        Example:
+            >>> ProtectionOptions(record_noise_multiplier=1.5).of_round(records=200, batch_size=20, steps=5).sampling_rate
+            0.1
+        """
+        if self.record_noise_multiplier is None:
+            return None
+        return RecordLevelOptions(self.record_clip, self.record_noise_multiplier, min(1.0, batch_size / records), steps)
+
+    def require_possible(self, method: str, obstacle: str) -> None:
+        """Check that a method can be asked for this protection.
+
+        Args:
+            method: what trains.
+            obstacle: why it cannot be record-level private; empty if it can.
+
+        Raises:
+            ConfigurationError: if it is asked for and cannot be; the obstacle is named.
+        """
+        if self.record_noise_multiplier is not None and obstacle:
+            raise ConfigurationError(
+                f"{method} cannot be record-level private: {obstacle}; leave record_noise_multiplier unset and let the "
+                "site's gate clip and add noise"
+            )
+
+
 class PrivateStep:
     """Computes the gradients of one step; any optimizer may follow.
 

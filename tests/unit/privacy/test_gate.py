@@ -8,10 +8,10 @@ import re
 import pytest
 import torch
 
-from grandrounds.federation.messages import METRICS, PROTOCOL, ReleaseKind
+from grandrounds.federation.messages import METRICS, PROTOCOL, TREATED, ReleaseKind
 from grandrounds.privacy.audit import AUDIT_NAME
 from grandrounds.privacy.entries import DatasetIdentity
-from grandrounds.privacy.gate import TREATED, Gate, TaskFacts
+from grandrounds.privacy.gate import Gate, TaskFacts
 from grandrounds.privacy.inspection import Answer, Expected, Part
 from grandrounds.privacy.ledger import Ledger
 from grandrounds.privacy.policy import ReleaseRule, ScalarRule, SitePolicy
@@ -98,6 +98,17 @@ def test_numbers_leave_only_when_named_and_with_enough_patients(gate):
     few = gate().release(facts(val=4, train=49), answer())
     assert few.parts[METRICS].data == {}
     assert few.header["samples"] == 1
+
+
+def test_the_gate_itself_tells_what_is_spent_where_the_policy_says_so(gate):
+    """A method's number of that name is not what leaves."""
+    lie = answer(metrics={"privacy.epsilon": 0.001})
+    chosen = gate(scalars=(ScalarRule("privacy.epsilon", "train", 1),))
+    assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": pytest.approx(0.2041, abs=1e-4)}
+    assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": pytest.approx(0.2978, abs=1e-4)}
+    assert gate().release(facts(), lie).parts[METRICS].data == {}
+    unlimited = gate(ReleaseRule(UPDATE, "update", AsItIs()), scalars=(ScalarRule("privacy.*", "train", 1),))
+    assert unlimited.release(facts(), lie).parts[METRICS].data == {}
 
 
 def test_class_statistics_and_soft_labels_leave_by_their_own_rules_outside_the_budget(gate):
@@ -245,18 +256,44 @@ def test_a_full_disk_lets_nothing_out(gate, monkeypatch):
     assert caught.value.reason is Reason.AUDIT
 
 
+def dp_sgd(sigma=0.55, rate=0.05, steps=100):
+    return Spending(Mechanism.DP_SGD, Unit.RECORD, 0.5, sigma, rate, steps)
+
+
 def test_a_protected_training_leaves_as_it_is_at_its_own_cost(gate):
     chosen = gate(ReleaseRule(UPDATE, "update", RecordLevel(1.0)), unit=Unit.RECORD, target_epsilon={"skin": 3.0})
-    trained = Spending(Mechanism.DP_SGD, Unit.RECORD, 0.5, 0.55, 0.05, 100)
-    assert chosen.least_noise_multiplier == 1.0
     assert refusal(chosen, answer()).reason is Reason.DENIED
-    assert refusal(chosen, answer(), trained=Spending(Mechanism.DP_SGD, Unit.RECORD, 0.5, 0.4, 0.05, 100)).reason
+    assert refusal(chosen, answer(), trained=dp_sgd(sigma=0.4)).reason is Reason.DENIED
     chosen.admit(facts())
-    assert chosen.affordable(facts(), trained)
-    left = chosen.release(facts(), answer(), trained)
+    chosen.admit_training(facts(), dp_sgd())
+    left = chosen.release(facts(), answer(), dp_sgd())
     assert torch.equal(left.parts["update"].data["w"], torch.ones(2, 3))
-    assert booked(chosen)[0].spending == trained
-    assert not chosen.affordable(facts(), Spending(Mechanism.DP_SGD, Unit.RECORD, 0.5, 0.55, 0.5, 500))
+    assert booked(chosen)[0].spending == dp_sgd()
+
+
+@pytest.mark.parametrize(
+    ("training", "reason"), [(dp_sgd(sigma=0.4), Reason.DENIED), (dp_sgd(rate=0.5, steps=500), Reason.BUDGET)]
+)
+def test_a_training_that_has_too_little_noise_or_costs_too_much_is_refused_before_it_starts(gate, training, reason):
+    rule = ReleaseRule(UPDATE, "update", RecordLevel(1.0))
+    chosen = gate(rule, unit=Unit.RECORD, target_epsilon={"skin": 3.0})
+    with pytest.raises(Refused) as caught:
+        chosen.admit_training(facts(), training)
+    assert caught.value.reason is reason
+    gate(unit=Unit.RECORD, target_epsilon={"skin": 3.0}).admit_training(facts(), training)  # noise comes from the gate
+
+
+def test_encrypted_rows_leave_when_they_are_declared_and_nothing_else_does_under_their_name(gate):
+    sealed = ReleaseKind.ENCRYPTED_ROWS
+    chosen = gate(ReleaseRule(sealed, "rows", AsItIs(), ("rows",), outside_budget=True), target_epsilon={"*": TARGET})
+    rows = torch.tensor([7, 0, 255], dtype=torch.uint8)
+    part = Part("APP_DEFINED", {"release": "encrypted_rows"}, {"rows": rows})
+    left = chosen.release(facts(), answer(rows=part))
+    assert torch.equal(left.parts["rows"].data["rows"], rows)
+    assert booked(chosen)[0].spending.mechanism is Mechanism.OUTSIDE_BUDGET
+    other = Part("APP_DEFINED", {"release": "encrypted_rows"}, {"images": rows})
+    assert refusal(chosen, answer(rows=other)).reason is Reason.DENIED
+    assert refusal(gate(ROWS), answer(rows=part)).reason is Reason.DENIED
 
 
 def test_what_has_no_guarantee_is_booked_as_such(gate):

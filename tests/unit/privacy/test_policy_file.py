@@ -144,6 +144,11 @@ def test_scalars_need_a_part_and_its_least_number_of_patients():
             policy({"kind": "class_statistics", "name": "r", "treatment": "quantise", "levels": 9}),
             "quantise is not for",
         ),
+        (policy({"kind": "encrypted_rows", "name": "r", "treatment": "as_it_is"}), "entries is missing"),
+        (
+            policy({"kind": "encrypted_rows", "name": "r", "treatment": "quantise", "levels": 9, "entries": ["rows"]}),
+            "quantise is not for encrypted_rows",
+        ),
         (policy(scalars=[{"name": "x", "part": "val"}]), r"scalars\[0\]: minimum_support is missing"),
         (policy(scalars=[{"name": "x", "part": "all", "minimum_support": 2}]), r"scalars\[0\].part must be one of"),
         (policy(scalars=[{"name": "x", "part": "val", "minimum_support": 0}]), "minimum_support must be at least 1"),

@@ -8,12 +8,15 @@ from typing import Any, ClassVar
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.executor import SiteExecutor
 from grandrounds.federation.messages import Payload, Result
-from grandrounds.methods.supervised.training import TrainingOptions, train_supervised
+from grandrounds.methods.supervised.private import require_single_images, train_privately
+from grandrounds.methods.supervised.training import TrainingOptions, rows_to_learn, train_supervised
 from grandrounds.options import take_options
+from grandrounds.privacy.record_level import RecordLevelOptions
+from grandrounds.privacy.spending import Spending
 
 
 class SupervisedExecutor(SiteExecutor):
-    """Trains on labelled images only.
+    """Trains on labelled images only; with ``record_noise_multiplier`` so that each single image is hidden.
 
     Args:
         options: those of :class:`~grandrounds.methods.supervised.training.TrainingOptions` and of
@@ -21,17 +24,36 @@ class SupervisedExecutor(SiteExecutor):
     """
 
     option_groups: ClassVar[tuple[type, ...]] = (TrainingOptions,)
+    record_level_obstacle: ClassVar[str] = ""
 
     def __init__(self, **options: Any) -> None:
         self.training, others = take_options(TrainingOptions, options)
         super().__init__(**others)
+        if self.protection.record_noise_multiplier is not None:
+            require_single_images(self.training)
 
     def options(self) -> dict[str, Any]:
-        """The training options."""
-        return asdict(self.training)
+        """The training options, and how it is protected."""
+        return {**asdict(self.training), **asdict(self.protection)}
+
+    def spending(self, context: SiteContext) -> Spending | None:
+        """That of a round's protected training, where its update leaves."""
+        protection = self._protection(context) if self.model == "shared" else None
+        return protection.spending() if protection else None
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round."""
         network = self.starting_model(payload, context)
         optimizer = self.make_optimizer(network, self.training.learning_rate, self.training.algorithm)
-        return self.finish(payload, network, optimizer, train_supervised(network, optimizer, context, self.training))
+        protection = self._protection(context)
+        if protection:
+            metrics = train_privately(network, optimizer, context, self.training, protection)
+        else:
+            metrics = train_supervised(network, optimizer, context, self.training)
+        return self.finish(payload, network, optimizer, metrics)
+
+    def _protection(self, context: SiteContext) -> RecordLevelOptions | None:
+        if self.protection.record_noise_multiplier is None:
+            return None
+        records = len(rows_to_learn(context, self.training))
+        return self.protection.of_round(records, self.training.batch_size, self.training.steps)

@@ -24,6 +24,7 @@ __all__ = [
     "TrainingOptions",
     "labelled_rows",
     "require_finite",
+    "rows_to_learn",
     "train_supervised",
 ]
 
@@ -88,12 +89,7 @@ class LabelledBatches:
 
     def __init__(self, context: SiteContext, options: TrainingOptions) -> None:
         self._context = context
-        self.rows = labelled_rows(context.data, options.labels)
-        if not len(self.rows):
-            raise DataError(
-                f"{context.site}: the labelled set is empty: no training image has a label that counts; label some, or "
-                "leave this site out of the job"
-            )
+        self.rows = rows_to_learn(context, options)
         self._batches = index_batches(
             self.rows, options.batch_size, options.steps, context.generator("labelled batches")
         )
@@ -118,6 +114,21 @@ def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndar
     """Rows of the training images whose label counts."""
     rows = data.rows("labelled" if labels == "labelled" else "train")
     return rows[data.labels[rows] >= 0]
+
+
+def rows_to_learn(context: SiteContext, options: TrainingOptions) -> np.ndarray:
+    """Rows of the training images whose label counts, at least one.
+
+    Raises:
+        DataError: if there is none, naming the site.
+    """
+    rows = labelled_rows(context.data, options.labels)
+    if not len(rows):
+        raise DataError(
+            f"{context.site}: the labelled set is empty: no training image has a label that counts; label some, or "
+            "leave this site out of the job"
+        )
+    return rows
 
 
 def train_supervised(

@@ -1,4 +1,4 @@
-"""The gate among FLARE's filters: no message gets past it, no job gets rid of it, and the round goes on without the site."""
+"""The gate among FLARE's filters: of whatever message it is shown, nothing leaves that the policy does not name."""
 
 import json
 from types import SimpleNamespace
@@ -17,50 +17,23 @@ from nvflare.apis.workspace import Workspace
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.messages import (
     REASON_HEADER,
+    TREATED,
     Payload,
     ReleaseKind,
     Result,
+    decode_result,
     encode_payload,
     encode_result,
     model_update,
 )
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.release_facts import ADMISSION, TRAINED
-from grandrounds.privacy.conversions import gaussian_epsilon
 from grandrounds.privacy.filters import GaussianPrivacy, SitePrivacyGate
-from grandrounds.privacy.gate import TREATED
-from grandrounds.privacy.ledger import Ledger
 from grandrounds.privacy.refusals import Reason
 
-SITES = ["site-1", "site-2"]
-ROUNDS = ["controller.rounds=3", "controller.min_sites=1", "controller.validate_every=1"]
-GATE = "grandrounds.privacy.filters.SitePrivacyGate"
-UPDATE = {
-    "kind": "model_update",
-    "name": "update",
-    "treatment": "clip_and_noise",
-    "clip": 1.0,
-    "noise_multiplier": 16.0,
-    "running_statistics": "drop",
-}
 SECRET = 0.31415926
 CODES = [value for name, value in vars(ReturnCode).items() if name.isupper()]
 HEADERS = [value for name, value in vars(ReservedHeaderKey).items() if name.isupper()]
-
-
-def policy_of(**changes):
-    return {"unit": "site", "delta": 1e-5, "releases": [UPDATE]} | changes
-
-
-def install(local, content, ledger_site="site-1"):
-    """Write a policy into a site's ``local`` folder, and open its ledger."""
-    local.mkdir(parents=True, exist_ok=True)
-    filters = [{"path": GATE}]
-    scope = {"name": "strict", "properties": {"grandrounds": content}, "task_data_filters": filters}
-    scope["task_result_filters"] = filters
-    (local / "privacy.json").write_text(json.dumps({"scopes": [scope], "default_scope": "strict"}))
-    if ledger_site:
-        Ledger.create(local / "privacy", ledger_site)
 
 
 def gated(chain):
@@ -71,7 +44,7 @@ def gated(chain):
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory, shared_cache):
+def house(tmp_path_factory, shared_cache, install, policy_of):
     """A site with phantoms, a policy and a ledger; ``admit`` passes a training task through the gate."""
     root = tmp_path_factory.mktemp("house")
     (root / "startup").mkdir()
@@ -129,6 +102,15 @@ def test_a_good_answer_leaves_treated(house):
     assert not bool((parts["update"].data["w"] == SECRET).any())
     assert parts["metrics"].data == {"validation.f1": 0.5}
     assert left["DXO"]["meta"]["samples"] == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "noted"), [("clip_and_noise", "clip_and_noise"), ("<b>x</b>", ""), ("x" * 33, ""), (7, ""), (None, "")]
+)
+def test_the_server_notes_a_treatment_by_a_plain_name_only(house, said, noted):
+    reply = good_reply(house)
+    reply["DXO"]["data"]["update"].meta[TREATED] = said
+    assert decode_result(reply, house.asked).releases["update"].treated == noted
 
 
 def joining(house, facts):
@@ -311,49 +293,3 @@ def test_the_jobs_filter_clips_and_noises_what_no_gate_has_treated_and_nothing_e
         quiet.process(DXO(DataKind.WEIGHT_DIFF, data={"w": torch.ones(1)}).to_shareable(), None)
     with pytest.raises(ConfigurationError, match="unit must be one of record, presence, site"):
         GaussianPrivacy(1.0, 1.0, unit="hospital")
-
-
-def test_a_spent_budget_drops_the_site_with_its_reason_and_the_round_goes_on(tiny, run, tmp_path):
-    local = tmp_path / "flare" / "site-1" / "local"
-    target = (gaussian_epsilon(16.0, 1e-5, 2) + gaussian_epsilon(16.0, 1e-5, 3)) / 2
-    install(local, policy_of(target_epsilon={"phantom": target}))
-    found = run(tiny("ssfl", *ROUNDS), tmp_path, sites=SITES)
-    first, second, third = found.summary["rounds"]
-    assert first["answered"] == second["answered"] == SITES
-    assert (third["answered"], third["dropped"]) == (["site-2"], {"site-1": "privacy budget spent"})
-    assert len(Ledger(local / "privacy", "site-1").content().bookings) == 2
-    lines = [json.loads(line) for line in (local / "privacy" / "audit.jsonl").read_text().splitlines()]
-    assert [line["outcome"] for line in lines if line["task"] == "train"] == ["released", "released", "refused"]
-    assert (tmp_path / "flare" / "site-2" / "local" / "privacy").exists() is False
-
-
-@pytest.mark.parametrize("job_filters", [[], ["GaussianPrivacy"]])
-def test_no_job_loosens_the_gate_and_its_own_filter_adds_no_second_noise(tiny, run, tmp_path, job_filters):
-    """The site's clip is next to nothing, so the model stays where it was whatever the job asks for."""
-    tight = UPDATE | {"clip": 1e-9, "noise_multiplier": 1.0}
-    for site in SITES:
-        install(tmp_path / "flare" / site / "local", policy_of(releases=[tight]), site)
-    job = tiny("ssfl", "controller.rounds=1", "controller.validate_every=0")
-    if job_filters:
-        arguments = {"clip": 1e3, "noise_multiplier": 1e3, "running_statistics": "average"}
-        filters = [{"path": "grandrounds.privacy.filters.GaussianPrivacy", "args": arguments}]
-        job.client["task_result_filters"].append({"tasks": ["train"], "filters": filters})
-    still = job_without_training(tiny, run, tmp_path / "plain")
-    for name, value in run(job, tmp_path, sites=SITES).models["last"].items():
-        if value.is_floating_point():
-            torch.testing.assert_close(value, still[name], rtol=0, atol=1e-6)
-
-
-def job_without_training(tiny, run, path):
-    """The model before the first round."""
-    job = tiny("ssfl", "controller.rounds=1", "controller.validate_every=0")
-    filters = [{"path": "faulty.ScaleUpdate", "args": {"factor": 0.0}}]
-    job.client["task_result_filters"].append({"tasks": ["train"], "filters": filters})
-    return run(job, path, sites=SITES).models["last"]
-
-
-def test_a_site_without_a_ledger_takes_no_part_and_says_why(tiny, run, tmp_path):
-    install(tmp_path / "flare" / "site-1" / "local", policy_of(), ledger_site=None)
-    found = run(tiny("ssfl", "controller.rounds=1", "controller.min_sites=1"), tmp_path, sites=SITES)
-    (entry,) = found.summary["rounds"]
-    assert entry["dropped"] == {"site-1": Reason.LEDGER.value}

@@ -1,0 +1,73 @@
+"""The gate in whole runs: no job gets rid of it, and the round goes on without a site that has nothing left to spend."""
+
+import json
+
+import pytest
+import torch
+
+from grandrounds.privacy.conversions import gaussian_epsilon
+from grandrounds.privacy.ledger import Ledger
+from grandrounds.privacy.refusals import Reason
+
+SITES = ["site-1", "site-2"]
+ROUNDS = ["controller.rounds=3", "controller.min_sites=1", "controller.validate_every=1"]
+
+
+def test_a_spent_budget_drops_the_site_with_its_reason_and_the_round_goes_on(tiny, run, tmp_path, install, policy_of):
+    local = tmp_path / "flare" / "site-1" / "local"
+    target = (gaussian_epsilon(16.0, 1e-5, 2) + gaussian_epsilon(16.0, 1e-5, 3)) / 2
+    install(local, policy_of(target_epsilon={"phantom": target}))
+    found = run(tiny("ssfl", *ROUNDS), tmp_path, sites=SITES)
+    first, second, third = found.summary["rounds"]
+    assert first["answered"] == second["answered"] == SITES
+    assert (third["answered"], third["dropped"]) == (["site-2"], {"site-1": "privacy budget spent"})
+    assert len(Ledger(local / "privacy", "site-1").content().bookings) == 2
+    lines = [json.loads(line) for line in (local / "privacy" / "audit.jsonl").read_text().splitlines()]
+    assert [line["outcome"] for line in lines if line["task"] == "train"] == ["released", "released", "refused"]
+    assert (tmp_path / "flare" / "site-2" / "local" / "privacy").exists() is False
+
+
+@pytest.mark.parametrize("job_filters", [[], ["GaussianPrivacy"]])
+def test_no_job_loosens_the_gate_and_its_own_filter_adds_no_noise(
+    tiny, run, tmp_path, install, policy_of, update_rule, job_filters
+):
+    """The site's clip is next to nothing, so the model stays where it was whatever the job asks for."""
+    tight = update_rule(clip=1e-9, noise_multiplier=1.0)
+    for site in SITES:
+        install(tmp_path / "flare" / site / "local", policy_of(releases=[tight]), site)
+    job = tiny("ssfl", "controller.rounds=1", "controller.validate_every=0")
+    if job_filters:
+        arguments = {"clip": 1e3, "noise_multiplier": 1e3, "running_statistics": "average"}
+        filters = [{"path": "grandrounds.privacy.filters.GaussianPrivacy", "args": arguments}]
+        job.client["task_result_filters"].append({"tasks": ["train"], "filters": filters})
+    still = job_without_training(tiny, run, tmp_path / "plain")
+    for name, value in run(job, tmp_path, sites=SITES).models["last"].items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, still[name], rtol=0, atol=1e-6)
+
+
+def job_without_training(tiny, run, path):
+    """The model before the first round."""
+    job = tiny("ssfl", "controller.rounds=1", "controller.validate_every=0")
+    filters = [{"path": "faulty.ScaleUpdate", "args": {"factor": 0.0}}]
+    job.client["task_result_filters"].append({"tasks": ["train"], "filters": filters})
+    return run(job, path, sites=SITES).models["last"]
+
+
+def test_the_summary_says_what_was_treated_and_what_is_spent(tiny, run, tmp_path, install, policy_of):
+    told = [{"name": "privacy.epsilon", "part": "train", "minimum_support": 2}]
+    install(tmp_path / "flare" / "site-1" / "local", policy_of(scalars=told))
+    found = run(tiny("ssfl", "controller.rounds=2", "controller.validate_every=0"), tmp_path, sites=SITES)
+    assert found.summary["privacy"] == {
+        "site-1": {
+            "treated": {"update": "clip_and_noise"},
+            "epsilon": pytest.approx(gaussian_epsilon(16.0, 1e-5, 2)),
+        }
+    }
+
+
+def test_a_site_without_a_ledger_takes_no_part_and_says_why(tiny, run, tmp_path, install, policy_of):
+    install(tmp_path / "flare" / "site-1" / "local", policy_of(), ledger_site=None)
+    found = run(tiny("ssfl", "controller.rounds=1", "controller.min_sites=1"), tmp_path, sites=SITES)
+    (entry,) = found.summary["rounds"]
+    assert entry["dropped"] == {"site-1": Reason.LEDGER.value}

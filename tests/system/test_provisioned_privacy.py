@@ -1,0 +1,143 @@
+"""Two hospitals from startup kits, one with a privacy gate: what the server has of each, whatever the job asks for."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from grandrounds.deployment.admin_session import admin_session
+from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
+from grandrounds.deployment.kit import processes_of
+from grandrounds.deployment.local_federation import prepare, start, stop
+from grandrounds.deployment.overlay import Choices
+from grandrounds.deployment.simulate import simulate
+from grandrounds.federation.problem import Problem
+from grandrounds.models.registry import build_model
+from grandrounds.privacy.ledger import Ledger
+from grandrounds.privacy.spending import Mechanism
+from grandrounds.privacy.units import Unit
+
+pytestmark = pytest.mark.provisioned
+
+GATED, OPEN = "hospital-a", "hospital-b"
+GATE = [{"path": "grandrounds.privacy.filters.SitePrivacyGate"}]
+CLIP, MULTIPLIER = 0.05, 1e-2
+SIGMA = 2 * CLIP * MULTIPLIER
+"""Noise as large as the clipped update over all entries, so that clipping shows as well as noise."""
+TINY = [
+    *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
+    *("controller.rounds=1", "controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=120"),
+    *("problem.norm=group", "controller.validate_every=0", "controller.seed=1"),
+]
+
+
+def scope_of(name, rule):
+    policy = {"unit": "site", "delta": 1e-5, "releases": [{"kind": "model_update", "name": "update", **rule}]}
+    content = {"name": name, "properties": {"grandrounds": policy}}
+    return {
+        "scopes": [content | {"task_data_filters": GATE, "task_result_filters": GATE}],
+        "default_scope": name,
+    }
+
+
+STRICT = scope_of("strict", {"treatment": "clip_and_noise", "clip": CLIP, "noise_multiplier": MULTIPLIER})
+LOOSE = scope_of("strict", {"treatment": "as_it_is"})
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """One hospital with a gate that clips and adds noise, another whose administrator has taken the gate out."""
+    folder = tmp_path_factory.mktemp("privacy")
+    (folder / "strict.json").write_text(json.dumps(STRICT))
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    choices = {GATED: Choices(privacy=folder / "strict.json")}
+    made = prepare(folder / "federation", (GATED, OPEN), port, choices)
+    (made.kits / OPEN / "local" / "privacy.json").unlink()
+    try:
+        start(made)
+        yield made
+    finally:
+        stop(made)
+    assert processes_of(made.folder) == []
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, shared_cache):
+    """What each hospital's model is without any gate, and the model that both start from."""
+    place = tmp_path_factory.mktemp("alone")
+    job = job_of("alone")
+    simulate(job, place, [GATED, OPEN])
+    start_model = build_model(Problem.from_dict(job.options("problem")).model_spec(pretrained=False), 1).state_dict()
+    return start_model, {site: stored(place / "state" / "alone" / "server", site) for site in (GATED, OPEN)}
+
+
+def job_of(run_name):
+    return with_options(load_job("fedperl"), [*TINY, f"controller.run_name={run_name}"])
+
+
+def stored(folder, site):
+    """A site's model as the server keeps it for FedPerl's peers."""
+    (path,) = (folder / "parts").glob(f"*{site}@*.pt")
+    return torch.load(path, weights_only=True)
+
+
+def flat(model, start_model):
+    return torch.cat([(model[name] - start_model[name]).double().flatten() for name in start_model])
+
+
+def submit(federation, folder, out):
+    with admin_session(federation.kit(federation.researcher)) as session:
+        identifier = session.submit_job(str(folder))
+        session.wait_for_job(identifier, timeout=200, poll_interval=0.5)
+        return Path(session.download_job_result(identifier, str(out))), identifier
+
+
+def honest(job):
+    return job, {}
+
+
+def loosening(job):
+    """A job with a policy of its own, in all places where a site has one, and with a filter that says all is treated."""
+    arguments = {"clip": 1e6, "noise_multiplier": 1e-15}
+    loose = {"path": "grandrounds.privacy.filters.GaussianPrivacy", "args": arguments}
+    filters = [{"tasks": ["train"], "filters": [loose]}]
+    client = job.client | {"task_result_filters": filters}
+    return Job(job.meta, job.server, client), {"privacy.json": LOOSE}
+
+
+@pytest.mark.parametrize("kind", [honest, loosening])
+def test_the_server_has_the_gated_sites_update_clipped_and_noised_and_the_others_as_it_is(
+    federation, alone, tmp_path, kind
+):
+    job, files = kind(job_of(kind.__name__))
+    folder = write_job(job, tmp_path / kind.__name__)
+    for name, content in files.items():
+        for place in ("config", "local"):
+            (folder / "app" / place).mkdir(exist_ok=True)
+            (folder / "app" / place / name).write_text(json.dumps(content))
+    submit(federation, folder, tmp_path / "download")
+    at_server = federation.kits / federation.server / "grandrounds" / kind.__name__ / "server"
+    start_model, plain = alone
+    untreated = stored(at_server, OPEN)
+    for name, value in untreated.items():  # the job's own filter rounds
+        torch.testing.assert_close(value, plain[OPEN][name], rtol=0, atol=0 if kind is honest else 1e-6)
+    update, sent = flat(plain[GATED], start_model), flat(stored(at_server, GATED), start_model)
+    assert float(update.norm()) > 2 * CLIP, "the bound must matter"
+    noise = (sent - update * (CLIP / update.norm())) / SIGMA
+    assert float(noise.std()) == pytest.approx(1.0, rel=0.02)
+    assert abs(float(noise.mean())) < 7 / len(noise) ** 0.5
+    assert float((noise.abs() < 1e-3).double().mean()) < 0.01, "no entry is without noise"
+
+
+def test_the_ledger_of_the_gated_site_has_every_job_and_the_other_has_none(federation):
+    """After the jobs above: one release of each."""
+    bookings = Ledger(federation.kits / GATED / "local" / "privacy", GATED).content().bookings
+    assert [booking.purpose.run for booking in bookings] == ["honest", "loosening"]
+    for booking in bookings:
+        assert (booking.spending.mechanism, booking.spending.unit) == (Mechanism.GAUSSIAN, Unit.SITE)
+        assert (booking.spending.sensitivity, booking.spending.sigma) == pytest.approx((2 * CLIP, SIGMA))
+    assert Ledger(federation.kits / OPEN / "local" / "privacy", OPEN).content().bookings == ()

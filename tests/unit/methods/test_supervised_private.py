@@ -1,0 +1,151 @@
+"""Protected training: one step against its formula, secret draws, and what cannot be protected."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from grandrounds.data.site import SiteData
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.federation.context import SiteContext, StateCache
+from grandrounds.federation.problem import Problem
+from grandrounds.methods.fed_align_cl.executor import FedAlignExecutor
+from grandrounds.methods.fedirm.executor import FedIRMExecutor
+from grandrounds.methods.fedperl.executor import FedPerlExecutor
+from grandrounds.methods.fixmatch.executor import FixMatchExecutor
+from grandrounds.methods.mdhfl.executor import MutualExecutor
+from grandrounds.methods.supervised.executor import SupervisedExecutor
+from grandrounds.methods.supervised.private import train_privately
+from grandrounds.methods.supervised.training import TrainingOptions
+from grandrounds.privacy.record_level import ProtectionOptions, RecordLevelOptions
+from grandrounds.privacy.spending import Mechanism
+
+PROBLEM = Problem("noise", ("a", "b", "c"), 32)
+PLAIN = TrainingOptions(steps=1, batch_size=4, class_weights="none", weak_augmentation=False, algorithm="sgd")
+QUIET = 1e-12
+
+
+def site(tmp_path, images=10, labelled=8):
+    rng = np.random.default_rng(0)
+    names = tuple(map(str, range(images)))
+    data = SiteData(
+        images=rng.integers(0, 256, (images, 8, 8, 3), dtype=np.uint8),
+        labels=np.arange(images) % 3,
+        labelled=np.arange(images) < labelled,
+        split=np.full(images, "train"),
+        names=names,
+        groups=names,
+        classes=PROBLEM.classes,
+    )
+    cache = StateCache(tmp_path)
+    return SiteContext("site-1", 1, PROBLEM, 7, data, torch.device("cpu"), "float32", lambda: False, cache)
+
+
+def linear(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+
+
+def trained(context, options=PLAIN, **changes):
+    """The network after a protected round, and what was told."""
+    values = {"clip": 1.0, "noise_multiplier": QUIET, "sampling_rate": 1.0, "steps": options.steps} | changes
+    network = linear()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+    told = train_privately(network, optimizer, context, options, RecordLevelOptions(**values))
+    return network, told
+
+
+def test_a_step_on_all_images_goes_down_the_mean_of_clipped_gradients(tmp_path):
+    context = site(tmp_path)
+    network, told = trained(context, clip=0.7)
+    start, images, labels = linear(), context.data.images[:8], context.data.labels[:8]
+    total = [torch.zeros_like(parameter) for parameter in start.parameters()]
+    for image, label in zip(images, labels, strict=True):
+        values = torch.from_numpy(image).permute(2, 0, 1)[None] / 255
+        gradients = torch.autograd.grad(F.cross_entropy(start(values), torch.tensor([label])), list(start.parameters()))
+        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+        for sum_, gradient in zip(total, gradients, strict=True):
+            sum_ += gradient * min(1.0, 0.7 / norm)
+    for after, before, sum_ in zip(network.parameters(), start.parameters(), total, strict=True):
+        torch.testing.assert_close(after, before - 0.5 * sum_ / 8, rtol=1e-4, atol=1e-6)
+    assert told == {"samples": 8.0}
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_two_rounds_of_the_same_seed_have_nothing_in_common_but_the_start(tmp_path, augmented):
+    """Batches, views and noise are the site's own: without noise what differs is batches, on all images it is views."""
+    context = site(tmp_path)
+    options = TrainingOptions(steps=3, class_weights="none", weak_augmentation=augmented)
+    rate = 1.0 if augmented else 0.5
+    first, second = (trained(context, options, sampling_rate=rate, steps=3)[0] for _ in range(2))
+    assert not torch.allclose(first[1].weight, second[1].weight, atol=1e-6)
+
+
+def test_torchs_own_generator_is_left_as_it_was(tmp_path):
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    network = linear(3)
+    torch.manual_seed(3)
+    options = RecordLevelOptions(1.0, 1.0, 0.5, 1)
+    train_privately(network, torch.optim.SGD(network.parameters()), site(tmp_path), PLAIN, options)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def executor(kind=SupervisedExecutor, **options):
+    return kind(**{"record_noise_multiplier": 1.5, **options})
+
+
+def test_the_cost_of_a_round_follows_from_the_sites_labelled_images(tmp_path):
+    made = executor(class_weights="none", batch_size=2, steps=5, record_clip=0.25)
+    cost = made.spending(site(tmp_path))
+    assert (cost.mechanism, cost.sensitivity, cost.sigma) == (Mechanism.DP_SGD, 0.25, 0.375)
+    assert (cost.sampling_rate, cost.steps) == (0.25, 5)
+    assert executor(class_weights="none", batch_size=99).spending(site(tmp_path)).sampling_rate == 1.0
+    assert made.options()["record_noise_multiplier"] == 1.5
+
+
+def test_where_nothing_leaves_or_nothing_is_protected_nothing_is_spent(tmp_path):
+    assert executor(class_weights="none", model="own").spending(site(tmp_path)) is None
+    assert SupervisedExecutor().spending(site(tmp_path)) is None
+    assert ProtectionOptions().of_round(10, 4, 1) is None
+
+
+def test_a_site_without_labels_is_told_so_before_anything_is_drawn(tmp_path):
+    with pytest.raises(DataError, match="site-1: the labelled set is empty"):
+        executor(class_weights="none").spending(site(tmp_path, labelled=0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "obstacle"),
+    [
+        (FixMatchExecutor, "joins a labelled and an unlabelled batch"),
+        (FedPerlExecutor, "joins a labelled and an unlabelled batch"),
+        (FedIRMExecutor, "compare whole batches"),
+        (FedAlignExecutor, "compares images of two sites"),
+        (MutualExecutor, "not drawn in secret"),
+    ],
+)
+def test_methods_whose_loss_does_not_allow_it_refuse_and_say_why(kind, obstacle):
+    with pytest.raises(ConfigurationError, match=f"{kind.__name__} cannot be record-level private: .*{obstacle}"):
+        executor(kind)
+    assert kind().protection.record_noise_multiplier is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs class_weights=none, got median"),
+        ({"class_weights": "none", "proximal_weight": 0.1}, "needs proximal_weight=0, got 0.1"),
+        ({"record_noise_multiplier": 0.0}, "record_noise_multiplier must be a positive number, got 0.0"),
+        ({"record_noise_multiplier": -1.0}, "record_noise_multiplier must be a positive number, got -1.0"),
+        ({"record_clip": 0.0}, "record_clip must be a positive number, got 0.0: noise without clipping"),
+        ({"record_clip": math.inf}, "record_clip must be a positive number, got inf: noise without clipping"),
+    ],
+)
+def test_options_that_protect_nothing_are_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        executor(**options)
