@@ -1,9 +1,9 @@
-"""Write the tables of this benchmark from its results.
+"""Write the tables and figures of this benchmark from its results.
 
     python benchmarks/mdhfl_pbc/report.py
 
-They go between the markers in ``docs/methods.md``. It works with whatever results are there; each row says of how many seeds
-it is. ``--results`` and ``--page`` try it on other results.
+Tables go between the markers in ``docs/methods.md``, figures to ``figures/`` beside it. It works with whatever results are
+there; each row says of how many seeds it is. ``--results`` and ``--page`` try it on other results.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figures import figures
 
 from grandrounds.evaluation.paired import paired_difference
 from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, put_between
@@ -33,6 +34,7 @@ COMPARED = (
     ("mdhfl_ce", "local_ce"),
     ("mdhfl", "mdhfl_ce"),
     ("mdhfl", "fedmd"),
+    ("mdhfl", "feddf"),
     ("mdhfl", "rhfl"),
     ("rhfl_plus", "mdhfl"),
 )
@@ -44,15 +46,25 @@ Results = dict[str, dict[str, dict[int, Run]]]
 
 
 def main() -> None:
-    """Write the tables."""
+    """Write tables and figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the runs' JSON files")
     parser.add_argument("--page", type=Path, default=PAGE, help="the document with the markers")
     arguments = parser.parse_args()
-    content = "\n\n".join(tables(_read(arguments.results))) or "There are no results yet."
+    results = _read(arguments.results)
+    parts = [*tables(results), *_drawn(results, arguments.page.parent / "figures")]
+    content = "\n\n".join(parts) or "There are no results yet."
     text = put_between(arguments.page.read_text(), BEGIN, END, content)
     with replacing(arguments.page) as stream:
         stream.write(text.encode())
+
+
+def _drawn(results: Results, folder: Path) -> Iterator[str]:
+    """Save the figures and refer to them."""
+    for name, description, figure in figures(results, TITLES, SHOWN) if results else ():
+        folder.mkdir(exist_ok=True)
+        figure.savefig(folder / f"mdhfl_pbc_{name}.png")
+        yield f"![{description}](figures/mdhfl_pbc_{name}.png)"
 
 
 def _read(folder: Path) -> Results:

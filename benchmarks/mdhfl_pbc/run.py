@@ -25,6 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.data.partition import SERVER
+from grandrounds.data.partition_files import PUBLIC_NAME
+from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.processes import machine, run_all
 from grandrounds.files import write_json
 
@@ -32,7 +35,9 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
 TRIAL_IMAGES = {"public_images": 64, "private_images": 200}
-TRIAL = ["controller.rounds=2", "controller.per_round=32", "executor.pretrain_epochs=1"]
+TRIAL = ["controller.rounds=2", "executor.pretrain_epochs=1"]
+TRIAL_EXCHANGE = ["controller.per_round=32"]
+WITHOUT_EXCHANGE = ("feddf",)
 TOLD = ("pretrain_loss", "alignment_loss", "loss")
 
 
@@ -89,13 +94,14 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, trial
     # One folder for each run: two that start at once must not write the same.
     place = workspace / ("trial" if trial else "runs") / f"{setting}_{method}_{seed}"
     partition = place / "sites"
-    description = make_partition(root=root, out=partition, seed=seed, **choices)
+    # Again the same after an interruption; what the server got beside it is no part of it.
+    description = make_partition(root=root, out=partition, seed=seed, overwrite=True, **choices)
     sites, problem = choose_sites(None, partition)
     entry = CONFIGURATION["methods"][method]
     job = load_job(entry["job"])
     job.options("problem").update(problem)
-    options = [*CONFIGURATION["common"], *(TRIAL if trial else []), *entry["options"], f"controller.seed={seed}"]
-    job = with_options(job, options)
+    job = with_options(job, _options(method, trial, seed))
+    give_to_server(partition)
     summary = simulate(job, place / "run", sites, sites_dir=partition)
     predictions = _predictions(place / "run", description["classes"])
     result = {
@@ -124,6 +130,21 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, trial
     target = _result(setting, method, seed, workspace if trial else None)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_json(target, result)
+
+
+def _options(method: str, trial: bool, seed: int) -> list[str]:
+    entry = CONFIGURATION["methods"][method]
+    exchange = [] if entry["job"] in WITHOUT_EXCHANGE else CONFIGURATION["exchange"]
+    shortened = TRIAL + (TRIAL_EXCHANGE if exchange else []) if trial else []
+    return [*CONFIGURATION["common"], *exchange, *entry["options"], *shortened, f"controller.seed={seed}"]
+
+
+def give_to_server(partition: Path) -> None:
+    """Let the server have the public images that every site has; FedDF distils there."""
+    site = min(partition.glob(f"site-*/{CONFIG_NAME}"))
+    public = json.loads(site.read_text())["datasets"][PUBLIC_NAME]
+    location = {**public, "manifest": str((site.parent / public["manifest"]).absolute())}
+    write_json(partition / SERVER / CONFIG_NAME, {"datasets": {PUBLIC_NAME: location}})
 
 
 Predictions = dict[str, tuple[np.ndarray, np.ndarray]]

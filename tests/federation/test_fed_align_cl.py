@@ -112,6 +112,13 @@ def test_discriminator_and_optimizers_of_a_site_go_on_over_deployments(whole):
     assert moved > 3.5 * load_job("fed_align_cl").options("executor")["learning_rate"]
 
 
+def test_each_optimizer_has_its_own_step_size(go, tmp_path):
+    rates = ["executor.alignment_learning_rate=0.0001", "executor.discriminator_learning_rate=0.01"]
+    found = kept(go(tmp_path, "controller.rounds=1", *rates), "site-1", 1)
+    used = {role: found[f"optimizer.{role}"]["param_groups"][0]["lr"] for role in ROLES}
+    assert used == {"classification": 0.001, "adversarial": 0.0001, "discriminator": 0.01}
+
+
 @pytest.fixture
 def orders(monkeypatch):
     """The order of images in each round at each site."""
@@ -214,6 +221,23 @@ def test_normalisation_may_stay_at_the_sites(go, tmp_path):
     assert one.keys() == norms
     assert not torch.equal(one["stem.1.running_mean"], other["stem.1.running_mean"])
     assert int(one["stem.1.num_batches_tracked"]) == 4, "two rounds of two iterations"
+
+
+def test_a_network_for_large_images_trains_the_same_with_activations_computed_again(go, tmp_path):
+    options = [
+        "controller.rounds=2",
+        "problem.backbone=resnet22",
+        "problem.image_size=128",
+        "executor.weight_noise=none",
+    ]
+    kept = go(tmp_path / "kept", *options).models["last"]
+    again = go(tmp_path / "again", *options, "executor.recompute_activations=true").models["last"]
+    assert all(torch.allclose(again[name], value, rtol=1e-3, atol=1e-4) for name, value in kept.items())
+
+
+def test_another_network_cannot_compute_its_activations_again(go, tmp_path):
+    with pytest.raises(GrandRoundsError, match="recompute_activations: expected backbone resnet22"):
+        go(tmp_path, "executor.recompute_activations=true")
 
 
 def test_the_papers_noise_is_a_variance_on_every_weight_and_the_mean_of_two_sites_has_half_of_it(go, tmp_path):

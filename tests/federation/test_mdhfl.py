@@ -100,6 +100,12 @@ def test_chunks_are_rounds(run, hospitals, tmp_path):
     assert found.summary["bytes"]["site-1"]["up.rows"] == 3 * 16 * CLASSES * 4
 
 
+def test_client_confidence_is_told_once_in_an_epoch(run, hospitals, tmp_path):
+    job = small("controller.chunk=24", "controller.public_batch=8", "controller.rounds=5", name="rhfl")
+    told = answers(run(job, tmp_path, SITES, sites_dir=hospitals))
+    assert [number for number in range(1, 6) if "private_loss" in told[number, "site-1"]] == [1, 3]
+
+
 @pytest.mark.parametrize(("event", "party"), [("_round_done", "server"), ("_after_task_execution", "site-2")])
 def test_a_run_cut_in_its_second_round_ends_like_one_that_was_not(
     whole, run, same_run, hospitals, tmp_path, event, party

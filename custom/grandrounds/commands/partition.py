@@ -257,12 +257,24 @@ def what_next(description: Mapping[str, Any], out: Path) -> list[str]:
     if description.get("scenario", "standard") != "standard":
         return [*lines, f"written to {out}; methods and their options, for sites without labels too: grandrounds jobs"]
     runs = f"runs/{description['dataset_name']}"
-    job = "mdhfl" if "public_set" in description else "fedperl"
     return [
         *lines,
         f"written to {out}; to train on it:",
-        f"  grandrounds simulate {job} --sites-dir {out} --workspace {runs}",
+        f"  grandrounds simulate {_fitting_job(description)} --sites-dir {out} --workspace {runs}",
     ]
+
+
+def _fitting_job(description: Mapping[str, Any]) -> str:
+    """The job that was made for such a partition, with the options without which it cannot run on it."""
+    from grandrounds.data.dataset_options import MALIGNANCY
+
+    if "public_set" in description:
+        return "mdhfl"
+    if description.get("preprocess") == "mammogram":
+        return (
+            "fed_align_cl --set problem.channels=1 --set problem.image_size=256 --set problem.intensities=standardised"
+        )
+    return "fed_align_cl" if description.get("dataset") in MALIGNANCY else "fedperl"
 
 
 def partition_table(description: Mapping[str, Any]) -> Table:

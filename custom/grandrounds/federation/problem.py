@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.intensities import Intensities
 from grandrounds.models.registry import ModelSpec, minimum_image_size
 
 
@@ -28,6 +29,8 @@ class Problem:
         dropout: rate, or None for the backbone's own.
         dropout_at: ``head`` or ``layers``.
         weights: None, ``imagenet`` or a file on the server; only the server reads it.
+        intensities: of an image before the first layer: ``scaled`` (to [0, 1]), ``standardised`` (mean 0, deviation 1),
+            ``spread`` (over [-1, 1]) or ``imagenet`` (ImageNet's mean and deviation taken off).
     """
 
     dataset: str
@@ -39,6 +42,7 @@ class Problem:
     dropout: float | None = None
     dropout_at: Literal["head", "layers"] = "head"
     weights: str | None = None
+    intensities: Intensities = "scaled"
 
     def __post_init__(self) -> None:
         """Check what does not need any data.
@@ -92,4 +96,5 @@ class Problem:
             dropout=self.dropout,
             dropout_at=self.dropout_at,
             weights=self.weights if pretrained else None,
+            intensities=self.intensities,
         )

@@ -13,13 +13,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.compact import CompactNet
+from grandrounds.models.intensities import Intensities, set_intensities
 from grandrounds.models.mobilenetv2 import MobileNetV2
 from grandrounds.models.norm import norm_entries, replace_module, to_group_norm
 from grandrounds.models.resnet9 import ResNet9
@@ -85,6 +86,8 @@ class ModelSpec:
             others).
         dropout_at: before the last linear layer, or inside the layers (densenet121 only).
         weights: None (random), "imagenet", or the path of a file.
+        intensities: what becomes of those of an image before the first layer, see
+            :func:`~grandrounds.models.intensities.set_intensities`.
 
     Raises:
         ConfigurationError: if the values do not exist or do not fit together.
@@ -97,6 +100,7 @@ class ModelSpec:
     dropout: float | None = None
     dropout_at: Literal["head", "layers"] = "head"
     weights: str | None = None
+    intensities: Intensities = "scaled"
 
     def __post_init__(self) -> None:
         _stride(self.backbone)
@@ -106,6 +110,9 @@ class ModelSpec:
             raise ConfigurationError(f"model: channels must be at least 1, got {self.channels}")
         if self.norm not in ("batch", "group"):
             raise ConfigurationError(f"model: norm must be 'batch' or 'group', got {self.norm!r}")
+        if self.intensities not in get_args(Intensities):
+            known = ", ".join(get_args(Intensities))
+            raise ConfigurationError(f"model: intensities must be one of {known}, got {self.intensities!r}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigurationError(f"model: dropout must be at least 0 and below 1, got {self.dropout}")
         if self.dropout_at not in ("head", "layers"):
@@ -156,6 +163,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     if spec.norm == "group":
         to_group_norm(model)
     load_weights(model, spec)
+    set_intensities(model, spec.intensities)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 

@@ -198,3 +198,5 @@ def _require_known(key: str, value: Tensor, name: str, rule: ReleaseRule, expect
         raise Refused(Reason.DENIED, f"no rule lets {where} out")
     if rule.kind in (ReleaseKind.CLASS_STATISTICS, ReleaseKind.SOFT_LABELS) and shape[-1:] != (expected.classes,):
         raise Refused(Reason.VALUES, f"{where} is of shape {shape}, but there are {expected.classes} classes")
+    if rule.kind is ReleaseKind.ENCRYPTED_ROWS and (value.dtype != torch.uint8 or value.dim() != 1):
+        raise Refused(Reason.VALUES, f"{where} is {value.dtype} of shape {shape}, but ciphertexts are a row of bytes")

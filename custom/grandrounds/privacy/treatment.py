@@ -143,9 +143,11 @@ class ClipAndNoiseSamples(Treatment):
         return Spending(Mechanism.GAUSSIAN, Unit.RECORD, 2.0 * self.clip, self.sigma)
 
     def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
-        """See :meth:`Treatment.apply`; exactly one tensor of shape ``(samples, features)``."""
+        """See :meth:`Treatment.apply`; exactly one tensor of shape ``(samples, features)``, no row twice."""
         if len(tensors) != 1:
             raise ValueError(f"embeddings must be one tensor, whose rows are samples, got {len(tensors)}")
+        if any(len(torch.unique(value, dim=0)) < len(value) for value in tensors.values()):
+            raise ValueError("an embedding comes twice and would get two noises; set executor.bank_rows=distinct")
         return {
             name: with_noise(clip_rows(value.detach().double(), self.clip), self.sigma, random_bytes).to(value.dtype)
             for name, value in tensors.items()

@@ -108,6 +108,21 @@ def test_sites_without_labels_are_not_sent_to_a_job_that_needs_them(run, picture
     assert "simulate" not in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("facts", "job"),
+    [
+        ({"dataset": "ham10000"}, "fedperl --sites-dir"),
+        ({"dataset": "ham10000_malignancy"}, "fed_align_cl --sites-dir"),
+        ({"dataset": "inbreast", "preprocess": "mammogram"}, "fed_align_cl --set problem.channels=1"),
+        ({"dataset": "pbc", "public_set": {}}, "mdhfl --sites-dir"),
+    ],
+)
+def test_the_job_that_was_made_for_a_data_set_is_named(facts, job):
+    site = {"images": {"train": 3, "val": 1, "test": 1}}
+    said = what_next({"dataset_name": "images", "sites": {"site-1": site}, **facts}, Path("out"))
+    assert any(f"grandrounds simulate {job}" in line for line in said)
+
+
 def test_counts_that_were_scaled_are_said():
     description = {
         "dataset_name": "lesions",

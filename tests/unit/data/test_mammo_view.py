@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from grandrounds.data.mammo_intensity import standardise
 from grandrounds.data.mammo_view import fit_square, mammogram_square, to_bytes, to_chest_wall_left, without_background
 from grandrounds.errors import DataError
+from grandrounds.models.intensities import standardise
 
 
 def test_left_and_right_breast_look_the_same(breast):

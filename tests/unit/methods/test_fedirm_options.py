@@ -135,6 +135,7 @@ def test_the_presets_differ_where_text_and_code_do():
             "backbone": ("densenet121",) * 3,
             "image_size": (224,) * 3,
             "weights": ("imagenet",) * 3,
+            "intensities": ("imagenet",) * 3,
             "dropout": (0.2,) * 3,
             "dropout_at": ("layers", "layers", "head"),
         },

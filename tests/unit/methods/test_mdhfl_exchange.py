@@ -148,6 +148,30 @@ def test_confidence_with_a_newcomer_or_alone_is_equal():
     assert server.total(3).weights == {"site-1": 1.0}
 
 
+def test_confidence_is_told_once_in_an_epoch_and_holds_for_all_its_exchanges():
+    server = RowExchange(PUBLIC, 2, ExchangeOptions(weighting="ccr"), per_epoch=2)
+    send_losses(server, 1, (1, 1, 1))
+    # What is told in the middle of an epoch does not count, and need not be told.
+    assert list(send_losses(server, 2, (0.1, 0.1, 0.9)).weights.values()) == [0.5] * 3
+    told = send_losses(server, 3, (0.5, 0.8, 1)).weights
+    assert list(told.values()) == pytest.approx([0.41474187, 0.30724834, 0.27800979], abs=1e-8)
+    for site in D:
+        send(server, site, 4)
+    assert server.total(4).weights == told
+    with pytest.raises(MessageError, match="client confidence needs a loss"):
+        send(server, "site-1", 5)
+
+
+def test_who_joins_in_the_middle_of_an_epoch_makes_all_weights_equal():
+    server = RowExchange(PUBLIC, 2, ExchangeOptions(weighting="ccr"), per_epoch=2)
+    for number, loss in ((1, 1.0), (3, 0.5)):
+        send(server, "site-1", number, loss=loss)
+        send(server, "site-2", number, loss=1.0)
+    for site in D:
+        send(server, site, 4)
+    assert list(server.total(4).weights.values()) == [0.5] * 3
+
+
 @pytest.mark.parametrize("loss", [None, 0.0, -1.0, float("nan"), float("inf")])
 def test_confidence_needs_a_loss(loss):
     server = exchange(weighting="ccr")
@@ -229,6 +253,7 @@ def test_a_sum_that_is_none_is_refused():
         (AlignmentOptions, {"alignment_rate": 0.0}, "alignment_rate must be above 0 and finite"),
         (LocalOptions, {"loss": "sce"}, "loss must be one of symmetric, cross_entropy, refined, got 'sce'"),
         (LocalOptions, {"local_epochs": 0}, "local_epochs must be above 0 and finite, got 0"),
+        (LocalOptions, {"settled_statistics": "yes"}, "settled_statistics must be true or false, got 'yes'"),
         (LocalOptions, {"pretrain_epochs": -1}, "pretrain_epochs must be at least 0"),
         (LocalOptions, {"label_floor": 1.0}, "label_floor must be above 0 and below 1"),
         (LocalOptions, {"ce_weight": -1.0}, "ce_weight must be at least 0"),

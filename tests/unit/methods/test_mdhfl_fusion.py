@@ -95,6 +95,7 @@ def test_what_makes_no_sense_is_refused():
         ({"distillation_steps": 0}, "distillation_steps must be at least 1, got 0"),
         ({"distillation_batch": 1}, "distillation_batch must be at least 2, got 1"),
         ({"clip_norm": 0.0}, r"clip_norm must be above 0 and finite, got 0\.0"),
+        ({"settled_statistics": 1}, "settled_statistics must be true or false, got 1"),
         ({"averaging": "losses"}, "averaging must be logits or probabilities, got 'losses'"),
     ],
 )

@@ -63,11 +63,16 @@ def test_an_integer_entry_of_an_update_does_not_leave():
 def test_each_sample_of_embeddings_is_bounded_for_itself():
     treated = ClipAndNoiseSamples(1.0, TINY).apply({"e": torch.tensor([[3.0, 4.0], [0.3, 0.4]])})["e"]
     torch.testing.assert_close(treated, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
-    noise = ClipAndNoiseSamples(1.0, 2.0).apply({"e": torch.zeros(COUNT, 1)})["e"].double().numpy()
+    noise = ClipAndNoiseSamples(1.0, 2.0).apply({"e": torch.arange(COUNT)[:, None] * 1e-9})["e"].double().numpy()
     assert abs(noise.std() / 2.0 - 1) < WIDE / math.sqrt(2 * COUNT)
     assert ClipAndNoiseSamples(1.5, 9.0).spending(None) == Spending(Mechanism.GAUSSIAN, Unit.RECORD, 3.0, 9.0)
     with pytest.raises(ValueError, match="one tensor"):
         ClipAndNoiseSamples(1.0, 1.0).apply({"a": torch.zeros(1, 1), "b": torch.zeros(1, 1)})
+
+
+def test_an_embedding_that_comes_twice_is_refused_because_the_mean_of_its_noises_is_smaller():
+    with pytest.raises(ValueError, match="comes twice"):
+        ClipAndNoiseSamples(1.0, 1.0).apply({"e": torch.tensor([[1.0, 2.0], [0.0, 1.0], [1.0, 2.0]])})
 
 
 def test_class_statistics_and_soft_labels_are_coarsened():

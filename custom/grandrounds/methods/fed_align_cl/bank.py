@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions, noisy_
 from grandrounds.privacy.secure_noise import RandomBytes
 
 LARGEST = 256
+BankRows = Literal["padded", "distinct"]
+"""Whether a bank is filled up by repeating rows, so that its size says nothing of the hospital, or has no row twice."""
 
 
 def bank_size(pace: int, batch_size: int, largest: int = LARGEST) -> int:
@@ -43,7 +46,11 @@ def bank_size(pace: int, batch_size: int, largest: int = LARGEST) -> int:
 
 
 def make_bank(
-    embeddings: Tensor, size: int, options: EmbeddingNoiseOptions, random_bytes: RandomBytes = os.urandom
+    embeddings: Tensor,
+    size: int,
+    options: EmbeddingNoiseOptions,
+    random_bytes: RandomBytes = os.urandom,
+    rows: BankRows = "padded",
 ) -> Tensor:
     """Make a bank.
 
@@ -55,6 +62,7 @@ def make_bank(
         size: rows of the bank.
         options: clipping and noise.
         random_bytes: of the noise and the order; see :func:`~grandrounds.methods.fed_align_cl.noise.noisy_embeddings`.
+        rows: ``padded``, or ``distinct`` for a smaller bank where there are too few embeddings.
 
     Returns:
         Shape ``(size, width)``, float32, on the CPU, without a graph.
@@ -65,6 +73,7 @@ def make_bank(
     require_at_least(size, 1, "size")
     require_at_least(len(embeddings), 1, "the number of embeddings")
     noisy = noisy_embeddings(embeddings.detach()[:size], options, random_bytes).float().cpu()
+    size = min(size, len(noisy)) if rows == "distinct" else size
     repeated = noisy.repeat(math.ceil(size / len(noisy)), 1)[:size]
     generator = np.random.default_rng(int.from_bytes(random_bytes(16), "big"))
     return repeated[torch.from_numpy(generator.permutation(size))]

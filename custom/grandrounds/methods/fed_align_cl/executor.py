@@ -26,13 +26,14 @@ from grandrounds.methods.fed_align_cl.noise import noisy_weights
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions, CurriculumOptions, ScheduleOptions
 from grandrounds.methods.fed_align_cl.paced import Neighbour
 from grandrounds.methods.fed_align_cl.participant import ROLES, Participant, Role
-from grandrounds.methods.fed_align_cl.prediction import correct_predictions
+from grandrounds.methods.fed_align_cl.prediction import correct_predictions, require_channels
 from grandrounds.methods.fed_align_cl.schedule import Stretch, scores_are_due, stretch_of_round, takes_part
 from grandrounds.methods.fed_align_cl.site_options import NoiseOptions, PartOptions
 from grandrounds.methods.fed_align_cl.stretch import StretchWork, TrainingImages, draw_order
 from grandrounds.methods.fed_align_cl.wire import BANK, BATCH_SIZE, BATCH_SIZES, DISCRIMINATOR, EMBEDDINGS, unpack
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.batch_statistics import normalises_by_batch
+from grandrounds.models.resnet22 import recompute_activations
 from grandrounds.models.split import embedding_width, split_network
 from grandrounds.options import take_options
 from grandrounds.seeding import numpy_generator, torch_generator
@@ -56,6 +57,7 @@ class FedAlignExecutor(SiteExecutor):
         {BANK: ReleaseKind.EMBEDDINGS, DISCRIMINATOR: ReleaseKind.DISCRIMINATOR}
     )
     models: ClassVar[tuple[str, ...]] = ("shared",)
+    record_level_obstacle: ClassVar[str] = "alignment compares images of two sites"
     option_groups: ClassVar[tuple[type, ...]] = (
         ScheduleOptions,
         AlignmentOptions,
@@ -90,9 +92,12 @@ class FedAlignExecutor(SiteExecutor):
         """Train up to the next communication."""
         stretch = stretch_of_round(context.round_number, self.schedule.iterations, self.schedule.pace)
         network = self.starting_model(payload, context)
+        if self.parts.recompute_activations:
+            recompute_activations(network)
+        require_channels(context.data.images.shape[3], network, context.site)
         least = 2 if normalises_by_batch(network) else 1
         rows = labelled_rows(context.data, self.parts.labels)
-        images = TrainingImages(context, rows, self.schedule.iterations, least)
+        images = TrainingImages(context, rows, self.schedule.iterations, least, self.parts.view)
         participant, optimizers = self._participant(network, context)
         memory = self._memory(network, images)
         order = self._order(stretch, memory, context)
@@ -113,7 +118,8 @@ class FedAlignExecutor(SiteExecutor):
             discriminator.load_state_dict(self.kept[DISCRIMINATOR])
         discriminator.to(context.device)
         parts = {"classification": network, "adversarial": encoder, "discriminator": discriminator}
-        optimizers = {role: self.make_optimizer(parts[role], self.schedule.learning_rate, role=role) for role in ROLES}
+        rates = self.alignment.learning_rates(self.schedule.learning_rate)
+        optimizers = {role: self.make_optimizer(parts[role], rates[role], role=role) for role in ROLES}
         random_bytes = self.noise.random_bytes(context.key("training noise"))
         return Participant(network, discriminator, optimizers, self.noise.embeddings, random_bytes), optimizers
 
@@ -183,7 +189,7 @@ class FedAlignExecutor(SiteExecutor):
         following = stretch_of_round(context.round_number + 1, self.schedule.iterations, self.schedule.pace)
         if not self.parts.alignment or not takes_part(following.epoch, self.schedule.warm_up):
             return releases
-        bank = work.bank(self.alignment.largest_bank, noise.embeddings, noise.random_bytes(context.key("bank noise")))
+        bank = work.bank(self.alignment, noise.embeddings, noise.random_bytes(context.key("bank noise")))
         discriminator = copy_to_cpu(work.participant.discriminator.state_dict())
         return {
             **releases,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.fed_align_cl.bank import LARGEST
+from grandrounds.methods.fed_align_cl.bank import LARGEST, BankRows
 from grandrounds.methods.fed_align_cl.curriculum import FORGOTTEN
 from grandrounds.methods.fed_align_cl.memory import Comparison
-from grandrounds.methods.fed_align_cl.participant import LEARNING_RATE
+from grandrounds.methods.fed_align_cl.participant import LEARNING_RATE, Role
 from grandrounds.methods.fed_align_cl.schedule import ITERATIONS, PACE, WARM_UP
 
 Exchange = Literal["paced", "return_gradient", "ship_discriminator", "server_side"]
@@ -35,7 +35,7 @@ class ScheduleOptions:
         iterations: Q, of an epoch, the same at all sites.
         pace: tau, iterations between two communications.
         warm_up: epochs without alignment and curriculum.
-        learning_rate: of all three optimizers.
+        learning_rate: of classification, and of the other two optimizers where they have none of their own.
     """
 
     iterations: int = ITERATIONS
@@ -67,13 +67,22 @@ class AlignmentOptions:
             classification and all pairs; ``pair_sequential`` one step for each pair (Algorithm 1 literally);
             ``as_released`` no step of the encoder (authors' code).
         weight: of alignment beside classification, where they share a step (``joint``).
+        alignment_learning_rate: of the encoder's alignment steps; None takes ``learning_rate``. Adam's steps have the size
+            of its learning rate whatever the loss is multiplied by, so where alignment has steps of its own this is its
+            weight.
+        discriminator_learning_rate: of the discriminator; None takes ``learning_rate``.
         largest_bank: most embeddings in a bank.
+        bank_rows: ``padded`` repeats rows where there are too few embeddings; ``distinct`` has no row twice, which noise
+            per row at a site's gate needs: of two noises on one embedding the mean has less.
     """
 
     exchange: Exchange = "paced"
     update: Update = "summed"
     weight: float = 1.0
+    alignment_learning_rate: float | None = None
+    discriminator_learning_rate: float | None = None
     largest_bank: int = LARGEST
+    bank_rows: BankRows = "padded"
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -87,7 +96,27 @@ class AlignmentOptions:
             fitting = ", ".join(FITTING[self.exchange])
             raise ConfigurationError(f"update must be one of {fitting} with {self.exchange}, got {self.update!r}")
         _require_positive(self, "weight")
+        for name in ("alignment_learning_rate", "discriminator_learning_rate"):
+            if getattr(self, name) is not None:
+                _require_positive(self, name)
         _require_whole(self, 1, "largest_bank")
+        _require_choice(self, "bank_rows", BankRows)
+
+    def learning_rates(self, classification: float) -> dict[Role, float]:
+        """The learning rate of each optimizer.
+
+        Args:
+            classification: of the first, which the others take where they have none of their own.
+
+        Example:
+            >>> AlignmentOptions(alignment_learning_rate=1e-6).learning_rates(1e-5)
+            {'classification': 1e-05, 'adversarial': 1e-06, 'discriminator': 1e-05}
+        """
+        return {
+            "classification": classification,
+            "adversarial": self.alignment_learning_rate or classification,
+            "discriminator": self.discriminator_learning_rate or classification,
+        }
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,11 @@ def correct_predictions(network: nn.Module, batches: Iterable[tuple[Tensor, Tens
     return np.concatenate(found) if found else np.zeros(0, np.bool_)
 
 
-def require_channels(images: Tensor, network: nn.Module, site: str) -> None:
+def require_channels(channels: int, network: nn.Module, site: str) -> None:
     """Check that images have the channels that the network takes.
 
     Args:
-        images: shape ``(batch, channels, height, width)``.
+        channels: of the images.
         network: whose first convolution takes them.
         site: how the error calls the hospital.
 
@@ -45,8 +45,8 @@ def require_channels(images: Tensor, network: nn.Module, site: str) -> None:
         DataError: if they have others.
     """
     expected = find_stem(network)[1].in_channels
-    if images.dim() != 4 or images.shape[1] != expected:
+    if channels != expected:
         raise DataError(
-            f"{site}: images must have shape (batch, {expected}, height, width), got {tuple(images.shape)}; set "
-            "problem.channels to what the images have, or convert them"
+            f"{site}: images have {channels} channels and the network takes {expected}; set problem.channels to what the "
+            "images have, or convert them"
         )

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from grandrounds.data.augment import View
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fed_align_cl.averaging import Averaged
 from grandrounds.methods.fed_align_cl.noise import (
@@ -34,12 +35,18 @@ class PartOptions:
         averaged: what of the network is shared: ``all``, or all but the normalisation layers (``local_norm``) or their
             running statistics (``local_statistics``).
         labels: which labels count: ``labelled`` those that are meant to, ``all`` every known one of the training part.
+        view: what is done to images for training, see :func:`~grandrounds.data.augment.draw_views`; the paper's are taken
+            as they are (``none``). What is forgotten is asked of images as they are.
+        recompute_activations: whether activations are computed again for the gradient instead of kept, for ``resnet22`` on
+            images so large that they do not fit.
     """
 
     alignment: bool = True
     curriculum: bool = True
     averaged: Averaged = "all"
     labels: Literal["labelled", "all"] = "labelled"
+    view: View = "none"
+    recompute_activations: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -51,6 +58,8 @@ class PartOptions:
             raise ConfigurationError(f"averaged must be one of {', '.join(get_args(Averaged))}, got {self.averaged!r}")
         if self.labels not in ("labelled", "all"):
             raise ConfigurationError(f"labels must be labelled or all, got {self.labels!r}")
+        if self.view not in get_args(View):
+            raise ConfigurationError(f"view must be one of {', '.join(get_args(View))}, got {self.view!r}")
 
 
 @dataclass(frozen=True)

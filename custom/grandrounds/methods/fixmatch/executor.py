@@ -21,6 +21,7 @@ class FixMatchExecutor(SupervisedExecutor):
     """
 
     option_groups: ClassVar[tuple[type, ...]] = (SemiSupervisedOptions,)
+    record_level_obstacle: ClassVar[str] = "its loss joins a labelled and an unlabelled batch"
 
     def __init__(self, **options: Any) -> None:
         self.semi_supervised, others = take_options(SemiSupervisedOptions, options)

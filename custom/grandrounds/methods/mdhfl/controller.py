@@ -46,6 +46,7 @@ class MutualController(RoundController):
     """
 
     introductions: ClassVar[bool] = True
+    row_kind: ClassVar[ReleaseKind] = ReleaseKind.SOFT_LABELS
     option_groups: ClassVar[tuple[type, ...]] = (ExchangeOptions,)
 
     def __init__(
@@ -133,9 +134,13 @@ class MutualController(RoundController):
         parts: dict[str, State] = {}
         if self._sum and self._enough(self._sum):
             told = {"rounds": dict(self._sum.rounds), "weights": dict(self._sum.weights)}
-            parts[ROWS] = {"mean": encode_sum(self._sum, self.exchange.wire)}
+            parts[ROWS] = self.encoded_sum(self._sum)
         exchange = {"options": asdict(self.exchange), "rounds": self.rounds, "contributors": told}
         return self.payload(parts, public=self.public, exchange=exchange)
+
+    def encoded_sum(self, row_sum: RowSum) -> State:
+        """The sum as it travels."""
+        return {"mean": encode_sum(row_sum, self.exchange.wire)}
 
     def check(self, site: str, result: Result) -> None:
         """Refuse rows that are none, or about other images.
@@ -148,8 +153,8 @@ class MutualController(RoundController):
                 raise MessageError(f"{site} has sent rows in a round in which nobody learns from them")
             return
         release = result.releases.get(ROWS)
-        if release is None or release.kind is not ReleaseKind.SOFT_LABELS or set(release.tensors) != {"rows"}:
-            raise MessageError(f"{site} must send its rows as soft labels")
+        if release is None or release.kind is not self.row_kind or set(release.tensors) != {"rows"}:
+            raise MessageError(f"{site} must send its rows as {self.row_kind.replace('_', ' ')}")
         self._known_rows.check(site, self._message(site, result), self.round_number, self._images)
 
     def absorb(self, site: str, result: Result) -> None:
@@ -165,7 +170,7 @@ class MutualController(RoundController):
         """There is none: each site scores and tests its own."""
 
     def round_notes(self) -> dict[str, Any]:
-        """Who is in the sum, with rows from which round and what weight, and how undecided the mean is, in nats.
+        """Who is in the sum, with rows from which round and what weight, and what can be told of the sum.
 
         ``withheld`` says that it has too few contributors to be sent.
         """
@@ -176,10 +181,14 @@ class MutualController(RoundController):
             notes["withheld"] = True
         if self.exchange.weighting != "uniform":
             notes["weights"] = {site: round(weight, 6) for site, weight in self._sum.weights.items()}
-        if self.exchange.content == "probabilities":
-            mean = mean_of_all(self._sum).double()
-            notes["row_entropy"] = round(float(torch.special.entr(mean).sum(dim=1).mean()), 5)
-        return notes
+        return notes | self.sum_notes(self._sum)
+
+    def sum_notes(self, row_sum: RowSum) -> dict[str, Any]:
+        """How undecided the mean of the rows is, in nats, if it is one of probabilities."""
+        if self.exchange.content != "probabilities":
+            return {}
+        entropy = torch.special.entr(mean_of_all(row_sum).double()).sum(dim=1).mean()
+        return {"row_entropy": round(float(entropy), 5)}
 
     def fingerprint(self) -> dict[str, Any]:
         """What is exchanged, beside the rest."""
@@ -217,7 +226,11 @@ class MutualController(RoundController):
         """Prepare the exchanges, now that the public set is known."""
         self._exchanges = Exchanges(images, self.seed, self.exchange)
         self._exchanges.epochs(self.rounds)
-        self._rows = RowExchange(str(self._digest), len(self.problem.classes), self.exchange)
+        self._rows = self.row_exchange(str(self._digest), self._exchanges.per_epoch)
+
+    def row_exchange(self, public: str, per_epoch: int) -> RowExchange:
+        """What takes the rows about this public set and adds them up."""
+        return RowExchange(public, len(self.problem.classes), self.exchange, per_epoch)
 
     @property
     def _known_rows(self) -> RowExchange:

@@ -48,12 +48,14 @@ class RowExchange:
         public: digest of the public set that all sites have.
         classes: number of classes.
         options: what is exchanged.
+        per_epoch: exchanges in a collaborative epoch; client confidence is told in the first and holds for all of them.
     """
 
-    def __init__(self, public: str, classes: int, options: ExchangeOptions) -> None:
+    def __init__(self, public: str, classes: int, options: ExchangeOptions, per_epoch: int = 1) -> None:
         self._public = public
         self._classes = classes
         self._options = options
+        self._per_epoch = per_epoch
         self._latest: dict[str, Contribution] = {}
         self._losses: dict[str, tuple[float | None, float]] = {}
         self._changes: dict[str, float] = {}
@@ -79,7 +81,7 @@ class RowExchange:
         if message.number != number:
             raise MessageError(f"{name} are of exchange {message.number}, expected {number}")
         require_same_public_set(self._public, message.public, name)
-        if self._options.weighting != "uniform":
+        if self._tells_confidence(number):
             _require_confidence(message, name)
         decode = decode_scores if self._options.content == "logits" else decode_rows
         return decode(message.rows, images, self._classes, name)
@@ -87,7 +89,7 @@ class RowExchange:
     def accept(self, site: str, message: RowMessage, number: int, images: int) -> None:
         """Take in the rows of a site; rows that :meth:`check` refuses leave no trace."""
         rows = self.check(site, message, number, images)
-        if self._options.weighting != "uniform" and message.loss is not None:
+        if self._tells_confidence(number) and message.loss is not None:
             self._losses[site] = (self._losses[site][1] if site in self._losses else None, message.loss)
             self._changes[site] = message.change
         self._latest[site] = Contribution(number, rows)
@@ -136,12 +138,15 @@ class RowExchange:
         self._losses = {site: (before, now) for site, (before, now) in state["losses"].items()}
         self._changes = dict(state["changes"])
 
+    def _tells_confidence(self, number: int) -> bool:
+        return self._options.weighting != "uniform" and (number - 1) % self._per_epoch == 0
+
     def _weights(self, sites: list[str]) -> dict[str, float] | None:
-        """Client confidence; equal weights until every contributor has two losses. None is a plain sum."""
+        """Client confidence; equal weights until every contributor has told two losses. None is a plain sum."""
         weighting = self._options.weighting
         if weighting == "uniform" or len(sites) < 2:
             return None
-        pairs = [self._losses[site] for site in sites]
+        pairs = [self._losses[site] for site in sites if site in self._losses]
         previous, current = [before for before, _ in pairs if before is not None], [now for _, now in pairs]
         if len(previous) < len(sites):
             return dict(zip(sites, equal_weights(len(sites)), strict=True))

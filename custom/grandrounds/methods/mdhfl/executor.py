@@ -17,10 +17,11 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageErro
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.executor import SiteExecutor
 from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result, State
 from grandrounds.federation.site_store import copy_to_cpu
 from grandrounds.federation.testing import scored
 from grandrounds.methods.mdhfl.contributions import RowSum
+from grandrounds.methods.mdhfl.exchange import RowMessage
 from grandrounds.methods.mdhfl.options import Alignment, AlignmentOptions, Content, ExchangeOptions, LocalOptions
 from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
 from grandrounds.methods.mdhfl.public import public_images
@@ -49,6 +50,7 @@ class MutualExecutor(SiteExecutor):
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({ROWS: ReleaseKind.SOFT_LABELS})
     introduction_facts: ClassVar[tuple[str, ...]] = (PUBLIC,)
     models: ClassVar[tuple[str, ...]] = ("own",)
+    record_level_obstacle: ClassVar[str] = "its batches of own labels are not drawn in secret"
     option_groups: ClassVar[tuple[type, ...]] = (AlignmentOptions, LocalOptions)
 
     def __init__(self, *, test_rounds: int = 0, **options: Any) -> None:
@@ -91,13 +93,13 @@ class MutualExecutor(SiteExecutor):
         metrics = self._learn(participant, exchanges, payload, context, told)
         releases: dict[str, Release] = {}
         if number < rounds and exchanges.options.content != "none":
-            message = participant.publish(number, exchanges.part(number))
-            releases[ROWS] = Release(ReleaseKind.SOFT_LABELS, {"rows": message.rows})
+            message = participant.publish(number, exchanges.part(number), exchanges.begins_epoch(number))
+            releases[ROWS] = self.release_of(message)
             if message.loss is not None:
                 metrics |= {LOSS: message.loss, CHANGE: message.change}
         self.kept = {"model": copy_to_cpu(participant.network.state_dict()), "participant": participant.state_dict()}
         if number > rounds - self.test_rounds:
-            metrics |= self._test_scores(participant.network, context)
+            metrics |= scores_on_test_images(participant.network, context)
         samples = len(labelled_rows(context.data, "labelled"))
         return Result(releases, {name: value for name, value in metrics.items() if math.isfinite(value)}, samples)
 
@@ -140,15 +142,29 @@ class MutualExecutor(SiteExecutor):
         """The sum of the last exchange, if the server has sent one."""
         if ROWS not in payload.parts:
             return None
-        contributors = told["contributors"]
-        return decode_sum(
-            payload.parts[ROWS]["mean"],
-            contributors["rounds"],
-            contributors["weights"],
-            len(exchanges.part(number)),
-            len(context.problem.classes),
-            exchanges.options.content == "logits",
-        )
+        shape = len(exchanges.part(number)), len(context.problem.classes)
+        return self.decoded_sum(payload.parts[ROWS], told["contributors"], shape, exchanges.options)
+
+    def release_of(self, message: RowMessage) -> Release:
+        """The rows as they leave the site."""
+        return Release(ReleaseKind.SOFT_LABELS, {"rows": message.rows})
+
+    def decoded_sum(
+        self, sent: State, contributors: Mapping[str, Any], shape: tuple[int, int], options: ExchangeOptions
+    ) -> RowSum:
+        """The sum from what travelled.
+
+        Args:
+            sent: as the controller's ``encoded_sum`` makes it.
+            contributors: their ``rounds`` and ``weights``.
+            shape: public images and classes.
+            options: what is exchanged.
+
+        Raises:
+            MessageError: if it is no such sum.
+        """
+        scores = options.content == "logits"
+        return decode_sum(sent["mean"], contributors["rounds"], contributors["weights"], *shape, scores)
 
     def _public_set(self, payload: Payload, context: SiteContext) -> tuple[PublicSet, PublicImages]:
         data = context.dataset(payload.values["public"])
@@ -156,9 +172,11 @@ class MutualExecutor(SiteExecutor):
             self._public = (data, *public_images(data, context.site))
         return self._public[1:]
 
-    def _test_scores(self, network: nn.Module, context: SiteContext) -> dict[str, float]:
-        scores, _ = scored(network.eval(), context.data.rows("test"), context)
-        return {f"test.{name}": value for name, value in scores.items()}
+
+def scores_on_test_images(network: nn.Module, context: SiteContext) -> dict[str, float]:
+    """Scores on the site's test images, as metrics of a round; the network is left in evaluation mode."""
+    scores, _ = scored(network.eval(), context.data.rows("test"), context)
+    return {f"test.{name}": value for name, value in scores.items()}
 
 
 def _require_fit(content: Content, alignment: Alignment) -> None:

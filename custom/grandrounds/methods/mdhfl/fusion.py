@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.methods.mdhfl.distillation import Averaging, alignment_loss, ensemble_target
 from grandrounds.methods.mdhfl.public_rows import as_input, public_rows
+from grandrounds.methods.mdhfl.settling import settle_statistics
 from grandrounds.methods.mdhfl.work import Work
 from grandrounds.ordering import natural_sorted
 
@@ -34,6 +35,8 @@ class FusionOptions:
         distillation_rate: learning rate of Adam, which falls to zero along a half cosine.
         clip_norm: largest norm of a gradient.
         averaging: of the teachers' ``logits`` (FedDF's text) or ``probabilities`` (the default of its code).
+        settled_statistics: afterwards batch norm's running statistics are computed anew from all public images; see
+            ``settling``.
     """
 
     distillation_steps: int = 1000
@@ -41,6 +44,7 @@ class FusionOptions:
     distillation_rate: float = 1e-3
     clip_norm: float = 5.0
     averaging: Averaging = "logits"
+    settled_statistics: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -56,6 +60,20 @@ class FusionOptions:
                 raise ConfigurationError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
         if self.averaging not in ("logits", "probabilities"):
             raise ConfigurationError(f"averaging must be logits or probabilities, got {self.averaging!r}")
+        if not isinstance(self.settled_statistics, bool):
+            raise ConfigurationError(f"settled_statistics must be true or false, got {self.settled_statistics!r}")
+
+    def require_batch(self, images: int) -> None:
+        """Check that so many public images make a batch.
+
+        Raises:
+            ConfigurationError: if not.
+        """
+        if images < self.distillation_batch:
+            raise ConfigurationError(
+                f"the public set has {images} images, which make no batch of {self.distillation_batch}; lower "
+                "distillation_batch or add images"
+            )
 
 
 def means_by_architecture(
@@ -133,8 +151,7 @@ def distil(
         GrandRoundsError: if the loss is not finite.
     """
     size = options.distillation_batch
-    if len(images) < size:
-        raise ConfigurationError(f"the public set has {len(images)} images, which make no batch of {size}")
+    options.require_batch(len(images))
     student.train()
     optimizer = torch.optim.Adam(student.parameters(), lr=options.distillation_rate)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.distillation_steps)
@@ -152,6 +169,8 @@ def distil(
         optimizer.step()
         decay.step()
         losses.append(loss.detach())
+    if options.settled_statistics:
+        settle_statistics(student, images, np.arange(len(images), dtype=np.int64), work)
     mean = float(torch.stack(losses).double().mean())
     if not np.isfinite(mean):
         raise GrandRoundsError("distillation diverged: its loss is not finite; lower distillation_rate")

@@ -131,6 +131,8 @@ class LocalOptions:
         local_epochs: passes over the own images in a round; a fraction is a part of the batches of a pass.
         pretrain_epochs: passes before the first exchange; 0 starts from random weights.
         local_view: ``none``, random flips and quarter turns, or ``weak``, which rotates and jitters as well.
+        settled_statistics: after training, batch norm's running statistics are computed anew from all own images; see
+            ``settling``.
     """
 
     loss: LocalLoss = "symmetric"
@@ -143,6 +145,7 @@ class LocalOptions:
     local_epochs: float = 1.0
     pretrain_epochs: float = 40.0
     local_view: LocalView = "turns"
+    settled_statistics: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -155,6 +158,8 @@ class LocalOptions:
         _require_least(self, "pretrain_epochs", 0)
         for name in ("learning_rate", "local_epochs", "temperature"):
             _require_positive(self, name)
+        if not isinstance(self.settled_statistics, bool):
+            raise ConfigurationError(f"settled_statistics must be true or false, got {self.settled_statistics!r}")
         for name in ("ce_weight", "rce_weight"):
             if getattr(self, name) is not None:
                 _require_least(self, name, 0)

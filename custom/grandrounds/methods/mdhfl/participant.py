@@ -20,13 +20,14 @@ from grandrounds.methods.mdhfl.contributions import RowSum
 from grandrounds.methods.mdhfl.exchange import RowMessage
 from grandrounds.methods.mdhfl.leave_one_out import leave_one_out_mean, loss_scale, mean_of_all
 from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions, LocalOptions
+from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
 from grandrounds.methods.mdhfl.public_rows import public_rows
-from grandrounds.methods.mdhfl.schedule import label_trust, local_batches, whole_batches
-from grandrounds.methods.mdhfl.training import AlignmentStep, Private, Target, align, private_loss, train_local
+from grandrounds.methods.mdhfl.schedule import whole_batches
+from grandrounds.methods.mdhfl.training import AlignmentStep, Private, Target, align, private_loss
 from grandrounds.methods.mdhfl.weights import parameter_change
 from grandrounds.methods.mdhfl.wire import decode_rows, decode_scores, encode_rows
 from grandrounds.methods.mdhfl.work import Work
-from grandrounds.seeding import derive_seed, numpy_generator
+from grandrounds.seeding import derive_seed
 
 Indices = NDArray[np.int64]
 
@@ -93,12 +94,13 @@ class Participant:
         epochs = self._choices.local.pretrain_epochs
         return self._train(0, epochs) if epochs > 0 else float("nan")
 
-    def publish(self, number: int, part: Indices) -> RowMessage:
+    def publish(self, number: int, part: Indices, begins_epoch: bool = True) -> RowMessage:
         """Predict public images.
 
         Args:
             number: of the exchange.
             part: which images, in any order; their rows are sent in canonical order.
+            begins_epoch: whether it is the first of an epoch, which is when client confidence is told.
 
         Returns:
             What to send. Its rows are kept, as decoded, until they are too old to be in a sum.
@@ -119,7 +121,7 @@ class Participant:
         self._sent = {earlier: sent for earlier, sent in self._sent.items() if earlier >= oldest}
         self._sent[number] = decode(encoded, len(part), rows.shape[1], f"rows of {self._site}")
         loss = None
-        if exchange.weighting != "uniform":
+        if begins_epoch and exchange.weighting != "uniform":
             loss = private_loss(self.network, self._private, self._choices.local, self._work)
         return RowMessage(number, encoded, self._public.digest, loss, self._change)
 
@@ -183,13 +185,9 @@ class Participant:
             step.load_state_dict(state["optimizer"])
             self._step = (int(state["epoch"]), step)
 
-    def _train(self, epoch: int, epochs: float) -> float:
-        local, seed = self._choices.local, self._choices.seed
-        generator = numpy_generator(seed, "site", self._site, epoch, "private batches")
-        batches = local_batches(self._private.rows, local.batch_size, epochs, generator)
-        key = derive_seed(seed, "site", self._site, epoch, "private views")
-        trust = label_trust(epoch - 1, self._choices.epochs) if epoch else 0.0
-        return train_local(self.network, self._private, batches, local, key, self._work, trust)
+    def _train(self, number: int, passes: float) -> float:
+        epoch = Epoch(self._choices.seed, self._site, number, self._choices.epochs)
+        return learn_own_labels(self.network, self._private, self._choices.local, passes, epoch, self._work)
 
 
 def _by_image(rows: Tensor, part: Indices, images: int) -> Tensor:

@@ -64,6 +64,10 @@ class Exchanges:
         """The epoch of an exchange; both count from 1."""
         return (number - 1) // self.per_epoch + 1
 
+    def begins_epoch(self, number: int) -> bool:
+        """Whether an exchange is the first of its epoch."""
+        return (number - 1) % self.per_epoch == 0
+
     def ends_epoch(self, number: int) -> bool:
         """Whether an exchange is the last of its epoch."""
         return number % self.per_epoch == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -26,14 +27,16 @@ class Work(Protocol):
 
 
 class PlainWork:
-    """Work on a device, in full precision, that nobody gives up.
+    """Work on a device, in full precision.
 
     Args:
         device: where to compute.
+        check_abort: raises if the work has been given up; None goes on to the end.
     """
 
-    def __init__(self, device: torch.device | str = "cpu") -> None:
+    def __init__(self, device: torch.device | str = "cpu", check_abort: Callable[[], None] | None = None) -> None:
         self._device = torch.device(device)
+        self._check_abort = check_abort
 
     @property
     def device(self) -> torch.device:
@@ -45,4 +48,6 @@ class PlainWork:
         return nullcontext()
 
     def check_abort(self) -> None:
-        """Go on."""
+        """Raise if the work has been given up."""
+        if self._check_abort is not None:
+            self._check_abort()

@@ -50,6 +50,13 @@ def test_too_few_embeddings_are_repeated_with_the_noise_they_have():
     assert (len(distinct), sorted(counts.tolist())) == (3, [2, 3, 3])
 
 
+def test_distinct_rows_make_a_smaller_bank():
+    noise = EmbeddingNoiseOptions("absolute", 0.1)
+    bank = make_bank(embeddings(3), 8, noise, seeded("noise"), "distinct")
+    assert len(torch.unique(bank, dim=0)) == len(bank) == 3
+    assert len(make_bank(embeddings(9), 8, noise, seeded("noise"), "distinct")) == 8
+
+
 def test_no_clean_embedding_leaves_in_any_mode():
     for mode in ("relative", "absolute", "clipped"):
         sent = embeddings()

@@ -260,11 +260,11 @@ def test_predictions_are_made_in_evaluation_mode_and_leave_the_mode_alone():
 
 def test_images_with_other_channels_are_refused():
     model = build_model(ModelSpec("resnet22", 2, channels=1), seed=1)
-    require_channels(torch.zeros(2, 1, 64, 64), model, "site-1")
+    require_channels(1, model, "site-1")
     with pytest.raises(
-        DataError, match=r"site-1: images must have shape \(batch, 1, height, width\), got \(2, 3, 64, 64\)"
+        DataError, match=r"site-1: images have 3 channels and the network takes 1; set problem\.channels"
     ):
-        require_channels(torch.zeros(2, 3, 64, 64), model, "site-1")
+        require_channels(3, model, "site-1")
 
 
 def test_what_is_averaged():
@@ -295,6 +295,9 @@ def test_the_tables_rows_differ_by_their_parts_only():
         (lambda: AlignmentOptions("return_gradient", "joint"), "update must be one of summed with return_gradient"),
         (lambda: AlignmentOptions("sometimes"), "exchange must be one of paced, return_gradient"),
         (lambda: AlignmentOptions(weight=0.0), r"weight must be a positive number, got 0\.0"),
+        (lambda: AlignmentOptions(alignment_learning_rate=0.0), "alignment_learning_rate must be a positive number"),
+        (lambda: AlignmentOptions(discriminator_learning_rate=-1.0), "discriminator_learning_rate must be a positive"),
+        (lambda: AlignmentOptions(bank_rows="twice"), "bank_rows must be one of padded, distinct, got 'twice'"),
         (lambda: ScheduleOptions(iterations=0), "iterations must be an integer of at least 1, got 0"),
         (lambda: ScheduleOptions(pace=2.5), r"pace must be an integer of at least 1, got 2\.5"),
         (lambda: ScheduleOptions(learning_rate=float("nan")), "learning_rate must be a positive number"),

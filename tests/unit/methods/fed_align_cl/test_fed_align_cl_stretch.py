@@ -29,9 +29,9 @@ class Seen(TrainingImages):
         super().__init__(*arguments)
         self.numbers = []
 
-    def batch(self, numbers):
+    def viewed(self, numbers, purpose, step):
         self.numbers.append(numbers.tolist())
-        return super().batch(numbers)
+        return super().viewed(numbers, purpose, step)
 
 
 @pytest.fixture
@@ -70,16 +70,29 @@ def test_a_stretch_trains_on_its_own_batches_of_the_order(work):
 
 
 def test_images_are_numbered_among_those_that_count(work, context):
-    pixels, labels = work.images.batch(np.array([0, 3]))
+    pixels, labels = work.images.viewed(np.array([0, 3]), "views", 0)
     assert labels.tolist() == [1, 0]
     expected = torch.from_numpy(context.data.images[[1, 4]]).permute(0, 3, 1, 2) / 255
     torch.testing.assert_close(pixels, expected.float(), atol=1e-7, rtol=0)
     assert sum(len(labels) for _, labels in work.images.all()) == len(work.images) == COUNT
 
 
+def test_views_are_for_training_and_every_step_has_its_own(context):
+    images = TrainingImages(context, np.arange(1, COUNT + 1), ITERATIONS, 2, "turns")
+    numbers = np.arange(COUNT)
+    plain = torch.cat([pixels for pixels, _ in images.all()])
+    first, second = (images.viewed(numbers, "views", step)[0] for step in (0, 1))
+    assert torch.equal(plain, torch.from_numpy(context.data.images[1:]).permute(0, 3, 1, 2) / 255)
+    for viewed in (first, second):
+        assert not torch.equal(viewed, plain)
+        assert torch.equal(viewed.flatten(2).sort().values, plain.flatten(2).sort().values), "pixels move, none changes"
+    assert not torch.equal(first, second)
+    assert torch.equal(images.viewed(numbers, "views", 0)[0], first)
+
+
 def test_the_bank_is_made_of_the_images_that_come_next_normalised_by_their_batches(work):
     statistics = work.participant.network[2].running_mean.clone()
-    bank = work.bank(256, NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
+    bank = work.bank(AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
     # Two batches of the order are left for iteration 5 and for its surplus; then the order begins again.
     assert work.images.numbers == [[2, 6], [4, 10], [3, 7], [0, 5]]
     assert torch.equal(work.participant.network[2].running_mean, statistics)
@@ -89,7 +102,10 @@ def test_the_bank_is_made_of_the_images_that_come_next_normalised_by_their_batch
 
 
 def test_a_bank_is_no_larger_than_it_may_be(work):
-    assert work.bank(3, NEXT_TO_NO_NOISE, numpy_generator(1).bytes).shape == (3, FEATURES)
+    assert work.bank(AlignmentOptions(largest_bank=3), NEXT_TO_NO_NOISE, numpy_generator(1).bytes).shape == (
+        3,
+        FEATURES,
+    )
     assert work.images.numbers == [[2, 6]], "whole batches"
 
 
@@ -116,6 +132,7 @@ def test_a_seeded_noise_can_be_repeated_and_that_of_the_system_cannot():
     [
         (PartOptions, {"averaged": "none"}, "averaged must be one of"),
         (PartOptions, {"labels": "some"}, "labels must be labelled or all"),
+        (PartOptions, {"view": "upside_down"}, "view must be one of"),
         (NoiseOptions, {"embedding_noise": "none"}, "mode must be relative, absolute or clipped"),
         (NoiseOptions, {"embedding_clip": 0.0}, "clip must be a positive number"),
         (NoiseOptions, {"weight_noise": "dp"}, "mode must be relative, absolute or none"),

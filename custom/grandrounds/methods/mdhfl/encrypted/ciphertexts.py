@@ -51,6 +51,15 @@ def make_keys() -> Keys:
     return Keys(context.serialize(save_secret_key=True), context.serialize(save_secret_key=False))
 
 
+def is_private(context: bytes) -> bool:
+    """Whether a serialised context holds a secret key.
+
+    Raises:
+        ConfigurationError: if TenSEAL is not installed or ``context`` is no context.
+    """
+    return bool(_open(context).is_private())
+
+
 def encrypt_rows(rows: Tensor, context: bytes) -> list[bytes]:
     """Encrypt rows.
 
@@ -90,6 +99,25 @@ def add_encrypted(rows: Sequence[Sequence[bytes]], context: bytes) -> list[bytes
     if not rows or len({len(own) for own in rows}) != 1:
         raise MessageError(f"encrypted rows must have equal numbers of ciphertexts, got {[len(own) for own in rows]}")
     return [_sum([_vector(opened, part) for part in parts]).serialize() for parts in zip(*rows, strict=True)]
+
+
+def require_encrypted(ciphertexts: Sequence[bytes], context: bytes, numbers: int, name: str) -> None:
+    """Check that ciphertexts hold so many numbers; what the numbers are cannot be seen.
+
+    Args:
+        ciphertexts: as :func:`encrypt_rows` makes them.
+        context: either of the keys.
+        numbers: how many are expected.
+        name: how an error calls them.
+
+    Raises:
+        MessageError: if a ciphertext is damaged, or the number is another.
+    """
+    opened = _open(context)
+    found = [_vector(opened, part).size() for part in ciphertexts]
+    expected = [min(SLOTS, numbers - start) for start in range(0, numbers, SLOTS)]
+    if found != expected:
+        raise MessageError(f"{name}: expected ciphertexts of {expected} numbers, got {found}")
 
 
 def decrypt_sum(ciphertexts: Sequence[bytes], context: bytes, images: int, classes: int) -> Tensor:

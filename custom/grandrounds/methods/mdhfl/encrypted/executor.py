@@ -1,0 +1,59 @@
+"""Mutual learning at a site that encrypts its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from grandrounds.federation.messages import Payload, Release, ReleaseKind, State
+from grandrounds.federation.places import data_folders, workspace_root
+from grandrounds.federation.site_store import SiteStore
+from grandrounds.methods.mdhfl.contributions import RowSum
+from grandrounds.methods.mdhfl.encrypted.ciphertexts import encrypt_rows
+from grandrounds.methods.mdhfl.encrypted.exchange import decrypt_packed_sum, pack
+from grandrounds.methods.mdhfl.encrypted.keys import find_key
+from grandrounds.methods.mdhfl.exchange import RowMessage
+from grandrounds.methods.mdhfl.executor import ROWS, MutualExecutor
+from grandrounds.methods.mdhfl.options import ExchangeOptions
+
+
+class EncryptedExecutor(MutualExecutor):
+    """Learns from the sum of all rows, which the sites alone can decrypt.
+
+    Args:
+        options: those of :class:`~grandrounds.methods.mdhfl.executor.MutualExecutor`.
+    """
+
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({ROWS: ReleaseKind.ENCRYPTED_ROWS})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._key = b""
+
+    def work(
+        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
+    ) -> tuple[Shareable, SiteStore]:
+        """Find the key, then do the task.
+
+        Raises:
+            ConfigurationError: if there is no key.
+        """
+        folders = [*data_folders(fl_ctx), workspace_root(fl_ctx) / "startup"]
+        self._key = find_key(folders, fl_ctx.get_identity_name())
+        return super().work(task_name, payload, fl_ctx, abort_signal)
+
+    def release_of(self, message: RowMessage) -> Release:
+        """The ciphertexts of the rows."""
+        return Release(ReleaseKind.ENCRYPTED_ROWS, {"rows": pack(encrypt_rows(message.rows, self._key))})
+
+    def decoded_sum(
+        self, sent: State, contributors: Mapping[str, Any], shape: tuple[int, int], options: ExchangeOptions
+    ) -> RowSum:
+        """The decrypted sum."""
+        rounds, weights = contributors["rounds"], contributors["weights"]
+        return decrypt_packed_sum(sent["sum"], self._key, rounds, weights, *shape)

@@ -1,0 +1,98 @@
+"""FedDF at a site: take over what the server has distilled, train it on the own labels, send the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.federation.aggregation import difference
+from grandrounds.federation.context import SiteContext
+from grandrounds.federation.executor import SiteExecutor
+from grandrounds.federation.introduction import Introduction
+from grandrounds.federation.messages import (
+    GLOBAL,
+    UPDATE,
+    Payload,
+    ReleaseKind,
+    Result,
+    State,
+    model_update,
+    require_like,
+)
+from grandrounds.federation.site_store import copy_to_cpu
+from grandrounds.methods.mdhfl.executor import scores_on_test_images
+from grandrounds.methods.mdhfl.options import LocalOptions
+from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
+from grandrounds.methods.mdhfl.training import Private
+from grandrounds.methods.supervised.training import labelled_rows
+from grandrounds.options import take_options
+
+
+class FusionExecutor(SiteExecutor):
+    """Trains the model of its architecture; its own model is what the server has distilled last.
+
+    Args:
+        test_rounds: in so many of the last rounds the model that was sent is tested, for means over rounds.
+        options: those of :class:`~grandrounds.methods.mdhfl.options.LocalOptions` and of
+            :class:`~grandrounds.federation.executor.SiteExecutor`.
+    """
+
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({UPDATE: ReleaseKind.MODEL_UPDATE})
+    models: ClassVar[tuple[str, ...]] = ("own",)
+    record_level_obstacle: ClassVar[str] = "its batches of own labels are not drawn in secret"
+    option_groups: ClassVar[tuple[type, ...]] = (LocalOptions,)
+
+    def __init__(self, *, test_rounds: int = 0, **options: Any) -> None:
+        self.local, others = take_options(LocalOptions, options)
+        super().__init__(**{"model": "own", **others})
+        if test_rounds < 0:
+            raise ConfigurationError(f"test_rounds must be at least 0, got {test_rounds}")
+        if self.optimizer != "fresh":
+            raise ConfigurationError("optimizer must be fresh: the server has changed the model since the last round")
+        self.test_rounds = test_rounds
+
+    def options(self) -> dict[str, Any]:
+        """How to learn from the own labels."""
+        return asdict(self.local)
+
+    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+        """Nothing beside the architecture.
+
+        Raises:
+            GrandRoundsError: if there is no test image for ``test_rounds``.
+        """
+        if self.test_rounds and not len(context.data.rows("test")):
+            raise GrandRoundsError(f"{context.site}: executor.test_rounds needs test images, and there is none")
+        return Introduction()
+
+    def starting_state(self, payload: Payload, context: SiteContext) -> State:
+        """The model that was sent; where none is, the last one that was.
+
+        Raises:
+            MessageError: if it does not fit.
+        """
+        if GLOBAL not in payload.parts:
+            return super().starting_state(payload, context)
+        require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the distilled model")
+        return payload.parts[GLOBAL]
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train what was sent; in the last round keep it as it is."""
+        if GLOBAL not in payload.parts or not isinstance(payload.values.get("rounds"), int):
+            raise MessageError("the task lacks the distilled model or the number of rounds")
+        sent, rounds, number = payload.parts[GLOBAL], payload.values["rounds"], context.round_number
+        network = self.starting_model(payload, context)
+        metrics = scores_on_test_images(network, context) if number > rounds - self.test_rounds else {}
+        passes = self.local.local_epochs if self.kept else self.local.pretrain_epochs
+        self.kept = {"model": copy_to_cpu(sent)}
+        rows = labelled_rows(context.data, "labelled")
+        if number == rounds:
+            return Result({}, metrics, len(rows))
+        if passes > 0:
+            private = Private(context.data.images, context.data.labels, rows)
+            epoch = Epoch(context.seed, context.site, number - 1, rounds - 1)
+            metrics["loss"] = learn_own_labels(network, private, self.local, passes, epoch, context)
+        return Result(model_update(difference(copy_to_cpu(network.state_dict()), sent)), metrics, len(rows))

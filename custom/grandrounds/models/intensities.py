@@ -1,0 +1,138 @@
+"""Intensities as a network wants them: divided by 255, or of one mean and one spread whichever device an image is from.
+
+``standardised`` and ``spread``: A. Jimenez-Sanchez et al., "Memory-aware curriculum federated learning for breast cancer
+classification", Computer Methods and Programs in Biomedicine 229, 2023, whose text standardises each image. The authors'
+code then spreads the result over [-1, 1], which undoes the standardisation; both are here. ``imagenet`` is what weights
+from ImageNet were trained with.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+Intensities = Literal["scaled", "standardised", "spread", "imagenet"]
+LEAST_SPREAD = 1e-5
+IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def standardise(batch: Tensor) -> Tensor:
+    r"""Give each image mean 0 and standard deviation 1, padding included.
+
+    .. math:: y = \frac{x - \mu}{\max(\sigma, 10^{-5})}
+
+    Args:
+        batch: floating point, shape ``(batch, channels, height, width)``; intensities divided by 255.
+
+    Returns:
+        The same shape; an image of one level becomes zeros.
+
+    Raises:
+        ValueError: if the shape or type is another.
+
+    Example:
+        >>> standardise(torch.tensor([[[[0.0, 1.0]]]])).flatten().tolist()
+        [-1.0, 1.0]
+        >>> standardise(torch.full((1, 1, 1, 3), 0.3)).flatten().tolist()  # no contrast
+        [0.0, 0.0, 0.0]
+    """
+    _require_images(batch)
+    # The minimum first: the mean of many equal values is not exactly their value.
+    raised = batch - batch.amin(dim=(1, 2, 3), keepdim=True)
+    centred = raised - raised.mean(dim=(1, 2, 3), keepdim=True)
+    spread = centred.square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
+    return centred / spread.clamp_min(LEAST_SPREAD)
+
+
+def spread_range(batch: Tensor) -> Tensor:
+    r"""Spread each image over [-1, 1], as the authors' code does.
+
+    .. math:: y = 2\,\frac{x - \min x}{\max x - \min x} - 1
+
+    Args:
+        batch: floating point, shape ``(batch, channels, height, width)``.
+
+    Returns:
+        The same shape; an image of one level becomes zeros, where the authors' code divides by zero.
+
+    Raises:
+        ValueError: if the shape or type is another.
+
+    Example:
+        >>> spread_range(torch.tensor([[[[2.0, 3.0, 6.0]]]])).flatten().tolist()
+        [-1.0, -0.5, 1.0]
+        >>> spread_range(torch.ones(1, 1, 1, 2)).flatten().tolist()
+        [0.0, 0.0]
+    """
+    _require_images(batch)
+    low, high = (found.view(-1, 1, 1, 1) for found in batch.flatten(1).aminmax(dim=1))
+    width = high - low
+    return torch.where(width > 0, 2 * (batch - low) / width.clamp_min(torch.finfo(batch.dtype).tiny) - 1, 0.0)
+
+
+def as_imagenet(batch: Tensor) -> Tensor:
+    """Take off the mean and deviation of ImageNet's channels.
+
+    Args:
+        batch: floating point, shape ``(batch, 3, height, width)``; red, green and blue divided by 255.
+
+    Returns:
+        The same shape.
+
+    Raises:
+        ValueError: if the shape or type is another.
+
+    Example:
+        >>> as_imagenet(torch.tensor([0.714, 0.456, 0.181]).view(1, 3, 1, 1)).flatten()
+        tensor([ 1.0000,  0.0000, -1.0000])
+    """
+    _require_images(batch)
+    if batch.shape[1] != len(IMAGENET_MEAN):
+        raise ValueError(f"intensities=imagenet needs images of three channels, got {batch.shape[1]}")
+    mean, deviation = (batch.new_tensor(values).view(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_DEVIATION))
+    return (batch - mean) / deviation
+
+
+def _require_images(batch: Tensor) -> None:
+    if batch.dim() != 4 or not batch.is_floating_point():
+        raise ValueError(
+            f"expected floating point (batch, channels, height, width), got {batch.dtype} {tuple(batch.shape)}"
+        )
+
+
+def set_intensities(network: nn.Module, intensities: Intensities) -> None:
+    """Let a network change every batch of images before its first layer, in training and in use.
+
+    It is a hook and no layer: weights keep their names, and a network that is split has it before its encoder.
+
+    Args:
+        network: takes images in [0, 1], shape ``(batch, channels, height, width)``; changed in place.
+        intensities: ``scaled`` leaves them, ``standardised`` is :func:`standardise`, ``spread`` is :func:`spread_range`,
+            ``imagenet`` is :func:`as_imagenet`.
+
+    Example:
+        >>> network = nn.Identity()
+        >>> set_intensities(network, "standardised")
+        >>> network(torch.tensor([[[[0.25, 0.75]]]])).flatten().tolist()
+        [-1.0, 1.0]
+    """
+    if intensities != "scaled":
+        network.register_forward_pre_hook(_HOOKS[intensities])
+
+
+def _standardised(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (standardise(inputs[0]), *inputs[1:])
+
+
+def _spread(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (spread_range(inputs[0]), *inputs[1:])
+
+
+def _as_imagenet(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (as_imagenet(inputs[0]), *inputs[1:])
+
+
+# Functions of the module and no closures, so that a network can be copied and pickled.
+_HOOKS = {"standardised": _standardised, "spread": _spread, "imagenet": _as_imagenet}

@@ -1,0 +1,128 @@
+"""Sites with different networks whose models the server distils from their ensemble."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.record import read_events
+
+SITES = ["site-1", "site-2", "site-3"]
+BACKBONES = {"site-1": "compact", "site-2": "shufflenet", "site-3": "compact"}
+ROUNDS = 3
+SMALL = [
+    f"controller.rounds={ROUNDS}",
+    "controller.distillation_steps=2",
+    "controller.distillation_batch=16",
+    "executor.pretrain_epochs=0.5",
+    "executor.local_epochs=0.5",
+    "executor.batch_size=8",
+    f"executor.backbones={json.dumps(BACKBONES)}",
+    "executor.device=cpu",
+    "controller.server_device=cpu",
+]
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory, shared_cache):
+    folder = tmp_path_factory.mktemp("hospitals")
+    for site in SITES:
+        phantom_site(site, folder, size=32, images=48, labelled=1.0)
+    phantom_site("server", folder, size=32, images=32)
+    described = json.loads((folder / "server" / "grandrounds.json").read_text())
+    location = described["datasets"].pop("phantom")
+    (folder / "server" / "grandrounds.json").write_text(json.dumps({"datasets": {"public": location}}))
+    return folder
+
+
+def small(*assignments):
+    return with_options(load_job("feddf"), [*SMALL, *assignments])
+
+
+@pytest.fixture(scope="module")
+def whole(run, hospitals, tmp_path_factory):
+    return run(small("executor.test_rounds=2"), tmp_path_factory.mktemp("whole"), SITES, sites_dir=hospitals)
+
+
+def answers(found):
+    return {
+        (event["round"], event["site"]): event["metrics"]
+        for event in read_events(found.results)
+        if event["event"] == "answer" and event["task"] == "train"
+    }
+
+
+def last_model(found, site):
+    return torch.load(next(found.results.parent.glob(f"state/*/{site}/own_last.pt")), weights_only=True)
+
+
+def test_every_round_but_the_last_distils_each_architecture(whole):
+    losses = [entry["distillation_loss"] for entry in whole.summary["rounds"]]
+    assert [sorted(entry) for entry in losses] == [["compact", "shufflenet"]] * (ROUNDS - 1) + [[]]
+    assert all(loss > 0 for entry in losses for loss in entry.values())
+
+
+def test_weights_travel_and_none_goes_up_in_the_last_round(whole):
+    bytes_of = whole.summary["bytes"]
+    # An update lacks the integer counters of batch norm, eight bytes each; it goes up in two rounds of three.
+    for site in SITES:
+        up, down = bytes_of[site]["up.update"] / (ROUNDS - 1), bytes_of[site]["down.global"] / ROUNDS
+        assert 0 <= down - up < 1000
+    assert bytes_of["site-1"] == bytes_of["site-3"] != bytes_of["site-2"]
+
+
+def test_the_round_after_the_last_training_tests_what_was_distilled(whole):
+    told = answers(whole)
+    assert "loss" not in told[ROUNDS, "site-1"]
+    assert [number for number in range(1, ROUNDS + 1) if "test.accuracy" in told[number, "site-1"]] == [2, 3]
+
+
+def test_sites_of_one_architecture_end_with_the_same_model(whole):
+    first, second, third = (last_model(whole, site) for site in SITES)
+    assert all(torch.equal(value, third[name]) for name, value in first.items())
+    assert first.keys() != second.keys()
+
+
+def test_a_resumed_run_ends_like_one_that_was_not_cut(whole, run, same_run, hospitals, tmp_path):
+    cut = small("executor.test_rounds=2")
+    arguments = {"event": "_round_done", "round_number": 2, "party": "server", "hard": False}
+    cut.server["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": arguments})
+    with pytest.raises(KeyboardInterrupt):
+        run(cut, tmp_path, SITES, sites_dir=hospitals)
+    same_run(run(small("executor.test_rounds=2"), tmp_path, SITES, sites_dir=hospitals), whole)
+
+
+def test_a_network_that_the_server_cannot_build_is_refused(run, hospitals, tmp_path):
+    folder = tmp_path / "hospitals"
+    shutil.copytree(hospitals, folder)
+    path = folder / "site-2" / "grandrounds.json"
+    described = json.loads(path.read_text())
+    described["models"] = {"phantom": {"norm": "group"}}
+    path.write_text(json.dumps(described))
+    found = run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
+    assert set(found.summary["refused"]) == {"site-2"}
+    assert "differs from the job's in more than its weights" in found.summary["refused"]["site-2"]
+
+
+def test_a_server_without_public_images_says_so(run, hospitals, tmp_path):
+    with pytest.raises(GrandRoundsError, match=r"public images at the server: .*'elsewhere'"):
+        run(small("controller.public=elsewhere"), tmp_path, SITES, sites_dir=hospitals)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("controller.rounds=1", "rounds must be at least 2"),
+        ("controller.distillation_batch=33", "32 images, which make no batch of 33"),
+        ("executor.optimizer=kept", "optimizer must be fresh"),
+        ("executor.model=shared", "model must be own"),
+        ("executor.test_rounds=-1", "test_rounds must be at least 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(assignment, message, run, hospitals, tmp_path):
+    with pytest.raises((ConfigurationError, GrandRoundsError), match=message):
+        run(small(assignment), tmp_path, SITES, sites_dir=hospitals)

@@ -1,0 +1,93 @@
+"""Settled statistics are means over all own images, under the weights as they are."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from grandrounds.methods.mdhfl.fusion import FusionOptions, distil
+from grandrounds.methods.mdhfl.options import LocalOptions
+from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
+from grandrounds.methods.mdhfl.settling import settle_statistics
+from grandrounds.methods.mdhfl.training import Private
+from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.seeding import numpy_generator
+
+IMAGES = np.array([0, 255, 0, 255, 255], np.uint8).reshape(5, 1, 1, 1)
+
+
+def test_batches_of_black_and_white_have_mean_and_variance_of_a_half():
+    norm = nn.BatchNorm2d(1)
+    norm.running_mean.fill_(7.0)
+    # Two batches of 0 and 1: mean 1/2, and variance 1/2 with one less than two in the denominator.
+    settle_statistics(norm, IMAGES, np.arange(4), PlainWork(), batch_size=2)
+    assert norm.running_mean.item() == 0.5
+    assert norm.running_var.item() == 0.5
+
+
+def test_no_batch_is_of_one_image():
+    norm = nn.BatchNorm2d(1)
+    settle_statistics(norm, IMAGES, np.arange(5), PlainWork(), batch_size=4)
+    # One batch of five: mean 3/5, variance 6/5 / 4.
+    torch.testing.assert_close(norm.running_mean, torch.tensor([0.6]))
+    torch.testing.assert_close(norm.running_var, torch.tensor([0.3]))
+
+
+def test_a_settled_network_predicts_in_evaluation_mode_what_it_does_on_the_whole_as_one_batch():
+    images = numpy_generator("images").integers(0, 256, (24, 4, 4, 1), dtype=np.uint8)
+    network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2))
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+    expected = network.train()(pixels)
+    settle_statistics(network, images, np.arange(24), PlainWork(), batch_size=24)
+    # 96 values for each channel: the variances differ by 1 / 96, as torch normalises by the one with the whole denominator.
+    torch.testing.assert_close(network.eval()(pixels), expected, atol=0.02, rtol=0.02)
+
+
+def test_nothing_but_the_statistics_changes():
+    network = nn.Sequential(nn.BatchNorm2d(1, momentum=0.25), nn.Dropout(0.5), nn.BatchNorm2d(1, affine=False))
+    network[2].eval()
+    before, modes = copy.deepcopy(network.state_dict()), [module.training for module in network.modules()]
+    settle_statistics(network, IMAGES, np.arange(4), PlainWork())
+    after = network.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed - {"2.running_mean"} == {  # the mean of what is normalised is zero, as it was
+        "0.running_mean",
+        *(f"{norm}.{name}" for norm in (0, 2) for name in ("running_var", "num_batches_tracked")),
+    }
+    assert [module.training for module in network.modules()] == modes
+    assert [network[0].momentum, network[2].momentum] == [0.25, 0.1]
+
+
+def test_a_network_without_batch_norm_is_not_even_run():
+    class Silent(nn.Module):
+        def forward(self, images):
+            raise AssertionError("it was run")
+
+    settle_statistics(Silent(), IMAGES, np.arange(4), PlainWork())
+
+
+def small_network():
+    return nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(16, 2))
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_training_on_own_labels_ends_with_the_statistics_of_the_own_training_images(settled):
+    images = numpy_generator("own").integers(0, 256, (12, 4, 4, 1), dtype=np.uint8)
+    rows = np.arange(0, 12, 2)
+    network = small_network()
+    private = Private(images, np.arange(12) % 2, rows)
+    options = LocalOptions(batch_size=2, local_view="none", settled_statistics=settled)
+    learn_own_labels(network, private, options, 1.0, Epoch(1, "site-1", 1, 2), PlainWork())
+    expected = images[rows].mean() / 255
+    assert (network[0].running_mean.item() == pytest.approx(expected, rel=1e-5)) == settled
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_distillation_ends_with_the_statistics_of_the_public_images(settled):
+    images = numpy_generator("public").integers(0, 256, (12, 4, 4, 1), dtype=np.uint8)
+    student = small_network()
+    options = FusionOptions(distillation_steps=3, distillation_batch=4, settled_statistics=settled)
+    distil(student, images, torch.full((12, 2), 0.5), options, numpy_generator("batches"), PlainWork())
+    assert (student[0].running_mean.item() == pytest.approx(images.mean() / 255, rel=1e-5)) == settled
