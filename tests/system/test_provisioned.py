@@ -148,7 +148,7 @@ def attempt(federation, folder, out):
     try:
         with admin_session(federation.kit(federation.researcher)) as session:
             identifier = session.submit_job(str(folder))
-            meta = session.wait_for_job(identifier, timeout=120, poll_interval=0.5)
+            meta = session.wait_for_job(identifier, timeout=300, poll_interval=0.5)
             download = Path(session.download_job_result(identifier, str(out)))
     except GrandRoundsError as error:
         return {}, str(error)
@@ -160,6 +160,19 @@ def test_a_job_does_not_start_without_a_mandatory_site(researcher, tmp_path):
     job = with_roster(small(), mandatory=["hospital-z"])
     with pytest.raises(GrandRoundsError, match="hospital-z must be there and is not connected"):
         submit_and_watch(researcher, job, tmp_path, print)
+
+
+def test_no_job_starts_without_a_site_that_the_server_asks_for(federation, tmp_path):
+    """Whatever the job says; and a run that fails leaves a record that can be downloaded."""
+    roster = federation.kits / federation.server / "local" / "roster.json"
+    roster.write_text(json.dumps({"mandatory_sites": ["hospital-z"]}))
+    try:
+        job = small("controller.run_name=roster", "controller.start_timeout=3")
+        summary, _ = attempt(federation, write_job(job, tmp_path / "roster"), tmp_path / "download")
+    finally:
+        roster.unlink()
+    assert (summary["status"], summary["rounds_done"]) == ("failed", 0)
+    assert summary["reason"].startswith("hospital-z must be there and is not connected")
 
 
 def test_a_kit_of_another_project_is_told_apart(federation, tmp_path):

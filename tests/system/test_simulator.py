@@ -18,6 +18,19 @@ TINY = ["executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "exe
 JOBS = {
     "fedperl": [*TINY, "controller.rounds=3", "controller.warm_up=1", "executor.threshold=0.26"],
     "local": [*TINY, "controller.rounds=2"],
+    "fed_align_cl": [
+        *("executor.iterations=4", "executor.pace=2", "executor.warm_up=0", "executor.embedding_noise_source=seeded"),
+        *("executor.device=cpu", "executor.cpu_threads=1", "controller.rounds=3"),
+    ],
+    "mdhfl": [
+        "controller.rounds=3",
+        "controller.public_batch=32",
+        "controller.per_round=32",
+        "executor.pretrain_epochs=0.2",
+        "executor.local_epochs=0.2",
+        'executor.backbones={"site-1": "compact", "site-2": "shufflenet"}',
+        *TINY[2:],
+    ],
 }
 LIMIT_SECONDS = 170
 
@@ -97,6 +110,26 @@ def test_sites_that_train_alone_find_their_model_and_optimiser_on_disk(tmp_path)
     alone = finish(small("local"), tmp_path / "flare", 2, engine="flare", threads=1)
     same(alone, finish(small("local"), tmp_path / "in_process", 2))
     assert any("optimizer" in name for tensors in alone[1].values() for name in tensors)
+
+
+def test_sites_align_by_banks_and_discriminators_in_processes_of_their_own(tmp_path):
+    flare = finish(small("fed_align_cl"), tmp_path / "flare", 2, engine="flare", threads=1)
+    same(flare, finish(small("fed_align_cl"), tmp_path / "in_process", 2))
+    assert [entry["banks_from"] for entry in flare[0]["rounds"]] == [sites(2)] * 3
+    for sent in flare[0]["bytes"].values():
+        # What the other has sent in each of three communications comes with the second and third model.
+        assert sent["down.discriminator"] == sent["up.discriminator"] * 2 / 3 > 0
+
+
+def test_sites_with_different_networks_learn_from_each_other_in_processes_of_their_own(tmp_path):
+    flare = finish(small("mdhfl"), tmp_path / "flare", 2, engine="flare", threads=2)
+    same(flare, finish(small("mdhfl"), tmp_path / "in_process", 2))
+    assert [site["facts"]["backbone"] for site in flare[0]["introduced"].values()] == ["compact", "shufflenet"]
+    assert [entry.get("contributors") for entry in flare[0]["rounds"]] == [
+        {"site-1": 1, "site-2": 1},
+        {"site-1": 2, "site-2": 2},
+        None,
+    ]
 
 
 def test_a_job_that_brings_its_code_needs_nothing_else(tmp_path, shared_cache):

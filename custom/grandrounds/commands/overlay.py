@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grandrounds.commands.options import Json
+from grandrounds.commands.options import Json, comma_separated
 from grandrounds.commands.output import results, say, say_json
 
 HELP = """Set a startup kit's own files: allowed classes, rights, privacy policy, data sets, storage.
@@ -19,7 +19,7 @@ Rights and the privacy policy are read when FLARE starts: restart a running site
 [bold]Examples[/bold]
 
 \\b
-  grandrounds overlay /opt/kits/server --storage /srv/flare
+  grandrounds overlay /opt/kits/server --storage /srv/flare --mandatory-sites hospital-a,hospital-b
   grandrounds overlay /opt/kits/hospital-a --wheel grandrounds-0.1.0-py3-none-any.whl --datasets grandrounds.json
   grandrounds overlay /opt/kits/hospital-a --gpus 1 --gpu-memory 24
 """
@@ -35,6 +35,9 @@ def overlay(
     gpus: Annotated[int | None, typer.Option(min=0, help="Of a site: GPUs that jobs may ask for.")] = None,
     gpu_memory: Annotated[float | None, typer.Option(min=0, help="Of a site: memory of each GPU, in GiB.")] = None,
     storage: Annotated[Path | None, typer.Option(help="Of a server: folder for jobs and results.")] = None,
+    mandatory_sites: Annotated[
+        str | None, typer.Option(help="Of a server: sites without which no job starts, a,b; '' for none.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Apply the overlay and say what became of each file."""
@@ -42,7 +45,8 @@ def overlay(
     from grandrounds.deployment.overlay import Choices, apply_overlay
 
     found = read_kit(kit)
-    changes = apply_overlay(found, Choices(wheel, datasets, privacy, gpus, gpu_memory, storage))
+    mandatory = None if mandatory_sites is None else comma_separated(mandatory_sites) or []
+    changes = apply_overlay(found, Choices(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory))
     changed = any(change.what != "as it was" for change in changes)
     live = changed and bool(running_processes(found))
     if json:

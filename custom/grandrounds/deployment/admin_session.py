@@ -13,6 +13,7 @@ from nvflare.fuel.flare_api.api_spec import (
     AuthorizationError,
     InternalError,
     InvalidJobDefinition,
+    JobNotDone,
     JobNotFound,
     NoConnection,
     SessionClosed,
@@ -51,7 +52,7 @@ def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Sessio
         ) from error
     except AuthorizationError as error:
         raise GrandRoundsError(f"{kit.name} may not do this: {error}") from error
-    except (InvalidJobDefinition, JobNotFound, InternalError, RuntimeError, TimeoutError) as error:
+    except (InvalidJobDefinition, JobNotDone, JobNotFound, InternalError, RuntimeError, TimeoutError) as error:
         raise GrandRoundsError(f"the server refuses: {error}") from error
     finally:
         if session is not None:
@@ -74,9 +75,11 @@ def _log_in(kit: Kit, timeout: float) -> Session:
         with _quiet():
             return new_secure_session(kit.name, str(kit.folder), timeout=timeout, auto_login_max_tries=1)
     except TypeError as error:
-        # FLARE's server answers before it has its certificate at hand, and FLARE's client trips over that.
+        # FLARE reads messages by what its serialiser has registered, once for a process; the server's certificate is lost if
+        # messages were serialised here before FLARE had registered its own types.
         raise GrandRoundsError(
-            f"the server at {kit.host}:{kit.port} is still starting; try again in a few seconds"
+            f"the answer of the server at {kit.host}:{kit.port} cannot be read in this process, in which something else has "
+            "used FLARE's serialiser before; try again in a new one"
         ) from error
 
 

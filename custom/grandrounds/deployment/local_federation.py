@@ -173,6 +173,9 @@ def stop(federation: Federation, seconds: float = STOP_SECONDS) -> list[int]:
         return []
     try:
         with admin_session(federation.kit(federation.operator), 5.0) as session:
+            # FLARE's server does not shut down under a job that runs.
+            for running in session.get_system_info().job_info:
+                session.abort_job(running.job_id)
             session.shutdown("all", wait=False)
         _await_end(federation, seconds)
     except GrandRoundsError:
@@ -216,4 +219,5 @@ def _environment(folder: Path) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     places = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "temporary"), "PATH": path}
     # A checkout that is not installed works as well.
-    return {**kept, **places, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    modules = os.pathsep.join([str(PACKAGE.parent), *filter(None, [kept.get("PYTHONPATH")])])
+    return {**kept, **places, "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from grandrounds.deployment.package_digest import file_digest, installed_digest,
 from grandrounds.deployment.site_policy import server_resources, site_resources, without_own_code
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.record import versions
+from grandrounds.federation.roster import MANDATORY, ROSTER, require_names
 from grandrounds.files import write_json
 from grandrounds.privacy.ledger import Ledger
 from grandrounds.privacy.policy_file import read_policies
@@ -28,6 +30,7 @@ RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "pri
 LOCK = "grandrounds.lock.json"
 LEDGER_FOLDER = "privacy"
 DEFAULT = ".default"
+FLAGS = {"mandatory": "--mandatory-sites"}
 # A checkout has the templates beside the package's folder; a wheel installs them under the environment's prefix.
 CHECKOUT = PACKAGE.parents[1] / "provisioning"
 PROVISIONING = CHECKOUT if CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "grandrounds" / "provisioning"
@@ -45,6 +48,7 @@ class Choices:
         gpus: that jobs may ask for.
         gpu_memory: of each, in GiB.
         storage: of the server, for jobs and results.
+        mandatory: of the server, sites without which no job starts; an empty list for none.
     """
 
     wheel: Path | None = None
@@ -53,6 +57,7 @@ class Choices:
     gpus: int | None = None
     gpu_memory: float | None = None
     storage: Path | None = None
+    mandatory: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,13 +94,15 @@ def apply_overlay(kit: Kit, choices: Choices | None = None) -> list[Change]:
         contents[PRIVACY] = _privacy(kit, choices)
         datasets = _datasets(choices)
         contents |= {} if datasets is None else {CONFIG_NAME: datasets}
+    elif choices.mandatory is not None:
+        contents[ROSTER] = {MANDATORY: list(require_names(list(choices.mandatory), "--mandatory-sites"))}
     lock = _package(kit, choices.wheel)
     first = not (kit.local / LOCK).is_file()
     changes = [_write(kit.local / name, content) for name, content in contents.items()]
     if kit.kind == "site" and first:
         # Only now: a ledger that is missing later was removed, and must not begin again at nothing spent.
         Ledger.create(kit.local / LEDGER_FOLDER, kit.name)
-    locked = [name for name in (RESOURCES, AUTHORIZATION, PRIVACY, CONFIG_NAME) if (kit.local / name).is_file()]
+    locked = [name for name in (RESOURCES, AUTHORIZATION, PRIVACY, CONFIG_NAME, ROSTER) if (kit.local / name).is_file()]
     lock |= {"files": {name: file_digest(kit.local / name) for name in locked}}
     return [*changes, _write(kit.local / LOCK, {"participant": kit.name, "project": kit.project, **lock})]
 
@@ -105,12 +112,12 @@ def _require_fitting(kit: Kit, choices: Choices) -> None:
         raise ConfigurationError(
             f"{kit.folder} is the kit of a person ({kit.name}); overlays are for servers and sites"
         )
-    only = {"server": ("storage",), "site": ("datasets", "privacy", "gpus", "gpu_memory")}
+    only = {"server": ("storage", "mandatory"), "site": ("datasets", "privacy", "gpus", "gpu_memory")}
     other = "site" if kit.kind == "server" else "server"
     for name in only[other]:
         if getattr(choices, name) is not None:
             raise ConfigurationError(
-                f"{kit.folder} is the kit of a {kit.kind}; --{name.replace('_', '-')} is for a {other}"
+                f"{kit.folder} is the kit of a {kit.kind}; {FLAGS.get(name, '--' + name.replace('_', '-'))} is for a {other}"
             )
 
 

@@ -68,7 +68,9 @@ def with_roster(job: Job, sites: Sequence[str] = (), mandatory: Sequence[str] = 
         app = next(iter(meta["deploy_map"]))
         meta["deploy_map"] = {app: ["server", *sites]}
     if mandatory:
+        # FLARE's list decides where the job is deployed, the controller's whether the run starts.
         meta["mandatory_clients"] = list(mandatory)
+        changed.options("controller")["mandatory_sites"] = list(mandatory)
     if least is not None:
         changed.options("controller")["min_sites"] = least
     needed = int(changed.options("controller").get("min_sites", 1))
@@ -176,7 +178,7 @@ def _watch(kit: Kit, job: str, tell: Tell, patience: float) -> str:
 
 
 def _progress(session: Session, job: str) -> str:
-    """What the server's controller says it is waiting for."""
+    """What the server's controller says of its round, and of the sites that are at work."""
     try:
         stats = session.show_stats(job, "server").get("server", {})
     except Exception:  # the job is starting, or ending; what it is doing can be asked again
@@ -185,9 +187,14 @@ def _progress(session: Session, job: str) -> str:
     found: dict[str, Any] = {}
     for group in groups:
         found |= group if isinstance(group, dict) else {}
-    tasks = "; ".join(f"{name}: {', '.join(sites)}" for name, sites in (found.get("tasks") or {}).items())
-    done = f"round {found['round']} of {found['rounds']}; " if "round" in found and "rounds" in found else ""
-    return f"{done}working: {tasks}" if tasks else ""
+    if not found.get("round"):
+        return ""
+    # After the last round come scores and tests.
+    number, rounds = found["round"], found["rounds"]
+    done = f"round {number} of {rounds}" if number <= rounds else "testing"
+    # By FLARE's account a task that nobody has fetched yet has no site.
+    tasks = [f"{name}: {', '.join(sites)}" for name, sites in (found.get("tasks") or {}).items() if sites]
+    return "; ".join([done, *tasks])
 
 
 def _collect(kit: Kit, jobs: tuple[str, ...], status: str, out: Path) -> Outcome:

@@ -29,6 +29,7 @@ from grandrounds.federation.messages import (
 from grandrounds.federation.places import result_folder, state_folder
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.record import RunRecord
+from grandrounds.federation.roster import joined, require_names, servers_roster
 from grandrounds.federation.selection import ModelSelection
 from grandrounds.files import exclusive
 from grandrounds.ordering import natural_sorted
@@ -53,7 +54,9 @@ class RoundController(SiteConversation):
         seed: of the whole run, sites included.
         round_timeout: seconds that a round may take, the waiting for a free machine included.
         grace: seconds that stragglers get once ``min_sites`` have answered; None waits for all until the timeout.
-        start_timeout: seconds to wait for ``min_sites`` sites at the start.
+        start_timeout: seconds to wait for ``min_sites`` sites, and the mandatory ones, at the start.
+        mandatory_sites: who must be there at the start, beside those that the server asks for in every job
+            (:mod:`~grandrounds.federation.roster`); later they may miss rounds as others may.
         validate_every: rounds between scores on validation images; 0 never scores and keeps the last model.
         selection_metric: the validation metric whose mean over sites selects the model; higher is better.
         resume: ``auto`` goes on where a checkpoint ends, ``never`` starts again, ``require`` fails without a checkpoint.
@@ -74,6 +77,7 @@ class RoundController(SiteConversation):
         round_timeout: float = 3600.0,
         grace: float | None = None,
         start_timeout: float = 300.0,
+        mandatory_sites: list[str] | None = None,
         validate_every: int = 1,
         selection_metric: str = "balanced_accuracy",
         resume: Literal["auto", "never", "require"] = "auto",
@@ -99,6 +103,7 @@ class RoundController(SiteConversation):
         if resume not in ("auto", "never", "require"):
             raise ConfigurationError(f"resume must be auto, never or require, got {resume!r}")
         require_run_name(run_name)
+        self.mandatory_sites = require_names(mandatory_sites or (), "mandatory_sites")
         self.problem = Problem.from_dict(problem)
         self.rounds = rounds
         self.run_name = run_name
@@ -138,25 +143,33 @@ class RoundController(SiteConversation):
         try:
             self._run()
         except RunAborted:
-            self.record.write("aborted", "FLARE's abort signal was triggered")
+            self._close_record("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
             self.record.event("failed", reason=str(error))
             # A mistake in submitting a run again must not overwrite what the run has achieved.
             if self._under_way or not self.record.exists():
-                self.record.write("failed", str(error))
+                self._close_record("failed", str(error))
             raise
         except Exception as error:
-            self.record.write("failed", f"{type(error).__name__}: {error}")
+            self._close_record("failed", f"{type(error).__name__}: {error}")
             raise
+
+    def _close_record(self, status: str, reason: str) -> None:
+        """Write why the run ended early, for the next start and for whoever downloads the job."""
+        self.record.write(status, reason)
+        self.record.publish(result_folder(self.fl_ctx), [])
 
     def _run(self) -> None:
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
-        schedule = {name: getattr(self, name) for name in ("rounds", "run_name", "min_sites", "preset")}
+        schedule = {
+            name: getattr(self, name) for name in ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
+        }
         self.record.configuration = {**identity, **schedule}
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._resume()
-        if not await_sites(self._sites, self.min_sites, self.start_timeout, self._abort_signal):
+        roster = joined(servers_roster(self.fl_ctx), self.mandatory_sites)
+        if not await_sites(self._sites, self.min_sites, self.start_timeout, self._abort_signal, mandatory=roster):
             raise RunAborted
         self._under_way = True
         self.record.event("start", rounds=self.rounds, sites=self._sites())
@@ -219,8 +232,10 @@ class RoundController(SiteConversation):
         sites = self.health.well(self._sites(), self.round_number, self.min_sites)
         if self.validate_every:
             payload = self.payload(_shared(self.model()))
-            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, None)
+            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, self.grace)
             self._score(self.rounds)
+            # Who has not answered this is not waited for a second time.
+            sites = self.health.well(self._sites(), self.round_number, self.min_sites)
         if not self._selection.choice:
             self._selection.keep(self.rounds, None, self.model())
         payload = self.payload(_shared(self._selection.model))

@@ -11,6 +11,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
+from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.exchange import Assignment, Exchange, Outcome
@@ -20,6 +21,7 @@ from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import JOIN, TRAIN, Payload, Result, State, tensor_bytes
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.record import RunRecord
+from grandrounds.federation.tracking import track
 from grandrounds.ordering import natural_sorted
 
 
@@ -35,6 +37,7 @@ class SiteConversation(RoundHooks, Controller):
     round_timeout: float
     grace: float | None
     round_number: int
+    rounds: int
     health: SiteHealth
     record: RunRecord
     fl_ctx: FLContext
@@ -48,6 +51,7 @@ class SiteConversation(RoundHooks, Controller):
         """A payload with these parts and values, and with the problem, the run and its seed.
 
         ``checkpoints`` are the rounds after which the server may go on: a site keeps its states of these.
+        ``round_timeout`` is how long the answer is waited for.
         """
         shared = {
             "problem": {**self.problem.to_dict(), "weights": None},  # a path of the server is nobody else's business
@@ -56,12 +60,20 @@ class SiteConversation(RoundHooks, Controller):
             "run_id": self.run_id,
             "selection_metric": self.selection_metric,
             "checkpoints": list(self._checkpointed),
+            "round_timeout": self.round_timeout,
         }
         return Payload(self.round_number, {**values, **shared}, parts or {})
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """FLARE's hook: prepare what the serialiser needs."""
         fobs.register(TensorDecomposer)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """FLARE's hook: tell a person who asks for the job's statistics how far the run is."""
+        super().handle_event(event_type, fl_ctx)
+        collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
+        if event_type == InfoCollector.EVENT_TYPE_GET_STATS and collector:
+            collector.add_info(self.name, {"round": self.round_number, "rounds": self.rounds})
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """FLARE's hook: nothing is left to do."""
@@ -130,7 +142,11 @@ class SiteConversation(RoundHooks, Controller):
         released = {name: release.tensors for name, release in result.releases.items()}
         facts = {"facts": dict(result.facts)} if result.facts else {}
         self.record.event("answer", round=self.round_number, site=site, task=task, metrics=result.metrics, **facts)
+        track(self, self.fl_ctx, site, self.round_number, result.metrics)
         self.record.count_bytes(site, "up", tensor_bytes(released))
+        self.record.note_privacy(
+            site, {name: release.treated for name, release in result.releases.items()}, result.metrics
+        )
         # Last, when nothing can go wrong any more: what is absorbed counts.
         if task == TRAIN:
             self.absorb(site, result)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
 from nvflare.apis.event_type import EventType
-from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
@@ -22,12 +19,10 @@ from nvflare.fuel.utils import fobs
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.aggregation import difference
 from grandrounds.federation.context import SiteContext, TaskAborted
-from grandrounds.federation.introduction import Introduction
+from grandrounds.federation.isolation import WorkerLost, WorkerStopped, run_isolated
 from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.messages import (
-    GLOBAL,
     JOIN,
     REASON_HEADER,
     SCORED,
@@ -42,24 +37,22 @@ from grandrounds.federation.messages import (
     State,
     decode_payload,
     encode_result,
-    model_update,
-    require_like,
 )
 from grandrounds.federation.places import DETAILS_VARIABLE, state_folder
 from grandrounds.federation.release_facts import announce
 from grandrounds.federation.site_access import SiteAccess
-from grandrounds.federation.site_store import SiteStore, copy_to_cpu
+from grandrounds.federation.site_child import SitePlace, seconds_left, work_in_child
+from grandrounds.federation.site_hooks import SiteHooks
+from grandrounds.federation.site_store import SiteStore
 from grandrounds.federation.testing import prediction_rows, scored
-from grandrounds.federation.training import Algorithm, new_optimizer
-from grandrounds.models.registry import ModelSpec, architecture_fingerprint, build_model
+from grandrounds.models.registry import ModelSpec, architecture_fingerprint
 from grandrounds.privacy.record_level import ProtectionOptions
-from grandrounds.privacy.spending import Spending
 
-OPTIMIZER = "optimizer"
+TASKS = (JOIN, TRAIN, VALIDATE, TEST)
 ARCHITECTURE_FACTS = ("backbone", "architecture")
 
 
-class SiteExecutor(Executor):
+class SiteExecutor(SiteHooks):
     """Works on the tasks ``join``, ``train``, ``validate`` and ``test`` of a :class:`RoundController`.
 
     A method implements :meth:`train`, and :meth:`state_dict` and :meth:`load_state_dict` if something must last from one
@@ -75,19 +68,11 @@ class SiteExecutor(Executor):
         backbones: names of backbones by site, where sites have models of their own; the others, and None, take the
             problem's. What a site's ``grandrounds.json`` says under ``models`` overrides it.
         test_last: where sites have models of their own, test that of the last round too, as ``own_last``.
+        isolation: ``process`` works on each task in a child process, which opens the images anew: a crash there, or memory
+            that runs out, costs this site the round and not the federation its job. Models are the same, bit for bit.
         protection: of :class:`~grandrounds.privacy.record_level.ProtectionOptions`.
     """
 
-    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({})
-    """What leaves the site beside the model update and metrics, by name; a method declares it here."""
-    introduction_facts: ClassVar[tuple[str, ...]] = ()
-    """Names of the short texts that :meth:`introduce` may tell; a method declares them here."""
-    needs_labels = True
-    """Whether a site without a labelled training image cannot take part."""
-    models: ClassVar[tuple[str, ...]] = ("shared", "own")
-    """What the option ``model`` may be."""
-    record_level_obstacle: ClassVar[str] = "it has no loss that is a mean over single images"
-    """Why a method's training cannot be record-level private; empty where it can."""
     option_groups: ClassVar[tuple[type, ...]] = (ProtectionOptions,)
 
     def __init__(
@@ -100,6 +85,7 @@ class SiteExecutor(Executor):
         precision: Literal["float32", "bfloat16"] = "float32",
         backbones: dict[str, str] | None = None,
         test_last: bool = False,
+        isolation: Literal["none", "process"] = "none",
         **protection: Any,
     ) -> None:
         super().__init__()
@@ -111,6 +97,8 @@ class SiteExecutor(Executor):
             raise ConfigurationError(f"optimizer must be fresh or kept, got {optimizer!r}")
         if precision not in ("float32", "bfloat16"):
             raise ConfigurationError(f"precision must be float32 or bfloat16, got {precision!r}")
+        if isolation not in ("none", "process"):
+            raise ConfigurationError(f"isolation must be none or process, got {isolation!r}")
         if test_last and model != "own":
             raise ConfigurationError("test_last tests a site's own model of the last round, which needs model=own")
         self.model = model
@@ -118,131 +106,10 @@ class SiteExecutor(Executor):
         self.optimizer = optimizer
         self.kept: dict[str, Any] = {}
         self.cpu_threads = cpu_threads
+        self.isolation = isolation
         self._access = SiteAccess(model == "own", backbones or {}, device, precision, self.logger)
         self._network: tuple[ModelSpec, nn.Module] | None = None
         self._staged: tuple[SiteStore, Payload] | None = None
-
-    # What a method says.
-
-    @abstractmethod
-    def train(self, payload: Payload, context: SiteContext) -> Result:
-        """Train for one round and return the update, further releases and metrics."""
-
-    def spending(self, context: SiteContext) -> Spending | None:
-        """What a round's training costs where it protects single images itself and something leaves; else None."""
-        return None
-
-    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
-        """What this site tells of itself before it first takes part, if the method asks; it leaves the site as it is."""
-        return Introduction()
-
-    def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
-        """The models that are tested at the end, by name; their scores leave the site under these names, nothing else.
-
-        ``common`` is the one that the federation selected, ``own`` the one that scored best here or, if none was scored, a
-        site's own model as it is, ``own_last`` that of the last round, with ``test_last``.
-        """
-        common = self.starting_state(payload, context) if self.model == "shared" else None
-        last, best = self.kept.get("model"), store.best()
-        models = {"common": common, "own": best[1] if best else last, "own_last": last if self.test_last else None}
-        return {name: state for name, state in models.items() if state is not None}
-
-    def options(self) -> dict[str, Any]:
-        """The method's options as plain values: a state saved under others is refused."""
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """What must last from one round to the next: what the method puts into ``self.kept``."""
-        return self.kept
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what has lasted; an empty state means the first round here."""
-        self.kept = dict(state)
-
-    # What all methods share.
-
-    def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
-        """The network in training mode with the weights this round starts from."""
-        network = self.network(context)
-        network.load_state_dict(self.starting_state(payload, context))
-        return network.train()
-
-    def starting_state(self, payload: Payload, context: SiteContext) -> State:
-        """What this round starts from: the model that was sent, or where sites have models of their own this site's.
-
-        Raises:
-            ConfigurationError: if a site with another network than the problem's is sent the problem's trained weights.
-            MessageError: if there is no model, or it does not fit.
-        """
-        if self.model == "own":
-            if "model" in self.kept:
-                return dict(self.kept["model"])
-            if GLOBAL not in payload.parts:
-                return copy_to_cpu(self.build(context).state_dict())
-            if context.own_spec:
-                raise ConfigurationError(
-                    f"{context.site}: the job starts from weights of {context.problem.backbone}, this site has "
-                    f"{context.model_spec.backbone}; set problem.weights to null"
-                )
-        if GLOBAL not in payload.parts:
-            raise MessageError("the task has no global model; executor option model=own needs none")
-        require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the global model")
-        return payload.parts[GLOBAL]
-
-    def make_optimizer(
-        self, network: nn.Module, learning_rate: float, algorithm: Algorithm = "adam", *, role: str = "", **options: Any
-    ) -> torch.optim.Optimizer:
-        """An optimizer, fresh or with the state that it had at the end of the last round here.
-
-        Args:
-            network: whose parameters it is for.
-            learning_rate: of all of them.
-            algorithm: ``adam`` or ``sgd``.
-            role: tells several optimizers of a method apart.
-            options: torch's, such as ``betas``; without them there is no weight decay.
-        """
-        optimizer = new_optimizer(network.parameters(), algorithm, learning_rate, **options)
-        kept = self.kept.get(_optimizer_key(role))
-        if kept is not None:
-            optimizer.load_state_dict(kept)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
-        return optimizer
-
-    def finish(
-        self,
-        payload: Payload,
-        network: nn.Module,
-        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
-        metrics: Mapping[str, float],
-    ) -> Result:
-        """Turn a trained network into a result: the update of a shared model; an own model is kept.
-
-        Args:
-            payload: the task.
-            network: as trained.
-            optimizer: one, or several by role.
-            metrics: what is told; must have ``samples``, the number of training samples.
-        """
-        trained = copy_to_cpu(network.state_dict())
-        samples = int(metrics["samples"])
-        if self.optimizer == "kept":
-            optimizers = optimizer if isinstance(optimizer, Mapping) else {"": optimizer}
-            self.kept.update({_optimizer_key(role): made.state_dict() for role, made in optimizers.items()})
-        if self.model == "own":
-            self.kept["model"] = trained
-            return Result(metrics=metrics, samples=samples)
-        return Result(model_update(difference(trained, payload.parts[GLOBAL])), metrics, samples)
-
-    def build(self, context: SiteContext) -> nn.Module:
-        """A network of this site's architecture on the context's device, with the run's initial weights."""
-        return build_model(context.model_spec, context.seed).to(context.device)
-
-    def network(self, context: SiteContext) -> nn.Module:
-        """The site's one network, built once; its weights are whatever was loaded last, so a teacher needs its own."""
-        if self._network is None or self._network[0] != context.model_spec:
-            self._network = (context.model_spec, self.build(context))
-        return self._network[1]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """FLARE's hook: prepare what the serialiser needs when the run starts, and keep the state of an answer that leaves.
@@ -260,22 +127,14 @@ class SiteExecutor(Executor):
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE's hook: do one task. What goes wrong becomes a reply with its reason, never half a result."""
-        tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
-        if task_name not in tasks:
+        if task_name not in TASKS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         self._staged = None
         try:
-            if self.cpu_threads:
-                torch.set_num_threads(self.cpu_threads)
             payload = decode_payload(shareable)
-            context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
-            store = self._store(payload, context, fl_ctx)
-            facts = (*self.introduction_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
-            announce(self.spending(context) if task_name == TRAIN else None, fl_ctx)
-            reply = encode_result(tasks[task_name](payload, context, store), self._declared(), payload, facts)
+            work = self._work_in_child if self.isolation == "process" else self.work
+            reply, store = work(task_name, payload, fl_ctx, abort_signal)
             if task_name == TRAIN:
-                # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
-                store.stage_state(context.round_number, self.state_dict())
                 self._staged = (store, payload)
             return reply
         except TaskAborted:
@@ -286,6 +145,50 @@ class SiteExecutor(Executor):
         except Exception as error:
             self.log_exception(fl_ctx, f"{task_name}: {error}")
             return _refusal(task_name, error)
+
+    def work(
+        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
+    ) -> tuple[Shareable, SiteStore]:
+        """Do one task, in this process.
+
+        Returns:
+            The answer, and where the state after a training is staged.
+
+        Raises:
+            TaskAborted: if the server gives the task up.
+            Exception: whatever keeps the task from being done.
+        """
+        if self.cpu_threads:
+            torch.set_num_threads(self.cpu_threads)
+        tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
+        context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
+        store = self._store(payload, context, fl_ctx)
+        facts = (*self.introduction_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
+        announce(self.spending(context) if task_name == TRAIN else None, fl_ctx)
+        reply = encode_result(tasks[task_name](payload, context, store), self._declared(), payload, facts)
+        if task_name == TRAIN:
+            # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
+            store.stage_state(context.round_number, self.state_dict())
+        return reply, store
+
+    def _work_in_child(
+        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
+    ) -> tuple[Shareable, SiteStore]:
+        try:
+            return run_isolated(
+                work_in_child,
+                self,
+                task_name,
+                payload,
+                SitePlace.of(fl_ctx),
+                aborted=lambda: bool(abort_signal.triggered),
+                seconds=seconds_left(payload),
+                reply=lambda training: announce(training, fl_ctx),
+            )
+        except WorkerStopped:
+            if abort_signal.triggered:
+                raise TaskAborted from None
+            raise
 
     def _declared(self) -> Mapping[str, ReleaseKind]:
         return {**self.releases, UPDATE: ReleaseKind.MODEL_UPDATE} if self.model == "shared" else self.releases
@@ -351,10 +254,6 @@ class SiteExecutor(Executor):
         return SiteStore(folder, payload.values["run_id"], {**options, **self.options(), **own})
 
 
-def _optimizer_key(role: str) -> str:
-    return f"{OPTIMIZER}.{role}" if role else OPTIMIZER
-
-
 def _description(context: SiteContext) -> dict[str, Any]:
     problem = context.problem
     return {"model": asdict(context.model_spec), "classes": list(problem.classes), "image_size": problem.image_size}
@@ -362,6 +261,8 @@ def _description(context: SiteContext) -> dict[str, Any]:
 
 def _refusal(task: str, error: Exception) -> Shareable:
     """An error reply. Its reason leaves the site, and most messages may name files or patients of the site."""
-    shared = isinstance(error, MessageError) or (isinstance(error, GrandRoundsError) and DETAILS_VARIABLE in os.environ)
+    shared = isinstance(error, MessageError | WorkerLost | WorkerStopped) or (
+        isinstance(error, GrandRoundsError) and DETAILS_VARIABLE in os.environ
+    )
     reason = str(error) if shared else f"{type(error).__name__} in task {task}: see the site's log"
     return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from nvflare.apis.signal import Signal
 
@@ -78,9 +78,14 @@ def sample_sites(sites: Iterable[str], count: int | None, seed: int, round_numbe
 
 
 def await_sites(
-    connected: Callable[[], Sequence[str]], least: int, timeout: float, abort_signal: Signal, pause: float = 0.5
+    connected: Callable[[], Sequence[str]],
+    least: int,
+    timeout: float,
+    abort_signal: Signal,
+    pause: float = 0.5,
+    mandatory: Collection[str] = (),
 ) -> bool:
-    """Wait until enough sites are connected.
+    """Wait until enough sites are connected, the mandatory ones among them.
 
     Args:
         connected: the sites that are connected now.
@@ -88,21 +93,31 @@ def await_sites(
         timeout: seconds to wait.
         abort_signal: ends the waiting.
         pause: seconds between looks.
+        mandatory: sites that must be there.
 
     Returns:
-        Whether there are enough; False when the run was aborted.
+        Whether they are there; False when the run was aborted.
 
     Raises:
-        GrandRoundsError: after the timeout, naming the sites that are connected.
+        GrandRoundsError: after the timeout, naming the sites that are connected or, first, those that must be and are not.
     """
     deadline = time.monotonic() + timeout
-    while len(found := connected()) < least:
+    while True:
+        found = connected()
+        missing = [site for site in mandatory if site not in found]
+        if len(found) >= least and not missing:
+            return True
         if abort_signal.triggered:
             return False
         if time.monotonic() >= deadline:
+            names = ", ".join(found) or "none"
+            if missing:
+                raise GrandRoundsError(
+                    f"{', '.join(missing)} must be there and is not connected after {timeout:g} s (connected: {names}); "
+                    "ask its administrator to run grandrounds doctor --kit"
+                )
             raise GrandRoundsError(
                 f"{len(found)} sites are connected after {timeout:g} s, min_sites is {least}: "
-                f"start more sites or lower min_sites (connected: {', '.join(found) or 'none'})"
+                f"start more sites or lower min_sites (connected: {names})"
             )
         time.sleep(min(pause, timeout))
-    return True

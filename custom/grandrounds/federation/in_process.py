@@ -23,7 +23,7 @@ from nvflare.apis.dxo import DXO
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ProcessType, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.signal import Signal
@@ -36,6 +36,7 @@ from nvflare.fuel.utils import fobs
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.fed.client.client_json_config import ClientJsonConfigurator
 from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
+from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 from nvflare.private.privacy_manager import Scope
 from torch import Tensor
 
@@ -74,6 +75,8 @@ class Party:
         context = self._contexts.new_context()
         context.set_prop(FLContextKey.WORKSPACE_OBJECT, self.workspace, private=True, sticky=False)
         context.set_prop(FLContextKey.SCOPE_OBJECT, self.scope, private=True, sticky=False)
+        process = ProcessType.SERVER_JOB if self.name == SERVER else ProcessType.CLIENT_JOB
+        context.set_prop(FLContextKey.PROCESS_TYPE, process, private=True, sticky=False)
         context.set_prop(FLContextKey.APP_ROOT, self.workspace.get_app_dir(JOB_ID), private=True, sticky=False)
         return context
 
@@ -247,6 +250,8 @@ def run_in_process(job: Path, workspace: Path, sites: Sequence[str], wire: bool 
     clients = [Client(name, name) for name in sites]
     server = _party(app, workspace, SERVER, clients)
     parties = {name: _party(app, workspace, name) for name in sites}
+    # FLARE's types before ours: who serialises first and registers later loses FLARE's own ones in this process.
+    nvflare_fobs_initialize()
     fobs.register(TensorDecomposer)
     communicator = InProcessCommunicator(server, {name: Site(party) for name, party in parties.items()}, wire)
     everyone = [server, *parties.values()]

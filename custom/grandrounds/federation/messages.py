@@ -33,9 +33,14 @@ UPDATE = "update"
 VALIDATION_PREFIX = "validation."
 METRICS = "metrics"
 FACTS = "facts"
+TREATED = "treated"
+"""Property of a release that a gate has treated, with the treatment's name."""
+SPENT = "privacy.epsilon"
+"""Number that a gate itself tells where its policy says so: what the data set has spent, the answer included."""
 REASON_HEADER = "grandrounds.reason"
 PROTOCOL = 1
 MOST_SAMPLES = 10**9
+TREATMENT = re.compile(r"[a-z_]{1,32}")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -47,14 +52,22 @@ class ReleaseKind(StrEnum):
     EMBEDDINGS = "embeddings"
     DISCRIMINATOR = "discriminator"
     SOFT_LABELS = "soft_labels"
+    ENCRYPTED_ROWS = "encrypted_rows"
 
 
 @dataclass(frozen=True)
 class Release:
-    """Tensors that leave a site."""
+    """Tensors that leave a site.
+
+    Attributes:
+        kind: what they are.
+        tensors: by name.
+        treated: what the site's gate says it has done to them; empty without a gate.
+    """
 
     kind: ReleaseKind
     tensors: State
+    treated: str = ""
 
 
 @dataclass(frozen=True)
@@ -191,7 +204,9 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
         except ValueError as error:
             raise MessageError(f"the result has an unknown part {name!r}") from error
         _require_finite_tensors(part.data, name)
-        releases[name] = Release(kind, part.data)
+        treated = part.get_meta_prop(TREATED)
+        known = isinstance(treated, str) and TREATMENT.fullmatch(treated) is not None
+        releases[name] = Release(kind, part.data, treated if known else "")
     samples = header.get("samples")
     if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MOST_SAMPLES:
         raise MessageError(f"an update must come with its number of samples, at most {MOST_SAMPLES}, got {samples!r}")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds import __version__
+from grandrounds.federation.messages import SPENT
 from grandrounds.files import append_line, write_json
 
 EVENTS = "events.jsonl"
@@ -44,6 +45,7 @@ class RunRecord:
         self.untested: list[str] = []
         self.introduced: dict[str, dict[str, Any]] = {}
         self.refused: dict[str, str] = {}
+        self.privacy: dict[str, dict[str, Any]] = {}
 
     def event(self, kind: str, **content: Any) -> None:
         """Append one event with the time since the start."""
@@ -54,10 +56,20 @@ class RunRecord:
         for name, size in parts.items():
             self.bytes[site][f"{direction}.{name}"] += size
 
+    def note_privacy(self, site: str, treated: Mapping[str, str], metrics: Mapping[str, float]) -> None:
+        """Note what a site's gate says it has done to its releases, and what its data set has spent if it tells."""
+        told = {name: treatment for name, treatment in treated.items() if treatment}
+        if told:
+            entry = self.privacy.setdefault(site, {"treated": {}})
+            entry["treated"] |= told
+            entry |= {"epsilon": metrics[SPENT]} if SPENT in metrics else {}
+
     def close_round(self, entry: dict[str, Any]) -> None:
-        """Add a finished round to the record."""
+        """Add a finished round to the record; its event says how many bytes have travelled so far."""
         self.rounds.append(entry)
-        self.event("round_end", **entry)
+        sizes = [item for parts in self.bytes.values() for item in parts.items()]
+        moved = {way: sum(size for name, size in sizes if name.startswith(f"{way}.")) for way in ("down", "up")}
+        self.event("round_end", **entry, moved=moved)
 
     def restart(self) -> None:
         """Forget what an earlier start of the run has written."""
@@ -91,6 +103,7 @@ class RunRecord:
                 "test": self.test,
                 "untested": self.untested,
                 "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
+                "privacy": self.privacy,
                 "configuration": self.configuration,
                 "versions": versions(),
                 "seconds": round(time.time() - self._started, 3),
@@ -102,17 +115,24 @@ class RunRecord:
         """Copy the record and these files of the run's folder to where FLARE's job download finds them."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in (SUMMARY, EVENTS, *names):
-            shutil.copyfile(self.folder / name, folder / name)
+            if (self.folder / name).is_file():  # a run that failed early has no events
+                shutil.copyfile(self.folder / name, folder / name)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        state = {"rounds": self.rounds, "bytes": self.bytes, "seconds": time.time() - self._started}
+        state = {
+            "rounds": self.rounds,
+            "bytes": self.bytes,
+            "privacy": self.privacy,
+            "seconds": time.time() - self._started,
+        }
         return dict(json.loads(json.dumps(state)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the record of the rounds before the interruption."""
         self._started -= state["seconds"]
         self.rounds = list(state["rounds"])
+        self.privacy = dict(state.get("privacy", {}))
         for site, parts in state["bytes"].items():
             self.bytes[site].update(parts)
 
@@ -129,11 +149,14 @@ def versions() -> dict[str, str]:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Read a run's events in order, without those that a resumed run has done again."""
+    """Read a run's events in order, without those that a resumed run has done again, and without half a line of a crash."""
     events: list[dict[str, Any]] = []
     with (folder / EVENTS).open(encoding="utf-8") as stream:
         for line in stream:
-            event = json.loads(line)
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
             if event["event"] == "resume":
                 events = [earlier for earlier in events if earlier.get("round", 0) <= event["after_round"]]
             events.append(event)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from nvflare.apis.fl_context import FLContext
 
@@ -14,11 +15,41 @@ from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.federation.site_data import locate
 from grandrounds.privacy.entries import DatasetIdentity
 from grandrounds.privacy.ledger import dataset_fingerprint
+from grandrounds.privacy.spending import Spending
 
 ADMISSION = "grandrounds.privacy.admission"
 """Property of a task's context that the site's gate sets: an ``Admission``, for the executor and the gate on the way out."""
 TRAINED = "grandrounds.privacy.trained"
 """Property of a task's context that an executor sets: the ``Spending`` of a training that was itself protected."""
+
+
+class Admitting(Protocol):
+    """What the site's gate leaves in a task's context."""
+
+    def admit_training(self, training: Spending) -> None:
+        """Check, before a training that protects single images, that what comes out of it could leave.
+
+        Raises:
+            Refused: if it could not.
+        """
+
+
+def announce(training: Spending | None, fl_ctx: FLContext) -> None:
+    """Tell the site's gate, if there is one, how a training is going to protect single images.
+
+    Args:
+        training: what a round of it costs; None if it protects none.
+        fl_ctx: of the task.
+
+    Raises:
+        Refused: if the policy asks for more noise than the training has, or its cost would exceed the budget.
+    """
+    if training is None:
+        return
+    fl_ctx.set_prop(TRAINED, training, private=True, sticky=False)
+    admission: Admitting | None = fl_ctx.get_prop(ADMISSION)
+    if admission is not None:
+        admission.admit_training(training)
 
 
 @dataclass(frozen=True)

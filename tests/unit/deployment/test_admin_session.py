@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
+from nvflare.fuel.flare_api.api_spec import AuthenticationError, JobNotDone, NoConnection
 
 from grandrounds.deployment import admin_session as module
 from grandrounds.deployment.admin_session import admin_session
@@ -17,7 +17,10 @@ PERSON = SimpleNamespace(kind="person", name="researcher@a.example", folder="kit
     [
         (NoConnection("timeout"), "no connection to the server at localhost:8002"),
         (AuthenticationError("unknown"), "does not accept researcher@a.example"),
-        (TypeError("'None' is not an instance of 'bytes'"), "the server at localhost:8002 is still starting"),
+        (
+            TypeError("'None' is not an instance of 'bytes'"),
+            "cannot be read in this process, .* try again in a new one",
+        ),
     ],
 )
 def test_a_login_that_fails_says_what_to_do(monkeypatch, failure, message):
@@ -27,6 +30,13 @@ def test_a_login_that_fails_says_what_to_do(monkeypatch, failure, message):
     monkeypatch.setattr(module, "new_secure_session", fail)
     with pytest.raises(GrandRoundsError, match=message), admin_session(PERSON):
         pytest.fail("nobody is logged in")
+
+
+def test_what_the_server_refuses_while_a_job_runs_is_told(monkeypatch):
+    session = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
+    with pytest.raises(GrandRoundsError, match="the server refuses: job 7 is still running"), admin_session(PERSON):
+        raise JobNotDone("job 7 is still running")
 
 
 def test_a_mistake_within_the_session_is_not_the_servers(monkeypatch):

@@ -1,13 +1,14 @@
 """Who takes part, what a job will do, and when it is lost."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from grandrounds.deployment.disclosure import disclose, lines_of
 from grandrounds.deployment.job_watch import JobWatch, summary_in
 from grandrounds.deployment.jobs import load_job, with_options, write_job
-from grandrounds.deployment.submission import Outcome, require_roster, with_roster
+from grandrounds.deployment.submission import Outcome, _progress, require_roster, with_roster
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 
@@ -20,6 +21,7 @@ def test_a_roster_is_what_flare_will_read(tmp_path):
     assert meta["min_clients"] == 3
     server = json.loads((folder / "app" / "config" / "config_fed_server.json").read_text())
     assert server["workflows"][0]["args"]["min_sites"] == 3
+    assert server["workflows"][0]["args"]["mandatory_sites"] == ["a"]
 
 
 def test_the_given_job_stays_as_it_is():
@@ -80,6 +82,29 @@ def test_the_lines_say_where_and_under_which_policy():
     assert "runs at: a, b (at least 2; must be there: a)" in text
     assert "each site's default scope" in text
     assert "hospital-x" in "\n".join(lines_of(disclose(load_job("fedperl")), ["hospital-x"]))
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({"controller": {"tasks": {"train": ["a", "b"]}}, "x": {"round": 3, "rounds": 9}}, "round 3 of 9; train: a, b"),
+        ({"controller": {"tasks": {"test": ["a"]}, "round": 10, "rounds": 9}}, "testing; test: a"),
+        ({"controller": {"tasks": {"train": []}, "round": 1, "rounds": 9}}, "round 1 of 9"),
+        ({"controller": {"tasks": {}, "round": 0, "rounds": 9}}, ""),
+        ({}, ""),
+        ("not running", ""),
+    ],
+)
+def test_how_far_a_running_job_is(said, shown):
+    session = SimpleNamespace(show_stats=lambda job, target: {"server": said})
+    assert _progress(session, "j") == shown
+
+
+def test_a_job_that_cannot_be_asked_is_not_lost():
+    def fail(job, target):
+        raise RuntimeError("not running")
+
+    assert _progress(SimpleNamespace(show_stats=fail), "j") == ""
 
 
 def observed(*seen, patience=20):

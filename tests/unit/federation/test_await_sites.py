@@ -48,6 +48,19 @@ def test_too_few_are_named_after_the_timeout(found, names):
     assert 0.01 <= time.monotonic() - started < 5, "a pause is no longer than the timeout"
 
 
+def test_a_mandatory_site_is_waited_for_however_many_others_there_are():
+    arrivals = Arrivals(["a", "b"], ["a", "b"], ["a", "b", "c"])
+    assert await_sites(arrivals, 1, timeout=30, abort_signal=Signal(), pause=0.001, mandatory=["c", "a"]) is True
+    assert arrivals.count == 3
+
+
+def test_a_mandatory_site_that_stays_away_is_named():
+    with pytest.raises(
+        GrandRoundsError, match=r"^z must be there and is not connected after 0.01 s \(connected: a, b\)"
+    ):
+        await_sites(Arrivals(["a", "b"]), 1, timeout=0.01, abort_signal=Signal(), pause=30, mandatory=["a", "z"])
+
+
 def test_an_abort_ends_the_waiting_without_an_error():
     signal = Signal()
     looks = []

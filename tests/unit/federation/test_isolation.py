@@ -1,6 +1,9 @@
 """A child process that crashes costs one answer; nothing of it is left."""
 
 import contextlib
+import errno
+import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,10 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from grandrounds.errors import ConfigurationError
-from grandrounds.federation.isolation import WorkerLost, WorkerStopped, run_isolated
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.isolation import WorkerLost, WorkerStopped, ask_parent, run_isolated
 from grandrounds.options import require_type
+from grandrounds.privacy.refusals import Reason, Refused
 
 CHECK = """
 import os, sys
@@ -41,9 +46,67 @@ def test_a_child_that_exits_is_an_error():
         run_isolated(os._exit, 7)
 
 
+def test_a_child_that_dies_before_it_begins_is_an_error(monkeypatch):
+    def die(process):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(multiprocessing.get_context("forkserver").Process, "start", die)
+    with pytest.raises(WorkerLost, match="ended before it had begun"):
+        run_isolated(os.getpid)
+
+
 def test_an_exception_keeps_its_kind_and_its_message():
     with pytest.raises(ConfigurationError, match=r"executor\.peers must be an integer, got 'x'"):
         run_isolated(require_type, "x", int, "executor.peers")
+
+
+def test_an_error_brings_the_place_where_it_was_raised():
+    with pytest.raises(ConfigurationError) as caught:
+        run_isolated(require_type, "x", int, "executor.peers")
+    assert "in require_type" in caught.value.__notes__[0]
+
+
+def test_tensors_come_back_after_the_child_has_gone():
+    """Shared memory would have gone with it."""
+    answer = run_isolated(torch.arange, 300_000)
+    assert torch.equal(answer, torch.arange(300_000))
+
+
+def test_the_environment_is_that_of_the_call(monkeypatch):
+    run_isolated(os.getpid)
+    monkeypatch.setenv("GRANDROUNDS_STATE", "later")
+    assert run_isolated(os.getenv, "GRANDROUNDS_STATE") == "later"
+
+
+def test_what_the_child_logs_is_logged_here(caplog):
+    with caplog.at_level(logging.INFO):
+        run_isolated(logging.info, "%s images", 7)
+    assert ("root", logging.INFO, "7 images") in caplog.record_tuples
+
+
+def test_a_child_may_ask():
+    assert run_isolated(ask_parent, 20, reply=lambda number: number + 1) == 21
+
+
+def test_a_question_that_is_refused_is_refused_to_the_child():
+    def refuse(question):
+        raise ConfigurationError(f"not {question}")
+
+    with pytest.raises(ConfigurationError, match="not this"):
+        run_isolated(ask_parent, "this", reply=refuse)
+
+
+def test_an_error_that_cannot_travel_keeps_its_text_and_stays_one_of_ours():
+    def refuse(question):
+        raise Refused(Reason.BUDGET, "3 of 2 spent")
+
+    with pytest.raises(GrandRoundsError, match="privacy budget spent: 3 of 2 spent"):
+        run_isolated(ask_parent, "may I?", reply=refuse)
+
+
+def test_only_a_child_has_a_parent_to_ask():
+    with pytest.raises(RuntimeError, match="only a child process"):
+        ask_parent("anybody?")
 
 
 def test_an_abort_kills_the_child():
@@ -91,7 +154,7 @@ def sleepers(mark):
     return found
 
 
-def until(condition, seconds=30):
+def until(condition, seconds=90):
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)

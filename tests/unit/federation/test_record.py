@@ -105,6 +105,22 @@ def test_a_saved_state_does_not_grow_with_the_record(tmp_path):
     assert len(record.rounds) == 1
 
 
+def test_half_a_line_of_a_crash_is_left_out(tmp_path):
+    record = RunRecord(tmp_path, {})
+    record.event("start")
+    with (tmp_path / "events.jsonl").open("a") as stream:
+        stream.write('{"event": "answer", "rou\n')
+    record.event("answer", round=1)
+    assert [event["event"] for event in read_events(tmp_path)] == ["start", "answer"]
+
+
+def test_a_record_without_events_can_be_published(tmp_path):
+    record = RunRecord(tmp_path / "run", {})
+    record.write("failed", "no site has the data set")
+    record.publish(tmp_path / "results", [])
+    assert json.loads((tmp_path / "results" / "summary.json").read_text())["reason"] == "no site has the data set"
+
+
 def test_publishing_copies_the_record_and_the_named_files(tmp_path):
     record = RunRecord(tmp_path / "run", {})
     record.event("start")

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import difference
 from grandrounds.federation.context import SiteContext
-from grandrounds.federation.executor import OPTIMIZER, SiteExecutor
+from grandrounds.federation.executor import SiteExecutor
 from grandrounds.federation.messages import GLOBAL, Payload, Release, ReleaseKind, Result, State, model_update
+from grandrounds.federation.site_hooks import OPTIMIZER
 from grandrounds.federation.site_store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.averaging import averaged_entries
 from grandrounds.methods.fed_align_cl.bank import require_bank

@@ -1,0 +1,209 @@
+"""One round after another on a federation of real processes, some of which are killed now and then.
+
+A server and three hospitals from startup kits run FedPerl on phantoms, each training in a child process. Every so often a
+process is drawn and killed: mostly a training, now and then a hospital's job or client, the server's job or the server. The
+run is submitted again by itself. What is written down is what became of it: rounds, attempts, contributions, and the memory
+of each kind of process: its level, and how much it grows in a hundred rounds within the life of a process.
+
+    python benchmarks/soak/run.py --workspace runs/soak --minutes 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import statistics
+import threading
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.local_federation import Federation, prepare, start, stop
+from grandrounds.deployment.process_tree import resident_bytes, running_module, training_child
+from grandrounds.deployment.processes import machine
+from grandrounds.deployment.submission import submit_and_watch
+from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.record import EVENTS, read_events, versions
+from grandrounds.files import write_json
+
+RESULT = Path(__file__).parent / "result.json"
+SITES = ("hospital-a", "hospital-b", "hospital-c")
+RUN_NAME, MOST_ROUNDS, MOST_ATTEMPTS = "soak", 100_000, 10_000
+SAMPLE_SECONDS = 5.0
+LEAST_ROUNDS = 10
+"""In the life of a process for its growth to be told."""
+OPTIONS = (
+    *(f"controller.run_name={RUN_NAME}", f"controller.rounds={MOST_ROUNDS}", "controller.min_sites=2"),
+    *("controller.grace=20", "controller.round_timeout=120", "controller.warm_up=1", "controller.validate_every=5"),
+    *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
+    *("executor.threshold=0.26", "executor.isolation=process"),
+)
+KINDS = {
+    "server": "server_train",
+    "server's job": "runner_process",
+    "site": "client_train",
+    "site's job": "worker_process",
+}
+WEIGHTS = {"training": 12, "site's job": 2, "site": 1, "server's job": 1, "server": 1}
+
+
+@dataclass
+class Life:
+    """One process: its memory at rounds."""
+
+    kind: str
+    samples: list[tuple[int, int]] = field(default_factory=list)
+
+    def growth(self) -> float | None:
+        """Mebibytes in a hundred rounds by least squares; None if it has not lived long enough."""
+        later = self.samples[len(self.samples) // 4 :]  # its start is not its level
+        rounds = [number for number, _ in later]
+        if not later or rounds[-1] - rounds[0] < LEAST_ROUNDS:
+            return None
+        slope = statistics.linear_regression(rounds, [size for _, size in later]).slope
+        return slope * 100 / 2**20
+
+
+class Soak:
+    """The federation, the run and the record of both."""
+
+    def __init__(self, federation: Federation, seed: int) -> None:
+        self.federation = federation
+        self.killed: Counter[str] = Counter()
+        self.lives: dict[int, Life] = {}
+        self.told: list[str] = []
+        self._draw = random.Random(seed)
+
+    @property
+    def record(self) -> Path:
+        """The run's folder at the server."""
+        return self.federation.kits / self.federation.server / "grandrounds" / RUN_NAME / "server"
+
+    def rounds(self) -> int:
+        """Complete rounds so far."""
+        if not (self.record / EVENTS).is_file():
+            return 0
+        return max((e["round"] for e in read_events(self.record) if e["event"] == "round_end"), default=0)
+
+    def processes(self, kind: str) -> list[int]:
+        """Ids of the processes of a kind."""
+        names = [self.federation.server] if kind.startswith("server") else self.federation.sites
+        return [process for name in names for process in running_module(self.federation.kits / name, KINDS[kind])]
+
+    def sample(self) -> None:
+        """Note the memory of every process."""
+        number = self.rounds()
+        for kind in KINDS:
+            for process in self.processes(kind):
+                self.lives.setdefault(process, Life(kind)).samples.append((number, resident_bytes(process)))
+
+    def kill(self) -> None:
+        """Kill a process of a kind that is drawn, if there is one."""
+        kind = self._draw.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        jobs = self.processes("site's job" if kind == "training" else kind)
+        found = [child for job in jobs if (child := training_child(job))] if kind == "training" else jobs
+        if found:
+            with suppress(ProcessLookupError):
+                os.kill(self._draw.choice(found), signal.SIGKILL)
+                self.killed[kind] += 1
+
+    def memory(self) -> dict[str, Any]:
+        """Level and growth of each kind of process."""
+        kinds: dict[str, list[Life]] = defaultdict(list)
+        for life in self.lives.values():
+            kinds[life.kind].append(life)
+        found = {}
+        for kind, lives in kinds.items():
+            sizes = [size / 2**20 for life in lives for _, size in life.samples]
+            growths = [growth for life in lives if (growth := life.growth()) is not None]
+            found[kind] = {
+                "processes": len(lives),
+                "median_mib": round(statistics.median(sizes), 1),
+                "largest_mib": round(max(sizes), 1),
+                "growth_mib_per_100_rounds": {
+                    "processes": len(growths),
+                    "median": round(statistics.median(growths), 2) if growths else None,
+                    "largest": round(max(growths), 2) if growths else None,
+                },
+            }
+        return found
+
+
+def main() -> None:
+    """Run, kill, stop and write ``result.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workspace", type=Path, default=Path("runs/soak"), help="is emptied first")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--every", type=float, default=30.0, help="seconds between kills, on average")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    shutil.rmtree(arguments.workspace, ignore_errors=True)
+    federation = prepare(arguments.workspace, SITES, free_port())
+    soak = Soak(federation, arguments.seed)
+    try:
+        start(federation)
+        seconds = endure(soak, with_options(load_job("fedperl"), OPTIONS), arguments.minutes * 60, arguments.every)
+    finally:
+        stop(federation)
+    result = {**outcome(soak), "minutes": round(seconds / 60, 1), "versions": versions(), "machine": machine()}
+    write_json(arguments.out, result)
+    print(json.dumps(result, indent=1), flush=True)
+
+
+def endure(soak: Soak, job: Job, seconds: float, every: float) -> float:
+    """Let the run go on for so long, killing now and then; the seconds that it was watched."""
+    kit, results = soak.federation.kit(soak.federation.researcher), soak.federation.folder / "results"
+
+    def submit() -> None:
+        with suppress(GrandRoundsError):  # at the end the federation is stopped under it
+            submit_and_watch(kit, job, results, soak.told.append, MOST_ATTEMPTS, patience=600.0)
+
+    threading.Thread(target=submit, daemon=True).start()
+    started = time.monotonic()
+    draw = random.Random(0)
+    following = started + every
+    while (now := time.monotonic()) - started < seconds:
+        soak.sample()
+        if now >= following and soak.rounds():
+            soak.kill()
+            following = now + draw.uniform(0.5, 1.5) * every
+        time.sleep(SAMPLE_SECONDS)
+    return time.monotonic() - started
+
+
+def outcome(soak: Soak) -> dict[str, Any]:
+    """What became of the run."""
+    ends = [event for event in read_events(soak.record) if event["event"] == "round_end"]
+    given = Counter(site for event in ends for site in event["answered"])
+    return {
+        "rounds": soak.rounds(),
+        "attempts": sum(line.startswith("submitted as") for line in soak.told),
+        "killed": dict(soak.killed),
+        "contributions": {site: given[site] for site in SITES},
+        "rounds_with_a_site_dropped": sum(bool(event["dropped"]) for event in ends),
+        "median_round_seconds": round(statistics.median([event["round_seconds"] for event in ends]), 2)
+        if ends
+        else None,
+        "memory": soak.memory(),
+    }
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()

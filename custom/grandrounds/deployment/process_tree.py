@@ -1,0 +1,53 @@
+"""Which processes belong together, and how much memory they hold; for machines with ``/proc``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grandrounds.deployment.kit import PROCESSES, processes_of
+
+
+def children_of(process: int) -> list[int]:
+    """Ids of the processes that a process has started and that are still there, ascending."""
+    found = []
+    for entry in PROCESSES.iterdir():
+        if entry.name.isdigit() and _parent(entry) == process:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def running_module(kit: Path, module: str) -> list[int]:
+    """Ids of a kit's processes that run a certain module of FLARE, ascending.
+
+    Args:
+        kit: the kit's folder.
+        module: the last part of its name, for example ``worker_process``, a site's job.
+    """
+    return [process for process in processes_of(kit) if module in _read(PROCESSES / str(process) / "cmdline")]
+
+
+def training_child(job: int) -> int | None:
+    """The process in which a site's job trains (``executor.isolation=process``); None while there is none."""
+    servers = [child for child in children_of(job) if "forkserver" in _read(PROCESSES / str(child) / "cmdline")]
+    return next((child for server in servers for child in children_of(server)), None)
+
+
+def resident_bytes(process: int) -> int:
+    """Memory that a process holds; 0 if it is not there."""
+    for line in _read(PROCESSES / str(process) / "status").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _parent(entry: Path) -> int | None:
+    # The program's name stands in brackets, and may have any characters.
+    fields = _read(entry / "stat").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it has ended in the meantime, or is somebody else's
+        return ""

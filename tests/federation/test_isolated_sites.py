@@ -1,0 +1,67 @@
+"""Training in a child process gives the same models, and a crash in it costs one answer."""
+
+import json
+
+import pytest
+import torch
+
+from grandrounds.deployment.jobs import write_job
+from grandrounds.federation.in_process import run_in_process
+from grandrounds.federation.messages import Payload
+from grandrounds.federation.site_child import seconds_left
+
+SITES = ["site-1", "site-2"]
+ISOLATED = "executor.isolation=process"
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch, shared_cache):
+    """Run a job whose executor crashes at a site, without the checks that ``simulate`` makes; the summary and the states."""
+
+    def go(job, **crash):
+        monkeypatch.setenv("GRANDROUNDS_STATE", str(tmp_path / "state"))
+        entry = job.client["executors"][0]["executor"]
+        entry["path"] = "crashing.CrashingExecutor"
+        entry["args"] |= crash
+        run_in_process(write_job(job, tmp_path / "job"), tmp_path / "flare", SITES)
+        state = tmp_path / "state" / "fedperl"
+        return json.loads((state / "server" / "summary.json").read_text()), state
+
+    return go
+
+
+def test_the_models_are_those_of_one_process_bit_for_bit(run, tiny, same_run, tmp_path):
+    kept = ("executor.optimizer=kept", "executor.cpu_threads=1")
+    job = tiny("fedperl", "controller.rounds=2", "controller.warm_up=1", *kept)
+    plain = run(job, tmp_path / "plain", SITES)
+    job.executor["args"]["isolation"] = "process"
+    same_run(run(job, tmp_path / "isolated", SITES), plain)
+
+
+def test_sites_with_models_of_their_own_keep_them(run, tiny, same_run, tmp_path):
+    job = tiny("local", "executor.model=own", "controller.rounds=2", "executor.cpu_threads=1")
+    plain = run(job, tmp_path / "plain", SITES)
+    job.executor["args"]["isolation"] = "process"
+    same_run(run(job, tmp_path / "isolated", SITES), plain)
+    for site in SITES:
+        kept = [torch.load(tmp_path / name / "state" / "local" / site / "own.pt") for name in ("plain", "isolated")]
+        assert all(torch.equal(kept[0][entry], kept[1][entry]) for entry in kept[0])
+
+
+@pytest.mark.parametrize(("how", "signal"), [("killed", "SIGKILL"), ("segfault", "SIGSEGV")])
+def test_a_crash_costs_the_site_its_round_and_nothing_else(start, tiny, how, signal):
+    job = tiny("fedperl", "controller.rounds=4", "controller.min_sites=1", ISOLATED)
+    summary, _ = start(job, at="site-2", in_round=2, how=how)
+    assert summary["status"] == "finished"
+    assert [entry["dropped"].keys() for entry in summary["rounds"]] == [set(), {"site-2"}, set(), set()]
+    assert signal in summary["rounds"][1]["dropped"]["site-2"]
+    # It sits out the round after its miss, as every site that has missed one.
+    assert summary["contributions"] == {"site-1": 4, "site-2": 2}
+    assert sorted(summary["test"]) == SITES
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"), [(90, 90.0), (0.5, 0.5), (None, None), ("90", None), (0, None), (float("nan"), None)]
+)
+def test_a_training_lasts_no_longer_than_its_answer_is_waited_for(said, seconds):
+    assert seconds_left(Payload(1, {"round_timeout": said})) == seconds

@@ -1,0 +1,186 @@
+"""A federation of real processes, runs that go on while a test does harm, and the means to do it."""
+
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.kit import processes_of
+from grandrounds.deployment.local_federation import await_sites, prepare, start, stop
+from grandrounds.deployment.process_tree import running_module, training_child
+from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.submission import submit_and_watch
+from grandrounds.federation.record import EVENTS, read_events
+
+LIMIT_SECONDS = 400
+STUDY = "study"
+"""A privacy scope that one hospital does not have."""
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory, shared_cache):
+    """Server and hospitals; one of them lets its answers be spoilt, and knows no scope but its own."""
+    made = prepare(tmp_path_factory.mktemp("consortium") / "federation", Run.HOSPITALS, free_port())
+    spoil(made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        try:
+            start(made)
+            yield made
+        finally:
+            stop(made)
+    assert processes_of(made.folder) == []
+
+
+def spoil(federation):
+    """Behind the gate of the victim a filter that spoils what leaves; at the others a scope that it does not have."""
+    for site in Run.HOSPITALS:
+        path = federation.kits / site / "local" / "privacy.json"
+        content = json.loads(path.read_text())
+        (scope,) = content["scopes"]
+        if site == Run.VICTIM:
+            trigger = str(federation.folder / "spoil")
+            scope["task_result_filters"].append({"path": "sabotage.Spoil", "args": {"trigger": trigger}})
+        else:
+            content["scopes"].append({**scope, "name": STUDY})
+        path.write_text(json.dumps(content))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def run(federation, tmp_path):
+    """Starts a run: ``run("name", "executor.steps=3", grace=25)``."""
+
+    def go(name, *options, **more):
+        # A state of the same name would be of an earlier test.
+        shutil.rmtree(federation.kits / federation.server / "grandrounds" / name, ignore_errors=True)
+        return Run(federation, tmp_path, name, options, **more)
+
+    return go
+
+
+class Run:
+    """A submitted run of four rounds, in which two of three hospitals are enough."""
+
+    ERROR = "the site replied EXECUTION_EXCEPTION"
+    """All that a site's gate lets out of an error."""
+    HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
+    VICTIM = "hospital-c"
+    ROUNDS = 4
+    SITE_JOB, SITE_PARENT = "worker_process", "client_train"
+    SERVER_JOB, SERVER_PARENT = "runner_process", "server_train"
+    OPTIONS = (
+        *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
+        *("controller.warm_up=1", "executor.threshold=0.26", f"controller.rounds={ROUNDS}", "controller.min_sites=2"),
+        "controller.round_timeout=120",
+    )
+
+    def __init__(self, federation, folder, name, options=(), grace=None, attempts=1, scope=None):
+        self.federation = federation
+        limits = [f"controller.run_name={name}", *([f"controller.grace={grace}"] if grace else [])]
+        job = with_options(load_job("fedperl"), [*self.OPTIONS, *limits, *options])
+        self.job = Job({**job.meta, "scope": scope}, job.server, job.client) if scope else job
+        self.record = federation.kits / federation.server / "grandrounds" / name / "server"
+        self.told, self.outcome, self._folder = [], None, folder
+        await_sites(federation, self.HOSPITALS)
+        self._thread = threading.Thread(target=self._submit, args=(attempts,), daemon=True)
+        self._thread.start()
+
+    def _submit(self, attempts):
+        kit = self.federation.kit(self.federation.researcher)
+        self.outcome = submit_and_watch(kit, self.job, self._folder / "results", self.told.append, attempts)
+
+    def events(self):
+        return read_events(self.record) if (self.record / EVENTS).is_file() else []
+
+    def await_round(self, number):
+        """Wait until the record says that this round has begun."""
+        self.wait_until(lambda: any(e["event"] == "round_start" and e["round"] >= number for e in self.events()))
+
+    def await_drop(self):
+        """Wait until a site is dropped."""
+        self.wait_until(lambda: any(event["event"] == "dropped" for event in self.events()))
+
+    def wait_until(self, condition):
+        """Wait for a condition while the run goes on; what it gave is returned."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not (found := condition()):
+            assert time.monotonic() < deadline, self.told
+            assert self._thread.is_alive(), self.told
+            time.sleep(0.05)
+        return found
+
+    def process(self, participant, module):
+        """The one process of a participant that runs this module of FLARE."""
+        found = running_module(self.federation.kits / participant, module)
+        assert len(found) == 1, found
+        return found[0]
+
+    def training_child(self, participant):
+        """The process in which a participant trains; None while there is none."""
+        return training_child(self.process(participant, self.SITE_JOB))
+
+    def end(self):
+        """Wait for the end: all rounds are done, and the job was there as often as was allowed at most."""
+        self._thread.join(LIMIT_SECONDS)
+        assert self.outcome is not None, self.told
+        assert self.outcome.finished, self.told
+        assert self.outcome.summary["rounds_done"] == self.ROUNDS
+        return self.outcome
+
+    def dropped(self):
+        """Site and reason of everybody who was dropped in a round."""
+        return [entry for round_ in self.outcome.summary["rounds"] for entry in round_["dropped"].items()]
+
+    def log_of(self, site):
+        """What a site has logged of the last attempt: its gate lets out that there was an error, and not which."""
+        return (self.federation.kits / site / self.outcome.jobs[-1] / "log.txt").read_text()
+
+    def others_gave_all(self):
+        """Whether nobody but the victim has missed a round."""
+        given = self.outcome.summary["contributions"]
+        return all(given[site] == self.ROUNDS for site in self.HOSPITALS if site != self.VICTIM)
+
+    def same_as_undisturbed(self):
+        """Whether the last model is that of the same run in one process, where nothing goes wrong."""
+        simulate(self.job, self._folder / "alone", list(self.HOSPITALS))
+        alone = torch.load(self._folder / "alone" / "results" / "last.pt", weights_only=True)
+        here = torch.load(self.outcome.download / "workspace" / "results" / "last.pt", weights_only=True)
+        return alone.keys() == here.keys() and all(torch.equal(alone[name], here[name]) for name in alone)
+
+
+@pytest.fixture
+def spoilt(federation):
+    """A file whose being there makes the victim answer with NaN."""
+    trigger = federation.folder / "spoil"
+    yield trigger
+    trigger.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def limited():
+    """Lets no file of a process grow beyond some bytes, as a full disk does: ``limited(process, 1000)``."""
+    import resource
+
+    before = {}
+
+    def limit(process, size):
+        old = resource.prlimit(process, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        before.setdefault(process, old)
+
+    yield limit
+    for process, old in before.items():
+        if os.path.exists(f"/proc/{process}"):
+            resource.prlimit(process, resource.RLIMIT_FSIZE, old)

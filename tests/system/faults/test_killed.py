@@ -1,0 +1,61 @@
+"""Processes of a federation are killed by their ids: the run ends with a model, and its record says what was lost."""
+
+import os
+import re
+import signal
+
+import pytest
+
+from grandrounds.deployment.local_federation import await_sites
+
+pytestmark = pytest.mark.faults
+
+A_SITES_JOB, SERVERS_JOB, SERVERS_PARENT = (
+    ("hospital-c", "worker_process"),
+    ("server", "runner_process"),
+    ("server", "server_train"),
+)
+
+
+def test_a_killed_training_costs_the_site_its_round(run):
+    """As when the system needs its memory: the job lives on, and the site comes back."""
+    run = run("killed-training", "executor.isolation=process")
+    run.await_round(2)
+    os.kill(run.wait_until(lambda: run.training_child(run.VICTIM)), signal.SIGKILL)
+    outcome = run.end()
+    assert run.dropped() == [(run.VICTIM, run.ERROR)]
+    assert re.search("the child process (was ended by SIGKILL|ended before it had begun)", run.log_of(run.VICTIM))
+    assert len(outcome.jobs) == 1
+    assert outcome.status == "FINISHED:COMPLETED"
+    assert run.others_gave_all()
+    assert outcome.summary["contributions"][run.VICTIM] >= run.ROUNDS - 2
+    assert run.VICTIM in outcome.summary["test"]
+
+
+@pytest.mark.parametrize(
+    ("participant", "module"),
+    [A_SITES_JOB, SERVERS_JOB, SERVERS_PARENT],
+    ids=["site's job process", "server's job process", "server's parent process"],
+)
+def test_a_killed_job_is_resumed_and_gives_the_same_model(run, participant, module):
+    """FLARE ends or forgets the job; submitted again, it goes on after the last complete round, and no bit differs."""
+    run = run(f"killed-{module}", attempts=2)
+    run.await_round(3)
+    os.kill(run.process(participant, module), signal.SIGKILL)
+    outcome = run.end()
+    assert len(outcome.jobs) == 2
+    assert any(event["event"] == "resume" and event["after_round"] >= 2 for event in run.events())
+    assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert run.same_as_undisturbed()
+
+
+def test_a_lost_site_is_named_and_the_others_finish(federation, run):
+    """FLARE starts the site again, but does not let it join the job that runs."""
+    run = run("lost-parent", grace=25)
+    run.await_round(3)
+    os.kill(run.process(run.VICTIM, run.SITE_PARENT), signal.SIGKILL)
+    summary = run.end().summary
+    assert summary["contributions"][run.VICTIM] < run.ROUNDS
+    assert run.others_gave_all()
+    assert {site for site, _ in run.dropped()} == {run.VICTIM}
+    await_sites(federation, run.HOSPITALS)

@@ -1,0 +1,225 @@
+"""The commands of operators, administrators and researchers: what they show, and what they end with."""
+
+import json
+import socket
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from grandrounds.cli import build_app
+from grandrounds.deployment import local_federation
+from grandrounds.deployment.submission import Outcome
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+
+SUMMARY = {"status": "finished", "rounds_done": 2, "selected": {"round": 2}, "test": {}, "bytes": {}, "rounds": []}
+
+
+@pytest.fixture
+def run():
+    return lambda *arguments: CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that two hospitals are connected to, and that a submitted job ends at as ``server.outcome`` says."""
+    state = SimpleNamespace(outcome=Outcome(("j",), "FINISHED:COMPLETED", SUMMARY), submitted=[], up=True)
+
+    @contextmanager
+    def session(kit, *arguments):
+        if not state.up:
+            raise GrandRoundsError("no connection to the server at localhost:8002")
+        yield None
+
+    def submit(kit, job, out, tell, attempts=1):
+        state.submitted.append((job, out, attempts))
+        tell("submitted as j")
+        return state.outcome
+
+    monkeypatch.setattr("grandrounds.deployment.admin_session.admin_session", session)
+    monkeypatch.setattr("grandrounds.deployment.admin_session.connected_sites", lambda _: ["hospital-a", "hospital-b"])
+    monkeypatch.setattr("grandrounds.deployment.submission.submit_and_watch", submit)
+    return state
+
+
+@pytest.fixture
+def person(make_kit):
+    return make_kit("person").folder
+
+
+class TestSubmit:
+    def test_it_shows_first_what_runs_and_what_leaves(self, run, server, person):
+        result = run("submit", "fedperl", "--kit", person, "--dry-run", "--dataset", "skin")
+        assert result.exit_code == 0, result.output
+        assert "runs at: hospital-a, hospital-b (at least 2)" in result.stderr
+        assert "leaves each site, in every round: update (model_update)" in result.stderr
+        assert "data set 'skin'" in result.stderr
+        assert server.submitted == []
+
+    def test_a_dry_run_needs_no_server(self, run, server, person):
+        server.up = False
+        result = run("submit", "fedperl", "--kit", person, "--dry-run")
+        assert result.exit_code == 0, result.output
+        assert "every site that is connected" in result.stderr
+
+    def test_without_a_server_nothing_is_submitted(self, run, server, person):
+        server.up = False
+        result = run("submit", "fedperl", "--kit", person)
+        assert result.exit_code == 1
+        assert result.stderr.splitlines()[-1] == "error: no connection to the server at localhost:8002"
+
+    def test_options_reach_the_job(self, run, server, person, tmp_path):
+        options = ["--mandatory-sites", "hospital-a", "--min-sites", 1, "--run-name", "skin-1", "--scope", "strict"]
+        more = ["--resume", "auto", "--attempts", 4, "--out", tmp_path, "--rounds", 7]
+        result = run("submit", "fedperl", "--kit", person, *options, *more)
+        assert result.exit_code == 0, result.output
+        ((job, out, attempts),) = server.submitted
+        controller = job.options("controller")
+        assert (controller["mandatory_sites"], controller["min_sites"]) == (["hospital-a"], 1)
+        assert (controller["run_name"], controller["rounds"], job.meta["scope"]) == ("skin-1", 7, "strict")
+        assert (out, attempts) == (tmp_path, 4)
+
+    def test_without_resume_it_is_tried_once(self, run, server, person):
+        run("submit", "fedperl", "--kit", person, "--attempts", 4)
+        assert server.submitted[0][2] == 1
+
+    def test_a_run_that_has_not_finished_ends_with_one_and_its_reason(self, run, server, person):
+        server.outcome = Outcome(("j",), "FINISHED:ABNORMAL", {"status": "failed", "reason": "round 3: 1 of 2 sites"})
+        result = run("submit", "fedperl", "--kit", person)
+        assert result.exit_code == 1
+        assert "the run has not finished (FLARE says FINISHED:ABNORMAL): round 3: 1 of 2 sites" in result.stdout
+
+    def test_json_is_the_outcome(self, run, server, person):
+        result = run("submit", "fedperl", "--kit", person, "--json")
+        assert json.loads(result.stdout)["summary"]["rounds_done"] == 2
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            (["--resume", "often"], "--resume must be auto or never"),
+            (["--set", "controller.peeers=1"], "did you mean controller.peers"),
+            (
+                ["--sites", "hospital-a", "--min-sites", 1, "--mandatory-sites", "z"],
+                "z must be there, but does not take",
+            ),
+            (["--set", "controller.mandatory_sites=a"], "controller.mandatory_sites must be"),
+        ],
+    )
+    def test_a_job_that_is_wrong_is_not_submitted(self, run, server, person, options, reason):
+        result = run("submit", "fedperl", "--kit", person, *options)
+        assert result.exit_code != 0
+        assert reason in " ".join(result.stderr.replace("│", " ").split())
+        assert server.submitted == []
+
+    def test_a_folder_that_is_no_kit_is_told(self, run, server, tmp_path):
+        result = run("submit", "fedperl", "--kit", tmp_path)
+        assert result.exit_code == 1
+        assert "is no startup kit" in result.stderr
+
+
+class TestOverlay:
+    def test_each_file_is_named_and_the_second_time_changes_none(self, run, make_kit):
+        kit = make_kit("site").folder
+        first, second = run("overlay", kit), run("overlay", kit)
+        assert f"written: {kit / 'local' / 'privacy.json'}" in first.stdout
+        assert {line.partition(":")[0] for line in second.stdout.splitlines()} == {"as it was"}
+
+    def test_a_server_names_who_must_be_there(self, run, make_kit):
+        kit = make_kit("server").folder
+        assert run("overlay", kit, "--mandatory-sites", "hospital-a, hospital-b").exit_code == 0
+        assert json.loads((kit / "local" / "roster.json").read_text()) == {
+            "mandatory_sites": ["hospital-a", "hospital-b"]
+        }
+        run("overlay", kit)
+        assert json.loads((kit / "local" / "roster.json").read_text())["mandatory_sites"], "it stays as it was"
+        run("overlay", kit, "--mandatory-sites", "")
+        assert json.loads((kit / "local" / "roster.json").read_text()) == {"mandatory_sites": []}
+
+    def test_a_site_does_not(self, run, make_kit):
+        result = run("overlay", make_kit("site").folder, "--mandatory-sites", "hospital-a")
+        assert result.exit_code == 1
+        assert "--mandatory-sites is for a server" in result.stderr
+
+    def test_json_says_whether_to_restart(self, run, make_kit):
+        result = json.loads(run("overlay", make_kit("site").folder, "--json").stdout)
+        assert (result["participant"], result["kind"], result["restart"]) == ("hospital-a", "site", False)
+        assert {entry["what"] for entry in result["files"]} == {"written"}
+
+
+class TestProvision:
+    def test_kits_of_servers_and_sites_get_the_overlay(self, run, make_kit, monkeypatch, tmp_path):
+        kits = make_kit("site").folder.parent
+        make_kit("person")
+        monkeypatch.setattr("grandrounds.deployment.provisioning.provision", lambda project, out: kits)
+        result = run("provision", tmp_path / "project.yml", "--out", tmp_path / "kits")
+        assert result.exit_code == 0, result.output
+        assert [line.partition(":")[0] for line in result.stdout.splitlines()] == ["person", "site"]
+        assert (kits / "study-hospital-a" / "local" / "grandrounds.lock.json").is_file()
+        assert not (kits / "study-ann@study.example" / "local" / "grandrounds.lock.json").exists()
+
+    def test_a_description_that_is_missing_is_told_in_a_line(self, run, tmp_path):
+        result = run("provision", tmp_path / "project.yml", "--out", tmp_path / "kits")
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"error: {tmp_path / 'project.yml'} cannot be read")
+
+
+class TestDoctor:
+    def test_failures_end_with_one(self, run, make_kit):
+        result = run("doctor", "--kit", make_kit("site").folder)
+        assert result.exit_code == 1
+        assert "mend the failures" in result.stdout
+
+    def test_json_lists_the_findings_by_participant(self, run, make_kit):
+        result = run("doctor", "--kit", make_kit("server").folder, "--json")
+        checks = {finding["check"] for finding in json.loads(result.stdout)["server"]}
+        assert {"certificate", "authorisation", "storage", "port"} <= checks
+
+
+class TestPoc:
+    @pytest.fixture
+    def federation(self, tmp_path, monkeypatch):
+        """A federation whose processes are pretended."""
+        (tmp_path / "fed").mkdir()
+        made = local_federation.Federation(tmp_path / "fed", tmp_path / "kits", "server", ("a",), "op", "re")
+        started = []
+        monkeypatch.setattr(local_federation, "prepare", lambda *arguments: started.append(arguments) or made)
+        monkeypatch.setattr(local_federation, "start", lambda federation: started.append("start"))
+        monkeypatch.setattr(local_federation, "load", lambda folder: made)
+        monkeypatch.setattr(local_federation, "stop", lambda federation: [7, 8])
+        return SimpleNamespace(folder=made.folder, started=started)
+
+    def test_up_prepares_once_and_starts(self, run, federation):
+        assert run("poc", "up", federation.folder, "--sites", "a", "--port", 9000).exit_code == 0
+        assert federation.started[0][:3] == (federation.folder, ["a"], 9000)
+        (federation.folder / "federation.json").write_text("{}")
+        assert run("poc", "up", federation.folder).exit_code == 0
+        assert federation.started[1:] == ["start", "start"]
+
+    def test_what_is_running_is_not_started_again(self, run, federation, monkeypatch):
+        (federation.folder / "federation.json").write_text("{}")
+        monkeypatch.setattr("grandrounds.deployment.kit.processes_of", lambda folder: [1])
+        result = run("poc", "up", federation.folder)
+        assert result.exit_code == 1
+        assert "is running; take it down first" in result.stderr
+
+    def test_down_says_what_had_to_be_killed(self, run, federation):
+        assert "2 processes had to be killed" in run("poc", "down", federation.folder).stdout
+
+    def test_submit_takes_the_researchers_kit(self, run, federation, monkeypatch):
+        seen = []
+        monkeypatch.setattr("grandrounds.commands.submit._run", lambda job, kit, out, *rest: seen.append((kit, out)))
+        result = run("poc", "submit", federation.folder, "fedperl", "--rounds", 2)
+        assert result.exit_code == 0, result.output
+        assert seen == [(federation.folder.parent / "kits" / "re", federation.folder / "results")]
+
+    def test_a_folder_without_a_federation_is_told(self, run, tmp_path):
+        result = run("poc", "status", tmp_path)
+        assert result.exit_code == 1
+        assert "has no federation" in result.stderr
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_made(tmp_path):
+    with socket.create_server(("", 0)) as other, pytest.raises(ConfigurationError, match="choose another by --port"):
+        local_federation.prepare(tmp_path / "new", ["a"], other.getsockname()[1])
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,52 @@
+"""What a child process needs is sent to it: the executor of every method, and where the site is."""
+
+import pickle
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+from nvflare.apis.fl_context import FLContextManager
+from nvflare.apis.workspace import Workspace
+
+from grandrounds.deployment.jobs import job_names, load_job
+from grandrounds.federation.places import result_folder, state_folder
+from grandrounds.federation.release_facts import ADMISSION
+from grandrounds.federation.site_child import SitePlace
+
+
+@pytest.mark.parametrize("name", job_names())
+def test_every_jobs_executor_can_be_sent(name):
+    entry = load_job(name).executor
+    module, _, class_name = entry["path"].rpartition(".")
+    executor = getattr(import_module(module), class_name)(**entry["args"])
+    twin = pickle.loads(pickle.dumps(executor))
+    assert type(twin) is type(executor)
+    assert twin.options() == executor.options()
+
+
+@pytest.fixture
+def context(tmp_path, monkeypatch):
+    """FLARE's, at a site."""
+    monkeypatch.delenv("GRANDROUNDS_STATE", raising=False)
+    for folder in ("local", "startup"):
+        (tmp_path / "kit" / folder).mkdir(parents=True)
+    workspace = Workspace(str(tmp_path / "kit"), "hospital-a")
+    engine = SimpleNamespace(get_workspace=lambda: workspace)
+    return FLContextManager(engine, "hospital-a", "job-1").new_context()
+
+
+def test_the_child_finds_the_sites_files_where_the_parent_does(context):
+    place = pickle.loads(pickle.dumps(SitePlace.of(context)))
+    childs = place.context()
+    assert childs.get_identity_name() == "hospital-a"
+    for folder in (lambda c: state_folder(c, "run", "hospital-a"), result_folder):
+        assert folder(childs) == folder(context)
+    config = [c.get_engine().get_workspace().get_site_config_dir() for c in (context, childs)]
+    assert config[0] == config[1]
+
+
+def test_the_gate_is_asked_in_the_parent(context):
+    """In a test there is no parent: the question is tried and told."""
+    admission = SitePlace.of(context).context().get_prop(ADMISSION)
+    with pytest.raises(RuntimeError, match="only a child process of run_isolated has a parent to ask"):
+        admission.admit_training(None)
