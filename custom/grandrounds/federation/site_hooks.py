@@ -45,6 +45,12 @@ class SiteHooks(Executor):
     """What lasts from one round to the next."""
     _network: tuple[ModelSpec, nn.Module] | None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Whoever trains in another way than its base must say itself that this hides single images."""
+        super().__init_subclass__(**options)
+        if "train" in vars(cls) and not cls.record_level_obstacle and "record_level_obstacle" not in vars(cls):
+            cls.record_level_obstacle = SiteHooks.record_level_obstacle
+
     # What a method says.
 
     @abstractmethod

@@ -149,3 +149,11 @@ def test_methods_whose_loss_does_not_allow_it_refuse_and_say_why(kind, obstacle)
 def test_options_that_protect_nothing_are_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
         executor(**options)
+
+
+def test_a_training_of_another_kind_does_not_inherit_that_it_hides_single_images():
+    class Other(SupervisedExecutor):
+        def train(self, payload, context): ...
+
+    with pytest.raises(ConfigurationError, match="Other cannot be record-level private"):
+        Other(record_noise_multiplier=1.0, record_clip=1.0)
