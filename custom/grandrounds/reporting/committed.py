@@ -104,10 +104,10 @@ def _counts(content: Mapping[str, Any], wanted: str | None) -> tuple[str, Mappin
 
 
 def _scored(models: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Scores by site: of the one model, or of each site's own where there are several."""
+    """Scores by site of the last round's model: of the one there is, or of each site's own where there are several."""
     found: dict[str, dict[str, float]] = {}
     for name, model in models.items():
-        for site, scores in model["scores"]["sites"].items():
+        for site, scores in model["scores"]["last"]["sites"].items():
             if len(models) == 1 or name == site:
                 found[site] = _renamed(scores)
     return found

@@ -152,7 +152,8 @@ def test_methods_with_scores_of_all_images_alone_are_paired_by_seed(file):
 
 
 def areas(roc, site):
-    return {"sites": {name: {"roc": roc, "precision_recall": 0.25, "images": 20, "malignant": 5} for name in site}}
+    sites = {name: {"roc": roc, "precision_recall": 0.25, "images": 20, "malignant": 5} for name in site}
+    return {"last": {"sites": sites}, "selected": {"sites": {}}}
 
 
 def one_model(seed=1):
