@@ -95,7 +95,7 @@ def compare(
     """Compare methods on the sites that they share, or by seed where no run has scores of single sites.
 
     A site counts where every run has at least ``FEWEST_CASES`` cases. A method that has none of the reference's sites (one
-    that was trained on all images at one place, say) is left out and named.
+    that was trained on all images at one place, say), or not all of its seeds, is left out and named.
 
     Args:
         methods: runs by method.
@@ -110,7 +110,12 @@ def compare(
     if not any(of_run for runs in found.values() for of_run in runs):
         found, kind = {method: [_by_seed(runs, scores, metric)] for method, runs in methods.items()}, "seed"
     expected = set(found[reference][0])
-    compared = {method: runs for method, runs in found.items() if all(set(of_run) & expected for of_run in runs)}
+    enough = expected if kind == "seed" else set()
+    compared = {
+        method: runs
+        for method, runs in found.items()
+        if all(set(of_run) & expected and enough <= set(of_run) for of_run in runs)
+    }
     if reference not in compared or len(compared) < 2:
         return None
     shared = set.intersection(*(set(of_run) for runs in compared.values() for of_run in runs))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MEGABYTE = 1e6
+LEAST_RANGE = 0.1
 HATCHES = ("", "//", "\\\\")
 
 
@@ -41,6 +42,10 @@ def method_figure(values: Mapping[str, Sequence[float]], means: Mapping[str, Est
             axes.plot(found, [row + 0.22] * len(found), ".", color=GREY, markersize=4)
     axes.set_yticks(range(len(values)), list(values), fontsize=SMALL)
     axes.set_ylim(len(values) - 0.4, -0.6)
+    low, high = axes.get_xlim()
+    missing = max(0.0, LEAST_RANGE - (high - low)) / 2  # or a hundredth fills the picture
+    axes.set_xlim(low - missing, high + missing)
+    axes.locator_params(axis="x", nbins=5)
     axes.grid(axis="x", color=PALE, linewidth=0.5)
     axes.set_axisbelow(True)
     label_axes(axes, f"{metric.replace('_', ' ')}, test", "", "Methods, 95 % intervals")
