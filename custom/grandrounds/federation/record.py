@@ -21,6 +21,7 @@ from typing import Any
 from grandrounds import __version__
 from grandrounds.federation.messages import SPENT
 from grandrounds.files import append_line, write_json
+from grandrounds.ordering import natural_sorted
 
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
@@ -97,7 +98,7 @@ class RunRecord:
                 "reason": reason,
                 "rounds_done": len(self.rounds),
                 "contributions": dict(contributed),
-                "introduced": self.introduced,
+                "introduced": {site: self.introduced[site] for site in natural_sorted(self.introduced)},
                 "refused": self.refused,
                 "selected": self.selected,
                 "test": self.test,

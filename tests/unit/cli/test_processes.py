@@ -18,6 +18,15 @@ def test_output_goes_to_the_log_and_the_status_comes_back(tmp_path):
     assert sorted((tmp_path / "log").read_text().split()) == sorted(["hello", str(tmp_path), "bad"])
 
 
+@pytest.fixture
+def interruptible():
+    """A program that a shell has put into the background may ignore interruptions."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_stops_the_program_before_it_is_passed_on(tmp_path):
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     log = tmp_path / "log"
