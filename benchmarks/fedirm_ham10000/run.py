@@ -121,8 +121,11 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, round
         "unsupported": summary["rounds"][-1].get("unsupported", []),
         "bytes": summary["bytes"],
         "seconds": summary["seconds"],
-        "options": {"controller": {**job.options("controller"), "problem": {**job.options("problem"), "weights": start.name}}}
-        | {"executor": job.options("executor"), "weights": hashlib.sha256(start.read_bytes()).hexdigest()},
+        "options": {
+            "controller": {**job.options("controller"), "problem": {**job.options("problem"), "weights": start.name}},
+            "executor": job.options("executor"),
+            "weights": hashlib.sha256(start.read_bytes()).hexdigest(),
+        },
         "versions": summary["versions"],
         "machine": machine(),
     }

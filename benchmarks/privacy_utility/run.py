@@ -104,8 +104,11 @@ def run(task: str, root: Path, workspace: Path, results: Path, trial: list[str])
         "scores": _scores(job, place / "results" / "last.pt", partition, sites),
         "bytes": summary["bytes"],
         "cpu_seconds": round(time.process_time() - started, 1),
-        "options": {part: job.options(part) for part in ("controller", "executor")}
-        | {"weights": hashlib.sha256((workspace / "start.pt").read_bytes()).hexdigest()},
+        "options": {
+            "controller": {**job.options("controller"), "problem": {**job.options("problem"), "weights": "start.pt"}},
+            "executor": job.options("executor"),
+            "weights": hashlib.sha256((workspace / "start.pt").read_bytes()).hexdigest(),
+        },
         "versions": summary["versions"],
         "machine": machine(),
     }
