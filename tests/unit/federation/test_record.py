@@ -34,6 +34,13 @@ def test_the_summary_counts_rounds_contributions_and_bytes(tmp_path):
     assert found["versions"]["grandrounds"] == __version__
 
 
+def test_introductions_are_in_the_order_of_the_sites_and_not_of_their_answers(tmp_path):
+    record = RunRecord(tmp_path, {"rounds": 1})
+    record.introduced = {"site-10": {}, "site-2": {}, "site-1": {}}
+    record.write("finished", "")
+    assert list(summary(tmp_path)["introduced"]) == ["site-1", "site-2", "site-10"]
+
+
 def test_versions_name_what_computes_the_result():
     assert set(versions()) == {"grandrounds", "python", "torch", "nvflare", "numpy"}
     assert "unknown" not in versions().values()

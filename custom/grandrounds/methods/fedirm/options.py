@@ -122,8 +122,8 @@ class LabelledOptions:
         learning_rate: Adam's, in the first rounds.
         later_learning_rate: from round ``learning_rate_change`` on; None does not change it.
         learning_rate_change: the first round with the later rate.
-        smoothing: of the labels, in [0, 1]. A model that has learnt smoothed labels is sure of little: with 0.1 next to
-            nothing but the commonest class passes ``uncertainty_threshold`` = ln 2, and rare rows match nothing.
+        smoothing: of the labels, in [0, 1]. A model that has learnt smoothed labels is less sure, so that fewer of its
+            predictions pass ``uncertainty_threshold``.
         two_views: learn two views of each image, added up.
     """
 
