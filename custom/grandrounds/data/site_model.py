@@ -1,6 +1,7 @@
 """The network that a site chooses for itself, where the method lets sites have models of their own.
 
-{"datasets": {"skin": {...}}, "models": {"skin": {"backbone": "resnet10", "norm": "group", "dropout": 0.2}}}
+{"datasets": {"skin": {...}},
+ "models": {"skin": {"backbone": "resnet10", "norm": "group", "dropout": 0.2, "weights": "own.pt"}}}
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 from grandrounds.errors import ConfigurationError
 
 NORMS = ("batch", "group")
-KEYS = ("backbone", "dropout", "norm")
+KEYS = ("backbone", "dropout", "norm", "weights")
+IMAGENET = "imagenet"
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class SiteModel:
 
     Attributes:
         where: the file and the entry that say so, for errors.
-        changes: ``backbone``, ``norm`` and ``dropout``, as far as they are given; a dropout of None is the backbone's own.
+        changes: ``backbone``, ``norm``, ``dropout`` and ``weights``, as far as they are given; a dropout of None is the
+            backbone's own, and weights are what training starts from: "imagenet", or the path of a file.
     """
 
     where: str
@@ -52,10 +55,10 @@ def models_from(models: Any, datasets: Collection[str], path: Path) -> dict[str,
             raise ConfigurationError(
                 f"{path}: models.{name}: there is no such data set in this file (there are: {known})"
             )
-    return {name: _site_model(entry, f"{path}: models.{name}") for name, entry in models.items()}
+    return {name: _site_model(entry, f"{path}: models.{name}", path.parent) for name, entry in models.items()}
 
 
-def _site_model(entry: Any, where: str) -> SiteModel:
+def _site_model(entry: Any, where: str, folder: Path) -> SiteModel:
     if not isinstance(entry, Mapping):
         raise ConfigurationError(f"{where} must be an object with {', '.join(KEYS)}, got {entry!r}")
     for key in sorted(entry.keys() - set(KEYS)):
@@ -68,4 +71,15 @@ def _site_model(entry: Any, where: str) -> SiteModel:
     numeric = isinstance(dropout, int | float) and not isinstance(dropout, bool)
     if dropout is not None and not (numeric and 0 <= dropout < 1):
         raise ConfigurationError(f"{where}.dropout must be a number from 0 to below 1, or null, got {dropout!r}")
-    return SiteModel(where, dict(entry))
+    return SiteModel(where, {**entry, **_weights(entry.get("weights"), where, folder)})
+
+
+def _weights(weights: Any, where: str, folder: Path) -> dict[str, str]:
+    """Where weights are; nothing if none are given."""
+    if weights is None or weights == IMAGENET:
+        return {}
+    if not isinstance(weights, str) or not (folder / weights).is_file():
+        raise ConfigurationError(
+            f"{where}.weights must be {IMAGENET} or the path of a file, from the folder of this file; got {weights!r}"
+        )
+    return {"weights": str(folder / weights)}

@@ -81,4 +81,5 @@ def _changed(spec: ModelSpec, changes: Mapping[str, Any], where: str) -> ModelSp
 
 
 def _described(spec: ModelSpec) -> str:
-    return f"{spec.backbone} (norm {spec.norm}, dropout {'its own' if spec.dropout is None else spec.dropout})"
+    start = "" if spec.weights is None else ", weights of its own"
+    return f"{spec.backbone} (norm {spec.norm}, dropout {'its own' if spec.dropout is None else spec.dropout}{start})"
