@@ -80,7 +80,7 @@ def _read(folder: Path) -> Results:
 def tables(results: Results) -> Iterator[str]:
     """All parts of the report; nothing without results."""
     if results:
-        for part in (_scores, _ensembles, _differences, _per_site, _per_class, _traffic):
+        for part in (_scores, _moments, _ensembles, _differences, _per_site, _per_class, _traffic):
             yield from part(results)
 
 
@@ -90,9 +90,16 @@ def last(run: Run, metric: str) -> list[float]:
 
 
 def last_five(run: Run, metric: str) -> list[float]:
-    """The mean over the tested rounds of each site."""
-    found = run["last_rounds"]
-    return [float(np.mean([scores[metric] for scores in found[site].values()])) for site in natural_sorted(found)]
+    """The mean over the tested rounds of each site, at the moment with which the run ends."""
+    return _over_rounds(run["aligned_rounds"] or run["last_rounds"], metric)
+
+
+def _over_rounds(found: dict[str, dict[str, dict[str, float]]], metric: str, drop: str | None = None) -> list[float]:
+    """Of each site, the mean over its rounds but one."""
+    return [
+        float(np.mean([scores[metric] for number, scores in found[site].items() if number != drop]))
+        for site in natural_sorted(found)
+    ]
 
 
 def _scores(results: Results) -> Iterator[str]:
@@ -109,6 +116,32 @@ def _scores(results: Results) -> Iterator[str]:
         for method, runs in methods.items()
     ]
     yield markdown_table(header, rows)
+
+
+def _moments(results: Results) -> Iterator[str]:
+    rows = [
+        [
+            SETTINGS[setting],
+            TITLES[method],
+            len(runs),
+            mean_and_spread([_mean(_over_rounds(run["aligned_rounds"], "accuracy")) for run in runs.values()]),
+            mean_and_spread([_mean(_over_rounds(*_before_the_end(run))) for run in runs.values()]),
+        ]
+        for setting, methods in results.items()
+        for method, runs in methods.items()
+        if all(run["aligned_rounds"] for run in runs.values())
+    ]
+    if rows:
+        yield (
+            "The same models at two moments of a round: accuracy after learning from the others, and after the training on "
+            "own labels that follows (the last round, which ends with the former, is left out of the latter):"
+        )
+        yield markdown_table(["noise", "method", "seeds", "after the others", "after own labels"], rows)
+
+
+def _before_the_end(run: Run) -> tuple[dict[str, dict[str, dict[str, float]]], str, str]:
+    found = run["last_rounds"]
+    return found, "accuracy", max(next(iter(found.values())), key=int)
 
 
 def _ensembles(results: Results) -> Iterator[str]:

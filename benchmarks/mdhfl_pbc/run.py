@@ -5,6 +5,10 @@ different classes (Dirichlet, 0.5) and one test set for all. Public and private 
 ``configuration.json`` says, so that a run takes a few minutes of one core. At all noise rates of a seed the images are the
 same. No round is chosen by scores: what is reported is the last round and the mean of the last five.
 
+The methods that share a loss start from the same networks: one pre-training on the own labels for each loss, kind of noise
+and seed, whose weights are the sites' own (``weights`` in their ``grandrounds.json``). FedDF, whose networks come from the
+server, has it in its first round.
+
 Every run resumes where it was interrupted, and its result is a file of its own in ``results/``, written when it ends. The
 settings come in the order of their importance: with ``--minutes`` no further run is started after that time.
 
@@ -15,13 +19,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+import fcntl
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,13 +36,17 @@ from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.processes import machine, run_all
 from grandrounds.files import write_json
 
+if TYPE_CHECKING:
+    from grandrounds.deployment.jobs import Job
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
 TRIAL_IMAGES = {"public_images": 64, "private_images": 200}
-TRIAL = ["controller.rounds=2", "executor.pretrain_epochs=1"]
+TRIAL = ["controller.rounds=2"]
+TRIAL_PRETRAINING = ["executor.pretrain_epochs=1"]
 TRIAL_EXCHANGE = ["controller.per_round=32"]
-WITHOUT_EXCHANGE = ("feddf",)
+PRETRAINS_ITSELF = ("feddf",)
 TOLD = ("pretrain_loss", "alignment_loss", "loss")
 
 
@@ -102,6 +111,8 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, trial
     job.options("problem").update(problem)
     job = with_options(job, _options(method, trial, seed))
     give_to_server(partition)
+    if entry["job"] not in PRETRAINS_ITSELF:
+        start_from(pretrained(setting, job, sites, partition, workspace, trial, seed), partition)
     summary = simulate(job, place / "run", sites, sites_dir=partition)
     predictions = _predictions(place / "run", description["classes"])
     result = {
@@ -112,7 +123,8 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, trial
         "classes": description["classes"],
         "backbones": {site: said["facts"]["backbone"] for site, said in summary["introduced"].items()},
         "test": summary["test"],
-        "last_rounds": _last_rounds(place / "run"),
+        "last_rounds": _last_rounds(place / "run", "test"),
+        "aligned_rounds": _last_rounds(place / "run", "aligned"),
         "ensemble": _ensemble(predictions),
         "confusion": _confusion(predictions),
         "losses": _losses(place / "run"),
@@ -134,9 +146,42 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, trial
 
 def _options(method: str, trial: bool, seed: int) -> list[str]:
     entry = CONFIGURATION["methods"][method]
-    exchange = [] if entry["job"] in WITHOUT_EXCHANGE else CONFIGURATION["exchange"]
-    shortened = TRIAL + (TRIAL_EXCHANGE if exchange else []) if trial else []
+    exchange = [] if entry["job"] in PRETRAINS_ITSELF else CONFIGURATION["exchange"]
+    shortened = TRIAL + (TRIAL_EXCHANGE if exchange else TRIAL_PRETRAINING) if trial else []
     return [*CONFIGURATION["common"], *exchange, *entry["options"], *shortened, f"controller.seed={seed}"]
+
+
+def pretrained(
+    setting: str, job: Job, sites: int | list[str], partition: Path, workspace: Path, trial: bool, seed: int
+) -> Path:
+    """Networks that were trained on the sites' own labels with the job's loss; made once, also by runs that start together.
+
+    Returns:
+        The folder with a folder of each site, and in it ``own.pt``.
+    """
+    from grandrounds.deployment.jobs import load_job, with_options
+    from grandrounds.deployment.simulate import simulate
+
+    loss = job.options("executor")["loss"]
+    place = workspace / ("trial" if trial else "pretrained") / f"{setting}_{loss}_{seed}"
+    place.mkdir(parents=True, exist_ok=True)
+    alone = load_job("mdhfl_local")
+    alone.options("problem").update(job.options("problem"))
+    shortened = TRIAL_PRETRAINING if trial else []
+    choices = [*CONFIGURATION["common"], *CONFIGURATION["pretraining"], *shortened, f"executor.loss={loss}"]
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        simulate(with_options(alone, [*choices, f"controller.seed={seed}"]), place / "run", sites, sites_dir=partition)
+    return place / "run" / "state" / "mdhfl_local"
+
+
+def start_from(networks: Path, partition: Path) -> None:
+    """Let each site start from its network in this folder."""
+    for path in sorted(partition.glob(f"site-*/{CONFIG_NAME}")):
+        content = json.loads(path.read_text())
+        weights = str((networks / path.parent.name / "own.pt").absolute())
+        [cells] = content["datasets"].keys() - {PUBLIC_NAME}
+        write_json(path, content | {"models": {cells: {"weights": weights}}})
 
 
 def give_to_server(partition: Path) -> None:
@@ -182,11 +227,15 @@ def _confusion(predictions: Predictions) -> dict[str, list[list[int]]]:
     }
 
 
-def _last_rounds(place: Path) -> dict[str, dict[int, dict[str, float]]]:
-    """Test scores of each site's model in the last rounds."""
+def _last_rounds(place: Path, moment: str) -> dict[str, dict[int, dict[str, float]]]:
+    """Test scores of each site's model in the last rounds: at their end (``test``), or right after alignment."""
     found: dict[str, dict[int, dict[str, float]]] = {}
     for event in _answers(place):
-        scores = {name[5:]: value for name, value in event["metrics"].items() if name.startswith("test.")}
+        scores = {
+            name.removeprefix(f"{moment}."): value
+            for name, value in event["metrics"].items()
+            if name.startswith(f"{moment}.")
+        }
         if scores:
             found.setdefault(event["site"], {})[event["round"]] = scores
     return found
