@@ -23,6 +23,7 @@ from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions,
 from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
 from grandrounds.methods.mdhfl.public_rows import public_rows
 from grandrounds.methods.mdhfl.schedule import whole_batches
+from grandrounds.methods.mdhfl.settling import settle_statistics
 from grandrounds.methods.mdhfl.training import AlignmentStep, Private, Target, align, private_loss
 from grandrounds.methods.mdhfl.weights import parameter_change
 from grandrounds.methods.mdhfl.wire import decode_rows, decode_scores, encode_rows
@@ -30,6 +31,9 @@ from grandrounds.methods.mdhfl.work import Work
 from grandrounds.seeding import derive_seed
 
 Indices = NDArray[np.int64]
+
+SETTLED_ON = 1024
+"""Public images that running statistics are computed from, at most."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,9 @@ class Participant:
         spread = Target(_by_image(target.rows, part, len(self._public.images)), target.scale)
         if self._step is None or self._step[0] != epoch:
             self._step = (epoch, AlignmentStep(self.network, options))
-        return align(self.network, self._step[1], self._public.images, spread, batches, options, key, self._work)
+        loss = align(self.network, self._step[1], self._public.images, spread, batches, options, key, self._work)
+        self._settle()
+        return loss
 
     def learn(self, epoch: int) -> float:
         """Learn from the own labels in a collaborative epoch, counted from 1; returns the mean loss over the batches."""
@@ -187,7 +193,16 @@ class Participant:
 
     def _train(self, number: int, passes: float) -> float:
         epoch = Epoch(self._choices.seed, self._site, number, self._choices.epochs)
-        return learn_own_labels(self.network, self._private, self._choices.local, passes, epoch, self._work)
+        loss = learn_own_labels(self.network, self._private, self._choices.local, passes, epoch, self._work)
+        self._settle()
+        return loss
+
+    def _settle(self) -> None:
+        """Compute running statistics from public images evenly spaced in their order, if that is chosen."""
+        if self._choices.local.settled_statistics == "public":
+            images = self._public.images
+            rows = np.linspace(0, len(images) - 1, min(len(images), SETTLED_ON), dtype=np.int64)
+            settle_statistics(self.network, images, rows, self._work)
 
 
 def _by_image(rows: Tensor, part: Indices, images: int) -> Tensor:
