@@ -80,9 +80,12 @@ class ChainedFile:
         if self.head_path.exists() and not self.path.exists():
             raise DataError(f"{self.path} is missing, but {self.head_path.name} is there: {RESTORE}")
         with self._opened(os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX) as file:
-            chain, size = self._read(file)
+            chain, size = self._read(file, creating=True)
             if not chain.lines:
                 self._append(file, chain, size, first)
+            elif not self.head_path.exists():  # whoever created the file died before its head
+                with self._writing():
+                    self._write_head(1, chain.head)
 
     def read(self) -> Chain:
         """All lines, verified.
@@ -131,7 +134,7 @@ class ChainedFile:
                     ) from None
                 time.sleep(0.01)
 
-    def _read(self, file: int) -> tuple[Chain, int]:
+    def _read(self, file: int, creating: bool = False) -> tuple[Chain, int]:
         """The verified lines and the number of their bytes; a rest without a line's end is left out."""
         content = os.pread(file, os.fstat(file).st_size, 0)
         size = content.rfind(b"\n") + 1
@@ -139,7 +142,7 @@ class ChainedFile:
         for number, text in enumerate(content[:size].splitlines(), start=1):
             lines.append(_verified(text, lines[-1]["hash"] if lines else START, f"{self.path}: line {number}"))
         chain = Chain(self.path, tuple(lines), interrupted=size < len(content))
-        self._require_all(chain)
+        self._require_all(chain, creating)
         return chain, size
 
     def _complete(self, chain: Chain) -> Chain:
@@ -147,13 +150,16 @@ class ChainedFile:
             raise DataError(f"{self.path} is empty; {RESTORE}, or create it again if it is new")
         return chain
 
-    def _require_all(self, chain: Chain) -> None:
-        """Compare with the head. More lines than it knows are of a process that died between the two."""
+    def _require_all(self, chain: Chain, creating: bool) -> None:
+        """Compare with the head. More lines than it knows are of a process that died between the two.
+
+        Only a file that is being created may be without: one line alone could be what is left of many.
+        """
         try:
             head = json.loads(self.head_path.read_text(encoding="utf-8"))
             count, last = int(head["lines"]), str(head["hash"])
         except FileNotFoundError:
-            if len(chain.lines) > 1:
+            if len(chain.lines) > (1 if creating else 0):
                 raise DataError(f"{self.head_path} is missing, so nobody knows if lines are; {RESTORE}") from None
             return
         except (ValueError, KeyError, TypeError) as error:
@@ -167,17 +173,22 @@ class ChainedFile:
 
     def _append(self, file: int, chain: Chain, size: int, content: Mapping[str, Any]) -> Mapping[str, Any]:
         line = _sealed(content, chain.head)
-        try:
+        with self._writing():
             if chain.interrupted:
                 os.ftruncate(file, size)
             _write_all(file, _canonical(line) + b"\n", size)
             os.fsync(file)
             self._write_head(len(chain.lines) + 1, line["hash"])
+        return line
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise DataError(
                 f"{self.path} cannot be written: {error.strerror or error}; nothing may be released"
             ) from error
-        return line
 
     def _write_head(self, count: int, last: str) -> None:
         for leftover in self.head_path.parent.glob(f".{self.head_path.name}.*"):

@@ -14,7 +14,7 @@ from typing import Any
 
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.filter import Filter, FilterChainType, FilterContextKey, FilterSource
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.fl_context_utils import add_job_audit_event
@@ -188,8 +188,14 @@ class GaussianPrivacy(Filter):
 
 def _gate(fl_ctx: FLContext) -> Gate:
     scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
+    where = f"scope {getattr(scope, 'name', None)!r}"
+    leaving = getattr(scope, "task_result_filters", {}).get(FilterKey.OUT, [])
+    if not any(isinstance(found, SitePrivacyGate) for found in leaving):
+        raise Refused(
+            Reason.POLICY, f"{where}: the gate is not among the task_result_filters, so answers would pass it by"
+        )
     try:
-        policy = policy_of_scope(getattr(scope, "props", None), f"scope {getattr(scope, 'name', None)!r}")
+        policy = policy_of_scope(getattr(scope, "props", None), where)
     except ConfigurationError as error:
         raise Refused(Reason.POLICY, str(error)) from error
     return Gate(policy, _folder(fl_ctx), fl_ctx.get_identity_name())

@@ -16,7 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.messages import FACTS, METRICS, SPENT, TRAIN, TREATED, UPDATE
+from grandrounds.federation.messages import CURVES, FACTS, METRICS, PROTOCOL, SPENT, TRAIN, TREATED, UPDATE
 from grandrounds.privacy.accountant import exceeds, spent_epsilon
 from grandrounds.privacy.audit import write_audit
 from grandrounds.privacy.entries import DatasetIdentity, Purpose
@@ -126,15 +126,17 @@ class Gate:
             self._book(facts, name, cost)
         treated = {name: self._treated(name, known) for name in known.releases}
         self._write_down(facts, known, costs)
-        header = {**answer.header, "samples": known.samples}
+        task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
         numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
         told = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
         if known.facts:
             told[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
-        return Answer(header, {**told, **_parts(answer, known, treated)})
+        return Answer({**task, "samples": known.samples}, {**told, **_parts(answer, known, treated)})
 
     def _following(self, facts: TaskFacts) -> list[Spending]:
-        earlier = [booking for booking in self._ledger().content().bookings if booking.purpose.run == facts.run]
+        bookings = self._ledger().content().bookings
+        # Curves are of a run's end: one that goes on after it sends again what it had sent before.
+        earlier = [b for b in bookings if b.purpose.run == facts.run and b.purpose.release not in CURVES.values()]
         last = max((booking.purpose.round_number for booking in earlier), default=0)
         names: dict[str, Spending | None] = {UPDATE: None} if not earlier else {}
         names.update((b.purpose.release, b.spending) for b in earlier if b.purpose.round_number == last)

@@ -22,9 +22,11 @@ from grandrounds.federation.messages import ReleaseKind
 from grandrounds.privacy.conversions import require_delta
 from grandrounds.privacy.policy import TASKS, ReleaseRule, ScalarRule, SitePolicy
 from grandrounds.privacy.treatment import (
+    LEAST_SUPPORT,
     AsItIs,
     ClipAndNoise,
     ClipAndNoiseSamples,
+    CurveSupport,
     Deny,
     MinimumSupport,
     Quantise,
@@ -37,7 +39,10 @@ from grandrounds.privacy.units import Unit, update_sensitivity
 POLICY_KEY = "grandrounds"
 GATE = "grandrounds.privacy.filters.SitePrivacyGate"
 PARTS = ("train", "labelled", "val", "test")
-DEFAULT_ENTRIES: Mapping[ReleaseKind, tuple[str, ...]] = {ReleaseKind.CLASS_STATISTICS: ("matrix", "support")}
+DEFAULT_ENTRIES: Mapping[ReleaseKind, tuple[str, ...]] = {
+    ReleaseKind.CLASS_STATISTICS: ("matrix", "support"),
+    ReleaseKind.CURVES: ("counts",),
+}
 NOISE_FIELDS = {"clip", "sigma", "noise_multiplier"}
 FIELDS = {
     "clip_and_noise": NOISE_FIELDS,
@@ -97,8 +102,8 @@ def read_policies(content: Any, where: str) -> dict[str, SitePolicy]:
     policies = {}
     for scope in scopes:
         place = f"{where}: scope {scope['name']!r}"
-        for chain in ("task_data_filters", "task_result_filters"):
-            if not any(entry.get("path") == GATE for entry in scope.get(chain, [])):
+        for chain, direction in (("task_data_filters", "in"), ("task_result_filters", "out")):
+            if not _has_gate(scope.get(chain), direction):
                 raise ConfigurationError(f"{place}: {chain} must have a filter with path {GATE}")
         policies[scope["name"]] = policy_of_scope(scope.get("properties"), place)
     if content["default_scope"] not in policies:
@@ -106,6 +111,13 @@ def read_policies(content: Any, where: str) -> dict[str, SitePolicy]:
             f"{where}: default_scope {content['default_scope']!r} is not defined (scopes: {', '.join(policies)})"
         )
     return policies
+
+
+def _has_gate(chain: Any, direction: str) -> bool:
+    """Whether the gate is among a chain's filters, and looks into this direction."""
+    entries = [entry for entry in chain if isinstance(entry, dict)] if isinstance(chain, list) else []
+    gates = [entry for entry in entries if entry.get("path") == GATE and not entry.get("disabled")]
+    return any(entry.get("direction", direction) in (direction, "inout") for entry in gates)
 
 
 def policy_of_scope(properties: Any, where: str) -> SitePolicy:
@@ -131,11 +143,7 @@ def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
         raise ConfigurationError(f"{where}.outside_budget must be true or false, got {outside!r}")
     made = _treatment(entry, kind, unit, where)
     entries = tuple(_text(name, f"{where}.entries[{n}]") for n, name in _items(entry, "entries", where))
-    if (
-        not entries
-        and kind not in (ReleaseKind.MODEL_UPDATE, ReleaseKind.CLASS_STATISTICS)
-        and not isinstance(made, Deny)
-    ):
+    if not entries and kind not in (ReleaseKind.MODEL_UPDATE, *DEFAULT_ENTRIES) and not isinstance(made, Deny):
         raise ConfigurationError(f"{where}: entries is missing: name the tensors that a release of {kind} may have")
     return ReleaseRule(
         kind, _text(entry["name"], f"{where}.name"), made, entries or DEFAULT_ENTRIES.get(kind, ()), outside
@@ -159,10 +167,13 @@ def _made(name: str, entry: Mapping[str, Any], kind: ReleaseKind, unit: Unit, wh
     if name == "clip_and_noise":
         return _clip_and_noise(entry, kind, unit, where)
     if name == "minimum_support":
-        return MinimumSupport(_whole(_required(entry, "least", where), f"{where}.least"))
+        support = CurveSupport if kind is ReleaseKind.CURVES else MinimumSupport
+        return support(_whole(entry.get("least", LEAST_SUPPORT), f"{where}.least"))
     if name == "quantise":
         return Quantise(_whole(_required(entry, "levels", where), f"{where}.levels"))
     if name == "record_level":
+        if unit is not Unit.RECORD:
+            raise ConfigurationError(f"{where}: such training protects a record, so unit must be record, got {unit}")
         field_name = "least_noise_multiplier"
         return RecordLevel(_number(_required(entry, field_name, where), f"{where}.{field_name}"))
     return AsItIs() if name == "as_it_is" else Deny()

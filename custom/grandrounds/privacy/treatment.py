@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.curve_counts import COUNTS, counts_of, curves_from
+from grandrounds.evaluation.curve_release import coarser_curves
 from grandrounds.federation.messages import ReleaseKind
 from grandrounds.privacy.clipping import (
     RUNNING_STATISTICS,
@@ -36,6 +38,10 @@ State = Mapping[str, Tensor]
 RunningStatistics = Literal["refuse", "average", "drop", "keep"]
 UPDATES = frozenset({ReleaseKind.MODEL_UPDATE, ReleaseKind.DISCRIMINATOR})
 MATRIX, SUPPORT = "matrix", "support"
+ROUNDING = 1e-9
+"""Of a noise multiplier that was multiplied by a bound and divided by it again."""
+LEAST_SUPPORT = 5
+"""Patients behind what is told of a class, where a policy does not say."""
 
 
 class Treatment(ABC):
@@ -164,7 +170,7 @@ class MinimumSupport(Treatment):
 
     name: ClassVar[str] = "minimum_support"
     kinds: ClassVar[frozenset[ReleaseKind]] = frozenset({ReleaseKind.CLASS_STATISTICS})
-    least: int
+    least: int = LEAST_SUPPORT
 
     def __post_init__(self) -> None:
         if self.least < 2:
@@ -176,6 +182,22 @@ class MinimumSupport(Treatment):
             raise ValueError(f"class statistics must be {MATRIX} and {SUPPORT}, got {sorted(tensors)}")
         matrix, support = withhold_classes(tensors[MATRIX], tensors[SUPPORT], self.least)
         return {MATRIX: matrix, SUPPORT: support}
+
+
+@dataclass(frozen=True)
+class CurveSupport(MinimumSupport):
+    """Ranges of a curve are merged until each count is zero or of so many patients; classes with fewer are left out."""
+
+    kinds: ClassVar[frozenset[ReleaseKind]] = frozenset({ReleaseKind.CURVES})
+
+    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """See :meth:`Treatment.apply`; exactly ``counts``, see :mod:`grandrounds.evaluation.curve_counts`."""
+        if tensors.keys() != {COUNTS}:
+            raise ValueError(f"curves must be {COUNTS}, got {sorted(tensors)}")
+        counts = tensors[COUNTS].detach().cpu().numpy()
+        rows = [str(row) for row in range(len(counts) - 1)]
+        merged = coarser_curves(curves_from(counts, rows, least=1), self.least)
+        return {COUNTS: torch.from_numpy(counts_of(merged, rows))}
 
 
 @dataclass(frozen=True)
@@ -201,10 +223,10 @@ class Quantise(Treatment):
 
 @dataclass(frozen=True)
 class AsItIs(Treatment):
-    """The release leaves unchanged; nothing is guaranteed."""
+    """The release leaves unchanged; nothing is guaranteed. Not for what needs a least number of patients."""
 
     name: ClassVar[str] = "as_it_is"
-    kinds: ClassVar[frozenset[ReleaseKind]] = frozenset(ReleaseKind)
+    kinds: ClassVar[frozenset[ReleaseKind]] = frozenset(ReleaseKind) - MinimumSupport.kinds - CurveSupport.kinds
 
     def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
         """Copies."""
@@ -251,7 +273,7 @@ class RecordLevel(Treatment):
             raise ValueError(
                 "the training was not record-level private: set the executor's option, or use clip_and_noise"
             )
-        if trained.sigma / trained.sensitivity < self.least_noise_multiplier:
+        if trained.sigma / trained.sensitivity < self.least_noise_multiplier * (1 - ROUNDING):
             raise ValueError(
                 f"the training's noise multiplier is {trained.sigma / trained.sensitivity:.4g}, the policy needs "
                 f"{self.least_noise_multiplier:g}"

@@ -1,9 +1,25 @@
 """A site's privacy policy and ledger, as the tests here install them."""
 
 import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from nvflare.apis.filter import FilterChainType
+from nvflare.apis.fl_constant import FilterKey, FLContextKey
+from nvflare.apis.fl_context import FLContextManager
+from nvflare.apis.workspace import Workspace
+from nvflare.private.privacy_manager import Scope
 
+sys.path.insert(0, str(Path(__file__).parent))  # tests of the gate share gate_house
+
+from gate_house import gated
+
+from grandrounds.federation.messages import Payload, encode_payload
+from grandrounds.federation.problem import Problem
+from grandrounds.privacy.filters import SitePrivacyGate
 from grandrounds.privacy.ledger import Ledger
 
 GATE = "grandrounds.privacy.filters.SitePrivacyGate"
@@ -43,3 +59,30 @@ def install():
             Ledger.create(local / "privacy", ledger_site)
 
     return write
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory, shared_cache, install, policy_of):
+    """A site with phantoms, a policy and a ledger; ``admit`` passes a training task through the gate."""
+    root = tmp_path_factory.mktemp("house")
+    (root / "startup").mkdir()
+    content = policy_of(scalars=[{"name": "validation.*", "part": "val", "minimum_support": 2}], facts=["backbone"])
+    install(root / "local", content)
+    engine = SimpleNamespace(get_workspace=lambda: Workspace(str(root), "site-1"))
+    manager = FLContextManager(engine=engine, identity_name="site-1", job_id="job-1")
+    scope = Scope()
+    scope.set_name("strict")
+    scope.set_props({"grandrounds": content})
+    scope.add_task_result_filter(SitePrivacyGate(), FilterKey.OUT)
+    problem = Problem("phantom", ("a", "b")).to_dict()
+    values = {"problem": problem, "run_name": "run", "run_id": "r-1", "seed": 0}
+    asked = Payload(1, values, {"global": {"w": torch.zeros(3), "b": torch.zeros(2), "n": torch.tensor(1)}})
+
+    def admit(task="train", message=None):
+        context = manager.new_context()
+        context.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
+        context.set_prop(FLContextKey.TASK_NAME, task, private=True, sticky=False)
+        came_in = gated(FilterChainType.TASK_DATA_CHAIN).process(message or encode_payload(asked), context)
+        return context, came_in
+
+    return SimpleNamespace(root=root, admit=admit, asked=asked, scope=scope, folder=root / "local" / "privacy")

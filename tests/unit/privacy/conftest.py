@@ -1,7 +1,16 @@
+import sys
+from pathlib import Path
+
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # tests of the gate share gate_answers
+
+from gate_answers import NOISY, RELATION, ROWS, SCALARS
+
 from grandrounds.privacy.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.gate import Gate
 from grandrounds.privacy.ledger import Ledger
+from grandrounds.privacy.policy import SitePolicy
 from grandrounds.privacy.spending import Mechanism, Spending
 from grandrounds.privacy.units import Unit
 
@@ -27,3 +36,16 @@ def update():
 def purpose():
     """The update of a round of a job."""
     return lambda number=1, job="job-1": Purpose(job, "run", number, "update")
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Make a gate with a ledger."""
+    Ledger.create(tmp_path, "site-1")
+
+    def make(*rules, **changes):
+        options = {"unit": Unit.SITE, "delta": 1e-5, "scalars": SCALARS, **changes}
+        policy = SitePolicy(releases=rules or (NOISY, RELATION, ROWS), **options)
+        return Gate(policy, tmp_path, "site-1")
+
+    return make

@@ -17,6 +17,7 @@ from grandrounds.privacy.accountant import (
     spent_epsilon,
 )
 from grandrounds.privacy.conversions import combined_multiplier, gaussian_epsilon, gaussian_noise_multiplier
+from grandrounds.privacy.entries import Purpose
 from grandrounds.privacy.renyi import renyi_epsilon, sampled_gaussian_divergence
 from grandrounds.privacy.spending import GaussianSteps, Mechanism, Spending, no_guarantee
 from grandrounds.privacy.units import Unit
@@ -47,6 +48,16 @@ def test_with_sampling_two_libraries_agree_within_two_percent(multiplier, rate, 
     epsilon = composed_epsilon([GaussianSteps(multiplier, rate, steps)], delta)
     assert epsilon == pytest.approx(losses, rel=2e-3)
     assert epsilon == pytest.approx(prv, rel=2e-2)
+
+
+@pytest.mark.parametrize(("multiplier", "rate", "steps", "delta", "losses", "prv", "_"), SAMPLED)
+def test_what_the_ledger_says_is_what_two_libraries_say(ledger, skin, multiplier, rate, steps, delta, losses, prv, _):
+    rounds = 2
+    training = Spending(Mechanism.DP_SGD, Unit.RECORD, 0.5, 0.5 * multiplier, rate, steps // rounds)
+    for number in range(1, rounds + 1):
+        booked = ledger.book(Purpose("job", "run", number, "update"), skin, training, delta)
+    assert booked.epsilon == pytest.approx(losses, rel=2e-2)
+    assert booked.epsilon == pytest.approx(prv, rel=2e-2)
 
 
 @pytest.mark.parametrize(("multiplier", "releases", "delta", "losses", "_"), COMPLETE)

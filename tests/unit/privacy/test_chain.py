@@ -114,6 +114,25 @@ def test_a_missing_head_or_file_is_refused(file):
         append(file, {"number": 9})
 
 
+def test_a_first_line_without_a_head_may_be_what_is_left_of_many(file):
+    edit(file, lambda lines: lines[:1])
+    file.head_path.unlink()
+    for use in (file.read, lambda: append(file, {"number": 9})):
+        with pytest.raises(DataError, match="is missing, so nobody knows if lines are"):
+            use()
+
+
+def test_a_creation_that_died_before_its_head_is_completed(tmp_path):
+    chained = ChainedFile(tmp_path / "ledger.jsonl")
+    chained.create({"kind": "opening"})
+    written = chained.path.read_bytes()
+    chained.head_path.unlink()
+    chained.create({"kind": "another opening"})
+    assert chained.path.read_bytes() == written
+    append(chained, {"number": 1})
+    assert numbers(chained) == [1]
+
+
 def test_a_head_noted_elsewhere_tells_an_older_file(file):
     older, older_head = file.path.read_bytes(), file.head_path.read_bytes()
     append(file, {"number": 4})

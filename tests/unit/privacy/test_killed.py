@@ -11,8 +11,9 @@ from grandrounds.privacy.ledger import Ledger
 from grandrounds.privacy.spending import Mechanism, Spending
 from grandrounds.privacy.units import Unit
 
-# One child after another is killed just before the N-th line that it runs in the package, or in the middle of its N-th
-# write, until one gets through. The children are forks of a process that has imported everything.
+# One child after another is killed just before the N-th line that it runs in the package, before each line of the functions
+# between the clipping and the sending, or in the middle of its N-th write, until one gets through. The children are forks of
+# a process that has imported everything.
 SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
@@ -46,11 +47,14 @@ def work(folder):
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def kill_at_line(point):
+STEPS = {"release", "_append"}
+
+def kill_at_line(point, functions=None):
     seen = 0
     def trace(frame, event, argument):
         nonlocal seen
-        if not frame.f_code.co_filename.startswith(PACKAGE):
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE) or (functions and code.co_name not in functions):
             return None
         if event == "line":
             seen += 1
@@ -58,6 +62,9 @@ def kill_at_line(point):
                 die()
         return trace
     sys.settrace(trace)
+
+def kill_at_step(point):
+    kill_at_line(point, STEPS)
 
 def kill_at_write(point):
     write = os.pwrite
@@ -82,14 +89,14 @@ def run(folder, arm, point):
 
 base, stride = Path(sys.argv[1]), int(sys.argv[2])
 counts = {}
-for name, arm, step in (("line", kill_at_line, stride), ("write", kill_at_write, 1)):
+for name, arm, step in (("line", kill_at_line, stride), ("step", kill_at_step, 1), ("write", kill_at_write, 1)):
     point = 1
     while run(base / f"{name}-{point:05d}", arm, point) != 0:
         point += step
     counts[name] = point
 print(json.dumps(counts))
 """
-STRIDE = 29  # prime, so that the two rounds are hit at different lines
+STRIDE = 43  # prime, so that the two rounds are hit at different lines
 
 
 def test_the_ledger_is_never_under_the_truth_and_opens_again(tmp_path: Path, monkeypatch):
@@ -98,11 +105,12 @@ def test_the_ledger_is_never_under_the_truth_and_opens_again(tmp_path: Path, mon
         capture_output=True,
         text=True,
         env={"PYTHONPATH": ":".join(sys.path)},
-        timeout=300,
+        timeout=600,
         check=True,
     )
     counts = json.loads(done.stdout)
     assert counts["line"] > 400
+    assert counts["step"] > 30
     assert counts["write"] == 4  # the opening and two bookings, and then none
     skin = DatasetIdentity("skin", "f")
     update = Spending(Mechanism.GAUSSIAN, Unit.SITE, 2.0, 32.0)

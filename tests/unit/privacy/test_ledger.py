@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.privacy import ledger as ledger_module
 from grandrounds.privacy.conversions import gaussian_epsilon
 from grandrounds.privacy.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger import BudgetExceeded, Ledger, dataset_fingerprint
@@ -36,6 +37,14 @@ def test_other_data_sets_are_counted_apart(ledger, skin, update, purpose):
     ledger.book(purpose(), skin, update, DELTA)
     other = ledger.book(purpose(), DatasetIdentity("chest", "b" * 64), update, DELTA)
     assert other.epsilon == pytest.approx(gaussian_epsilon(16.0, DELTA))
+
+
+def test_a_clock_that_goes_back_forgets_nothing(ledger, skin, update, purpose, monkeypatch):
+    ledger.book(purpose(1), skin, update, DELTA)
+    monkeypatch.setattr(ledger_module, "_now", lambda: "2001-01-01T00:00:00+00:00")
+    booked = ledger.book(purpose(2), skin, update, DELTA)
+    assert booked.epsilon == pytest.approx(gaussian_epsilon(16.0, DELTA, 2))
+    assert [line.purpose.round_number for line in ledger.content().bookings] == [1, 2]
 
 
 def test_a_release_above_the_target_is_not_booked_and_says_so(ledger, skin, update, purpose):
@@ -141,6 +150,7 @@ def test_a_line_of_another_version_is_named(ledger):
         lines = ledger._file.path.read_bytes().splitlines(keepends=True)
         ledger._file.path.write_bytes(lines[0])
         ledger._file.head_path.unlink()
+        ledger._file.create({})
 
 
 def test_fingerprints_depend_on_images_and_patients_and_not_on_their_order():

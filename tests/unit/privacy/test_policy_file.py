@@ -1,6 +1,8 @@
 """A policy says what it says, denies the rest, and a mistake in it is named."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +14,14 @@ from grandrounds.privacy.treatment import (
     AsItIs,
     ClipAndNoise,
     ClipAndNoiseSamples,
+    CurveSupport,
     MinimumSupport,
     Quantise,
     RecordLevel,
 )
 from grandrounds.privacy.units import Unit
 
+OVERLAYS = Path(__file__).parents[3] / "provisioning" / "overlays"
 GATE = "grandrounds.privacy.filters.SitePrivacyGate"
 UPDATE = ReleaseKind.MODEL_UPDATE
 
@@ -68,6 +72,7 @@ def test_every_treatment_can_be_had():
             {"kind": "soft_labels", "name": "rows", "treatment": "quantise", "levels": 20, "entries": ["rows"]},
             {"kind": "model_update", "name": "private", "treatment": "record_level", "least_noise_multiplier": 1.1},
             {"kind": "discriminator", "name": "d", "treatment": "as_it_is", "entries": ["*.weight"]},
+            {"kind": "curves", "name": "curves_*", "treatment": "minimum_support", "least": 20},
             unit="record",
         ),
         "here",
@@ -78,9 +83,17 @@ def test_every_treatment_can_be_had():
         Quantise(20),
         RecordLevel(1.1),
         AsItIs(),
+        CurveSupport(20),
     ]
     assert found.releases[1].entries == ("matrix", "support")
     assert found.releases[4].entries == ("*.weight",)
+    assert found.releases[5].entries == ("counts",)
+
+
+@pytest.mark.parametrize("kind", ["class_statistics", "curves"])
+def test_five_patients_are_needed_where_the_policy_does_not_say_how_many(kind):
+    (rule,) = parsed({"kind": kind, "name": "*", "treatment": "minimum_support"}).releases
+    assert rule.treatment.least == 5
 
 
 def test_what_is_not_named_is_denied_and_the_first_rule_decides():
@@ -139,7 +152,16 @@ def test_scalars_need_a_part_and_its_least_number_of_patients():
             policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support", "least": 1}),
             "at least 2, got 1",
         ),
-        (policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support"}), "least is missing"),
+        (policy({"kind": "class_statistics", "name": "r", "treatment": "as_it_is"}), "as_it_is is not for class_stat"),
+        (policy({"kind": "curves", "name": "r", "treatment": "as_it_is"}), "as_it_is is not for curves"),
+        (
+            policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support", "least": 0}),
+            "at least 2, got 0",
+        ),
+        (
+            policy({"kind": "model_update", "name": "u", "treatment": "record_level", "least_noise_multiplier": 1}),
+            "unit must be record, got site",
+        ),
         (
             policy({"kind": "class_statistics", "name": "r", "treatment": "quantise", "levels": 9}),
             "quantise is not for",
@@ -164,6 +186,7 @@ def test_a_mistake_is_named(content, message):
     [
         {"kind": "model_update", "name": "update", "treatment": "as_it_is"},
         {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "least": 10},
+        {"kind": "curves", "name": "*", "treatment": "minimum_support", "least": 10},
         update_rule(running_statistics="keep"),
     ],
 )
@@ -178,9 +201,55 @@ def test_a_file_has_the_gate_on_both_ways_and_a_default():
     assert read_policies(privacy_file(policy()), "privacy.json").keys() == {"strict"}
     with pytest.raises(ConfigurationError, match="scope 'strict': task_data_filters must have a filter with path"):
         read_policies(privacy_file(policy(), task_data_filters=[]), "privacy.json")
+    with pytest.raises(ConfigurationError, match="task_result_filters must have a filter with path"):
+        read_policies(privacy_file(policy(), task_result_filters=None), "privacy.json")
     with pytest.raises(ConfigurationError, match=r"default_scope 'open' is not defined \(scopes: strict\)"):
         read_policies(privacy_file(policy()) | {"default_scope": "open"}, "privacy.json")
     with pytest.raises(ConfigurationError, match="default_scope is missing"):
         read_policies({"scopes": []}, "privacy.json")
     with pytest.raises(ConfigurationError, match=r"properties\.grandrounds is missing"):
         read_policies(privacy_file(policy(), properties={}), "privacy.json")
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        "SitePrivacyGate",
+        {"path": GATE, "disabled": True},
+        {"path": GATE, "direction": "in"},
+        {"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy"},
+    ],
+)
+def test_a_gate_that_does_not_look_at_answers_is_none(gate):
+    with pytest.raises(ConfigurationError, match="task_result_filters must have a filter with path"):
+        read_policies(privacy_file(policy(), task_result_filters=[gate]), "privacy.json")
+    assert read_policies(
+        privacy_file(policy(), task_result_filters=[gate, {"path": GATE, "direction": "inout"}]), "here"
+    )
+
+
+@pytest.fixture(params=["privacy.json", "privacy_strict.json"])
+def shipped(request):
+    """The policy of a file that overlays install."""
+    content = json.loads((OVERLAYS / request.param).read_text())
+    (found,) = read_policies(content, request.param).values()
+    return found
+
+
+def test_our_policies_need_five_patients_behind_every_number_and_class(shipped):
+    assert all(rule.minimum_support >= 5 for rule in shipped.scalars)
+    rules = [rule for rule in shipped.releases if rule.kind in MinimumSupport.kinds | CurveSupport.kinds]
+    assert all(rule.treatment.least >= 5 for rule in rules)
+
+
+def test_our_policies_name_the_numbers_that_may_leave(shipped):
+    for name in ("patient_4711", "pixel.17", "age", "loss.of.patient_7"):
+        assert shipped.scalar_rule_for(name) is None
+
+
+def test_our_standard_policy_names_the_numbers_that_methods_need():
+    (found,) = read_policies(json.loads((OVERLAYS / "privacy.json").read_text()), "privacy.json").values()
+    for name in ("samples", "labelled", "public_images", "classes", "private_loss", "parameter_change", "batch_size"):
+        assert found.scalar_rule_for(name).part in ("train", "labelled"), name
+    parts = {"validation.f1_macro": "val", "common.auc_macro": "test", "own.accuracy": "test", "test.accuracy": "test"}
+    assert {name: found.scalar_rule_for(name).part for name in parts} == parts

@@ -13,6 +13,7 @@ from grandrounds.privacy.treatment import (
     AsItIs,
     ClipAndNoise,
     ClipAndNoiseSamples,
+    CurveSupport,
     Deny,
     MinimumSupport,
     Quantise,
@@ -83,6 +84,22 @@ def test_class_statistics_and_soft_labels_are_coarsened():
     assert Quantise(2).apply({"rows": torch.tensor([[0.7, 0.3]])})["rows"].tolist() == [[0.5, 0.5]]
 
 
+def test_ranges_of_a_curve_are_merged_until_enough_patients_are_in_each():
+    counts = torch.full((3, 2, 50), -1)
+    counts[:2, 0, 0], counts[:2, 0, 20], counts[:2, 0, 40] = 12, 15, 30
+    counts[:2, 1, 0], counts[:2, 1, 20], counts[:2, 1, 40] = 20, 0, 25
+    shown = CurveSupport(25).apply({"counts": counts})["counts"]
+    # Below 0.8 twelve and fifteen come together; in 20 and 25 of the other side the twenty are too few to stand alone.
+    assert [(place, *shown[0, :, place].tolist()) for place in shown[0, 0].gt(-1).nonzero()[:, 0].tolist()] == [
+        (0, 57, 45)
+    ]
+    assert torch.equal(shown[0], shown[1])
+    assert bool((shown[2] == -1).all())
+    assert torch.equal(CurveSupport(12).apply({"counts": counts})["counts"], counts)
+    with pytest.raises(ValueError, match="curves must be counts"):
+        CurveSupport(5).apply({"scores": counts})
+
+
 def test_record_level_needs_a_training_that_was_and_costs_what_it_cost():
     trained = Spending(Mechanism.DP_SGD, Unit.RECORD, 0.5, 0.55, 0.1, 20)
     rule = RecordLevel(1.0)
@@ -98,6 +115,12 @@ def test_record_level_needs_a_training_that_was_and_costs_what_it_cost():
     with pytest.raises(ValueError, match="no noise has reached"):
         rule.apply({"steps": torch.tensor(3)})
     assert ReleaseKind.EMBEDDINGS not in rule.kinds
+
+
+def test_a_training_with_just_the_noise_that_is_asked_for_may_leave_whatever_its_clip():
+    trained = Spending(Mechanism.DP_SGD, Unit.RECORD, 1.9, 0.53 * 1.9, 0.1, 20)
+    assert trained.sigma / trained.sensitivity < 0.53, "rounding"
+    assert RecordLevel(0.53).spending(trained) == trained
 
 
 def test_what_is_denied_has_no_treatment_and_what_leaves_as_it_is_no_guarantee():
@@ -123,6 +146,7 @@ def test_nothing_behind_a_view_travels_along():
         lambda: ClipAndNoiseSamples(math.inf, 1.0),
         lambda: ClipAndNoiseSamples(1.0, 0.0),
         lambda: MinimumSupport(1),
+        lambda: CurveSupport(1),
         lambda: Quantise(1),
         lambda: Quantise(256),
         lambda: RecordLevel(0.0),

@@ -1,0 +1,48 @@
+"""Messages through the gate as FLARE would pass them, and what has become of them."""
+
+import json
+
+import torch
+from nvflare.apis.filter import FilterChainType, FilterContextKey, FilterSource
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import ReservedHeaderKey
+
+from grandrounds.federation.messages import REASON_HEADER, ReleaseKind, Result, encode_result, model_update
+from grandrounds.privacy.filters import SitePrivacyGate
+from grandrounds.privacy.refusals import Reason
+
+SECRET = 0.31415926
+CODES = [value for name, value in vars(ReturnCode).items() if name.isupper()]
+HEADERS = [value for name, value in vars(ReservedHeaderKey).items() if name.isupper()]
+
+
+def gated(chain):
+    gate = SitePrivacyGate()
+    gate.set_prop(FilterContextKey.CHAIN_TYPE, chain)
+    gate.set_prop(FilterContextKey.SOURCE, FilterSource.SITE)
+    return gate
+
+
+def good_reply(house):
+    result = Result(model_update({"w": torch.full((3,), SECRET), "b": torch.ones(2)}), {"validation.f1": 0.5}, 44)
+    return encode_result(result, {"update": ReleaseKind.MODEL_UPDATE}, house.asked)
+
+
+def leave(reply, context):
+    return gated(FilterChainType.TASK_RESULT_CHAIN).process(reply, context)
+
+
+def audited(house):
+    path = house.folder / "audit.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def require_empty(left, house, before, code=ReturnCode.TASK_RESULT_FILTER_ERROR):
+    """Nothing but a code and a fixed sentence, and a line in the trail."""
+    headers = {ReservedHeaderKey.RC} | ({REASON_HEADER} if code == ReturnCode.TASK_RESULT_FILTER_ERROR else set())
+    assert left.keys() == {ReservedHeaderKey.HEADERS}
+    assert left[ReservedHeaderKey.HEADERS].keys() <= headers
+    assert left.get_return_code() == code
+    assert left.get_header(REASON_HEADER, Reason.FAILED) in set(Reason)
+    assert len(audited(house)) == before + 1
+    assert str(SECRET) not in repr(left)

@@ -1,0 +1,101 @@
+"""Curves of sites that keep their predictions: they come with the last answer, by a rule, and a report merges them."""
+
+import csv
+import json
+from collections import defaultdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grandrounds.errors import MessageError
+from grandrounds.federation.curves import received_curves
+from grandrounds.federation.messages import Release, ReleaseKind, Result
+from grandrounds.reporting.content import report_on
+from grandrounds.reporting.drawings import run_drawings
+from grandrounds.reporting.record import read_run
+
+SITES = ["site-1", "site-2", "site-3"]
+SCORES = [{"name": "*", "part": "test", "minimum_support": 2}]
+UPDATE = {"kind": "model_update", "name": "update", "treatment": "as_it_is"}
+
+
+@pytest.fixture(scope="module")
+def finished(tiny, run, install, policy_of, tmp_path_factory):
+    """A run of a site whose policy says nothing of curves, one that wants eleven patients, and one without a gate."""
+    place = tmp_path_factory.mktemp("curves")
+    rule = {"kind": "curves", "name": "curves_common", "treatment": "minimum_support", "least": 11}
+    for site, releases in (("site-1", [UPDATE]), ("site-2", [UPDATE, rule])):
+        install(place / "flare" / site / "local", policy_of(releases=releases, scalars=SCORES), site)
+    found = run(tiny("fedavg", "controller.rounds=1"), place, sites=SITES)
+    (server,) = {path.parents[1] for path in (place / "flare").glob("**/site-3/curves_common.json")}
+    return SimpleNamespace(**vars(found), place=place, server=server)
+
+
+def told(folder, site, model="common"):
+    return json.loads((folder / site / f"curves_{model}.json").read_text())
+
+
+def counts_of(content):
+    curves = [*content["classes"].values(), *filter(None, [content["reliability"]])]
+    return [count for curve in curves for side in ("positives", "negatives") for count in curve[side]]
+
+
+def test_a_site_without_a_rule_keeps_its_curves_and_says_so_to_its_own_people_only(finished):
+    assert not (finished.server / "site-1").exists()
+    assert told(finished.record.parent, "site-1")["classes"]
+    lines = [
+        json.loads(line)
+        for line in (finished.place / "flare/site-1/local/privacy/audit.jsonl").read_text().splitlines()
+    ]
+    assert [line["withheld"] for line in lines if line["task"] == "test"] == [["curves_common", "curves_own"]]
+    assert finished.summary["test"]["site-1"]["common.n"] > 0
+
+
+@pytest.mark.parametrize(("site", "least"), [("site-2", 11), ("site-3", 10)])
+def test_no_count_that_comes_is_of_fewer_patients_than_the_site_says(finished, site, least):
+    counts = counts_of(told(finished.server, site))
+    assert counts
+    assert all(count == 0 or count >= least for count in counts)
+    assert finished.summary["privacy"].get("site-2", {})["treated"]["curves_common"] == "minimum_support"
+
+
+def test_counts_are_of_patients_and_not_of_images(finished, shared_cache):
+    patients = defaultdict(set)
+    with (shared_cache / "phantom" / "site-3" / "manifest.csv").open() as stream:
+        for row in csv.DictReader(stream):
+            if row["split"] == "test":
+                patients[row["label"]].add(row["patient"])
+    classes = told(finished.server, "site-3")["classes"]
+    assert classes
+    for name, curve in classes.items():
+        assert sum(curve["positives"]) == len(patients[name])
+
+
+def test_curves_are_not_counted_as_what_training_costs(finished):
+    assert set(finished.summary["bytes"]["site-3"]) == {"down.global", "up.update"}
+
+
+def test_a_report_on_what_the_server_has_draws_the_curves_of_the_sites_that_told_them(finished):
+    found = read_run(finished.server, "run")
+    assert list(found.curves) == ["site-2", "site-3"]
+    assert found.places == {}
+    drawn = {drawing.name for drawing in run_drawings(report_on([found]), found, lambda _: {})}
+    assert {"roc", "precision_recall"} <= drawn
+
+
+def answer(name, counts):
+    return Result({name: Release(ReleaseKind.CURVES, {"counts": counts})})
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "message"),
+    [
+        ("../site-2", torch.full((3, 2, 50), -1), "curves must be curves_common or curves_own"),
+        ("curves_common", torch.full((4, 2, 50), -1), "counts must be int64 of shape"),
+        ("curves_common", torch.full((3, 2, 50), 9), "a count must be 0 or at least 10"),
+    ],
+)
+def test_the_server_refuses_curves_that_it_could_not_use(name, counts, message):
+    with pytest.raises(MessageError, match=message):
+        received_curves(answer(name, counts), ("nevus", "melanoma"))

@@ -1,0 +1,36 @@
+"""A line of the trail is short, on disk before anything leaves, and missed when it cannot be written."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from grandrounds.privacy.audit import AUDIT_NAME, LONGEST_TEXT, write_audit
+from grandrounds.privacy.refusals import Reason, Refused
+
+
+def test_lines_follow_each_other_and_long_texts_are_cut(tmp_path):
+    write_audit(tmp_path / "new", "refused", {"reason": "no", "detail": "x" * 10_000})
+    write_audit(tmp_path / "new", "released", {"round": 3})
+    first, second = (json.loads(line) for line in (tmp_path / "new" / AUDIT_NAME).read_text().splitlines())
+    assert (first["outcome"], first["reason"], len(first["detail"])) == ("refused", "no", LONGEST_TEXT)
+    assert (second["outcome"], second["round"]) == ("released", 3)
+
+
+def test_a_line_is_on_disk_when_writing_returns(tmp_path, monkeypatch):
+    on_disk = []
+
+    def synced(descriptor):
+        on_disk.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).read_text())
+
+    monkeypatch.setattr(os, "fsync", synced)
+    write_audit(tmp_path, "released", {"round": 3})
+    assert on_disk == [(tmp_path / AUDIT_NAME).read_text()]
+
+
+def test_a_trail_that_cannot_be_written_is_a_refusal(tmp_path):
+    (tmp_path / AUDIT_NAME).mkdir()
+    with pytest.raises(Refused) as caught:
+        write_audit(tmp_path, "released", {})
+    assert caught.value.reason is Reason.AUDIT

@@ -1,0 +1,197 @@
+"""Whatever is in an answer that is not known and not named, nothing of the answer leaves."""
+
+import re
+from collections.abc import Mapping
+
+import pytest
+import torch
+from gate_answers import SOFT, UPDATE, answer, facts, refusal, update
+
+from grandrounds.federation.messages import METRICS, PROTOCOL, ReleaseKind
+from grandrounds.privacy.inspection import MOST_NUMBERS, Part
+from grandrounds.privacy.policy import ReleaseRule
+from grandrounds.privacy.refusals import Reason
+from grandrounds.privacy.treatment import AsItIs
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason", "detail"),
+    [
+        (answer({"note": "x"}), Reason.FORM, "header must have"),
+        (answer({"round": 2}), Reason.FORM, "another task"),
+        (answer({"run_id": "r-2"}), Reason.FORM, "another task"),
+        (answer({"protocol": 9}), Reason.FORM, "another task"),
+        (answer({"samples": -1}), Reason.VALUES, "samples is -1"),
+        (answer({"samples": [1, 2]}), Reason.VALUES, "samples is"),
+        (answer(metrics={"validation.f1": float("nan")}), Reason.VALUES, "no finite number"),
+        (answer(metrics={"validation.f1": "0.5"}), Reason.VALUES, "but a str"),
+        (answer(metrics={"validation.f1": torch.tensor(0.5)}), Reason.VALUES, "but a Tensor"),
+        (answer(metrics={"validation.\n": 0.5}), Reason.FORM, "a metric has the name"),
+        (answer(update=update(), extra=update()), Reason.DENIED, "no rule lets model_update 'extra' out"),
+        (answer(update=Part("WEIGHT_DIFF", {"release": "x"}, {})), Reason.FORM, "a release of kind 'x'"),
+        (answer(update=Part("WEIGHT_DIFF", {}, {})), Reason.FORM, r"properties \[\]"),
+        (answer(update=Part("APP_DEFINED", {"release": "model_update"}, {})), Reason.FORM, "comes as APP_DEFINED"),
+        (answer(update=Part("WEIGHTS", {"release": "model_update"}, {})), Reason.FORM, "comes as WEIGHTS"),
+        (answer(update=update(extra=torch.ones(1))), Reason.VALUES, "in the model from the server None"),
+        (answer(update=update(b=torch.ones(3))), Reason.VALUES, "of shape"),
+        (answer(update=update(b=torch.ones(2).double())), Reason.VALUES, "float64"),
+        (answer(update=update(b=torch.tensor([1.0, float("inf")]))), Reason.VALUES, "NaN or infinite"),
+        (answer(update=update(b=torch.ones(2).to_sparse())), Reason.FORM, "sparse"),
+        (answer(update=update(b=torch.ones(2).bool())), Reason.FORM, "torch.bool"),
+        (answer(update=update(b=torch.ones(2).cfloat())), Reason.FORM, "torch.complex64"),
+        (answer(update=update(b=[1.0, 2.0])), Reason.FORM, "is no tensor, but a list"),
+        (answer(update=Part("WEIGHT_DIFF", {"release": "model_update"}, [torch.ones(2)])), Reason.FORM, "got list"),
+        (answer(update=Part("WEIGHT_DIFF", {"release": "model_update"}, {})), Reason.FORM, "got dict"),
+        (answer(**{"up\tdate": update()}), Reason.FORM, "a part has the name"),
+        (
+            answer(rows=Part("APP_DEFINED", {"release": "soft_labels"}, {"images": torch.ones(1, 2)})),
+            Reason.DENIED,
+            r"no rule lets rows\['images'\] out",
+        ),
+        (
+            answer(rows=Part("APP_DEFINED", {"release": "soft_labels"}, {"rows": torch.ones(1, 3)})),
+            Reason.VALUES,
+            "no soft_labels of 2 classes",
+        ),
+    ],
+)
+def test_what_is_not_known_or_not_named_ends_the_answer(gate, reply, reason, detail):
+    refused = refusal(gate(), reply)
+    assert refused.reason is reason
+    assert re.search(detail, refused.detail), refused.detail
+
+
+class Text(str):
+    """A text that can carry anything beside its letters."""
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"protocol": True},
+        {"protocol": torch.tensor(PROTOCOL)},
+        {"round": True},
+        {"round": 1.0},
+        {"run_id": Text("r-1")},
+    ],
+)
+def test_a_header_that_only_equals_the_tasks_does_not_leave(gate, header):
+    assert refusal(gate(), answer(header)).reason is Reason.FORM
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), True, 1j, None, float("-inf")])
+def test_a_number_that_is_none_of_64_bits_does_not_leave(gate, value):
+    assert refusal(gate(), answer(metrics={"validation.f1": value})).reason is Reason.VALUES
+
+
+def test_metrics_are_too_few_for_an_image(gate):
+    pixels = {f"validation.{number}": 0.5 for number in range(MOST_NUMBERS + 1)}
+    assert "at most" in refusal(gate(), answer(metrics=pixels)).detail
+    pixels.popitem()
+    assert len(gate().release(facts(), answer(metrics=pixels)).parts[METRICS].data) == MOST_NUMBERS
+
+
+@pytest.mark.parametrize("odd", [{Text("validation.f1"): 0.5}, {7: 0.5}, {"": 0.5}, {"x" * 129: 0.5}, {"é": 0.5}])
+def test_a_metric_with_a_name_that_is_no_short_plain_text_does_not_leave(gate, odd):
+    assert refusal(gate(), answer(metrics=odd)).reason is Reason.FORM
+
+
+ODD_TENSORS = {
+    "int16": lambda: torch.ones(2, dtype=torch.int16),
+    "uint16": lambda: torch.ones(2, dtype=torch.uint16),
+    "float8": lambda: torch.ones(2).to(torch.float8_e4m3fn),
+    "complex128": lambda: torch.ones(2, dtype=torch.complex128),
+    "quantised": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+    "rows in sparse form": lambda: torch.ones(2, 2).to_sparse_csr(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "without values": lambda: torch.ones(2, device="meta"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_TENSORS)
+@pytest.mark.filterwarnings("ignore:.*")
+def test_an_odd_tensor_does_not_leave_by_whatever_rule(gate, name):
+    value = ODD_TENSORS[name]()
+    assert refusal(gate(), answer(update=update(b=value))).reason is Reason.FORM
+    generous = gate(ReleaseRule(ReleaseKind.DISCRIMINATOR, "critic", AsItIs(), ("*",)))
+    part = Part("APP_DEFINED", {"release": "discriminator"}, {"w": value})
+    assert refusal(generous, answer(critic=part)).reason is Reason.FORM
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8])
+def test_an_update_of_another_type_than_the_models_does_not_leave(gate, dtype):
+    assert refusal(gate(), answer(update=update(b=torch.ones(2, dtype=dtype)))).reason is Reason.VALUES
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (ReleaseKind.SOFT_LABELS, torch.full((1, 4, 2), 0.5)),
+        (ReleaseKind.SOFT_LABELS, torch.full((2,), 0.5)),
+        (ReleaseKind.SOFT_LABELS, torch.ones(1, 2, dtype=torch.int64)),
+        (ReleaseKind.EMBEDDINGS, torch.ones(1, 8, 8)),
+        (ReleaseKind.EMBEDDINGS, torch.ones(1, 8, dtype=torch.uint8)),
+        (ReleaseKind.DISCRIMINATOR, torch.ones(8, dtype=torch.uint8)),
+    ],
+)
+def test_what_has_not_the_form_of_its_kind_does_not_leave_even_as_it_is(gate, kind, value):
+    chosen = gate(ReleaseRule(kind, "part", AsItIs(), ("x",)))
+    reply = answer(part=Part("APP_DEFINED", {"release": kind.value}, {"x": value}))
+    assert refusal(chosen, reply).reason is Reason.VALUES
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"matrix": torch.full((5, 2), 0.5), "support": torch.tensor([9, 9])},
+        {"matrix": torch.full((2, 2), 0.5), "support": torch.tensor([9, 9, 9])},
+        {"matrix": torch.full((2, 2), 0.5), "support": torch.tensor([61, 9])},  # the site has 60 patients
+    ],
+)
+def test_class_statistics_are_of_the_problems_classes_and_the_sites_patients(gate, tensors):
+    part = Part("APP_DEFINED", {"release": "class_statistics"}, tensors)
+    assert refusal(gate(), answer(relation=part)).reason is Reason.VALUES
+
+
+def test_a_rule_that_names_entries_of_an_update_lets_out_none_that_the_model_has_not(gate):
+    chosen = gate(ReleaseRule(UPDATE, "update", AsItIs(), ("w", "x")))
+    assert refusal(chosen, answer(update=Part("WEIGHT_DIFF", {"release": "model_update"}, {"x": torch.ones(9)})))
+    assert refusal(chosen, answer()).reason is Reason.DENIED  # b is in the model and not named
+    only = Part("WEIGHT_DIFF", {"release": "model_update"}, {"w": torch.ones(2, 3)})
+    assert chosen.release(facts(), answer(update=only)).parts["update"].data.keys() == {"w"}
+
+
+def test_a_rule_without_entries_lets_out_no_tensor_but_those_of_an_update(gate):
+    chosen = gate(ReleaseRule(SOFT, "rows", AsItIs()))
+    rows = Part("APP_DEFINED", {"release": "soft_labels"}, {"w": torch.full((2, 2), 0.5)})
+    assert refusal(chosen, answer(rows=rows)).reason is Reason.DENIED
+
+
+class Turncoat(Mapping):
+    """Shows one thing first, and another to whoever looks again."""
+
+    def __init__(self, *values):
+        self.values_left = list(values)
+
+    def __getitem__(self, key):
+        return self.values_left.pop(0) if len(self.values_left) > 1 else self.values_left[0]
+
+    def __iter__(self):
+        return iter(["b"])
+
+    def __len__(self):
+        return 1
+
+
+def test_what_was_looked_at_is_what_leaves(gate):
+    chosen = gate(ReleaseRule(UPDATE, "update", AsItIs()))
+    part = Part("WEIGHT_DIFF", {"release": "model_update"}, Turncoat(torch.ones(2), torch.ones(99)))
+    left = chosen.release(facts(), answer(update=part))
+    assert torch.equal(left.parts["update"].data["b"], torch.ones(2))
+
+
+def test_a_subclass_of_tensor_and_what_hides_behind_it_does_not_leave(gate):
+    class Loaded(torch.Tensor):
+        pass
+
+    assert refusal(gate(), answer(update=update(b=torch.ones(2).as_subclass(Loaded)))).reason is Reason.FORM
