@@ -24,6 +24,7 @@ report = $(if $(2),$(BIN)/grandrounds report $(2) --out runs/reports/$(1) --titl
 FEDPERL := local_lower fedavg_lower ssfl fedmatch_pa t2_pa fedavg_upper
 FEDIRM := $(addprefix lesion_,fedavg_lower fedavg_lower_fifth silent self_training consistency rscfed fedirm fedavg_upper)
 FED_ALIGN := $(addprefix devices_,single fed fed_cl fed_align fed_align_cl mix)
+UTILITY := infinite_fedavg_none infinite_fedirm_none infinite_fedperl_none eps8_fedavg_record eps2_fedavg_record eps8_fedperl_site eps2_fedperl_site
 MDHFL := $(addprefix symmetric_20_,local_ce local_sce fedmd rhfl rhfl_plus mdhfl_ce mdhfl)
 
 # Reports from the committed results of the benchmarks.
@@ -32,6 +33,7 @@ reports: $(INSTALLED)
 	$(call report,fedirm_ham10000,$(call results,fedirm_ham10000,$(FEDIRM)),"FedIRM on HAM10000: two of ten sites have labels")
 	$(call report,fed_align_cl_ham10000,$(call results,fed_align_cl_ham10000,$(FED_ALIGN)),"Fed-Align-CL on HAM10000: four devices")
 	$(call report,mdhfl_pbc,$(call results,mdhfl_pbc,$(MDHFL)),"MDH-FL on blood cells: a fifth of the labels is wrong")
+	$(call report,privacy_utility,$(call results,privacy_utility,$(UTILITY)),"Utility and privacy on HAM10000")
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check custom tests benchmarks

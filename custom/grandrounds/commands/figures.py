@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ import typer
 
 from grandrounds.commands.output import results, say
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.files import read_json_object
 
 if TYPE_CHECKING:
     from grandrounds.reporting.run import Event
@@ -25,7 +25,9 @@ side, and within is compared with between.
 
 With --sites-dir, where the images are on this machine, single cases are shown as well: for each site a sheet of right, wrong
 and uncertain ones, with and without what the model looks at, and for two classes the embeddings of all test images in a
-plane. These pictures show patients' images and must stay where those are; a report has none of them.
+plane. With --against other runs of the same partition, a sheet shows where each model looks in an image that all have right,
+that all have wrong, and that one has right alone; for mammograms it says how much of that is inside the breast. These
+pictures show patients' images and must stay where those are; a report has none of them.
 
 [bold]Examples[/bold]
 
@@ -33,6 +35,7 @@ plane. These pictures show patients' images and must stay where those are; a rep
   grandrounds figures runs/fedperl --out runs/fedperl/figures
   grandrounds figures runs/ham --out runs/ham/figures --groups runs/ham/sites
   grandrounds figures runs/ham --out runs/ham/private --sites-dir runs/ham/sites
+  grandrounds figures runs/fed-align-cl --out DIR --sites-dir SITES --against runs/fed-align --against runs/fed
 """
 
 
@@ -48,17 +51,28 @@ def figures(
     sites_dir: Annotated[
         Path | None, typer.Option(help="Folder of the run's partition, to show single images; keep what is written.")
     ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]RUN",
+            help="With --sites-dir: a run to compare what the models look at with; repeatable, the first is the one "
+            "that RUN extends.",
+        ),
+    ] = None,
 ) -> None:
     """Draw the figures and say where they are."""
-    from grandrounds.commands.image_figures import image_drawings
+    from grandrounds.commands.image_figures import image_drawings, scenario_drawings
     from grandrounds.commands.method_figures import drawings
     from grandrounds.reporting.curves import sites_of
 
+    if against and sites_dir is None:
+        raise typer.BadParameter("--against shows single images: give --sites-dir as well")
     events = events_of(run)
     sites = sites_of(events)
     drawn = drawings(events, sites, groups_of(groups, sites) if groups else None, classes_of(run))
     if sites_dir is not None:
         drawn |= image_drawings(run, sites_dir)
+        drawn |= scenario_drawings(run, against, sites_dir) if against else {}
     if not drawn:
         raise ConfigurationError(
             f"{run}: there is nothing to draw yet: no site has sent a score or trained with others"
@@ -96,10 +110,8 @@ def classes_of(run: Path) -> list[str]:
     from grandrounds.federation.record import SUMMARY
 
     for folder in (run, run / "results"):
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            return list(
-                json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["configuration"]["problem"]["classes"]
-            )
+        with suppress(ConfigurationError, LookupError, TypeError):
+            return list(read_json_object(folder / SUMMARY)["configuration"]["problem"]["classes"])
     return []
 
 
@@ -119,16 +131,11 @@ def groups_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
     from grandrounds.data.partition_files import DESCRIPTION_FILE
 
     place = path / DESCRIPTION_FILE if path.is_dir() else path
-    try:
-        content = json.loads(place.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigurationError(f"{place} is not there; give a partition or a JSON file of communities") from error
-    except ValueError as error:
-        raise ConfigurationError(f"{place} is not valid JSON: {error}") from error
-    named = content
-    if isinstance(content, dict) and isinstance(content.get("sites"), dict):
-        named = _communities(content)
-    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+    if not place.is_file():
+        raise ConfigurationError(f"{place} is not there; give a partition or a JSON file of communities")
+    content = read_json_object(place)
+    named = _communities(content) if isinstance(content.get("sites"), dict) else content
+    if not all(isinstance(name, str) for name in named.values()):
         raise ConfigurationError(f"{place} must be an object with a community's name for each site")
     missing = [site for site in sites if not named.get(site)]
     if missing:

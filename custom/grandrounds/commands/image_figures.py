@@ -11,6 +11,7 @@ from grandrounds.errors import ConfigurationError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from grandrounds.reporting.run import Run
     from grandrounds.reporting.validation import SitePredictions
 
 
@@ -25,14 +26,9 @@ def image_drawings(run: Path, sites_dir: Path) -> dict[str, Figure]:
         ConfigurationError: if the run has no selected model.
         GrandRoundsError: if the run or the sites' images are not as they must be.
     """
-    from grandrounds.reporting.record import read_run
     from grandrounds.reporting.validation import site_predictions
 
-    found = read_run(run, run.absolute().name)
-    if found.weights is None or found.model != "common":
-        raise ConfigurationError(
-            f"--sites-dir: {run} has no model for all sites to show cases of: it is not finished, or every site kept its own"
-        )
+    found = _with_model(run, run.absolute().name)
     drawn: dict[str, Figure] = {}
     sites = list(site_predictions(found, sites_dir, "test"))
     for site in sites:
@@ -40,6 +36,73 @@ def image_drawings(run: Path, sites_dir: Path) -> dict[str, Figure]:
     if len(found.classes) == 2:
         drawn |= _plane(sites)
     return drawn
+
+
+def scenario_drawings(run: Path, others: Sequence[str], sites_dir: Path) -> dict[str, Figure]:
+    """Where the models of several runs look: where all are right, all are wrong, and where one stands alone.
+
+    Args:
+        run: whose model is in question.
+        others: ``[NAME=]RUN``; the first is the one that ``run`` extends.
+        sites_dir: the partition that all had.
+
+    Returns:
+        A row for each of the four scenarios that has an image; nothing without such images.
+
+    Raises:
+        ConfigurationError: if a run has no selected model, or they differ in classes or sites.
+        GrandRoundsError: if a run or the sites' images are not as they must be.
+    """
+    import numpy as np
+    import torch
+
+    from grandrounds.data.augment import to_tensor
+    from grandrounds.evaluation.explanations import prediction_maps
+    from grandrounds.evaluation.grad_cam import scenarios
+    from grandrounds.evaluation.scenario_figures import scenario_figure
+    from grandrounds.reporting.label import names_of, require_one_vocabulary, split_argument
+    from grandrounds.reporting.validation import site_predictions
+
+    named = [(None, run), *map(split_argument, others)]
+    runs = [_with_model(path, name) for (_, path), name in zip(named, names_of(named), strict=True)]
+    require_one_vocabulary(runs)
+    told = {one.name: list(site_predictions(one, sites_dir, "test")) for one in runs}
+    ours, reference = runs[0], runs[1]
+    for one in runs[1:]:
+        if [found.site for found in told[one.name]] != [found.site for found in told[ours.name]]:
+            raise ConfigurationError(f"--against: {one.name} and {ours.name} were tested at different sites")
+    flags = {
+        name: torch.from_numpy(np.concatenate([found.probabilities.argmax(axis=1) == found.labels for found in sites]))
+        for name, sites in told.items()
+    }
+    rows = [int(found[0]) for found in scenarios(flags, ours.name, reference.name).values() if len(found)]
+    if not rows:
+        return {}
+    images = np.concatenate([found.images for found in told[ours.name]])[rows]
+    maps = {name: torch.from_numpy(prediction_maps(sites[0].model, to_tensor(images))) for name, sites in told.items()}
+    chosen = scenarios({name: own[rows] for name, own in flags.items()}, ours.name, reference.name)
+    breast = _all_mammograms(ours, sites_dir)
+    return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast)}
+
+
+def _with_model(path: Path, name: str) -> Run:
+    from grandrounds.reporting.record import read_run
+
+    found = read_run(path, name)
+    if found.weights is None or found.model != "common":
+        raise ConfigurationError(
+            f"--sites-dir: {path} has no model for all sites to show cases of: it is not finished, or every site kept its "
+            "own"
+        )
+    return found
+
+
+def _all_mammograms(run: Run, sites_dir: Path) -> bool:
+    """Whether all images are prepared mammograms, in which what is not the breast is black."""
+    from grandrounds.data.site import locate_dataset
+
+    dataset = str(run.problem["dataset"])
+    return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.places)
 
 
 def _sheets(found: SitePredictions, classes: Sequence[str]) -> dict[str, Figure]:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 HELP = """Submit a job to a federation, watch it, and download its result.
 
 Shows first what will run at each site and what will leave it. A job whose run has not finished can be submitted again
-by itself (--resume auto): it goes on after the last complete round. What counts is the run's own summary.
+by itself (--resume auto): it goes on after the last complete round, and takes in a site that has been away. What counts is
+the run's own summary.
 
 [bold]Examples[/bold]
 
@@ -56,7 +57,9 @@ def submit(
     classes: Annotated[str | None, typer.Option(help="The vocabulary, a,b,c, in the order of the outputs.")] = None,
     run_name: Annotated[str | None, typer.Option(help="Names the run: the same name goes on with it.")] = None,
     scope: Annotated[str | None, typer.Option(help="Privacy scope that the job asks the sites for.")] = None,
-    resume: Annotated[str, typer.Option(help="auto: submit again while the run has not finished; never.")] = "never",
+    resume: Annotated[
+        str, typer.Option(help="auto: submit again until the run has finished, and when a site is back; never.")
+    ] = "never",
     attempts: Annotated[int, typer.Option(min=1, help="With --resume auto: submissions in all.")] = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the job, submit nothing.")] = False,
     rounds: Rounds = None,
@@ -142,6 +145,8 @@ def _show(outcome: Outcome) -> None:
         console.print(score_table(summary))
     for line in facts(summary) if outcome.finished else ():
         say(console, line)
+    for site, reason in outcome.refused.items():
+        say(console, f"{site} has not taken the job: {reason}")
     if outcome.download:
         say(console, f"results: {outcome.download / 'workspace' / 'results'}")
     if not outcome.finished:

@@ -1,7 +1,10 @@
-"""A site's curves as a file that may leave it: counts of several patients each, checked again by whoever reads it.
+"""What a site tells of its curves: counts of several patients each, checked again by whoever reads them.
 
-A site keeps its predictions. What a report needs of them for curves of all sites is in ``curves_MODEL.json``: for each
-class, and for the confidence of the predictions, the counts of :mod:`grandrounds.evaluation.site_curves`.
+A site keeps its predictions. What a report needs of them for curves of all sites is, for each class and for the confidence
+of the predictions, the counts of :mod:`grandrounds.evaluation.site_curves`. As a file they are ``curves_MODEL.json``.
+
+A class that is left out must not be had by subtraction: where the classes that are told leave fewer than the least number
+of cases for the others together, one more is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +18,14 @@ import numpy as np
 
 from grandrounds.errors import DataError
 from grandrounds.evaluation.cases import Cases
-from grandrounds.evaluation.site_curves import LEAST, SiteCurve, reliability_curve, site_curve, summed_curves
+from grandrounds.evaluation.site_curves import (
+    LEAST,
+    SiteCurve,
+    merged_curve,
+    reliability_curve,
+    site_curve,
+    summed_curves,
+)
 from grandrounds.files import write_json
 
 
@@ -43,8 +53,14 @@ def curves_of(cases: Cases, classes: Sequence[str], least: int = LEAST) -> SiteC
         ValueError: if ``least`` is below one.
     """
     found = {name: site_curve(cases, number, least) for number, name in enumerate(classes)}
-    known = {name: curve for name, curve in found.items() if curve is not None}
-    return SiteCurves(known, reliability_curve(cases, least))
+    return SiteCurves(_without_small_rest(found, least), reliability_curve(cases, least))
+
+
+def coarser_curves(told: SiteCurves, least: int) -> SiteCurves:
+    """The same with ``least`` cases or more behind each count, and of fewer classes where that is needed."""
+    found = {name: merged_curve(curve, least) for name, curve in told.classes.items()}
+    sureness = merged_curve(told.reliability, least) if told.reliability else None
+    return SiteCurves(_without_small_rest(found, least), sureness)
 
 
 def curves_together(sites: Sequence[SiteCurves], classes: Sequence[str]) -> SiteCurves:
@@ -90,12 +106,12 @@ def read_curves(path: Path, classes: Sequence[str]) -> SiteCurves:
         raise DataError(f"{path} is no file of a site's curves ({error}); ask the site for it again") from error
 
 
-def _plain(curve: SiteCurve) -> dict[str, list[float]]:
-    return {"edges": curve.edges.tolist(), "positives": curve.positives.tolist(), "negatives": curve.negatives.tolist()}
+def require_support(curve: SiteCurve, least: int) -> SiteCurve:
+    """Check a curve that somebody else has counted.
 
-
-def _curve(entry: Mapping[str, Any], least: int) -> SiteCurve:
-    curve = SiteCurve(*(np.asarray(entry[name], np.float64) for name in SiteCurve._fields))
+    Raises:
+        ValueError: if boundaries and counts do not fit together, or a count stands for fewer than ``least`` cases.
+    """
     ranges = len(curve.edges) - 1
     if ranges < 1 or curve.positives.shape != (ranges,) or curve.negatives.shape != (ranges,):
         raise ValueError("there must be a boundary more than counts")
@@ -104,4 +120,28 @@ def _curve(entry: Mapping[str, Any], least: int) -> SiteCurve:
     counts = np.concatenate([curve.positives, curve.negatives])
     if not np.isfinite(counts).all() or ((counts != 0) & (counts < max(least, 1))).any():
         raise ValueError(f"a count must be 0 or at least {max(least, 1)}")
+    if not (curve.positives.any() and curve.negatives.any()):
+        raise ValueError("a curve must have cases on both sides")
     return curve
+
+
+def _plain(curve: SiteCurve) -> dict[str, list[float]]:
+    return {"edges": curve.edges.tolist(), "positives": curve.positives.tolist(), "negatives": curve.negatives.tolist()}
+
+
+def _curve(entry: Mapping[str, Any], least: int) -> SiteCurve:
+    return require_support(SiteCurve(*(np.asarray(entry[name], np.float64) for name in SiteCurve._fields)), least)
+
+
+def _without_small_rest(found: Mapping[str, SiteCurve | None], least: int) -> dict[str, SiteCurve]:
+    """The classes that may be told: the smallest is left out while the others would give away a rest of few cases."""
+    told = {name: curve for name, curve in found.items() if curve is not None}
+    while any(0 < rest < least for rest in _rests(told)):
+        del told[min(told, key=lambda name: told[name].positives.sum())]
+    return told
+
+
+def _rests(told: Mapping[str, SiteCurve]) -> list[float]:
+    """What each class's curve, less all classes' cases, says of the cases of those that are not told."""
+    of_told = sum(float(curve.positives.sum()) for curve in told.values())
+    return [float(curve.positives.sum() + curve.negatives.sum()) - of_told for curve in told.values()]

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grandrounds.evaluation.drawing import NORMAL, SMALL, new_figure
+from grandrounds.evaluation.drawing import COLOURS, NORMAL, SMALL, new_figure
 from grandrounds.ordering import natural_sorted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe & Ito's; with more hospitals they come again."""
 PANEL_INCHES = 3.6
 
 
@@ -42,7 +40,7 @@ def plane_figure(
         captions: by the model's name, what is written below its panel, such as the probe's accuracy.
 
     Returns:
-        A panel for each model beside each other, with one legend.
+        A panel for each model beside each other, with one legend. With more hospitals than colours these come again.
 
     Raises:
         ValueError: if there is no plane, or the numbers of images differ.

@@ -56,6 +56,7 @@ def scenario_figure(
     found: Mapping[Scenario, Tensor],
     ours: str,
     reference: str,
+    breast: bool = True,
 ) -> Figure:
     """Draw the first image of each scenario, plain and under each model's map.
 
@@ -66,10 +67,11 @@ def scenario_figure(
         found: indices of the images by scenario, see :func:`~grandrounds.evaluation.grad_cam.scenarios`.
         ours: the model in question, one of ``maps``.
         reference: the model that it extends.
+        breast: whether the images are prepared mammograms, so that a map's share inside the breast can be told.
 
     Returns:
-        Four rows; a scenario without an image says so. Below each map stands its share inside the breast, which of a map
-        without activation is a dash.
+        Four rows; a scenario without an image says so. Below each map of a mammogram stands its share inside the breast,
+        which of a map without activation is a dash.
 
     Raises:
         ValueError: if maps and images differ in shape, or a model has no maps.
@@ -93,16 +95,20 @@ def scenario_figure(
         image = images[indices[0]]
         row[0].imshow(_grey(image), cmap="gray", vmin=0, vmax=255)
         for axes, name in zip(row[1:], maps, strict=True):
-            _overlay(axes, image, maps[name][indices[0]].numpy(), float(shares[name][indices[0]]))
+            _overlay(axes, image, maps[name][indices[0]].numpy())
+            axes.set_xlabel(_inside(shares[name][indices[0]]) if breast else "", fontsize=SMALL)
     for axes, name in zip(panels[0][1:], maps, strict=True):
         axes.set_title(name, fontsize=NORMAL)
     return figure
 
 
-def _overlay(axes: Axes, image: NDArray[np.uint8], heat: NDArray[np.float32], share: float) -> None:
+def _overlay(axes: Axes, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> None:
     axes.imshow(_grey(image), cmap="gray", vmin=0, vmax=255)
     axes.imshow(heat, cmap="inferno", vmin=0, vmax=1, alpha=OVERLAY)
-    axes.set_xlabel("—" if np.isnan(share) else f"{share:.0%} inside", fontsize=SMALL)
+
+
+def _inside(share: Tensor) -> str:
+    return "—" if share.isnan() else f"{float(share):.0%} inside"
 
 
 def _grey(image: NDArray[np.uint8]) -> NDArray[np.float64]:

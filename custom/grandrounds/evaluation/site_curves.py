@@ -42,6 +42,20 @@ class RocPoints(NamedTuple):
     true_positive_rate: NDArray[np.float64]
 
 
+class PrecisionRecall(NamedTuple):
+    """Points of a precision-recall curve, recall rising to 1."""
+
+    recall: NDArray[np.float64]
+    precision: NDArray[np.float64]
+
+
+class RiskCoverage(NamedTuple):
+    """Points of a risk-coverage curve, coverage rising to 1."""
+
+    coverage: NDArray[np.float64]
+    risk: NDArray[np.float64]
+
+
 def site_curve(cases: Cases, number: int, least: int = LEAST, ranges: int = RANGES) -> SiteCurve | None:
     """What a site may tell of a class's curve.
 
@@ -88,6 +102,24 @@ def reliability_curve(cases: Cases, least: int = LEAST, ranges: int = RANGES) ->
     return _counted(cases, cases.probabilities.max(axis=1), cases.predicted == cases.labels, least, ranges)
 
 
+def merged_curve(curve: SiteCurve, least: int) -> SiteCurve | None:
+    """Merge neighbouring ranges until each count is zero or at least ``least``.
+
+    Returns:
+        None with fewer than ``least`` on a side.
+
+    Example:
+        >>> curve = SiteCurve(np.array([0.0, 0.5, 0.75, 1.0]), np.array([0.0, 1, 4]), np.array([9.0, 0, 0]))
+        >>> merged_curve(curve, 3).edges, merged_curve(curve, 3).positives, merged_curve(curve, 6)
+        (array([0. , 0.5, 1. ]), array([0., 5.]), None)
+    """
+    if min(curve.positives.sum(), curve.negatives.sum()) < least:
+        return None
+    kept = _supported(curve.positives.tolist(), curve.negatives.tolist(), least)
+    merged = [np.add.reduceat(side, kept[:-1]) for side in (curve.positives, curve.negatives)]
+    return SiteCurve(curve.edges[kept], *merged)
+
+
 def summed_curves(curves: Sequence[SiteCurve]) -> SiteCurve:
     """The counts of several sites together, on all boundaries that any of them has.
 
@@ -119,6 +151,36 @@ def roc_points(curve: SiteCurve) -> RocPoints:
     return RocPoints(*rates)
 
 
+def precision_recall_points(curve: SiteCurve) -> PrecisionRecall:
+    """Precision and recall at the boundaries of the ranges, from the highest on; ranges above all cases are left out.
+
+    Example:
+        >>> curve = SiteCurve(np.array([0.0, 0.5, 0.9, 1.0]), np.array([10, 30, 0]), np.array([50, 10, 0]))
+        >>> precision_recall_points(curve)
+        PrecisionRecall(recall=array([0.75, 1.  ]), precision=array([0.75, 0.4 ]))
+    """
+    true, false = (np.cumsum(side[::-1]) for side in (curve.positives, curve.negatives))
+    some = true + false > 0
+    return PrecisionRecall(true[some] / true[-1], true[some] / (true + false)[some])
+
+
+def risk_points(sureness: SiteCurve) -> RiskCoverage:
+    """Share of wrong predictions among those at least so sure, at the boundaries of the ranges.
+
+    Args:
+        sureness: right predictions as positives, wrong ones as negatives, see :func:`reliability_curve`.
+
+    Example:
+        >>> curve = SiteCurve(np.array([0.0, 0.8, 1.0]), np.array([10, 50]), np.array([30, 10]))
+        >>> risk_points(curve).coverage.tolist(), risk_points(curve).risk.tolist()
+        ([0.6, 1.0], [0.16666666666666666, 0.4])
+    """
+    right, wrong = (np.cumsum(side[::-1]) for side in (sureness.positives, sureness.negatives))
+    some = right + wrong > 0
+    together = (right + wrong)[some]
+    return RiskCoverage(together / together[-1], wrong[some] / together)
+
+
 def area(points: RocPoints) -> float:
     """Area under the points by the trapezoidal rule: ties within a range count half.
 
@@ -144,13 +206,9 @@ def _counted(
     cases: Cases, scores: NDArray[np.float64], positive: NDArray[np.bool_], least: int, ranges: int
 ) -> SiteCurve | None:
     sides = [_highest(cases, scores, positive == side) for side in (True, False)]
-    if min(len(side) for side in sides) < least:
-        return None
     edges = np.linspace(0, 1, ranges + 1)
-    positives, negatives = (np.histogram(np.clip(side, 0, 1), edges)[0] for side in sides)
-    kept = _supported(positives.tolist(), negatives.tolist(), least)
-    merged = [np.add.reduceat(side, kept[:-1]).astype(np.float64) for side in (positives, negatives)]
-    return SiteCurve(edges[kept], *merged)
+    counts = [np.histogram(np.clip(side, 0, 1), edges)[0].astype(np.float64) for side in sides]
+    return merged_curve(SiteCurve(edges, *counts), least)
 
 
 def _highest(cases: Cases, scores: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -160,18 +218,18 @@ def _highest(cases: Cases, scores: NDArray[np.float64], chosen: NDArray[np.bool_
     return highest[highest >= 0]
 
 
-def _supported(positives: Sequence[int], negatives: Sequence[int], least: int) -> list[int]:
+def _supported(positives: Sequence[float], negatives: Sequence[float], least: int) -> list[int]:
     """Places of the boundaries between which each count is zero or at least ``least``, rising."""
-    kept, taken = [len(positives)], [0, 0]
+    kept, taken = [len(positives)], [0.0, 0.0]
     for place in range(len(positives) - 1, -1, -1):
         taken = [taken[0] + positives[place], taken[1] + negatives[place]]
         left = (sum(positives[:place]), sum(negatives[:place]))
         if all(_fits(count, least) for count in (*taken, *left)):
             kept.append(place)
-            taken = [0, 0]
+            taken = [0.0, 0.0]
     # What is left below a boundary always fits, so the lowest range does as well.
     return kept[::-1]
 
 
-def _fits(count: int, least: int) -> bool:
+def _fits(count: float, least: int) -> bool:
     return count == 0 or count >= least

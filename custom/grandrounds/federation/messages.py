@@ -30,6 +30,8 @@ GLOBAL = "global"
 SCORED = "scored"
 """The model to score, in a training task that starts from another one."""
 UPDATE = "update"
+CURVES: Mapping[str, str] = {"common": "curves_common", "own": "curves_own"}
+"""What a site tells of the curves of a tested model, by the model's name: the only releases of the task ``test``."""
 VALIDATION_PREFIX = "validation."
 METRICS = "metrics"
 FACTS = "facts"
@@ -53,6 +55,7 @@ class ReleaseKind(StrEnum):
     DISCRIMINATOR = "discriminator"
     SOFT_LABELS = "soft_labels"
     ENCRYPTED_ROWS = "encrypted_rows"
+    CURVES = "curves"
 
 
 @dataclass(frozen=True)

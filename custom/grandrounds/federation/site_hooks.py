@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from nvflare.apis.executor import Executor
+from nvflare.apis.shareable import Shareable
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, MessageError
@@ -75,6 +76,9 @@ class SiteHooks(Executor):
         last, best = self.kept.get("model"), store.best()
         models = {"common": common, "own": best[1] if best else last, "own_last": last if self.test_last else None}
         return {name: state for name, state in models.items() if state is not None}
+
+    def note_what_left(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+        """The answer to a training has left, as the filters have made it: stage the state anew if it depends on that."""
 
     def options(self) -> dict[str, Any]:
         """The method's options as plain values: a state saved under others is refused."""

@@ -68,6 +68,11 @@ class SiteStore:
         if state:
             self._staged.save(round_number, state)
 
+    def staged_state(self) -> dict[str, Any]:
+        """The state that was staged; empty when there is none."""
+        checkpoint = self._staged.load()
+        return checkpoint.content if checkpoint else {}
+
     def settle_state(self, needed: Collection[int] | None = None) -> None:
         """Keep the state that was staged: what it was made for has left the site.
 

@@ -2,7 +2,8 @@
 
 The benchmarks commit what their tables need. Four contents are understood: confusion matrices of two models by site
 (``predictions``), of each site's own model (``confusion``), scores of all test images together (``scores``), and areas under
-the curves by site of one model or of one of each site (``models``).
+the curves by site of one model or of one of each site (``models``). What the sites' privacy ledgers say may stand beside
+(``budget``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from grandrounds.errors import DataError
 from grandrounds.evaluation.cases import Cases, cases_from_confusion
 from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.run import MODELS, Event, Run
+from grandrounds.reporting.run import MODELS, Event, Run, Spent
 
 NEEDED = ("method", "seed")
 CONTENTS = ("predictions", "confusion", "scores", "models")
@@ -25,6 +26,7 @@ COUNTS_ALONE = "only confusion matrices are committed: there are no curves, and 
 SCORES_ALONE = (
     "only scores of all test images together are committed: there are no intervals, and none of sites or single classes"
 )
+ANY_SITE = "any site"
 OTHER_NAMES = {"auc_macro": "auroc_macro", "roc": "auroc", "precision_recall": "average_precision", "images": "n"}
 
 
@@ -65,7 +67,7 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
     classes = tuple(content.get("classes") or configuration["problem"]["classes"])
     model, counts = _counts(content, wanted)
     scored = _scored(content.get("models", {}))
-    sites = tuple(natural_sorted(content.get("sites") or content["test"]))
+    sites = _sites(content)
     return Run(
         name=name,
         method=content["method"],
@@ -80,7 +82,7 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
         model=model,
         events=_events(content, sites),
         bytes=content["bytes"] if "bytes" in content else _summed(content["models"]),
-        contributions={},
+        contributions=content.get("contributions", {}),
         untested=tuple(site for site in sites if counts and site not in counts),
         rounds_done=int(configuration.get("rounds", 0)),
         seconds=float(content.get("seconds", 0)),
@@ -89,8 +91,29 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
         options=options.get("executor", {}),
         versions=content.get("versions", {}),
         notes=() if scored else (COUNTS_ALONE if counts else SCORES_ALONE,),
-        told={} if counts or scored else _renamed(content["scores"]["selected"]),
+        told={} if counts or scored else _together(content["scores"]),
+        spent=_spent(content),
     )
+
+
+def _together(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Scores of all test images: of the selected model where there are several."""
+    found = _renamed(scores.get("selected", scores))
+    if "n" not in found:
+        raise ValueError("scores must have the number of images, n")
+    return found
+
+
+def _sites(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the sites; where their number alone is told, those of which the traffic is."""
+    listed = content.get("sites") or content["test"]
+    return tuple(natural_sorted(content["bytes"] if isinstance(listed, int) else listed))
+
+
+def _spent(content: Mapping[str, Any]) -> tuple[Spent, ...]:
+    """The largest epsilon of the sites' ledgers, which a benchmark commits in place of all of them."""
+    budget = content.get("budget")
+    return (Spent(ANY_SITE, budget["unit"], float(budget["epsilon"]), float(content["delta"])),) if budget else ()
 
 
 def _counts(content: Mapping[str, Any], wanted: str | None) -> tuple[str, Mapping[str, list[list[int]]]]:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from grandrounds.evaluation.communication import Traffic
-from grandrounds.evaluation.drawing import PALE
+from grandrounds.evaluation.drawing import COLOURS, PALE
 from grandrounds.evaluation.estimates import Estimate
 from grandrounds.reporting.course_figures import rounds_figure
 from grandrounds.reporting.curves import Curves
 from grandrounds.reporting.scores import Estimates
-from grandrounds.reporting.style import COLOURS, GREY, INK, SMALL, label_axes, looks, new_axes
+from grandrounds.reporting.style import GREY, INK, SMALL, draw_legend, draw_line, label_axes, looks, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MEGABYTE = 1e6
 LEAST_RANGE = 0.1
+END = 4
+"""How many times the largest epsilon the place of none is away from zero."""
 HATCHES = ("", "//", "\\\\")
 
 
@@ -101,6 +104,55 @@ def mean_learning_figure(runs: Mapping[str, Curves], names: Sequence[str], metri
         }
     scale = f"{metric.replace('_', ' ')}, validation"
     return rounds_figure(means, names, scale, "Learning curves, mean over sites", top=1.02)
+
+
+class Utility(NamedTuple):
+    """What a method is worth at a privacy budget.
+
+    Attributes:
+        method: without its protection.
+        unit: whom the epsilon is for; empty without one.
+        epsilon: infinite without a ledger.
+        score: on test images.
+    """
+
+    method: str
+    unit: str
+    epsilon: float
+    score: float
+
+
+def utility_figure(points: Sequence[Utility], metric: str, chance: float) -> Figure | None:
+    """A score against the privacy budget, a line for each method and unit; what has no guarantee is at the right end.
+
+    Args:
+        points: of all methods.
+        metric: what the score is called.
+        chance: the score of a guess.
+
+    Returns:
+        None where no epsilon is finite, or there is one point alone.
+    """
+    finite = sorted({point.epsilon for point in points if math.isfinite(point.epsilon)})
+    if not finite or len(points) == 1:
+        return None
+    figure, axes = new_axes()
+    names = list(dict.fromkeys((point.method, point.unit) for point in points))
+    look, end = looks([", per ".join(filter(None, name)) for name in names]), finite[-1] * END
+    for name, (method, unit) in zip(look, names, strict=True):
+        own = sorted((min(point.epsilon, end), point.score) for point in points if point[:2] == (method, unit))
+        label = name if unit else f"{name}, no guarantee"
+        draw_line(axes, look[name], [epsilon for epsilon, _ in own], [score for _, score in own], label)
+    axes.axhline(chance, color=GREY, linewidth=1, linestyle=":", label="a guess")
+    axes.set_xscale("log")
+    apart = [epsilon for epsilon, before in zip(finite, [0.0, *finite], strict=False) if epsilon > 1.2 * before]
+    axes.set_xticks([*apart, end], [*(f"{epsilon:.2g}" for epsilon in apart), "none"])
+    axes.minorticks_off()
+    axes.set_xlim(finite[0] / 1.5, end * 1.5)
+    axes.set_ylim(0, 1.02)
+    label_axes(axes, "epsilon", f"{metric.replace('_', ' ')}, test", "Utility against privacy")
+    draw_legend(axes, "best")
+    return figure
 
 
 def traffic_figure(moved: Mapping[str, Traffic]) -> Figure | None:

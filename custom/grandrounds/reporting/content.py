@@ -63,6 +63,11 @@ class Report:
         return AREA if AREA in shared and METRIC not in shared else METRIC
 
     @property
+    def chance(self) -> float:
+        """What guessing has of that score."""
+        return 0.5 if self.metric == AREA else 1 / len(self.runs[0].classes)
+
+    @property
     def several(self) -> bool:
         """Whether there is more than one run."""
         return len(self.runs) > 1

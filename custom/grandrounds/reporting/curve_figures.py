@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from grandrounds.evaluation.calibration import reliability_points
 from grandrounds.evaluation.cases import Cases
 from grandrounds.evaluation.confidence import top_confidence
-from grandrounds.evaluation.drawing import MATRIX_COLOURS, PALE
+from grandrounds.evaluation.drawing import COLOURS, MATRIX_COLOURS, PALE
 from grandrounds.evaluation.estimates import FEWEST_CASES
 from grandrounds.evaluation.selective import risk_coverage
-from grandrounds.evaluation.site_curves import SiteCurve, roc_points
-from grandrounds.reporting.style import COLOURS, GREY, INK, SMALL, draw_legend, draw_line, label_axes, looks, new_axes
+from grandrounds.evaluation.site_curves import SiteCurve, precision_recall_points, risk_points, roc_points
+from grandrounds.reporting.style import GREY, INK, SMALL, draw_legend, draw_line, label_axes, looks, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_POINTS = 150
+RISK_ACROSS, RISK_UP = "coverage: share that the model decides", "risk: share of wrong predictions"
 
 
 def roc_figure(cases: Cases, classes: Sequence[str]) -> Figure | None:
@@ -58,6 +59,39 @@ def summed_roc_figure(curves: Mapping[str, SiteCurve], classes: Sequence[str]) -
         draw_line(axes, looks(classes)[name], *_thinned(points.false_positive_rate, points.true_positive_rate), name)
     label_axes(axes, "1 - specificity", "sensitivity", "ROC from the sites' counts")
     return _ended(figure, axes, "lower right")
+
+
+def summed_precision_recall_figure(curves: Mapping[str, SiteCurve], classes: Sequence[str]) -> Figure | None:
+    """Precision against recall from sites' counts, a line for each class that has some.
+
+    Returns:
+        None without counts.
+    """
+    if not curves:
+        return None
+    figure, axes = new_axes()
+    for name, curve in curves.items():
+        points = precision_recall_points(curve)
+        draw_line(axes, looks(classes)[name], *_thinned(points.recall, points.precision), name)
+    label_axes(axes, "recall (sensitivity)", "precision", "Precision and recall from the sites' counts")
+    return _ended(figure, axes, "best")
+
+
+def summed_risk_figure(sureness: SiteCurve | None) -> Figure | None:
+    """Share of wrong predictions against the share that the model decides, from sites' counts.
+
+    Returns:
+        None without counts.
+    """
+    if sureness is None:
+        return None
+    figure, axes = new_axes()
+    points = risk_points(sureness)
+    draw_line(axes, looks([""])[""], points.coverage.tolist(), points.risk.tolist(), "")
+    label_axes(axes, RISK_ACROSS, RISK_UP, "Risk and coverage from the sites' counts")
+    axes.set_xlim(0, 1.02)
+    axes.set_ylim(bottom=0)
+    return figure
 
 
 def summed_reliability_figure(curve: SiteCurve | None) -> Figure | None:
@@ -117,9 +151,7 @@ def risk_figure(runs: Mapping[str, Cases], names: Sequence[str]) -> Figure | Non
         start = min(FEWEST_CASES, len(curve.risk)) - 1
         draw_line(axes, looks(names)[name], *_thinned(curve.coverage[start:], curve.risk[start:]), name)
         drawn = True
-    label_axes(
-        axes, "coverage: share of images that the model decides", "risk: share of wrong ones", "Risk and coverage"
-    )
+    label_axes(axes, RISK_ACROSS, RISK_UP, "Risk and coverage")
     axes.set_xlim(0, 1.02)
     axes.set_ylim(bottom=0)
     if not drawn:

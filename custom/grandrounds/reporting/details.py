@@ -108,33 +108,39 @@ def _what(run: Run) -> str:
 
 
 def _site_table(scores: RunScores) -> Html:
-    rows = [_place_row(site, place) for site, place in scores.sites.items()]
-    rows += [_place_row(f"community {name}", place) for name, place in scores.communities.items()]
+    places = [
+        *scores.sites.items(),
+        *((f"community {name}", place) for name, place in scores.communities.items()),
+        *([("all images together", scores.pooled)] if scores.pooled else []),
+    ]
+    known = [key for key in SURENESS_NAMES if any(key in place.sureness for _, place in places)]
+    rows = [_place_row(name, place, known) for name, place in places]
     images = sum(place.images for place in scores.sites.values())
     cases = sum(place.cases for place in scores.sites.values())
     means: list[Child] = [estimate_cell(scores.mean[name]) for name in SITE_SCORES]
-    rows.append(["mean over sites", str(images), str(cases), *means, *[MISSING] * len(SURENESS_NAMES)])
-    if scores.pooled:
-        rows.append(_place_row("all images together", scores.pooled))
-    header = ["site", "images", "cases", *(SCORE_NAMES[name] for name in SITE_SCORES), *SURENESS_NAMES.values()]
+    mean: list[Child] = ["mean over sites", str(images), str(cases), *means, *[MISSING] * len(known)]
+    rows.insert(len(rows) - bool(scores.pooled), mean)
+    header = ["site", "images", "cases", *(SCORE_NAMES[name] for name in SITE_SCORES)]
+    header += [SURENESS_NAMES[key] for key in known]
     return table(header, rows, "Test images of each site, with 95 % intervals")
 
 
-def _place_row(name: str, place: Place) -> list[Child]:
+def _place_row(name: str, place: Place, known: Sequence[str]) -> list[Child]:
     scores = [estimate_cell(place.scores[score]) for score in SITE_SCORES]
-    sureness: list[Child] = [number_words(place.sureness.get(key)) for key in SURENESS_NAMES]
+    sureness: list[Child] = [number_words(place.sureness.get(key)) for key in known]
     return [name, str(place.images), str(place.cases), *scores, *sureness]
 
 
 def _class_table(run: Run, scores: RunScores) -> Html | None:
     if scores.pooled is None:
         return None
+    known = [key for key in CLASS_NAMES if any(key in found for found in scores.pooled.classes)]
     rows: list[list[Child]] = []
     for name, found in zip(run.classes, scores.pooled.classes, strict=True):
         places = sum(place.classes[run.classes.index(name)]["sensitivity"].cases > 0 for place in scores.sites.values())
-        cells = [estimate_cell(found[key]) if key in found else MISSING for key in CLASS_NAMES]
+        cells = [estimate_cell(found[key]) if key in found else MISSING for key in known]
         rows.append([name, str(found["sensitivity"].cases), str(places), *cells])
-    header = ["class", "cases", "sites", *CLASS_NAMES.values()]
+    header = ["class", "cases", "sites", *(CLASS_NAMES[key] for key in known)]
     caption = "Classes, each against all others, all test images together; by site they are in tables/classes.csv"
     return table(header, rows, caption)
 
@@ -177,7 +183,8 @@ def _without_predictions(run: Run, scores: RunScores) -> Html:
     rows: list[list[Child]] = [
         [site, str(int(sent["n"])), *(number_words(sent.get(name)) for name in names)] for site, sent in known.items()
     ]
-    caption = "Means that the sites have sent; their predictions stayed there, so there are no intervals and no curves"
+    without = "intervals" if run.curves else "intervals and no curves"
+    caption = f"Means that the sites have sent; their predictions stayed there, so there are no {without}"
     return table(["site", "images", *(SCORE_NAMES[name] for name in names)], rows, caption)
 
 

@@ -36,7 +36,11 @@ def doubts_of(run: Run, scores: RunScores) -> list[str]:
     if run.model == "own" and run.places and not run.is_local:
         found.append("Scores are of each site's own choice of model; no one model has all of them.")
     if scores.sent:
-        curves = "curves are of counts of several patients each" if run.curves else "there are no curves"
+        curves = "there are no curves"
+        if run.curves:
+            silent = [site for site in run.scored if site not in run.curves]
+            without = f" and without {_listed(silent)}" if silent else ""
+            curves = f"curves are of counts of several patients each{without}"
         found.append(
             f"Only scores of whole sites are known and no predictions: there are no intervals, {curves}, and no scores of "
             "single classes."

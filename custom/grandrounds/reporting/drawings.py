@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from grandrounds.evaluation.cases import Cases, joined
 from grandrounds.evaluation.curve_release import curves_together
-from grandrounds.evaluation.site_curves import area, roc_points
+from grandrounds.evaluation.site_curves import SiteCurve, area, risk_points, roc_points
 from grandrounds.reporting.comparison import METRIC
 from grandrounds.reporting.comparison_figures import site_figure, traffic_figure
 from grandrounds.reporting.content import MOST_DETAILED_RUNS, Report, moved
@@ -19,7 +19,9 @@ from grandrounds.reporting.curve_figures import (
     reliability_figure,
     risk_figure,
     roc_figure,
+    summed_precision_recall_figure,
     summed_reliability_figure,
+    summed_risk_figure,
     summed_roc_figure,
 )
 from grandrounds.reporting.curves import validation_curves
@@ -85,15 +87,23 @@ def _of_predictions(report: Report, run: Run, full: bool) -> list[Drawing | None
 
 
 def _of_site_curves(run: Run) -> list[Drawing | None]:
-    """ROC and reliability of the counts that sites have let out."""
+    """Curves of the counts that sites have let out."""
     told = curves_together(list(run.curves.values()), run.classes)
     areas = {name: number_words(area(roc_points(curve))) for name, curve in told.classes.items()}
     caption = f"Counts of {', '.join(run.curves)}; each stands for several patients, so the curves are coarse."
+    wrong = f"Risk at full coverage {number_words(_share_wrong(told.reliability))}"
     return [
         drawing_or_none("roc", summed_roc_figure(told.classes, run.classes), f"ROC curves. Area: {listed(areas)}", caption),
+        drawing_or_none("precision_recall", summed_precision_recall_figure(told.classes, run.classes),
+                 f"Precision and recall of {', '.join(told.classes)}", caption),
         drawing_or_none("reliability", summed_reliability_figure(told.reliability),
                  "Share of right predictions by confidence", caption),
+        drawing_or_none("risk_coverage", summed_risk_figure(told.reliability), wrong, caption),
     ]  # fmt: skip
+
+
+def _share_wrong(sureness: SiteCurve | None) -> float | None:
+    return float(risk_points(sureness).risk[-1]) if sureness else None
 
 
 def _more_of_predictions(report: Report, run: Run, cases: Cases) -> list[Drawing | None]:

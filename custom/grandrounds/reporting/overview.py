@@ -8,7 +8,7 @@ from statistics import fmean
 
 from grandrounds.evaluation.estimates import Estimate
 from grandrounds.evaluation.paired import FEWEST_PAIRS
-from grandrounds.reporting.comparison import AREA, FEWEST_SEEDS, Comparison
+from grandrounds.reporting.comparison import FEWEST_SEEDS, Comparison
 from grandrounds.reporting.content import Report, moved, over_seeds
 from grandrounds.reporting.html import Child, Html, table, tag
 from grandrounds.reporting.run import MODELS, Run
@@ -143,8 +143,7 @@ def _last_validation(report: Report) -> list[str]:
 def _against(report: Report) -> tuple[str, list[str]]:
     comparison = report.comparison
     if comparison is None:
-        chance = 0.5 if report.metric == AREA else 1 / len(report.runs[0].classes)
-        return f"{chance:.2f} by guessing", ["no other run was given: nothing says that federation helped"]
+        return f"{report.chance:.2f} by guessing", ["no other run was given: nothing says that federation helped"]
     best = max(comparison.differences, key=lambda method: comparison.differences[method].paired.mean)
     difference = comparison.differences[best]
     paired = difference.paired
@@ -170,10 +169,11 @@ def _privacy(report: Report) -> tuple[str, list[str]]:
     if len(finite) < len(spent):
         return "unbounded", ["A release without noise is in a ledger: its epsilon is infinite."]
     worst = max(finite, key=lambda entry: entry.epsilon or 0)
-    return (
-        f"epsilon {worst.epsilon:.2f}",
-        [f"delta {worst.delta:g}, per {worst.unit}, at {worst.site}, which spent most of {len(finite)} ledgers"],
-    )
+    lines = [f"delta {worst.delta:g}, per {worst.unit}, at {worst.site}: the most of {counted(len(finite), 'ledger')}"]
+    unbounded = [run.name for run in report.runs if not run.spent and moved(run).up]
+    if unbounded:
+        lines.append(f"no guarantee in {', '.join(unbounded)}")
+    return f"epsilon {worst.epsilon:.2f}", lines
 
 
 def _communication(report: Report) -> tuple[str, list[str]]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from grandrounds.evaluation.cases import joined
 from grandrounds.evaluation.communication import Traffic
-from grandrounds.reporting.comparison_figures import mean_learning_figure, method_figure, site_figure, traffic_figure
+from grandrounds.reporting.comparison_figures import (
+    Utility,
+    mean_learning_figure,
+    method_figure,
+    site_figure,
+    traffic_figure,
+    utility_figure,
+)
 from grandrounds.reporting.content import Report, moved, over_seeds, site_estimates
 from grandrounds.reporting.curve_figures import risk_figure
 from grandrounds.reporting.curves import Curves, validation_curves
@@ -21,7 +29,7 @@ def shared_drawings(report: Report) -> list[Drawing]:
     """Figures of all runs together; none for one run."""
     if not report.several:
         return []
-    found = [*_of_scores(report), _risk(report), _learning(report), _communication(report)]
+    found = [*_of_scores(report), _utility(report), _risk(report), _learning(report), _communication(report)]
     return [drawing for drawing in found if drawing]
 
 
@@ -44,6 +52,35 @@ def _of_scores(report: Report) -> list[Drawing | None]:
             "Overlapping intervals do not mean that methods are equal: the paired differences below say more.",
         ),
     ]
+
+
+def _utility(report: Report) -> Drawing | None:
+    points = _utilities(report)
+    units = sorted({point.unit for point in points if point.unit})
+    apart = "" if len(units) == 1 else f" Epsilons per {' and per '.join(units)} are promises of different kinds."
+    return drawing_or_none(
+        "utility_privacy",
+        utility_figure(points, report.metric, report.chance),
+        f"{SCORE_NAMES[report.metric]}: {'; '.join(map(_utility_words, points))}",
+        f"The largest epsilon of a method's ledgers; without a ledger nothing is guaranteed.{apart}",
+    )
+
+
+def _utilities(report: Report) -> list[Utility]:
+    found = []
+    for name, runs in report.methods.items():
+        score, spent = over_seeds(report, name), [entry for run in runs for entry in run.spent]
+        worst = max((math.inf if entry.epsilon is None else entry.epsilon for entry in spent), default=math.inf)
+        unit = spent[0].unit if math.isfinite(worst) else ""
+        told = spent or any(moved(run).up for run in runs)  # of runs in which nothing leaves there is nothing to hide
+        if told and score and score.enough:
+            found.append(Utility(runs[0].method, unit, worst, score.value))
+    return found
+
+
+def _utility_words(point: Utility) -> str:
+    budget = f"at epsilon {point.epsilon:.3g} per {point.unit}" if point.unit else "without a guarantee"
+    return f"{point.method} {number_words(point.score)} {budget}"
 
 
 def _risk(report: Report) -> Drawing | None:

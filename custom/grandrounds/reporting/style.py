@@ -1,7 +1,7 @@
 """One style for all figures of a report: a site, class or method looks the same in each of them.
 
-Colours are those of Okabe and Ito ("Color Universal Design", 2008), which people with any kind of colour vision tell apart;
-markers and dashes differ as well, so that a grey print can be read. Yellow is left out: it cannot be seen on white.
+Colours are those of all figures (:mod:`grandrounds.evaluation.drawing`); markers and dashes differ as well, so that a grey
+print can be read.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grandrounds.evaluation.drawing import COLOURS
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK, GREY = "#222222", "#6B6B6B"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 WIDTH, HEIGHT = 4.8, 3.6

@@ -151,7 +151,7 @@ def test_a_run_that_is_not_finished_says_so(run, trained, listed):
     ("content", "message"),
     [
         ("{", "summary.json is not valid JSON"),
-        ("[]", "summary.json is no summary of a run: expected an object, got list"),
+        ("[]", "summary.json must be a JSON object, got list"),
         ('{"status": "finished", "configuration": {}}', "does not say what the model was trained for"),
         (json.dumps({"configuration": {"problem": {**PROBLEM, "classes": ["a", "b", "c"]}}}), "with 3 classes"),
         (None, "there is no .*summary.json, which says what the model was trained for"),

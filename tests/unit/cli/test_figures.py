@@ -143,7 +143,7 @@ def test_communities_can_be_named_in_a_file(tmp_path):
     [
         ('{"site-1": "a"}', "has no community of site-2, site-10; add it"),
         ('{"site-1": 1}', "must be an object with a community's name for each site"),
-        ("[]", "must be an object with a community's name for each site"),
+        ("[]", "must be a JSON object, got list"),
         ("{", "is not valid JSON"),
         (None, "is not there; give a partition or a JSON file"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from grandrounds.errors import DataError
 from grandrounds.evaluation.cases import cases_of
-from grandrounds.evaluation.curve_release import curves_of, curves_together, read_curves, write_curves
+from grandrounds.evaluation.curve_release import coarser_curves, curves_of, curves_together, read_curves, write_curves
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("nevus", "melanoma", "other")
@@ -30,13 +30,37 @@ def file(tmp_path):
     return path
 
 
-def test_what_is_written_is_read_again_and_small_classes_are_not_there(file):
+def test_what_is_written_is_read_again(file):
     found = read_curves(file, CLASSES)
     expected = curves_of(drawn("a", (80, 60, 8)), CLASSES)
-    assert set(found.classes) == {"nevus", "melanoma"}  # four patients of the third are too few
+    assert found.classes.keys() == expected.classes.keys() != set()
     for name, curve in expected.classes.items():
         assert all(np.array_equal(a, b) for a, b in zip(found.classes[name], curve, strict=True))
     assert found.reliability.positives.sum() == expected.reliability.positives.sum()
+
+
+@pytest.mark.parametrize(
+    ("patients", "told"),
+    [
+        ((40, 30, 4), {"nevus"}),  # with nevus and melanoma told, 74 - 40 - 30 would give the four away
+        ((40, 30, 0), {"nevus", "melanoma"}),
+        ((40, 30, 10), {"nevus", "melanoma", "other"}),
+        ((60, 6, 7), {"nevus"}),  # thirteen others together
+        ((60, 6, 3), set()),
+    ],
+)
+def test_a_class_of_few_patients_cannot_be_had_by_subtraction(patients, told):
+    cases = drawn("rest", [2 * count for count in patients])
+    assert curves_of(cases, CLASSES).classes.keys() == told
+
+
+def test_a_greater_least_number_merges_ranges_and_leaves_classes_out():
+    once = curves_of(drawn("a", (80, 60, 60)), CLASSES)
+    found = coarser_curves(once, 35)
+    assert found.classes.keys() == {"nevus"}
+    assert found.classes["nevus"].positives.sum() == once.classes["nevus"].positives.sum() == 40
+    counts = np.concatenate([found.classes["nevus"].positives, found.classes["nevus"].negatives])
+    assert ((counts == 0) | (counts >= 35)).all()
 
 
 def test_the_file_tells_of_no_image_and_of_no_count_below_ten(file):
@@ -47,7 +71,7 @@ def test_the_file_tells_of_no_image_and_of_no_count_below_ten(file):
 
 
 def test_sites_together_have_the_classes_that_any_of_them_tells_of():
-    sites = [curves_of(drawn("a", (80, 60, 8)), CLASSES), curves_of(drawn("b", (80, 8, 60)), CLASSES)]
+    sites = [curves_of(drawn("a", (80, 60, 0)), CLASSES), curves_of(drawn("b", (80, 0, 60)), CLASSES)]
     found = curves_together(sites, CLASSES)
     assert {name: curve.positives.sum() for name, curve in found.classes.items()} == pytest.approx(
         {"nevus": 80, "melanoma": 30, "other": 30}
@@ -67,6 +91,10 @@ def test_sites_together_have_the_classes_that_any_of_them_tells_of():
         (
             lambda content: edited(content, edges=[0.0, 1.0], positives=[float("nan")], negatives=[10]),
             "a count must be",
+        ),
+        (
+            lambda content: edited(content, edges=[0.0, 1.0], positives=[0], negatives=[10]),
+            "must have cases on both sides",
         ),
     ],
 )

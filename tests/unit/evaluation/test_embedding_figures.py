@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from grandrounds.evaluation.embedding_figures import COLOURS, plane_figure
+from grandrounds.evaluation.embedding_figures import plane_figure
 
 SITES = ["site-2", "site-10", "site-2", "site-10"]
 MALIGNANT = np.array([True, False, False, False])
@@ -17,7 +17,7 @@ def test_a_hospital_has_a_colour_and_a_diagnosis_a_shape():
     offsets = [dots.get_offsets().tolist() for dots in filled]
     # Natural order: site-2 before site-10; circles before crosses; no malignant image at site-10.
     assert offsets == [[[4.0, 5.0]], [[0.0, 1.0]], [[2.0, 3.0], [6.0, 7.0]]]
-    assert [to_hex(dots.get_edgecolor()[0]).upper() for dots in filled] == [COLOURS[0], COLOURS[0], COLOURS[1]]
+    assert [to_hex(dots.get_edgecolor()[0]).upper() for dots in filled] == ["#0072B2", "#0072B2", "#D55E00"]
 
 
 def test_models_are_beside_each_other_with_one_legend():

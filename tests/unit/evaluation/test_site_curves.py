@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from grandrounds.evaluation.cases import cases_from_confusion, cases_of
 from grandrounds.evaluation.site_curves import (
     SiteCurve,
     area,
+    precision_recall_points,
     reliability_curve,
+    risk_points,
     roc_points,
     site_curve,
     summed_curves,
@@ -74,6 +76,22 @@ def test_without_merging_the_area_is_that_of_the_ranges():
     curve = site_curve(binary(labels, scores), 1, least=1, ranges=20)
     expected = roc_auc_score(labels, np.minimum(np.floor(scores * 20), 19))
     assert area(roc_points(curve)) == pytest.approx(expected)
+
+
+def test_precision_and_recall_are_scikit_learns_at_the_boundaries():
+    labels, scores = drawn("exact")
+    points = precision_recall_points(site_curve(binary(labels, scores), 1, least=1, ranges=20))
+    places = np.unique(np.minimum(np.floor(scores * 20), 19))[::-1]
+    predicted = [np.floor(scores * 20).clip(max=19) >= place for place in places]
+    assert set(np.round(points.recall, 12)) == {round(recall_score(labels, one), 12) for one in predicted}
+    assert set(np.round(points.precision, 12)) == {round(precision_score(labels, one), 12) for one in predicted}
+
+
+def test_risk_over_all_is_the_share_of_wrong_predictions_and_at_half_that_of_the_surer_ones():
+    sureness = SiteCurve(np.array([0, 0.5, 0.75, 1.0]), np.array([5.0, 10, 30]), np.array([15.0, 10, 10]))
+    found = risk_points(sureness)
+    assert found.coverage == pytest.approx([40 / 80, 60 / 80, 1])
+    assert found.risk == pytest.approx([10 / 40, 20 / 60, 35 / 80])
 
 
 def test_counts_alone_give_no_curve_and_wrong_limits_are_refused():

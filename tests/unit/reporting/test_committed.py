@@ -1,6 +1,7 @@
 """A committed result is a run of counts; what is none is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from grandrounds.reporting.content import report_on
 from grandrounds.reporting.label import methods_of
 from grandrounds.reporting.record import read_run
 from grandrounds.reporting.scores import scores_of
+from grandrounds.reporting.shared_drawings import shared_drawings
 
 RESULT = {
     "method": "fedperl",
@@ -185,3 +187,59 @@ def test_areas_by_site_are_compared_by_area(file):
     assert report.comparison.values == {"fed": (0.75, 0.75), "single": (0.5, 0.625)}
     assert report.scores["single"].mean["auroc"].value == pytest.approx(0.5625)
     assert any("Only scores of whole sites are known" in doubt for doubt in report.doubts["fed"])
+
+
+def under_a_budget(setting, method, accuracy, epsilon=None, unit="record", seed=1):
+    """As the benchmark of utility and privacy commits: scores of all images together, and what ledgers say."""
+    return {
+        "method": method, "seed": seed, "setting": setting, "sites": 2, "delta": 1e-4,
+        "budget": {"unit": unit, "epsilon": epsilon, "bound": 9.0, "releases": 3} if epsilon else None,
+        "contributions": {"site-1": 3, "site-2": 2},
+        "scores": {"n": 200, "balanced_accuracy": accuracy, "auc_macro": 0.75},
+        "bytes": {"site-2": {"up.update": 5}, "site-1": {"up.update": 5}},
+        "options": {"controller": {"problem": {"dataset": "skin", "classes": ["a", "b", "c", "d"]}, "rounds": 3}},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def budgets(tmp_path):
+    contents = {
+        "open": under_a_budget("infinite", "fedavg", 0.625),
+        "eight": under_a_budget("eps8", "fedavg", 0.5, 7.99),
+        "two": under_a_budget("eps2", "fedavg", 0.375, 2.0),
+        "site": under_a_budget("eps8", "fedperl", 0.25, 8.0, "site"),
+    }
+    found = []
+    for name, content in contents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+        found.append(read_run(tmp_path / f"{name}.json", name))
+    return report_on(found)
+
+
+def test_a_result_with_a_budget_tells_it_for_all_sites(budgets):
+    plain, eight = budgets.runs[:2]
+    assert (eight.sites, eight.contributions) == (("site-1", "site-2"), {"site-1": 3, "site-2": 2})
+    assert [(spent.unit, spent.epsilon, spent.delta) for spent in eight.spent] == [("record", 7.99, 1e-4)]
+    assert plain.spent == ()
+    assert budgets.scores["eight"].told["auroc_macro"].value == 0.75
+
+
+def test_utility_is_drawn_against_epsilon_by_method_and_unit(budgets):
+    (drawing,) = [found for found in shared_drawings(budgets) if found.name == "utility_privacy"]
+    assert drawing.alt == (
+        "balanced accuracy: fedavg 0.62 without a guarantee; fedavg 0.50 at epsilon 7.99 per record; fedavg 0.38 at epsilon "
+        "2 per record; fedperl 0.25 at epsilon 8 per site"
+    )
+    assert "per record and per site are promises of different kinds" in drawing.caption
+    axes = drawing.figure.axes[0]
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert lines["fedavg, per record"] == [[2, 0.375], [7.99, 0.5]]
+    assert lines["fedperl, per site"] == [[8, 0.25]]
+    assert lines["fedavg, no guarantee"] == [[32, 0.625]]
+    assert [point[1] for point in lines["a guess"]] == [0.25, 0.25]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "8", "none"]
+
+
+def test_without_ledgers_there_is_no_utility_against_epsilon(budgets):
+    plain = replace(budgets, methods={name: budgets.methods[name] for name in ("open",)})
+    assert all(found.name != "utility_privacy" for found in shared_drawings(plain))

@@ -155,6 +155,22 @@ def test_a_class_that_is_missing_everywhere_has_no_number(make_run, tmp_path, un
     }  # fmt: skip
 
 
+def test_columns_without_a_number_are_left_out(make_run, tmp_path, unillustrated):
+    run = read_run(make_run(), "x")
+    counted = {site: replace(cases, probabilities=None) for site, cases in run.places.items()}
+    for places, shown in ((run.places, True), (counted, False)):
+        _, checker = written([replace(run, places=places)], tmp_path / str(shown))
+        assert ("weighted precision ECE MCE AURC" in words(checker)) == shown
+        assert ("F1 AUROC average precision" in words(checker)) == shown
+
+
+def test_runs_without_a_ledger_are_named_beside_those_that_have_one(make_run, tmp_path, unillustrated):
+    runs = [read_run(make_run(name), name) for name in ("open", "bounded")]
+    runs[1] = replace(runs[1], spent=(Spent("site-1", "record", 3.2, 1e-5),))
+    _, checker = written(runs, tmp_path / "out")
+    assert "no guarantee in open" in words(checker)
+
+
 def test_a_budget_is_shown_with_its_unit_and_an_infinite_one_is_no_guarantee(run, tmp_path, unillustrated):
     spent = (
         Spent("site-1", "patient", 3.2, 1e-5, ((1, 1.5), (2, 3.2))),
@@ -162,7 +178,7 @@ def test_a_budget_is_shown_with_its_unit_and_an_infinite_one_is_no_guarantee(run
     )
     _, checker = written([replace(run, spent=spent)], tmp_path / "a")
     assert "epsilon 3.20" in words(checker)
-    assert "per patient, at site-1, which spent most of 2 ledgers" in words(checker)
+    assert "per patient, at site-1: the most of 2 ledgers" in words(checker)
     endless = (*spent, Spent("site-10", "patient", None, 1e-5))
     _, checker = written([replace(run, spent=endless)], tmp_path / "b")
     assert "unbounded" in words(checker)

@@ -46,6 +46,21 @@ def test_eight_cases_are_too_few_at_a_site_and_enough_together(run):
     assert scores.pooled.classes[2]["sensitivity"].enough
 
 
+def test_a_site_with_one_class_has_its_sensitivity_and_nothing_that_needs_others(make_run):
+    workspace = make_run(right=RIGHT)
+    place = workspace / "results" / "site-2" / "predictions_common.csv"
+    header, *lines = place.read_text().splitlines()
+    place.write_text("\n".join([header, *(line for line in lines if line.split(",")[1] == "nevus")]) + "\n")
+    scores = scores_of(read_run(workspace, "x"))
+    alone = scores.sites["site-2"]
+    assert (alone.images, alone.scores["balanced_accuracy"].value) == (20, 0.75)
+    nevus, melanoma, _ = alone.classes
+    assert (nevus["sensitivity"].value, nevus["sensitivity"].cases) == (0.75, 20)
+    assert (nevus["specificity"].cases, melanoma["sensitivity"].cases) == (0, 0)
+    assert not nevus["specificity"].enough
+    assert scores.mean["balanced_accuracy"].value == pytest.approx((0.5 + 0.75 + 1) / 3)
+
+
 def test_the_same_run_gives_the_same_intervals(run):
     assert scores_of(run).to_json(run.classes) == scores_of(run).to_json(run.classes)
 

@@ -1,0 +1,63 @@
+"""Pictures of single images: what several models look at, on the images on which they differ."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+CLASSES = ["nevus", "melanoma"]
+
+
+@pytest.fixture
+def two_runs(run, tiny, sites_dir, tmp_path):
+    """A finished run, and one whose model says the opposite: on each image exactly one of them is right."""
+    data = sites_dir(2)
+    made = run("simulate", "fedavg", *tiny, "--sites-dir", data, "--workspace", tmp_path / "ours")
+    assert made.exit_code == 0, made.output
+    shutil.copytree(tmp_path / "ours", tmp_path / "theirs")
+    place = tmp_path / "theirs" / "results" / "selected.pt"
+    weights = torch.load(place, weights_only=True)
+    last = [name for name, value in weights.items() if len(value.shape) > 0 and len(value) == len(CLASSES)]
+    torch.save({name: value.flip(0) if name in last else value for name, value in weights.items()}, place)
+    return tmp_path / "ours", tmp_path / "theirs", data
+
+
+def test_models_are_shown_where_one_of_them_is_right_alone(run, two_runs, tmp_path):
+    ours, theirs, data = two_runs
+    drawn = run("figures", ours, "--out", tmp_path / "out", "--sites-dir", data, "--against", f"Other={theirs}")
+    assert drawn.exit_code == 0, drawn.output
+    names = {place.stem for place in (tmp_path / "out").iterdir()}
+    assert {"scenarios", "samples_site-1", "grad_cam_site-2"} <= names
+
+
+def test_the_sheet_has_the_images_of_the_scenarios_and_says_nothing_of_breasts(two_runs):
+    from grandrounds.commands.image_figures import scenario_drawings
+
+    ours, theirs, data = two_runs
+    axes = scenario_drawings(ours, [f"Other={theirs}"], data)["scenarios"].axes
+    rows = [axes[3 * number : 3 * number + 3] for number in range(4)]
+    empty = [[text.get_text() for text in row[0].texts] == ["no image"] for row in rows]
+    assert empty[:2] == [True, True]  # never both right, never both wrong
+    assert not all(empty[2:])
+    assert [panel.get_title() for panel in rows[0]] == ["", "ours", "Other"]
+    assert {panel.get_xlabel() for row in rows for panel in row} == {""}
+
+
+def test_what_cannot_be_compared_is_refused(run, two_runs, tmp_path):
+    ours, theirs, data = two_runs
+    alone = run("figures", ours, "--out", tmp_path / "out", "--against", theirs)
+    assert alone.exit_code == 2
+    assert "give --sites-dir as well" in alone.stderr
+    place = theirs / "results" / "summary.json"
+    content = json.loads(place.read_text())
+    content["configuration"]["problem"]["classes"] = CLASSES[::-1]
+    place.write_text(json.dumps(content))
+    for path in (theirs / "results").glob("*/predictions_*.csv"):
+        path.unlink()
+    other = run("figures", ours, "--out", tmp_path / "out", "--sites-dir", data, "--against", theirs)
+    assert other.exit_code == 1
+    assert "ours and theirs have different classes" in other.stderr
+    (ours / "results" / "selected.pt").unlink()
+    unfinished = run("figures", ours, "--out", tmp_path / "out", "--sites-dir", data)
+    assert "has no model for all sites to show cases of" in unfinished.stderr
