@@ -3,9 +3,12 @@
 A server and three hospitals from startup kits run FedPerl on phantoms, each training in a child process. Every so often a
 process is drawn and killed: mostly a training, now and then a hospital's job or client, the server's job or the server. The
 run is submitted again by itself. What is written down is what became of it: rounds, attempts, contributions, and the memory
-of each kind of process: its level, and how much it grows in a hundred rounds within the life of a process.
+of each kind of process: its level, and how much it grows in a hundred rounds.
 
-    python benchmarks/soak/run.py --workspace runs/soak --minutes 30
+A process that is killed is followed by one with fresh memory, so growth is looked for within lives alone: one slope for all
+processes of a kind, each with a level of its own, without the first rounds of each, in which memory rises to its level.
+
+    python benchmarks/soak/run.py --workspace runs/soak --minutes 30 --every 60
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import shutil
 import signal
 import socket
 import statistics
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -39,8 +43,9 @@ RESULT = Path(__file__).parent / "result.json"
 SITES = ("hospital-a", "hospital-b", "hospital-c")
 RUN_NAME, MOST_ROUNDS, MOST_ATTEMPTS = "soak", 100_000, 10_000
 SAMPLE_SECONDS = 5.0
-LEAST_ROUNDS = 10
-"""In the life of a process for its growth to be told."""
+WARM_UP_ROUNDS = 3
+LEAST_ROUNDS = 20
+"""In the lives of all processes of a kind, for their growth to be told."""
 OPTIONS = (
     *(f"controller.run_name={RUN_NAME}", f"controller.rounds={MOST_ROUNDS}", "controller.min_sites=2"),
     *("controller.grace=20", "controller.round_timeout=120", "controller.warm_up=1", "controller.validate_every=5"),
@@ -53,24 +58,38 @@ KINDS = {
     "site": "client_train",
     "site's job": "worker_process",
 }
-WEIGHTS = {"training": 12, "site's job": 2, "site": 1, "server's job": 1, "server": 1}
+TRAINING = "training"
+WEIGHTS = {TRAINING: 12, "site's job": 2, "site": 1, "server's job": 1, "server": 1}
 
 
 @dataclass
 class Life:
-    """One process: its memory at rounds."""
+    """One process: rounds done and its memory, in bytes, at successive moments."""
 
     kind: str
     samples: list[tuple[int, int]] = field(default_factory=list)
 
-    def growth(self) -> float | None:
-        """Mebibytes in a hundred rounds by least squares; None if it has not lived long enough."""
-        later = self.samples[len(self.samples) // 4 :]  # its start is not its level
-        rounds = [number for number, _ in later]
-        if not later or rounds[-1] - rounds[0] < LEAST_ROUNDS:
-            return None
-        slope = statistics.linear_regression(rounds, [size for _, size in later]).slope
-        return slope * 100 / 2**20
+    def settled(self) -> list[tuple[int, int]]:
+        """The samples after its first rounds."""
+        return [(number, size) for number, size in self.samples if number >= self.samples[0][0] + WARM_UP_ROUNDS]
+
+
+def growth(lives: list[Life]) -> dict[str, Any]:
+    """Mebibytes in a hundred rounds, by least squares with one slope for all processes and a level for each.
+
+    None where all processes together have lived less than ``LEAST_ROUNDS`` after their first rounds.
+    """
+    # A life of one round alone tells of no growth.
+    settled = [found for found in map(Life.settled, lives) if len({number for number, _ in found}) > 1]
+    rounds = sum(samples[-1][0] - samples[0][0] for samples in settled)
+    spread = together = 0.0
+    for samples in settled:
+        number_mean = statistics.fmean(number for number, _ in samples)
+        size_mean = statistics.fmean(size for _, size in samples)
+        spread += sum((number - number_mean) ** 2 for number, _ in samples)
+        together += sum((number - number_mean) * (size - size_mean) for number, size in samples)
+    slope = round(together / spread * 100 / 2**20, 2) if rounds >= LEAST_ROUNDS else None
+    return {"value": slope, "processes": len(settled), "rounds": rounds}
 
 
 class Soak:
@@ -79,7 +98,7 @@ class Soak:
     def __init__(self, federation: Federation, seed: int) -> None:
         self.federation = federation
         self.killed: Counter[str] = Counter()
-        self.lives: dict[int, Life] = {}
+        self.lives: dict[tuple[str, int], Life] = {}
         self.told: list[str] = []
         self._draw = random.Random(seed)
 
@@ -96,22 +115,23 @@ class Soak:
 
     def processes(self, kind: str) -> list[int]:
         """Ids of the processes of a kind."""
+        if kind == TRAINING:
+            return [child for job in self.processes("site's job") if (child := training_child(job))]
         names = [self.federation.server] if kind.startswith("server") else self.federation.sites
         return [process for name in names for process in running_module(self.federation.kits / name, KINDS[kind])]
 
     def sample(self) -> None:
         """Note the memory of every process."""
         number = self.rounds()
-        for kind in KINDS:
+        for kind in (*KINDS, TRAINING):
             for process in self.processes(kind):
-                self.lives.setdefault(process, Life(kind)).samples.append((number, resident_bytes(process)))
+                if size := resident_bytes(process):  # it may have ended in the meantime
+                    self.lives.setdefault((kind, process), Life(kind)).samples.append((number, size))
 
     def kill(self) -> None:
         """Kill a process of a kind that is drawn, if there is one."""
         kind = self._draw.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        jobs = self.processes("site's job" if kind == "training" else kind)
-        found = [child for job in jobs if (child := training_child(job))] if kind == "training" else jobs
-        if found:
+        if found := self.processes(kind):
             with suppress(ProcessLookupError):
                 os.kill(self._draw.choice(found), signal.SIGKILL)
                 self.killed[kind] += 1
@@ -121,20 +141,16 @@ class Soak:
         kinds: dict[str, list[Life]] = defaultdict(list)
         for life in self.lives.values():
             kinds[life.kind].append(life)
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         for kind, lives in kinds.items():
             sizes = [size / 2**20 for life in lives for _, size in life.samples]
-            growths = [growth for life in lives if (growth := life.growth()) is not None]
             found[kind] = {
                 "processes": len(lives),
                 "median_mib": round(statistics.median(sizes), 1),
                 "largest_mib": round(max(sizes), 1),
-                "growth_mib_per_100_rounds": {
-                    "processes": len(growths),
-                    "median": round(statistics.median(growths), 2) if growths else None,
-                    "largest": round(max(growths), 2) if growths else None,
-                },
             }
+            if kind in KINDS:  # a training lasts no longer than its task
+                found[kind]["growth_mib_per_100_rounds"] = growth(lives)
         return found
 
 
@@ -157,7 +173,8 @@ def main() -> None:
         stop(federation)
     result = {**outcome(soak), "minutes": round(seconds / 60, 1), "versions": versions(), "machine": machine()}
     write_json(arguments.out, result)
-    print(json.dumps(result, indent=1), flush=True)
+    # The thread that watches the run keeps FLARE's remarks off this process's output.
+    print(json.dumps(result, indent=1), file=sys.__stdout__, flush=True)
 
 
 def endure(soak: Soak, job: Job, seconds: float, every: float) -> float:
@@ -165,14 +182,19 @@ def endure(soak: Soak, job: Job, seconds: float, every: float) -> float:
     kit, results = soak.federation.kit(soak.federation.researcher), soak.federation.folder / "results"
 
     def submit() -> None:
-        with suppress(GrandRoundsError):  # at the end the federation is stopped under it
+        try:
             submit_and_watch(kit, job, results, soak.told.append, MOST_ATTEMPTS, patience=600.0)
+        except GrandRoundsError as error:  # at the end the federation is stopped under it
+            soak.told.append(str(error))
 
-    threading.Thread(target=submit, daemon=True).start()
+    run = threading.Thread(target=submit, daemon=True)
+    run.start()
     started = time.monotonic()
     draw = random.Random(0)
     following = started + every
     while (now := time.monotonic()) - started < seconds:
+        if not run.is_alive():
+            raise GrandRoundsError(f"the run has ended before its time: {'; '.join(soak.told[-3:])}")
         soak.sample()
         if now >= following and soak.rounds():
             soak.kill()

@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Writing files so that nobody ever sees half of one, and reading JSON files so that what is wrong is named."""
 
 from __future__ import annotations
 
@@ -45,6 +45,25 @@ def append_line(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(content) + "\n")
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that must hold an object.
+
+    Raises:
+        ConfigurationError: naming the file, if it cannot be read, is no JSON (with the line), or holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(f"{path} is not valid JSON: line {error.lineno}: {error.msg}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not valid JSON: no UTF-8 text ({error.reason})") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path} must be a JSON object, got {type(content).__name__}")
+    return content
 
 
 @contextmanager

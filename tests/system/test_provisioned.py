@@ -1,20 +1,24 @@
 """A server and three hospitals from startup kits: what a job may do there, what it gives, and that nothing stays behind."""
 
+import contextlib
 import json
+import os
 import re
 import shutil
-import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.admin_session import admin_session, connected_sites
 from grandrounds.deployment.job_watch import summary_in
-from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
+from grandrounds.deployment.jobs import JOBS, Job, load_job, with_options, write_job
 from grandrounds.deployment.kit import processes_of, read_kit, running_processes
 from grandrounds.deployment.kit_doctor import examine_kit
-from grandrounds.deployment.local_federation import prepare, start, stop
+from grandrounds.deployment.local_federation import prepare
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.errors import GrandRoundsError
@@ -29,27 +33,15 @@ TINY = [
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
+def federation(consortium):
     """Server and hospitals, up; afterwards nothing of them runs."""
-    made = prepare(tmp_path_factory.mktemp("consortium") / "federation", HOSPITALS, free_port())
-    try:
-        start(made)
+    with consortium(HOSPITALS, gently=True) as made:
         yield made
-    finally:
-        killed = stop(made)
-    assert processes_of(made.folder) == []
-    assert killed == [], "FLARE's own shutdown must be enough"
 
 
 @pytest.fixture(scope="module")
 def researcher(federation):
     return federation.kit(federation.researcher)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 def small(*assignments):
@@ -74,13 +66,24 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(federation, resea
 
 
 def test_everything_is_in_the_folder(federation):
-    """FLARE's command line has a home of its own, and storage is not where it is by default."""
-    assert not (Path.home() / ".nvflare").exists()
-    stored = federation.kits / federation.server / "storage" / "jobs"
-    assert stored.is_dir()
+    """Storage is not where it is by default, and every process writes its files in the federation's folder."""
+    assert (federation.kits / federation.server / "storage" / "jobs").is_dir()
     for name in (federation.server, *HOSPITALS):
         for path in (federation.kits / name / "local").rglob("*.json"):
             assert "/tmp/nvflare" not in path.read_text()
+    places = [place for process in processes_of(federation.folder) for place in written(process)]
+    assert places
+    assert [place for place in places if not place.is_relative_to(federation.folder)] == []
+
+
+def written(process):
+    """Regular files that a process has open for writing."""
+    for entry in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            flags = int((entry.parents[1] / "fdinfo" / entry.name).read_text().split("flags:")[1].split()[0], 8)
+            place = entry.readlink()
+            if flags & os.O_ACCMODE != os.O_RDONLY and place.is_file():
+                yield place
 
 
 def test_the_doctor_leaves_a_live_site_alone(federation):
@@ -110,6 +113,14 @@ def own_class(job, mark):
     return Job(job.meta, job.server, {**job.client, "components": [entry]}), "'subprocess.Popen' .* not in allow"
 
 
+def own_call(job, mark):
+    """A function of the installed package that runs programs; and the job says itself that its code is its own."""
+    entry = {"id": "spy", "path": "grandrounds.deployment.processes.run_all"}
+    entry |= {"args": {"commands": [["touch", str(mark)]], "workers": 1}}
+    changed = Job({**job.meta, "byoc": True}, job.server, {**job.client, "components": [entry]})
+    return changed, "'grandrounds.deployment.processes.run_all' .* not in allow|BYOC not permitted"
+
+
 def other_scope(job, mark):
     return Job({**job.meta, "scope": "none"}, job.server, job.client), "scope 'none' is not allowed"
 
@@ -120,7 +131,7 @@ def other_data(job, mark):
     return with_options(job, ["problem.dataset=../../../etc", *patient]), "nothing leaves: .* cannot tell which data"
 
 
-@pytest.mark.parametrize("forbidden", [own_code, own_class, other_scope, other_data])
+@pytest.mark.parametrize("forbidden", [own_code, own_class, own_call, other_scope, other_data])
 def test_a_researcher_cannot(federation, researcher, tmp_path, forbidden):
     """No job runs code that is not installed, leaves the gate's scope, or reads what the site has not named."""
     limits = [
@@ -175,7 +186,59 @@ def test_no_job_starts_without_a_site_that_the_server_asks_for(federation, tmp_p
     assert summary["reason"].startswith("hospital-z must be there and is not connected")
 
 
-def test_a_kit_of_another_project_is_told_apart(federation, tmp_path):
+def by_command_line(kit, job):
+    return [sys.executable, "-m", "nvflare.cli", "job", "submit", "-j", str(job), "--startup-kit", str(kit.folder)], ""
+
+
+def by_console(kit, job):
+    return ["bash", str(kit.startup / "fl_admin.sh")], f"{kit.name}\nsubmit_job {job}\nbye\n"
+
+
+@pytest.mark.parametrize("way", [by_command_line, by_console])
+def test_a_job_folder_is_taken_by_flares_own_tools_as_it_is(federation, researcher, tmp_path, way):
+    """A copy of the source's folder, into which FLARE's console writes signatures."""
+    shutil.rmtree(federation.kits / federation.server / "grandrounds" / "statistics", ignore_errors=True)
+    command, typed = way(researcher, shutil.copytree(JOBS / "statistics", tmp_path / "statistics"))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ended = subprocess.run(
+        command,
+        input=typed,
+        env={**os.environ, "HOME": str(tmp_path), "PATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    found = re.search(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", ended.stdout)
+    assert found, ended.stdout + ended.stderr
+    with admin_session(researcher) as session:
+        session.wait_for_job(found[0], timeout=200, poll_interval=0.5)
+        summary = summary_in(Path(session.download_job_result(found[0], str(tmp_path))))
+    assert (summary["status"], summary["contributions"]) == ("finished", dict.fromkeys(HOSPITALS, 1))
+
+
+def test_a_data_set_that_one_site_does_not_have_costs_that_site_the_run_and_no_other(federation, researcher, tmp_path):
+    """Two hospitals have named their drawn images; the third has not, and its log says what it has."""
+    named = {site: federation.kits / site / "local" / "grandrounds.json" for site in HOSPITALS[:2]}
+    for site, path in named.items():
+        content = json.loads(phantom_site(site, tmp_path / "data", size=32, images=40).read_text())
+        (entry,) = content["datasets"].values()
+        folder = tmp_path / "data" / site
+        path.write_text(json.dumps({"datasets": {"skin": {part: str(folder / name) for part, name in entry.items()}}}))
+    (federation.kits / HOSPITALS[2] / "local" / "grandrounds.json").write_text('{"datasets": {}}')
+    try:
+        job = small("problem.dataset=skin", "controller.run_name=named", "controller.min_sites=2")
+        outcome = submit_and_watch(researcher, job, tmp_path / "results", print)
+    finally:
+        for site in HOSPITALS:
+            (federation.kits / site / "local" / "grandrounds.json").unlink(missing_ok=True)
+    assert outcome.finished
+    assert outcome.summary["contributions"] == dict.fromkeys(HOSPITALS[:2], 2)
+    assert list(outcome.summary["rounds"][0]["dropped"]) == [HOSPITALS[2]]
+
+
+def test_a_kit_of_another_project_is_told_apart(federation, tmp_path, free_port):
     """Its certificate is in order, but neither the server's nor this one's authority knows the other."""
     other = prepare(tmp_path / "other", ["hospital-a"], free_port())
     kit = shutil.copytree(other.kits / "hospital-a", tmp_path / "kit")

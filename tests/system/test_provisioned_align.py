@@ -1,14 +1,11 @@
 """Hospitals from startup kits align their encoders with one exchange in many iterations, as they do in one process."""
 
 import json
-import socket
 
 import pytest
 import torch
 
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.deployment.kit import processes_of
-from grandrounds.deployment.local_federation import prepare, start, stop
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 
@@ -33,28 +30,19 @@ SMALL = [
 ]
 
 
-def allow(policy):
+def allow(federation):
     """Embeddings do not leave a hospital unless it says so."""
-    content = json.loads(policy.read_text())
-    content["scopes"][0]["properties"]["grandrounds"]["releases"] += RULES
-    policy.write_text(json.dumps(content))
+    for hospital in HOSPITALS:
+        policy = federation.kits / hospital / "local" / "privacy.json"
+        content = json.loads(policy.read_text())
+        content["scopes"][0]["properties"]["grandrounds"]["releases"] += RULES
+        policy.write_text(json.dumps(content))
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    """Server and hospitals, up; afterwards nothing of them runs."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    made = prepare(tmp_path_factory.mktemp("aligned") / "federation", HOSPITALS, port)
-    for hospital in HOSPITALS:
-        allow(made.kits / hospital / "local" / "privacy.json")
-    try:
-        start(made)
+def federation(consortium):
+    with consortium(HOSPITALS, change=allow) as made:
         yield made
-    finally:
-        stop(made)
-    assert processes_of(made.folder) == []
 
 
 def test_alignment_between_processes_takes_one_exchange_for_every_stretch_of_iterations(

@@ -4,19 +4,30 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
+from pathlib import Path
 
 import pytest
+import torch
 
-from grandrounds.deployment.certificates import certificate_fault
-from grandrounds.deployment.kit import read_kit
+from grandrounds.deployment.certificates import certificate_fault, connection_fault
+from grandrounds.deployment.finished_run import trained_model
+from grandrounds.deployment.kit import processes_of, read_kit
 from grandrounds.deployment.kit_doctor import examine_kit
+from grandrounds.deployment.local_federation import Federation, await_sites, start_participant, stop
 from grandrounds.deployment.overlay import PROVISIONING, apply_overlay
+from grandrounds.models.registry import build_model
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.provisioned
 
 FILES = PROVISIONING / "distributed"
-NAMES = {"server": "fl.consortium.example", "hospital": "hospital-a", "researcher": "researcher@consortium.example"}
+SERVER, RESEARCHER, HOSPITALS = "localhost", "researcher@consortium.example", ("hospital-a", "hospital-b")
+REQUESTS = {SERVER: "server", RESEARCHER: "researcher", **dict.fromkeys(HOSPITALS, "hospital")}
+TINY = [
+    *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
+    *("controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=120"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +47,25 @@ def flare(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def kits(flare, tmp_path_factory):
-    """The runbook's commands, in its order."""
+def kits(flare, tmp_path_factory, free_port):
+    """The runbook's commands, in its order, with names edited for one machine."""
     place = tmp_path_factory.mktemp("consortium")
-    flare("cert", "init", "--profile", FILES / "profile.yml", "-o", place / "ca")
+    port = str(free_port())
+
+    def edited(file, name):
+        """A copy with the server's host, its port and this participant's name."""
+        text = (FILES / f"{file}.yml").read_text().replace("fl.consortium.example", SERVER).replace("8002", port)
+        copy = place / f"{name}.yml"
+        copy.write_text(text.replace("hospital-a", name).replace("hospital_a", name.replace("-", "_")))
+        return copy
+
+    profile = edited("profile", "profile")
+    flare("cert", "init", "--profile", profile, "-o", place / "ca")
     fingerprint = json.loads((place / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
-    for file, name in NAMES.items():
-        flare("cert", "request", "-p", FILES / f"{file}.yml", "--out", place / name)
+    for name, file in REQUESTS.items():
+        flare("cert", "request", "-p", edited(file, name), "--out", place / name)
         request, signed = place / name / f"{name}.request.zip", place / f"{name}.signed.zip"
-        flare("cert", "approve", request, "-c", place / "ca", "--profile", FILES / "profile.yml", "--out", signed)
+        flare("cert", "approve", request, "-c", place / "ca", "--profile", profile, "--out", signed)
         flare("package", signed, "--request-dir", place / name, "--fingerprint", fingerprint, "-w", place / "kits")
     return place
 
@@ -60,15 +81,66 @@ def test_no_private_key_travels(kits):
             assert not any(b"PRIVATE KEY" in archive.read(name) for name in archive.namelist()), path
 
 
-@pytest.mark.parametrize("name", NAMES.values())
+@pytest.mark.parametrize("name", REQUESTS)
 def test_every_kit_is_in_order(kits, name):
     assert certificate_fault(kit_of(kits, name)) == ""
 
 
 def test_the_overlay_and_the_doctor_take_them_as_those_of_central_provisioning(kits):
-    for name in ("fl.consortium.example", "hospital-a"):
+    for name in (SERVER, *HOSPITALS):
         kit = kit_of(kits, name)
         apply_overlay(kit)
         levels = {finding.check: finding.level for finding in examine_kit(kit, network=False)}
         for check in ("certificate", "allowed classes", "authorisation"):
             assert levels[check] == "ok", (name, check)
+
+
+def test_the_runbook_ends_with_a_downloaded_model(kits, tmp_path, shared_cache):
+    """Overlay, doctor, start and submit by the commands that it names."""
+    made = kits / "kits" / "grand_rounds" / "prod_00"
+    federation = Federation(tmp_path / "federation", made, SERVER, HOSPITALS, RESEARCHER, RESEARCHER)
+    for part in ("home", "temporary", "logs"):
+        (federation.folder / part).mkdir(parents=True)
+    for name in (SERVER, *HOSPITALS):
+        grandrounds("overlay", made / name)
+    grandrounds("doctor", "--kit", made / SERVER)
+    try:
+        start_participant(federation, SERVER)
+        await_server(read_kit(made / HOSPITALS[0]))
+        for name in HOSPITALS:
+            grandrounds("doctor", "--kit", made / name)
+            start_participant(federation, name)
+        await_sites(federation, HOSPITALS)
+        options = [part for option in TINY for part in ("--set", option)]
+        command = ["submit", "fedperl", "--kit", made / RESEARCHER, "--run-name", "skin-1", "--rounds", 2, *options]
+        told = grandrounds(*command, "--mandatory-sites", "hospital-a", "--min-sites", 2, "--out", tmp_path / "out")
+    finally:
+        stop(federation)
+    assert processes_of(made) == []
+    results = next(line.removeprefix("results: ") for line in told.splitlines() if line.startswith("results: "))
+    found = trained_model(Path(results))
+    network = build_model(found.problem.model_spec(pretrained=False), seed=0)
+    network.load_state_dict(torch.load(found.weights, weights_only=True))
+
+
+def await_server(kit):
+    deadline = time.monotonic() + 60
+    while connection_fault(kit):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def grandrounds(*arguments):
+    """Run the command as a person does, in a terminal wide enough; what it says."""
+    folder = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "500"}
+    ended = subprocess.run(
+        [folder / "grandrounds", *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout

@@ -1,13 +1,11 @@
 """Three hospitals from startup kits, each with a network of its own; one keeps its choice in its own folder."""
 
 import json
-import socket
 
 import pytest
 import torch
 
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.deployment.local_federation import prepare, start, stop
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 
@@ -29,16 +27,9 @@ TINY = [
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    made = prepare(tmp_path_factory.mktemp("models") / "federation", tuple(NETWORKS), port)
-    try:
-        start(made)
+def federation(consortium):
+    with consortium(NETWORKS) as made:
         yield made
-    finally:
-        stop(made)
 
 
 def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_leaves(

@@ -1,7 +1,6 @@
 """Two hospitals from startup kits, one with a privacy gate: what the server has of each, whatever the job asks for."""
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,6 @@ import torch
 
 from grandrounds.deployment.admin_session import admin_session
 from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
-from grandrounds.deployment.kit import processes_of
-from grandrounds.deployment.local_federation import prepare, start, stop
 from grandrounds.deployment.overlay import Choices
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.problem import Problem
@@ -47,22 +44,16 @@ LOOSE = scope_of("strict", {"treatment": "as_it_is"})
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
+def federation(consortium, tmp_path_factory):
     """One hospital with a gate that clips and adds noise, another whose administrator has taken the gate out."""
-    folder = tmp_path_factory.mktemp("privacy")
-    (folder / "strict.json").write_text(json.dumps(STRICT))
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    choices = {GATED: Choices(privacy=folder / "strict.json")}
-    made = prepare(folder / "federation", (GATED, OPEN), port, choices)
-    (made.kits / OPEN / "local" / "privacy.json").unlink()
-    try:
-        start(made)
+    strict = tmp_path_factory.mktemp("policy") / "strict.json"
+    strict.write_text(json.dumps(STRICT))
+
+    def take_out(made):
+        (made.kits / OPEN / "local" / "privacy.json").unlink()
+
+    with consortium((GATED, OPEN), {GATED: Choices(privacy=strict)}, take_out) as made:
         yield made
-    finally:
-        stop(made)
-    assert processes_of(made.folder) == []
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import append_line, exclusive, replacing, write_json
+from grandrounds.files import append_line, exclusive, read_json_object, replacing, write_json
 
 
 def test_an_error_while_writing_leaves_the_old_file_and_no_other(tmp_path):
@@ -59,6 +59,30 @@ def test_lines_are_appended(tmp_path):
         append_line(tmp_path / "new" / "events.jsonl", {"n": number})
     lines = (tmp_path / "new" / "events.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b'{\n "a": ,}', "is not valid JSON: line 2: Expecting value"),
+        (b"\xff{}", "is not valid JSON: no UTF-8 text (invalid start byte)"),
+        (b"[1]", "must be a JSON object, got list"),
+    ],
+)
+def test_what_is_no_json_object_is_named_with_its_file(tmp_path, content, message):
+    path = tmp_path / "site.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError) as refused:
+        read_json_object(path)
+    assert str(refused.value) == f"{path} {message}"
+
+
+def test_a_json_object_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "site.json"
+    path.write_text('{"größe": [1, null]}', encoding="utf-8")
+    assert read_json_object(path) == {"größe": [1, None]}
 
 
 def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):

@@ -18,7 +18,6 @@ A site may set the fewest patients behind anything that it tells of a class, whi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from grandrounds.data.preprocessing import Preprocess, preprocess_from
 from grandrounds.data.site_model import SiteModel, models_from
 from grandrounds.data.site_privacy import min_support_from
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import read_json_object
 
 CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
@@ -217,12 +217,7 @@ def load_site_data(
 
 
 def _read_locations(path: Path) -> dict[str, DatasetLocation]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
+    content = read_json_object(path)
     _require_keys(content, {"datasets"}, {"datasets", "models", "privacy"}, f"{path}")
     min_support = min_support_from(content.get("privacy", {}), f"{path}: privacy")
     datasets = content["datasets"]

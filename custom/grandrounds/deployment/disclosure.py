@@ -81,5 +81,6 @@ def lines_of(disclosure: Disclosure, connected: Sequence[str] = ()) -> list[str]
         f"  runs there: {disclosure.runs}",
         f"  with: {options}",
         f"  leaves each site, in every round: {released}; and scalar metrics",
+        "  leaves each site at the end: counts of at least ten patients for curves (curves), and scalar metrics",
         f"  privacy: {scope}, and what the site's own privacy.json says",
     ]

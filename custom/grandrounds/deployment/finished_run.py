@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.record import SUMMARY
+from grandrounds.files import read_json_object
 
 SELECTED = "selected.pt"
 RESULTS = "results"
@@ -64,13 +64,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
             f"there is no {path}, which says what the model was trained for; name the workspace of a finished run, or a "
             f"model file beside its {SUMMARY}"
         )
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigurationError(f"{path} is no summary of a run: expected an object, got {type(content).__name__}")
-    return content
+    return read_json_object(path)
 
 
 def _why_not(summary: dict[str, Any]) -> str:

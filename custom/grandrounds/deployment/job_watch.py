@@ -1,17 +1,22 @@
-"""Is a submitted job still alive? FLARE's status alone does not tell: it says RUNNING for jobs whose server has died."""
+"""Is a submitted job still alive, and are all its sites at work in it?
+
+FLARE's status alone does not tell: it says RUNNING for jobs whose server has died, and for those that have lost a site.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.record import SUMMARY
+from grandrounds.files import read_json_object
 
 State = Literal["waiting", "running", "ended", "lost"]
 RUNNING, ENDED = "RUNNING", "FINISHED"
+IDLE, TAKEN = "no_jobs", "OK"
 
 
 @dataclass
@@ -56,6 +61,63 @@ class JobWatch:
         return "lost" if gone else "running"
 
 
+@dataclass
+class SiteWatch:
+    """Finds sites that were at work in a job, were started again, and stand idle while the others go on.
+
+    FLARE does not let a site back into a job that runs; the next job takes it again. At a job's end its sites stop one after
+    another, so a site counts only after a while, and only as long as another is at work.
+
+    Attributes:
+        job: FLARE's id.
+        patience: seconds that a site must be idle.
+
+    Example:
+        >>> watch = SiteWatch("j", patience=10)
+        >>> both = [{"client_name": "a", "job_id": "j"}, {"client_name": "b", "job_id": "j"}]
+        >>> one = [{"client_name": "a", "job_id": "j"}, {"client_name": "b", "status": "no_jobs"}]
+        >>> [watch.observe(seen, seconds) for seen, seconds in ((both, 0), (one, 5), (one, 20))]
+        [[], [], ['b']]
+    """
+
+    job: str
+    patience: float = 10.0
+    _worked: set[str] = field(default_factory=set)
+    _idle_since: dict[str, float] = field(default_factory=dict)
+
+    def observe(self, entries: Iterable[Mapping[str, Any]], seconds: float) -> list[str]:
+        """The sites that are back, by FLARE's answer on what its clients are doing.
+
+        Args:
+            entries: one for each job of each client that answers.
+            seconds: time of the observation, by any clock that does not go back.
+        """
+        seen = list(entries)
+        working = {str(entry["client_name"]) for entry in seen if entry.get("job_id") == self.job}
+        idle = {str(entry["client_name"]) for entry in seen if entry.get("status") == IDLE}
+        self._worked |= working
+        self._idle_since = {site: self._idle_since.get(site, seconds) for site in self._worked & idle}
+        if not working:
+            return []
+        return sorted(site for site, since in self._idle_since.items() if seconds - since >= self.patience)
+
+
+def refusals(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Who has not taken a job, with the reason, by FLARE's account of its deployment.
+
+    A site that refuses is none of the run's sites, so the run's own record does not know of it.
+
+    Args:
+        meta: FLARE's of the job.
+
+    Example:
+        >>> refusals({"job_deploy_detail": ["server: OK", "a: BYOC not permitted", "b: OK"]})
+        {'a': 'BYOC not permitted'}
+    """
+    told = (str(line).partition(": ") for line in meta.get("job_deploy_detail") or ())
+    return {site: reason for site, _, reason in told if reason and reason != TAKEN}
+
+
 def summary_in(download: Path) -> dict[str, Any]:
     """The run's own summary in a downloaded job; nothing if there is none, or only half of one.
 
@@ -63,7 +125,6 @@ def summary_in(download: Path) -> dict[str, Any]:
     """
     path = download / "workspace" / "results" / SUMMARY
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json_object(path)
+    except ConfigurationError:
         return {}
-    return content if isinstance(content, dict) else {}

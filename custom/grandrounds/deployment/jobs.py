@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 import grandrounds
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.problem import Problem
-from grandrounds.files import write_json
+from grandrounds.files import read_json_object, write_json
 from grandrounds.options import option_types, require_type
 
 PACKAGE = Path(grandrounds.__file__).parent
@@ -97,9 +97,9 @@ def load_job(name_or_folder: str | Path) -> Job:
         raise ConfigurationError(f"{name_or_folder} is no job{hint} (jobs: {', '.join(job_names())})")
     configuration = folder / "app" / "config"
     job = Job(
-        read_object(folder / "meta.json"),
-        read_object(configuration / SERVER_CONFIG),
-        read_object(configuration / CLIENT_CONFIG),
+        read_json_object(folder / "meta.json"),
+        read_json_object(configuration / SERVER_CONFIG),
+        read_json_object(configuration / CLIENT_CONFIG),
         folder,
     )
     _require_parts(job, folder)
@@ -244,22 +244,3 @@ def _require_parts(job: Job, folder: Path) -> None:
             found = False
         if not found:
             raise ConfigurationError(f"{folder / 'app' / 'config' / file}: expected {expected}")
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a file that holds a JSON object.
-
-    Raises:
-        ConfigurationError: if it is missing, no JSON or no object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigurationError(f"{path} is missing") from error
-    except json.JSONDecodeError as error:
-        raise ConfigurationError(f"{path}: line {error.lineno} is no valid JSON: {error.msg}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is no UTF-8 text: {error.reason}") from error
-    if not isinstance(content, dict):
-        raise ConfigurationError(f"{path} must hold a JSON object, got a {type(content).__name__}")
-    return content

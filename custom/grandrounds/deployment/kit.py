@@ -5,13 +5,13 @@ Nothing here starts, stops or writes anything: a kit is only read, also while it
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import read_json_object
 
 Kind = Literal["server", "site", "person"]
 MARKERS: dict[str, Kind] = {"fed_server.json": "server", "fed_client.json": "site", "fed_admin.json": "person"}
@@ -90,23 +90,6 @@ def read_kit(folder: Path) -> Kit:
         raise ConfigurationError(
             f"{path}: {type(error).__name__} {error}; ask the operator for the kit again"
         ) from error
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that must hold an object.
-
-    Raises:
-        ConfigurationError: if it is missing, cannot be read, or is no JSON object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigurationError(f"{path} must be an object, got {type(content).__name__}")
-    return content
 
 
 def running_processes(kit: Kit) -> list[int]:

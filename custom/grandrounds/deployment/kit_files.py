@@ -10,10 +10,17 @@ from grandrounds import __version__
 from grandrounds.data.doctor import Finding
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import CONFIG_NAME, read_site_config
-from grandrounds.deployment.kit import Kit, read_json_object
+from grandrounds.deployment.kit import Kit
 from grandrounds.deployment.overlay import AUTHORIZATION, DEFAULT, LEDGER_FOLDER, LOCK, PRIVACY, RESOURCES
 from grandrounds.deployment.package_digest import file_digest, installed_digest
-from grandrounds.deployment.site_policy import ALLOWED_PREFIX, JOB_MANAGER, component, roles_with_own_code
+from grandrounds.deployment.site_policy import (
+    JOB_MANAGER,
+    classes_fault,
+    component,
+    component_classes,
+    roles_with_own_code,
+)
+from grandrounds.files import read_json_object
 from grandrounds.privacy.ledger import Ledger
 from grandrounds.privacy.policy_file import read_policies
 
@@ -65,16 +72,11 @@ def overlay(kit: Kit) -> Iterator[Finding]:
 
 
 def allowed_classes(kit: Kit) -> Iterator[Finding]:
-    """FLARE builds our classes here, and no others of the job's choice."""
-    resources = _in_force(kit, RESOURCES)
-    if ALLOWED_PREFIX not in resources.get("class_allow_list", []):
-        yield Finding(
-            "failure", "allowed classes", f"{RESOURCES} does not allow {ALLOWED_PREFIX!r}; {APPLY} {kit.folder}"
-        )
-    elif resources.get("class_list_enforcement_mode", "enforce") != "enforce":
-        yield Finding("failure", "allowed classes", f"the list in {RESOURCES} is not enforced; {APPLY} {kit.folder}")
+    """FLARE builds our components here, and neither other functions of this package nor what goes around the gate."""
+    if fault := classes_fault(_in_force(kit, RESOURCES), kit.kind == "site"):
+        yield Finding("failure", "allowed classes", f"{RESOURCES}: {fault}; {APPLY} {kit.folder}")
     else:
-        yield Finding("ok", "allowed classes", f"FLARE's own and {ALLOWED_PREFIX}*")
+        yield Finding("ok", "allowed classes", f"FLARE's own and {len(component_classes())} of this package")
 
 
 def authorisation(kit: Kit) -> Iterator[Finding]:

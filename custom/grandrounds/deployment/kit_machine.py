@@ -13,8 +13,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from packaging.requirements import Requirement
 
 from grandrounds.data.doctor import Finding
-from grandrounds.deployment.kit import Kit, read_json_object
+from grandrounds.deployment.kit import Kit
 from grandrounds.deployment.site_policy import GPU_MANAGER, component
+from grandrounds.files import read_json_object
 
 LEAST_PYTHON = (3, 11)
 GIB = 1024**3

@@ -14,16 +14,18 @@ from pathlib import Path
 
 from grandrounds.deployment.admin_session import admin_session, connected_sites
 from grandrounds.deployment.jobs import PACKAGE
-from grandrounds.deployment.kit import Kit, processes_of, read_json_object, read_kit
+from grandrounds.deployment.kit import Kit, processes_of, read_kit
 from grandrounds.deployment.overlay import Choices, apply_overlay
 from grandrounds.deployment.provisioning import PROJECT, local_project, provision, read_project, write_project
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.files import write_json
+from grandrounds.files import read_json_object, write_json
 
 DESCRIPTION = "federation.json"
 START_SECONDS = 120.0
 STOP_SECONDS = 40.0
 POLL_SECONDS = 0.5
+ELSEWHERE = ("GRANDROUNDS_", "NVFL", "XDG_", "MPLCONFIGDIR", "TORCH_HOME")
+"""Beginnings of variables that would lead a participant out of its folder."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ def _signal_all(federation: Federation, number: signal.Signals) -> list[int]:
 
 def _environment(folder: Path) -> dict[str, str]:
     """What a participant's processes get: this Python, and places inside the folder for all that they write."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GRANDROUNDS_", "NVFL"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ELSEWHERE)}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     places = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "temporary"), "PATH": path}
     # A checkout that is not installed works as well.

@@ -6,7 +6,6 @@ changed only where a rule of :mod:`grandrounds.deployment.site_policy` says so, 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from typing import Any, Literal
 from grandrounds import __version__
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.jobs import PACKAGE
-from grandrounds.deployment.kit import Kit, read_json_object
+from grandrounds.deployment.kit import Kit
 from grandrounds.deployment.package_digest import file_digest, installed_digest, wheel_digest
 from grandrounds.deployment.site_policy import server_resources, site_resources, without_own_code
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.record import versions
 from grandrounds.federation.roster import MANDATORY, ROSTER, require_names
-from grandrounds.files import write_json
+from grandrounds.files import read_json_object, write_json
 from grandrounds.privacy.ledger import Ledger
 from grandrounds.privacy.policy_file import read_policies
 
@@ -184,7 +183,7 @@ def _write(path: Path, content: dict[str, Any]) -> Change:
     if not path.is_file():
         write_json(path, content)
         return Change(path, "written")
-    if json.loads(path.read_text(encoding="utf-8")) == content:
+    if read_json_object(path) == content:
         return Change(path, "as it was")
     write_json(path, content)
     return Change(path, "changed")

@@ -12,8 +12,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from grandrounds.deployment.jobs import PARTS, Job, read_object, with_options
+from grandrounds.deployment.jobs import PARTS, Job, with_options
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import read_json_object
 
 PRESETS_FILE = "presets.json"
 
@@ -22,12 +23,12 @@ def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
     """The presets that a job offers, by name.
 
     Raises:
-        ConfigurationError: if the file is no JSON, or a preset has another part than a job has.
+        ConfigurationError: if the file is no JSON object, or a preset has another part than a job has.
     """
     path = job.source / PRESETS_FILE if job.source else None
     if path is None or not path.is_file():
         return {}
-    presets = read_object(path)
+    presets = read_json_object(path)
     for name, parts in presets.items():
         if not isinstance(parts, dict) or not all(part in PARTS and isinstance(parts[part], dict) for part in parts):
             raise ConfigurationError(f"{path}: preset {name!r} must be an object with {', '.join(PARTS)}")

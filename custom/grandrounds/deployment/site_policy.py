@@ -7,20 +7,31 @@ them. Every function returns a changed copy and changes nothing when applied twi
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from grandrounds.deployment.jobs import PACKAGE, job_names, load_job
 from grandrounds.errors import ConfigurationError
 
-ALLOWED_PREFIX = "grandrounds."
-"""Classes of this package; the trailing dot makes it a package, so that ``grandrounds_other`` is not meant."""
+EVERYTHING = "*"
+"""In FLARE's list of allowed classes: whatever Python can import."""
+JOB_FILTERS = ("grandrounds.privacy.filters.GaussianPrivacy",)
+"""Filters that a job may add, beside the site's own."""
+AROUND_THE_GATE = (
+    "nvflare.app_common.ccwf.",
+    "nvflare.app_common.widgets.convert_to_fed_event.",
+    "nvflare.app_opt.tracking.",
+    "nvflare.app_opt.xgboost.",
+)
+"""FLARE's classes that send what passes none of a site's filters: messages between sites, events such as log lines."""
 OWN_CODE = "byoc"
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands")
 GPU_MANAGER, JOB_MANAGER = "resource_manager", "job_manager"
 
 
 def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: float | None) -> dict[str, Any]:
-    """A site's ``resources.json``: our classes allowed, logs kept at home, GPUs counted.
+    """A site's ``resources.json``: our classes allowed, none that goes around the gate, logs kept at home, GPUs counted.
 
     Args:
         resources: FLARE's default, or what the site has made of it.
@@ -32,10 +43,10 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
 
     Example:
         >>> changed = site_resources({"class_allow_list": ["nvflare.x"]}, None, None)
-        >>> changed["class_allow_list"], changed["allow_log_streaming"]
-        (['nvflare.x', 'grandrounds.'], False)
+        >>> changed["class_allow_list"] == ["nvflare.x", *component_classes()], changed["allow_log_streaming"]
+        (True, False)
     """
-    changed = with_allowed_classes(resources)
+    changed = with_allowed_classes(resources, at_site=True)
     changed["allow_log_streaming"] = False
     if gpus is not None or gpu_memory is not None:
         arguments = component(changed, GPU_MANAGER).setdefault("args", {})
@@ -54,7 +65,7 @@ def server_resources(resources: dict[str, Any], storage: Path | None) -> dict[st
     Raises:
         ConfigurationError: if a storage is given and the file has no place for it.
     """
-    changed = with_allowed_classes(resources)
+    changed = with_allowed_classes(resources, at_site=False)
     if storage is not None:
         component(changed, JOB_MANAGER).setdefault("args", {})["uri_root"] = str(storage / "jobs")
         snapshots = changed.get("snapshot_persistor", {}).get("args", {}).get("storage", {}).get("args")
@@ -63,13 +74,49 @@ def server_resources(resources: dict[str, Any], storage: Path | None) -> dict[st
     return changed
 
 
-def with_allowed_classes(resources: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which FLARE builds this package's classes, beside those it builds anyway."""
-    changed = copy.deepcopy(resources)
-    allowed = list(changed.get("class_allow_list", []))
-    changed["class_allow_list"] = allowed if ALLOWED_PREFIX in allowed else [*allowed, ALLOWED_PREFIX]
+def component_classes() -> list[str]:
+    """Full names of this package's classes that its jobs are made of, and of the filters that a job may add.
+
+    Not the whole package: FLARE calls whatever a job names, with the job's arguments, and a function that runs a program
+    is as good as code of the job's own.
+
+    Example:
+        >>> "grandrounds.methods.fedperl.executor.FedPerlExecutor" in component_classes()
+        True
+    """
+    jobs = [load_job(name) for name in job_names()]
+    named = {path for job in jobs for part in (job.server, job.client) for path in _paths(part)}
+    return sorted({*JOB_FILTERS, *(path for path in named if _ours(path))})
+
+
+def with_allowed_classes(resources: dict[str, Any], at_site: bool) -> dict[str, Any]:
+    """A copy in which FLARE builds this package's components, beside the classes that it builds anyway.
+
+    What was allowed of this package before is replaced, a permission for everything is taken back, and at a site that of
+    FLARE's classes that go around the gate.
+    """
+    changed, components = copy.deepcopy(resources), component_classes()
+    allowed = changed.get("class_allow_list", [])
+    kept = [entry for entry in allowed if entry not in components and not _too_much(entry, components, at_site)]
+    changed["class_allow_list"] = [*kept, *components]
     changed["class_list_enforcement_mode"] = "enforce"
     return changed
+
+
+def classes_fault(resources: dict[str, Any], at_site: bool) -> str:
+    """What is wrong with a list of allowed classes; nothing if it is in force and allows no more than it should.
+
+    Example:
+        >>> classes_fault({"class_allow_list": ["grandrounds.", *component_classes()]}, at_site=True)
+        'grandrounds. is allowed, which is too much'
+    """
+    allowed, components = resources.get("class_allow_list", []), component_classes()
+    if missing := [name for name in components if name not in allowed]:
+        return f"{missing[0]} is not allowed"
+    if more := [entry for entry in allowed if _too_much(entry, components, at_site)]:
+        return f"{more[0]} is allowed, which is too much"
+    in_force = resources.get("class_list_enforcement_mode", "enforce") == "enforce"
+    return "" if in_force else "the list of allowed classes is not enforced"
 
 
 def without_own_code(authorization: dict[str, Any]) -> dict[str, Any]:
@@ -122,3 +169,21 @@ def component(resources: dict[str, Any], identifier: str) -> dict[str, Any]:
             found: dict[str, Any] = entry
             return found
     raise ConfigurationError(f"resources.json has no component {identifier!r}; start again from resources.json.default")
+
+
+def _ours(entry: str) -> bool:
+    return entry.partition(".")[0] == PACKAGE.name
+
+
+def _too_much(entry: str, components: Collection[str], at_site: bool) -> bool:
+    around = at_site and any(entry.startswith(part) or part.startswith(entry) for part in AROUND_THE_GATE)
+    return entry == EVERYTHING or around or (_ours(entry) and entry not in components)
+
+
+def _paths(content: Any) -> Iterator[str]:
+    """All names of classes in a part of a job."""
+    if isinstance(content, dict) and isinstance(content.get("path"), str):
+        yield content["path"]
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    for part in parts:
+        yield from _paths(part)

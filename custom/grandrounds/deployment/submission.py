@@ -13,7 +13,7 @@ from typing import Any
 from nvflare.fuel.flare_api.flare_api import Session
 
 from grandrounds.deployment.admin_session import admin_session, connected_sites
-from grandrounds.deployment.job_watch import JobWatch, summary_in
+from grandrounds.deployment.job_watch import JobWatch, SiteWatch, refusals, summary_in
 from grandrounds.deployment.jobs import Job, write_job
 from grandrounds.deployment.kit import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
@@ -34,12 +34,14 @@ class Outcome:
         status: FLARE's of the last attempt; ``lost`` if its server died.
         summary: the run's own; empty if it left none.
         download: folder with the last attempt's results; None if there was nothing to get.
+        refused: sites that have not taken the last attempt's job, with their reasons.
     """
 
     jobs: tuple[str, ...]
     status: str
     summary: dict[str, Any] = field(default_factory=dict)
     download: Path | None = None
+    refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -108,7 +110,8 @@ def submit_and_watch(
 ) -> Outcome:
     """Submit a job, watch it, download its result, and submit it again while it has not finished.
 
-    A job that is submitted again goes on after its last complete round, because its ``run_name`` is the same.
+    A job that is submitted again goes on after its last complete round, because its ``run_name`` is the same. While it may
+    be submitted again it is stopped when a site comes back that FLARE does not let into the running job.
 
     Args:
         kit: of a person who may submit.
@@ -127,7 +130,7 @@ def submit_and_watch(
             folder = write_job(job, Path(temporary) / job.name)
             jobs.append(_submit(kit, job, folder, tell, patience if jobs else 0.0))
         tell(f"submitted as {jobs[-1]} (attempt {len(jobs)} of {attempts})")
-        status = _watch(kit, jobs[-1], tell, patience)
+        status = _watch(kit, jobs[-1], tell, patience, rejoin=len(jobs) < attempts)
         outcome = _collect(kit, tuple(jobs), status, out)
         tell(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
         if outcome.finished or len(jobs) >= attempts:
@@ -151,30 +154,69 @@ def _submit(kit: Kit, job: Job, folder: Path, tell: Tell, patience: float) -> st
             time.sleep(POLL_SECONDS)
 
 
-def _watch(kit: Kit, job: str, tell: Tell, patience: float) -> str:
+def _watch(kit: Kit, job: str, tell: Tell, patience: float, rejoin: bool) -> str:
     """FLARE's final status of a job, or ``lost``; a server that goes away is waited for."""
-    watch, last = JobWatch(job), ""
+    watcher = _Watcher(job, tell, rejoin)
     deadline = time.monotonic() + patience
     while True:
         try:
             with admin_session(kit) as session:
-                while True:
-                    status = str(session.get_job_meta(job).get("status", ""))
-                    alive = [entry.job_id for entry in session.get_system_info().job_info]
+                while not (status := watcher.look(session)):
                     deadline = time.monotonic() + patience
-                    state = watch.observe(status, alive, time.monotonic())
-                    if state in ("ended", "lost"):
-                        return status if state == "ended" else "lost"
-                    news = _progress(session, job) if job in alive else status
-                    if news and news != last:
-                        tell(news)
-                        last = news
                     time.sleep(POLL_SECONDS)
+                return status
         except GrandRoundsError as error:
             if time.monotonic() >= deadline:
                 raise
             tell(f"waiting for the server: {error}")
             time.sleep(POLL_SECONDS)
+
+
+class _Watcher:
+    """Looks at a job again and again, tells what is new, and stops the job when a site has come back."""
+
+    def __init__(self, job: str, tell: Tell, rejoin: bool) -> None:
+        self.job, self.tell, self.rejoin = job, tell, rejoin
+        self._life, self._sites = JobWatch(job), SiteWatch(job)
+        self._told: set[str] = set()
+        self._news = ""
+
+    def look(self, session: Session) -> str:
+        """FLARE's final status of the job, ``lost``, or nothing while it goes on."""
+        meta = session.get_job_meta(self.job)
+        status = str(meta.get("status", ""))
+        alive = [entry.job_id for entry in session.get_system_info().job_info]
+        state = self._life.observe(status, alive, time.monotonic())
+        if state in ("ended", "lost"):
+            return status if state == "ended" else state
+        for site, reason in refusals(meta).items():
+            if site not in self._told:
+                self._told.add(site)
+                self.tell(f"{site} has not taken the job: {reason}")
+        at_work = self.job in alive
+        self._say(_progress(session, self.job) if at_work else status)
+        if at_work and self.rejoin:
+            self._stop_for_those_back(session)
+        return ""
+
+    def _say(self, news: str) -> None:
+        if news and news != self._news:
+            self.tell(news)
+            self._news = news
+
+    def _stop_for_those_back(self, session: Session) -> None:
+        if back := self._sites.observe(_at_work(session), time.monotonic()):
+            self.rejoin = False
+            self.tell(f"{', '.join(back)} has come back; the job is stopped, to go on with all sites")
+            session.abort_job(self.job)
+
+
+def _at_work(session: Session) -> list[dict[str, Any]]:
+    """What FLARE's clients say that they are doing; nothing if none answers."""
+    try:
+        return session.get_client_job_status() or []
+    except Exception:  # a client that has just gone can be asked again
+        return []
 
 
 def _progress(session: Session, job: str) -> str:
@@ -202,6 +244,7 @@ def _collect(kit: Kit, jobs: tuple[str, ...], status: str, out: Path) -> Outcome
         return Outcome(jobs, status)  # FLARE gives nothing away of a job that it believes to be running
     out.mkdir(parents=True, exist_ok=True)
     with admin_session(kit) as session:
+        refused = refusals(session.get_job_meta(jobs[-1]))
         location = session.download_job_result(jobs[-1], str(out.absolute()))
     download = Path(location) if location else None
-    return Outcome(jobs, status, summary_in(download) if download else {}, download)
+    return Outcome(jobs, status, summary_in(download) if download else {}, download, refused)

@@ -3,21 +3,22 @@
 import json
 import os
 import shutil
-import socket
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
+from grandrounds.deployment.finished_run import trained_model
 from grandrounds.deployment.jobs import Job, load_job, with_options
-from grandrounds.deployment.kit import processes_of
-from grandrounds.deployment.local_federation import await_sites, prepare, start, stop
+from grandrounds.deployment.local_federation import await_sites
 from grandrounds.deployment.process_tree import running_module, training_child
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.federation.record import EVENTS, read_events
+from grandrounds.models.registry import build_model
 
 LIMIT_SECONDS = 400
 STUDY = "study"
@@ -25,18 +26,12 @@ STUDY = "study"
 
 
 @pytest.fixture(scope="session")
-def federation(tmp_path_factory, shared_cache):
+def federation(consortium, shared_cache):
     """Server and hospitals; one of them lets its answers be spoilt, and knows no scope but its own."""
-    made = prepare(tmp_path_factory.mktemp("consortium") / "federation", Run.HOSPITALS, free_port())
-    spoil(made)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        try:
-            start(made)
+        with consortium(Run.HOSPITALS, change=spoil) as made:
             yield made
-        finally:
-            stop(made)
-    assert processes_of(made.folder) == []
 
 
 def spoil(federation):
@@ -51,12 +46,6 @@ def spoil(federation):
         else:
             content["scopes"].append({**scope, "name": STUDY})
         path.write_text(json.dumps(content))
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -133,12 +122,40 @@ class Run:
         return training_child(self.process(participant, self.SITE_JOB))
 
     def end(self):
-        """Wait for the end: all rounds are done, and the job was there as often as was allowed at most."""
+        """Wait for the end: all rounds are done, the model is usable, and the summary is right."""
         self._thread.join(LIMIT_SECONDS)
         assert self.outcome is not None, self.told
         assert self.outcome.finished, self.told
-        assert self.outcome.summary["rounds_done"] == self.ROUNDS
+        self._require_usable_model()
+        self._require_right_summary()
         return self.outcome
+
+    def _require_usable_model(self):
+        """The download holds a model that fits its network, and whose outputs are numbers."""
+        found = trained_model(self.outcome.download / "workspace")
+        network = build_model(found.problem.model_spec(pretrained=False), seed=0)
+        network.load_state_dict(torch.load(found.weights, weights_only=True))
+        side = found.problem.image_size
+        outputs = network.eval()(torch.rand(2, found.problem.channels, side, side))
+        assert outputs.shape == (2, len(found.problem.classes))
+        assert outputs.isfinite().all()
+
+    def _require_right_summary(self):
+        """Nobody is left out in silence: who was asked has answered or is named, and only the victim ever is."""
+        summary = self.outcome.summary
+        rounds, everybody = summary["rounds"], set(self.HOSPITALS)
+        assert summary["rounds_done"] == self.ROUNDS
+        assert [entry["round"] for entry in rounds] == list(range(1, self.ROUNDS + 1))
+        for entry in rounds:
+            assert everybody - set(entry["asked"]) <= {self.VICTIM}
+            assert set(entry["asked"]) == set(entry["answered"]) | set(entry["dropped"]), entry
+            assert set(entry["dropped"]) <= {self.VICTIM}
+            assert all(entry["dropped"].values()), "every drop has its reason"
+        answers = Counter(site for entry in rounds for site in entry["answered"])
+        assert summary["contributions"] == answers
+        told = [(e["round"], e["site"]) for e in self.events() if e["event"] == "dropped" and e["round"] <= self.ROUNDS]
+        assert {*told} == {(entry["round"], site) for entry in rounds for site in entry["dropped"]}
+        assert everybody - {*summary["test"]} <= {self.VICTIM}
 
     def dropped(self):
         """Site and reason of everybody who was dropped in a round."""

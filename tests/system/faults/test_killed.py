@@ -49,6 +49,19 @@ def test_a_killed_job_is_resumed_and_gives_the_same_model(run, participant, modu
     assert run.same_as_undisturbed()
 
 
+def test_a_site_that_comes_back_is_taken_in_again_and_gives_the_same_model(run):
+    """FLARE does not let it into the job that runs: this is stopped, and the next goes on with all sites."""
+    run = run("lost-and-back", "controller.rounds=6", grace=100, attempts=2)
+    run.ROUNDS = 6
+    run.await_round(3)
+    os.kill(run.process(run.VICTIM, run.SITE_PARENT), signal.SIGKILL)
+    outcome = run.end()
+    assert len(outcome.jobs) == 2
+    assert any(f"{run.VICTIM} has come back" in line for line in run.told)
+    assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert run.same_as_undisturbed()
+
+
 def test_a_lost_site_is_named_and_the_others_finish(federation, run):
     """FLARE starts the site again, but does not let it join the job that runs."""
     run = run("lost-parent", grace=25)

@@ -20,6 +20,7 @@ def test_a_straggler_is_dropped_and_the_others_go_on(run):
         os.kill(worker, signal.SIGCONT)
     run.end()
     assert {site for site, _ in run.dropped()} == {run.VICTIM}
+    assert all(reason.startswith("no answer within 25 s") for _, reason in run.dropped())
     assert run.others_gave_all()
     assert any("round 2 of 4" in line for line in run.told), "the researcher sees where the run stands"
 
@@ -27,7 +28,10 @@ def test_a_straggler_is_dropped_and_the_others_go_on(run):
 def test_a_site_that_refuses_the_job_is_left_out(run):
     """The job asks for a privacy scope that this site does not have."""
     run = run("refused", scope="study", grace=25)
-    summary = run.end().summary
+    outcome = run.end()
+    summary = outcome.summary
+    assert set(outcome.refused) == {run.VICTIM}
+    assert "scope" in outcome.refused[run.VICTIM]
     assert summary["contributions"] == {site: run.ROUNDS for site in run.HOSPITALS if site != run.VICTIM}
     assert sorted(summary["test"]) == [site for site in run.HOSPITALS if site != run.VICTIM]
 

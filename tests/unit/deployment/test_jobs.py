@@ -253,10 +253,10 @@ def test_whatever_a_constructor_raises_is_the_jobs_mistake(monkeypatch):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("meta.json", b"[]", "meta.json must hold a JSON object, got a list"),
+        ("meta.json", b"[]", "meta.json must be a JSON object, got list"),
         ("meta.json", b"{}", "meta.json: name must be the name of a folder, got None"),
         ("meta.json", b'{"name": "../thesis"}', "name must be the name of a folder, got '../thesis'"),
-        ("meta.json", b"\xff\xfe", "meta.json is no UTF-8 text"),
+        ("meta.json", b"\xff\xfe", "meta.json is not valid JSON: no UTF-8 text"),
         ("app/config/config_fed_server.json", b'{"workflows": []}', "config_fed_server.json: expected workflows: "),
         ("app/config/config_fed_server.json", b"{}", "config_fed_server.json: expected workflows: "),
         ("app/config/config_fed_client.json", b'{"executors": 5}', "config_fed_client.json: expected executors: "),
@@ -299,10 +299,10 @@ def test_files_that_are_missing_or_no_json_are_named(tmp_path):
     folder = write_job(load_job("fedperl"), tmp_path / "mine")
     client = folder / "app" / "config" / "config_fed_client.json"
     client.write_text('{\n "executors": [,]}')
-    with pytest.raises(ConfigurationError, match=r"config_fed_client.json: line 2 is no valid JSON"):
+    with pytest.raises(ConfigurationError, match=r"config_fed_client.json is not valid JSON: line 2: "):
         load_job(folder)
     client.unlink()
-    with pytest.raises(ConfigurationError, match=r"config_fed_client.json is missing"):
+    with pytest.raises(ConfigurationError, match=r"config_fed_client.json cannot be read: No such file"):
         load_job(folder)
 
 

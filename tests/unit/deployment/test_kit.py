@@ -27,7 +27,7 @@ def test_a_folder_that_is_no_kit_is_refused(tmp_path):
         read_kit(tmp_path)
 
 
-@pytest.mark.parametrize(("content", "reason"), [("{", "not valid JSON"), ("[]", "must be an object")])
+@pytest.mark.parametrize(("content", "reason"), [("{", "not valid JSON"), ("[]", "must be a JSON object")])
 def test_a_damaged_kit_is_refused(make_kit, content, reason):
     kit = make_kit("site")
     (kit.startup / "fed_client.json").write_text(content)

@@ -9,6 +9,7 @@ from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment import overlay
 from grandrounds.deployment.overlay import LOCK, OVERLAYS, Choices, apply_overlay
 from grandrounds.deployment.package_digest import file_digest
+from grandrounds.deployment.site_policy import classes_fault
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.ledger import Ledger
 
@@ -32,7 +33,7 @@ def test_a_second_time_changes_nothing(make_kit):
 def test_a_site_gets_all_that_it_needs(make_kit):
     kit = make_kit("site")
     apply_overlay(kit)
-    assert "grandrounds." in read(kit, "resources.json")["class_allow_list"]
+    assert classes_fault(read(kit, "resources.json"), at_site=True) == ""
     assert read(kit, "authorization.json")["permissions"]["lead"]["byoc"] == "none"
     assert read(kit, "privacy.json") == json.loads((OVERLAYS / "privacy.json").read_text())
     assert Ledger(kit.local / "privacy", kit.name).content().bookings == ()

@@ -65,3 +65,13 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
 def test_a_folder_without_a_federation_is_told(tmp_path):
     with pytest.raises(ConfigurationError, match="has no federation; start one with grandrounds poc up"):
         local_federation.load(tmp_path)
+
+
+def test_no_variable_leads_a_participant_out_of_its_folder(tmp_path, monkeypatch):
+    outside = tmp_path / "outside"
+    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "MPLCONFIGDIR", "TORCH_HOME", "GRANDROUNDS_STATE", "NVFLARE_HOME"):
+        monkeypatch.setenv(name, str(outside))
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    found = local_federation._environment(tmp_path / "federation")
+    assert [name for name, value in found.items() if str(outside) in value] == []
+    assert found["LANG"] == "C.UTF-8"

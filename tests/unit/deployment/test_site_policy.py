@@ -1,28 +1,41 @@
 """What a participant's files must say is put there, once, and the rest stays."""
 
+import contextlib
+import json
+import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.security.security import FLAuthorizer
 
-from grandrounds.deployment.kit import read_json_object
 from grandrounds.deployment.overlay import OVERLAYS
 from grandrounds.deployment.site_policy import (
+    classes_fault,
     component,
+    component_classes,
     roles_with_own_code,
     server_resources,
     site_resources,
     without_own_code,
 )
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import read_json_object
 
+SWARM = "nvflare.app_common.ccwf.SwarmClientController"
+FLARES = {"class_allow_list": list(DEFAULT_CLASS_ALLOW_LIST)}
 RESOURCES = {"class_allow_list": ["a.B"], "components": [{"id": "resource_manager", "args": {"num_of_gpus": 0}}]}
 
 
 def test_a_site_allows_our_classes_beside_flares_and_keeps_its_logs():
     changed = site_resources(RESOURCES, 2, 24.0)
-    assert changed["class_allow_list"] == ["a.B", "grandrounds."]
+    assert changed["class_allow_list"] == ["a.B", *component_classes()]
     assert changed["allow_log_streaming"] is False
     assert changed["class_list_enforcement_mode"] == "enforce"
     assert component(changed, "resource_manager")["args"] == {"num_of_gpus": 2, "mem_per_gpu_in_GiB": 24.0}
@@ -32,6 +45,70 @@ def test_a_site_allows_our_classes_beside_flares_and_keeps_its_logs():
 def test_twice_is_once():
     once = site_resources(RESOURCES, None, None)
     assert site_resources(once, None, None) == once
+
+
+@pytest.mark.parametrize("before", [["a.B", "grandrounds."], ["a.B", "grandrounds"], ["*", "a.B"]])
+def test_a_wider_permission_of_an_older_overlay_is_taken_back(before):
+    changed = site_resources({**RESOURCES, "class_allow_list": before}, None, None)
+    assert changed["class_allow_list"] == ["a.B", *component_classes()]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "fault"),
+    [
+        (["a.B"], "grandrounds.methods.fed_align_cl.controller.FedAlignController is not allowed"),
+        (["*", *component_classes()], r"^\* is allowed, which is too much"),
+        ([*component_classes(), "grandrounds.files."], "grandrounds.files. is allowed, which is too much"),
+        ([*component_classes(), "nvflare."], "nvflare. is allowed, which is too much"),
+        ([SWARM, *component_classes()], "SwarmClientController is allowed, which is too much"),
+        (["a.B", "grandrounds_of_others.C", *component_classes()], "^$"),
+    ],
+)
+def test_a_list_that_is_too_short_or_too_long_is_told(allowed, fault):
+    assert re.search(fault, classes_fault({"class_allow_list": allowed}, at_site=True))
+
+
+def test_a_server_may_send_what_it_likes():
+    assert classes_fault({"class_allow_list": [SWARM, *component_classes()]}, at_site=False) == ""
+
+
+def test_a_list_that_only_warns_is_no_list():
+    said = {"class_allow_list": component_classes(), "class_list_enforcement_mode": "warn"}
+    assert classes_fault(said, at_site=True) == "the list of allowed classes is not enforced"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("grandrounds.methods.fedperl.executor.FedPerlExecutor", True),
+        ("grandrounds.methods.mdhfl.encrypted.controller.EncryptedController", True),
+        ("grandrounds.privacy.filters.GaussianPrivacy", True),
+        ("grandrounds.deployment.processes.run_all", False),
+        ("grandrounds.deployment.jobs.import_module", False),
+        ("grandrounds.methods.fedperl.executor.torch", False),
+        ("nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor", True),
+        ("nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent", False),
+        (SWARM, False),
+        ("nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver", False),
+    ],
+)
+def test_flare_itself_builds_components_and_calls_no_function(tmp_path, path, allowed):
+    """FLARE's own authoriser reads the list. ``run_all`` would run any program that a job names, and what swarm learning and
+    events send passes no filter of the site.
+    """
+    (tmp_path / "local").mkdir()
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "local" / "resources.json").write_text(json.dumps(site_resources(FLARES, None, None)))
+    workspace = Workspace(str(tmp_path), "hospital-a")
+    refused = contextlib.nullcontext() if allowed else pytest.raises(UnsafeComponentError, match="not in allow_list")
+    with refused:
+        ComponentPathAuthorizer().authorize_component_config({"path": path, "args": {}}, workspace=workspace)
+
+
+def test_every_allowed_class_of_ours_is_a_component_of_flare():
+    for path in component_classes():
+        module, _, name = path.rpartition(".")
+        assert issubclass(getattr(import_module(module), name), FLComponent), path
 
 
 def test_gpus_need_a_manager():

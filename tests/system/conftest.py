@@ -1,0 +1,53 @@
+"""Consortia of real processes from startup kits, which leave nothing running and nothing outside their folder."""
+
+import socket
+import tempfile
+from contextlib import contextmanager
+
+import pytest
+
+from grandrounds.deployment.kit import processes_of
+from grandrounds.deployment.local_federation import prepare, start, stop
+
+
+@pytest.fixture(scope="session")
+def free_port():
+    """Finds a port of this machine that nobody listens at: ``free_port()``."""
+
+    def find():
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return probe.getsockname()[1]
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def consortium(tmp_path_factory, free_port):
+    """A server and hospitals, up inside the block: ``with consortium(sites, choices, change) as federation``.
+
+    ``change`` may set the kits otherwise before they start. At the end nothing of them runs, and what would be in the home
+    folder or among temporary files is not there. ``gently``: FLARE's own shutdown must be enough.
+    """
+
+    @contextmanager
+    def up(sites, choices=None, change=lambda made: None, gently=False):
+        folder = tmp_path_factory.mktemp("consortium")
+        elsewhere = folder / "elsewhere"
+        elsewhere.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            for variable in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+                patch.setenv(variable, str(elsewhere))
+            patch.setattr(tempfile, "tempdir", str(elsewhere))
+            made = prepare(folder / "federation", tuple(sites), free_port(), choices)
+            change(made)
+            try:
+                start(made)
+                yield made
+            finally:
+                killed = stop(made)
+        assert processes_of(made.folder) == []
+        assert not (gently and killed), "FLARE's own shutdown must be enough"
+        assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
+
+    return up

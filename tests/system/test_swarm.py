@@ -1,0 +1,74 @@
+"""FLARE's swarm learning with this package's training, in FLARE's simulator."""
+
+import pytest
+import torch
+
+from grandrounds.commands.scores import facts
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.simulate import simulate
+from grandrounds.errors import ConfigurationError
+
+SITES = ["site-1", "site-2", "site-3"]
+SMALL = [
+    "controller.rounds=2",
+    "problem.backbone=compact",
+    "executor.pretrain_epochs=0.5",
+    "executor.batch_size=8",
+    "executor.device=cpu",
+]
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory, shared_cache):
+    folder = tmp_path_factory.mktemp("hospitals")
+    for site in SITES:
+        phantom_site(site, folder, size=32, images=48, labelled=1.0)
+    return folder
+
+
+def small(name, *assignments):
+    return with_options(load_job(name), [*SMALL, *assignments])
+
+
+@pytest.mark.slow
+def test_the_swarm_ends_with_the_mean_of_the_sites_models_at_every_site(hospitals, tmp_path):
+    keys = pytest.importorskip("grandrounds.methods.mdhfl.encrypted.keys")
+    pytest.importorskip("tenseal")
+    summary = simulate(small("swarm"), tmp_path / "swarm", SITES, hospitals, "flare")
+    assert summary["status"] == "finished"
+    assert facts(summary)[0] == "selected: the model after round 1 of 2"
+    saved = sorted((tmp_path / "swarm" / "flare").glob("*/simulate_job/app_*/FL_global_model.pt"))
+    assert [path.parts[-4] for path in saved] == SITES, "the server has no model"
+    first, *others = [torch.load(path, weights_only=True)["model"] for path in saved]
+    keys.write_keys(hospitals, SITES)
+    simulate(small("fedavg_he", "executor.test_last=true"), tmp_path / "mean", SITES, hospitals)
+    mean = torch.load(next((tmp_path / "mean" / "state").glob("*/site-1/own_last.pt")), weights_only=True)
+    assert first.keys() == {name for name, value in mean.items() if value.is_floating_point()}
+    for name, value in first.items():
+        torch.testing.assert_close(value, mean[name], rtol=1e-5, atol=1e-6)
+        assert all(torch.equal(value, other[name]) for other in others)
+    for site in SITES:
+        assert (tmp_path / "swarm" / "results" / site / "predictions_common.csv").is_file()
+
+
+def test_one_process_has_no_messages_between_sites_and_says_so(hospitals, tmp_path):
+    with pytest.raises(
+        ConfigurationError, match="swarm learning needs sites that reach each other; run it with --engine"
+    ):
+        simulate(small("swarm"), tmp_path, SITES, hospitals)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("controller.rounds=1", "rounds must be at least 2"),
+        ("controller.min_sites=1", "min_sites must be at least 2"),
+        ("problem.weights=weights.pt", "problem.weights must be null"),
+        ("executor.model=own", "model must be shared"),
+        ("executor.optimizer=kept", "optimizer must be fresh"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(assignment, message, hospitals, tmp_path):
+    with pytest.raises(ConfigurationError, match=message):
+        simulate(small("swarm", assignment), tmp_path, SITES, hospitals)

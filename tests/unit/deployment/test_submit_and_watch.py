@@ -1,0 +1,192 @@
+"""A submitted job is watched to its end, and submitted again as often as was allowed, and no more."""
+
+import itertools
+import json
+from collections import deque
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from grandrounds.deployment import submission
+from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.submission import submit_and_watch, with_roster
+from grandrounds.errors import GrandRoundsError
+
+BOTH, NOBODY = ("a", "b"), ()
+FINE, DEAD = "FINISHED:COMPLETED", "FINISHED:EXECUTION_EXCEPTION"
+
+
+class Server:
+    """Plays FLARE's server: each submitted job goes through the moments of its script.
+
+    A moment is FLARE's status, whether the job has a process, and the sites that are at work in it.
+    """
+
+    def __init__(self, *scripts, summaries, connected=BOTH):
+        self.scripts, self.summaries = deque(map(deque, scripts)), deque(summaries)
+        self.connected = iter([connected] if isinstance(connected, tuple) else connected)
+        self.sites, self.submitted, self.aborted, self.deployed = (), [], [], ["server: OK", "a: OK"]
+
+    @contextmanager
+    def session(self, kit, *arguments):
+        yield self
+
+    def submit_job(self, folder):
+        self.submitted.append(folder)
+        self.moments = self.scripts.popleft()
+        return f"job-{len(self.submitted)}"
+
+    def get_job_meta(self, job):
+        status, self.alive, self.working = self.moments[0] if len(self.moments) == 1 else self.moments.popleft()
+        if isinstance(status, Exception):
+            raise status
+        return {"status": status, "job_deploy_detail": self.deployed}
+
+    def get_system_info(self):
+        self.sites = next(self.connected, self.sites)
+        clients = [SimpleNamespace(name=site) for site in self.sites]
+        jobs = [SimpleNamespace(job_id=f"job-{len(self.submitted)}")] if self.submitted and self.alive else []
+        return SimpleNamespace(client_info=clients, job_info=jobs)
+
+    def get_client_job_status(self):
+        job = f"job-{len(self.submitted)}"
+        at_work = [{"client_name": site, "job_id": job} for site in self.working]
+        return at_work + [{"client_name": site, "status": "no_jobs"} for site in BOTH if site not in self.working]
+
+    def abort_job(self, job):
+        self.aborted.append(job)
+        self.moments = deque([("FINISHED:ABORTED", False, NOBODY)])
+
+    def show_stats(self, job, target):
+        return {}
+
+    def download_job_result(self, job, out):
+        place = Path(out) / job / "workspace" / "results"
+        place.mkdir(parents=True)
+        (place / "summary.json").write_text(json.dumps({"status": self.summaries.popleft()}))
+        return str(place.parents[1])
+
+
+@pytest.fixture
+def go(monkeypatch, tmp_path):
+    """Submits a job to a server, at a clock that advances ten seconds with every look."""
+    clock = itertools.count(0, 10)
+    monkeypatch.setattr(submission, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+
+    def submit(server, attempts=1, mandatory=(), patience=200.0):
+        monkeypatch.setattr(submission, "admin_session", server.session)
+        told = []
+        job = with_roster(load_job("fedperl"), mandatory=mandatory, least=1)
+        return submit_and_watch(None, job, tmp_path / "out", told.append, attempts, patience), told
+
+    return submit
+
+
+RUNS, ENDS, DIES = ("RUNNING", True, BOTH), (FINE, False, NOBODY), (DEAD, False, NOBODY)
+
+
+def test_a_job_that_finishes_is_submitted_once(go):
+    server = Server([RUNS, ENDS], summaries=["finished"])
+    outcome, _ = go(server, attempts=5)
+    assert (outcome.finished, outcome.jobs, outcome.status) == (True, ("job-1",), FINE)
+
+
+def test_a_job_that_dies_goes_on_under_another_number(go):
+    server = Server([RUNS, DIES], [RUNS, ENDS], summaries=["running", "finished"])
+    outcome, told = go(server, attempts=5)
+    assert (outcome.finished, outcome.jobs) == (True, ("job-1", "job-2"))
+    assert "submitted as job-2 (attempt 2 of 5)" in told
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_no_job_is_submitted_more_often_than_was_allowed(go, attempts):
+    server = Server(*[[RUNS, DIES]] * 5, summaries=["failed"] * 5)
+    outcome, _ = go(server, attempts)
+    assert (outcome.finished, len(outcome.jobs), outcome.status) == (False, attempts, DEAD)
+
+
+def test_a_job_whose_server_has_died_is_lost_and_goes_on(go):
+    """FLARE says RUNNING for ever."""
+    server = Server([RUNS, ("RUNNING", False, NOBODY)], [ENDS], summaries=["finished"])
+    outcome, told = go(server, attempts=2)
+    assert outcome.finished
+    assert "job job-1 has ended: lost; the run: left no summary" in told
+
+
+def test_a_server_that_goes_away_is_waited_for(go):
+    gone = (GrandRoundsError("no connection"), False, NOBODY)
+    outcome, told = go(Server([RUNS, gone, RUNS, ENDS], summaries=["finished"]))
+    assert outcome.finished
+    assert "waiting for the server: no connection" in told
+
+
+def test_a_server_that_stays_away_ends_the_watch(go):
+    with pytest.raises(GrandRoundsError, match="no connection"):
+        go(Server([RUNS, (GrandRoundsError("no connection"), False, NOBODY)], summaries=[]), attempts=9)
+
+
+def test_a_site_that_must_be_there_is_waited_for_before_the_job_goes_on(go):
+    there, gone = BOTH, ("b",)
+    # It is looked at once before each submission and at every moment of a job.
+    connected = [there, there, there, gone, gone, there]
+    server = Server([RUNS, DIES], [ENDS], summaries=["failed", "finished"], connected=connected)
+    outcome, told = go(server, attempts=2, mandatory=["a"])
+    assert (outcome.finished, len(outcome.jobs)) == (True, 2)
+    assert sum(line.startswith("waiting: a must be there") for line in told) == 2
+
+
+def test_the_first_submission_waits_for_nobody(go):
+    server = Server([ENDS], summaries=[], connected=("b",))
+    with pytest.raises(GrandRoundsError, match="a must be there and is not connected"):
+        go(server, attempts=2, mandatory=["a"])
+    assert server.submitted == []
+
+
+ALONE = ("RUNNING", True, ("a",))
+
+
+def test_a_site_that_comes_back_is_taken_in_by_the_next_job(go):
+    server = Server([RUNS, *[ALONE] * 9], [RUNS, ENDS], summaries=["aborted", "finished"])
+    outcome, told = go(server, attempts=2)
+    assert (outcome.finished, server.aborted) == (True, ["job-1"])
+    assert "b has come back; the job is stopped, to go on with all sites" in told
+
+
+def test_without_another_attempt_the_job_goes_on_with_those_it_has(go):
+    server = Server([RUNS, *[ALONE] * 9, ENDS], summaries=["finished"])
+    outcome, _ = go(server, attempts=1)
+    assert (outcome.finished, server.aborted) == (True, [])
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [ALONE] * 9,  # it has refused the job, and was never at work in it
+        [RUNS, *[("RUNNING", True, NOBODY)] * 9],  # the job is ending, and all sites have stopped
+    ],
+    ids=["a site that refuses", "the end of a job"],
+)
+def test_a_site_that_is_not_back_stops_no_job(go, moments):
+    server = Server([*moments, ENDS], summaries=["finished"])
+    assert go(server, attempts=3)[0].finished
+    assert server.aborted == []
+
+
+def test_a_site_that_has_not_taken_the_job_is_named_once_and_in_the_outcome(go):
+    server = Server([ALONE, ALONE, ENDS], summaries=["finished"])
+    server.deployed = ["server: OK", "a: OK", "b: scope 'study' is not allowed"]
+    outcome, told = go(server)
+    assert outcome.refused == {"b": "scope 'study' is not allowed"}
+    assert told.count("b has not taken the job: scope 'study' is not allowed") == 1
+
+
+def test_clients_that_cannot_be_asked_stop_no_job(go, monkeypatch):
+    server = Server([RUNS, RUNS, ENDS], summaries=["finished"])
+
+    def fail():
+        raise RuntimeError("no responses from clients")
+
+    monkeypatch.setattr(server, "get_client_job_status", fail)
+    assert go(server, attempts=3)[0].finished
