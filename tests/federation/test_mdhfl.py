@@ -1,5 +1,6 @@
 """Four small hospitals with different networks that learn from each other's soft labels."""
 
+import re
 import shutil
 
 import pytest
@@ -98,6 +99,17 @@ def test_chunks_are_rounds(run, hospitals, tmp_path):
     told = answers(found)
     assert [("loss" in told[number, "site-1"]) for number in (1, 2, 3, 4)] == [False, False, False, True]
     assert found.summary["bytes"]["site-1"]["up.rows"] == 3 * 16 * CLASSES * 4
+
+
+def test_a_run_may_end_with_what_the_others_say(run, hospitals, tmp_path):
+    found = run(small("executor.ends_with=alignment", "executor.test_rounds=2"), tmp_path, SITES, sites_dir=hospitals)
+    told = answers(found)
+    assert ["loss" in told[number, "site-1"] for number in range(2, ROUNDS + 1)] == [True] * (ROUNDS - 2) + [False]
+    assert ["aligned.accuracy" in told[number, "site-1"] for number in range(1, ROUNDS + 1)][-3:] == [False, True, True]
+    for site in SITES:
+        last = told[ROUNDS, site]
+        scores = {name.removeprefix("aligned."): value for name, value in last.items() if name.startswith("aligned.")}
+        assert scores == {name.removeprefix("test."): value for name, value in last.items() if name.startswith("test.")}
 
 
 def test_client_confidence_is_told_once_in_an_epoch(run, hospitals, tmp_path):
@@ -199,6 +211,22 @@ def test_too_few_sites_with_one_public_set_end_the_run_with_the_reason(run, hosp
         run(small("controller.rounds=2"), tmp_path / "run", SITES[:2], sites_dir=folder)
 
 
+def test_too_few_sites_with_the_listed_public_set_end_the_run_with_the_first_image_that_differs(
+    run, hospitals, tmp_path
+):
+    folder = tmp_path / "hospitals"
+    shutil.copytree(hospitals, folder)
+    site_folder(folder, "site-2", public="another")
+    public, _ = open_public_set(folder / "site-1" / "public" / "images.npz", 32, 3, tmp_path / "cache")
+    write_public_set(public, tmp_path / "list.csv")
+    job = small("controller.rounds=2", f"controller.public_list={tmp_path / 'list.csv'}")
+    first = re.escape(repr(public.images[0].image))
+    with pytest.raises(
+        GrandRoundsError, match=rf"^1 of .* could not join: site-2: .*public image {first} \(number 1\)"
+    ):
+        run(job, tmp_path / "run", SITES[:2], sites_dir=folder)
+
+
 def test_a_refused_site_that_has_been_mended_is_asked_again_by_the_next_start(run, hospitals, tmp_path):
     folder = tmp_path / "hospitals"
     shutil.copytree(hospitals, folder)
@@ -219,7 +247,8 @@ def test_divergence_does_not_learn_from_logits(run, hospitals, tmp_path):
 
 
 def test_sites_without_public_images_end_the_run_with_the_name_that_is_missing(run, hospitals, tmp_path):
-    with pytest.raises(GrandRoundsError, match="no site could join: each needs images under the name 'elsewhere'"):
+    reason = r"^0 of .* could not join: site-1: .*'elsewhere'.*; each site needs images under the name 'elsewhere'"
+    with pytest.raises(GrandRoundsError, match=reason):
         run(small("controller.public=elsewhere"), tmp_path, SITES, sites_dir=hospitals)
 
 

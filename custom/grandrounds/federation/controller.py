@@ -246,6 +246,7 @@ class RoundController(SiteConversation):
         self.record.selected = self._selection.choice
         models = {"selected": self._selection.model, "last": self.model()}
         saved = save_models(self.folder, {name: state for name, state in models.items() if state is not None})
+        self.record.note_models(saved)
         self.record.write("finished")
         self.record.event("finished", selected=self.record.selected)
         self.record.publish(result_folder(self.fl_ctx), saved)

@@ -14,11 +14,13 @@ from nvflare.fuel.utils import fobs
 from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.curves import keep_curves, received_curves
 from grandrounds.federation.exchange import Assignment, Exchange, Outcome
 from grandrounds.federation.health import SiteHealth
 from grandrounds.federation.hooks import RoundHooks
 from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import JOIN, TRAIN, Payload, Result, State, tensor_bytes
+from grandrounds.federation.messages import JOIN, TEST, TRAIN, Payload, ReleaseKind, Result, State, tensor_bytes
+from grandrounds.federation.places import result_folder
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.record import RunRecord
 from grandrounds.federation.tracking import track
@@ -94,25 +96,47 @@ class SiteConversation(RoundHooks, Controller):
         self.refused[site] = reason
         self.record.refused = dict(self.refused)
 
+    def joining_needs(self) -> str:
+        """What a site must have to join, for the error when too few could; a method says it."""
+        return ""
+
     def _introduce(self, well: list[str]) -> list[str]:
         """Ask those who they are that have not said it, and go on with those that have."""
         new = [site for site in well if site not in self.introduced and site not in self.refused]
+        dropped: dict[str, str] = {}
         if new:
             # Newcomers are not waited for longer than stragglers where those that are known could work without them.
             enough = max(0, self.min_sites - sum(site in self.introduced for site in well))
             tasks = {site: Assignment(JOIN, self.introduction_for(site)) for site in new}
-            self._exchange(tasks, self.grace, enough)
+            dropped = self._exchange(tasks, self.grace, enough).dropped
             self.introduced = {site: self.introduced[site] for site in natural_sorted(self.introduced)}
-            self._require_enough_left()
-        return [site for site in well if site in self.introduced]
+        ready = [site for site in well if site in self.introduced]
+        if new:
+            self.require_enough(ready, dropped)
+        return ready
 
-    def _require_enough_left(self) -> None:
-        if self.refused and len(self._sites()) < self.min_sites:
-            reasons = "; ".join(f"{site}: {self.refused[site]}" for site in natural_sorted(self.refused))
-            raise GrandRoundsError(
-                f"{len(self._sites())} of the connected sites can take part, min_sites is {self.min_sites}; refused were "
-                f"{reasons}; mend these sites and submit the job again"
-            )
+    def require_enough(self, ready: list[str], dropped: Mapping[str, str] | None = None) -> None:
+        """Stop where too few sites can take part, with the reason of each that cannot.
+
+        Args:
+            ready: the sites that can.
+            dropped: sites that were asked who they are and gave no valid answer, with the reason.
+
+        Raises:
+            GrandRoundsError: if there are fewer than ``min_sites``, and one was refused or could not join.
+        """
+        gone = {site: reason for site, reason in (dropped or {}).items() if site not in self.refused}
+        if len(ready) >= self.min_sites or not (gone or self.refused):
+            return
+        told = [
+            f"{what} {_listed(sites)}"
+            for what, sites in (("refused were", self.refused), ("could not join:", gone))
+            if sites
+        ]
+        raise GrandRoundsError(
+            f"{len(ready)} of the connected sites can take part, min_sites is {self.min_sites}; "
+            + "; ".join([*told, *filter(None, [self.joining_needs()]), "mend these sites and submit the job again"])
+        )
 
     def _exchange(self, assignments: dict[str, Assignment], grace: float | None, enough: int | None = None) -> Outcome:
         self._metrics = {}
@@ -139,7 +163,10 @@ class SiteConversation(RoundHooks, Controller):
             self.check(site, result)
         if task == JOIN:
             self._welcome(site, Introduction(dict(result.metrics), dict(result.facts)))
-        released = {name: release.tensors for name, release in result.releases.items()}
+        if task == TEST:
+            keep_curves(result_folder(self.fl_ctx) / site, received_curves(result, self.problem.classes))
+        # Curves are no part of what training costs; like the scores they come with, they are not counted.
+        released = {n: one.tensors for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
         facts = {"facts": dict(result.facts)} if result.facts else {}
         self.record.event("answer", round=self.round_number, site=site, task=task, metrics=result.metrics, **facts)
         track(self, self.fl_ctx, site, self.round_number, result.metrics)
@@ -160,3 +187,7 @@ class SiteConversation(RoundHooks, Controller):
             raise
         self.introduced[site] = introduction
         self.record.introduced[site] = introduction.to_dict()
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    return ", ".join(f"{site}: {reasons[site]}" for site in natural_sorted(reasons))

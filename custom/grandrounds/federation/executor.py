@@ -19,10 +19,13 @@ from nvflare.fuel.utils import fobs
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.evaluation.curve_release import SiteCurves
 from grandrounds.federation.context import SiteContext, TaskAborted
+from grandrounds.federation.curves import curve_releases, keep_curves, told_curves
 from grandrounds.federation.isolation import WorkerLost, WorkerStopped, run_isolated
 from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.messages import (
+    CURVES,
     JOIN,
     REASON_HEADER,
     SCORED,
@@ -123,6 +126,7 @@ class SiteExecutor(SiteHooks):
             (store, payload), self._staged = self._staged, None
             reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK:
+                self.note_what_left(reply, payload, store)
                 store.settle_state(payload.values.get("checkpoints"))
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
@@ -140,7 +144,8 @@ class SiteExecutor(SiteHooks):
         except TaskAborted:
             return make_reply(ReturnCode.TASK_ABORTED)
         except GrandRoundsError as error:
-            self.log_error(fl_ctx, f"{task_name}: {error}")
+            # As an event FLARE's own components could send it away.
+            self.log_error(fl_ctx, f"{task_name}: {error}", fire_event=False)
             return _refusal(task_name, error)
         except Exception as error:
             self.log_exception(fl_ctx, f"{task_name}: {error}")
@@ -165,7 +170,7 @@ class SiteExecutor(SiteHooks):
         store = self._store(payload, context, fl_ctx)
         facts = (*self.introduction_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
         announce(self.spending(context) if task_name == TRAIN else None, fl_ctx)
-        reply = encode_result(tasks[task_name](payload, context, store), self._declared(), payload, facts)
+        reply = encode_result(tasks[task_name](payload, context, store), self._declared(task_name), payload, facts)
         if task_name == TRAIN:
             # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
             store.stage_state(context.round_number, self.state_dict())
@@ -190,7 +195,9 @@ class SiteExecutor(SiteHooks):
                 raise TaskAborted from None
             raise
 
-    def _declared(self) -> Mapping[str, ReleaseKind]:
+    def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
+        if task_name == TEST:
+            return dict.fromkeys(CURVES.values(), ReleaseKind.CURVES)
         return {**self.releases, UPDATE: ReleaseKind.MODEL_UPDATE} if self.model == "shared" else self.releases
 
     def _train(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
@@ -230,6 +237,7 @@ class SiteExecutor(SiteHooks):
         self.load_state_dict(store.load_state(context.round_number))
         models = self.tested_models(payload, context, store)
         metrics: dict[str, float] = {}
+        told: dict[str, SiteCurves] = {}
         if "own" in models:
             best = store.best_round()
             metrics["own.round"] = float(context.round_number - 1 if best is None else best)
@@ -238,9 +246,11 @@ class SiteExecutor(SiteHooks):
             scores, probabilities = scored(self._loaded(state, context), rows, context)
             metrics.update({f"{name}.{key}": value for key, value in scores.items()})
             store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
+            told[name] = told_curves(context.data, rows, probabilities)
             if self.model == "own":
                 store.write_model(name, state, _description(context))
-        return Result(metrics=metrics)
+        keep_curves(store.folder, {CURVES[name]: curves for name, curves in told.items() if name in CURVES})
+        return Result(curve_releases(told, context.data.classes), metrics)
 
     def _loaded(self, state: State, context: SiteContext) -> nn.Module:
         network = self.network(context)
@@ -256,7 +266,9 @@ class SiteExecutor(SiteHooks):
 
 def _description(context: SiteContext) -> dict[str, Any]:
     problem = context.problem
-    return {"model": asdict(context.model_spec), "classes": list(problem.classes), "image_size": problem.image_size}
+    # What training started from is no part of a network's shape, and may be a path of this machine.
+    model = {**asdict(context.model_spec), "weights": None}
+    return {"model": model, "classes": list(problem.classes), "image_size": problem.image_size}
 
 
 def _refusal(task: str, error: Exception) -> Shareable:

@@ -8,12 +8,14 @@ it about later rounds is void (:func:`read_events` leaves it out).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,7 @@ class RunRecord:
         self.introduced: dict[str, dict[str, Any]] = {}
         self.refused: dict[str, str] = {}
         self.privacy: dict[str, dict[str, Any]] = {}
+        self.models: dict[str, str] = {}
 
     def event(self, kind: str, **content: Any) -> None:
         """Append one event with the time since the start."""
@@ -64,6 +67,12 @@ class RunRecord:
             entry = self.privacy.setdefault(site, {"treated": {}})
             entry["treated"] |= told
             entry |= {"epsilon": metrics[SPENT]} if SPENT in metrics else {}
+
+    def note_models(self, names: Sequence[str]) -> None:
+        """Note the SHA-256 of models' files in the run's folder, as ``sha256sum`` prints it."""
+        for name in names:
+            with (self.folder / name).open("rb") as stream:
+                self.models[name] = hashlib.file_digest(stream, "sha256").hexdigest()
 
     def close_round(self, entry: dict[str, Any]) -> None:
         """Add a finished round to the record; its event says how many bytes have travelled so far."""
@@ -101,11 +110,15 @@ class RunRecord:
                 "introduced": {site: self.introduced[site] for site in natural_sorted(self.introduced)},
                 "refused": self.refused,
                 "selected": self.selected,
+                "models": self.models,
                 "test": self.test,
                 "untested": self.untested,
                 "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
                 "privacy": self.privacy,
                 "configuration": self.configuration,
+                "configuration_sha256": hashlib.sha256(
+                    json.dumps(self.configuration, sort_keys=True).encode()
+                ).hexdigest(),
                 "versions": versions(),
                 "seconds": round(time.time() - self._started, 3),
                 "rounds": self.rounds,
@@ -138,8 +151,9 @@ class RunRecord:
             self.bytes[site].update(parts)
 
 
+@cache
 def versions() -> dict[str, str]:
-    """Versions of what computes the result."""
+    """Versions of what computes the result; looked up once, because the record is written in every round."""
     found = {"grandrounds": __version__, "python": platform.python_version()}
     for name in ("torch", "nvflare", "numpy"):
         try:

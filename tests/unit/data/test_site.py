@@ -54,7 +54,7 @@ def test_the_limit_for_unreadable_images_is_read(place):
     ("datasets", "message"),
     [
         ("{", r"grandrounds\.json is not valid JSON"),
-        ("[]", r"grandrounds\.json must be an object with datasets, got \[\]"),
+        ("[]", r"grandrounds\.json must be a JSON object, got list"),
         ("{}", "'datasets' is missing"),
         ('{"datasets": {}, "data": 1}', "unknown key 'data'; expected datasets"),
         ('{"datasets": ["skin"]}', r"datasets must be an object of data sets by name, got \['skin'\]"),

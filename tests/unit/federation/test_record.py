@@ -34,6 +34,17 @@ def test_the_summary_counts_rounds_contributions_and_bytes(tmp_path):
     assert found["versions"]["grandrounds"] == __version__
 
 
+def test_the_summary_names_configuration_and_models_by_their_digests(tmp_path):
+    """As sha256sum prints them: of the text {"a": 1, "b": [2]} and of the file's five bytes."""
+    record = RunRecord(tmp_path, {"b": [2], "a": 1})
+    (tmp_path / "last.pt").write_bytes(b"model")
+    record.note_models(["last.pt"])
+    record.write("finished")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["configuration_sha256"] == "ae8a9a50524642753023cd4de34447191a8651989979c60bbcc5b0eeebb6e1dc"
+    assert summary["models"] == {"last.pt": "9372c470eeadd5ecd9c3c74c2b3cb633f8e2f2fad799250a0f70d652b6b825e4"}
+
+
 def test_introductions_are_in_the_order_of_the_sites_and_not_of_their_answers(tmp_path):
     record = RunRecord(tmp_path, {"rounds": 1})
     record.introduced = {"site-10": {}, "site-2": {}, "site-1": {}}

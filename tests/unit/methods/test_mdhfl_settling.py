@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mdhfl.contributions import RowSum
 from grandrounds.methods.mdhfl.fusion import FusionOptions, distil
-from grandrounds.methods.mdhfl.fusion_executor import FusionExecutor
 from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions, LocalOptions
 from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
 from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
@@ -25,10 +23,10 @@ IMAGES = np.array([0, 255, 0, 255, 255], np.uint8).reshape(5, 1, 1, 1)
 def test_batches_of_black_and_white_have_mean_and_variance_of_a_half():
     norm = nn.BatchNorm2d(1)
     norm.running_mean.fill_(7.0)
-    # Two batches of 0 and 1: mean 1/2, and variance 1/2 with one less than two in the denominator.
-    settle_statistics(norm, IMAGES, np.arange(4), PlainWork(), batch_size=2)
+    # Two black ones and two white ones: mean 1/2, and variance 1/3 with one less than four in the denominator.
+    settle_statistics(norm, IMAGES, np.arange(4), PlainWork(), batch_size=4)
     assert norm.running_mean.item() == 0.5
-    assert norm.running_var.item() == 0.5
+    assert norm.running_var.item() == pytest.approx(1 / 3)
 
 
 def test_no_batch_is_of_one_image():
@@ -76,7 +74,7 @@ def small_network():
     return nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(16, 2))
 
 
-@pytest.mark.parametrize("settled", ["own", "none"])
+@pytest.mark.parametrize("settled", [True, False])
 def test_training_on_own_labels_ends_with_the_statistics_of_the_own_training_images(settled):
     images = numpy_generator("own").integers(0, 256, (12, 4, 4, 1), dtype=np.uint8)
     rows = np.arange(0, 12, 2)
@@ -85,28 +83,30 @@ def test_training_on_own_labels_ends_with_the_statistics_of_the_own_training_ima
     options = LocalOptions(batch_size=2, local_view="none", settled_statistics=settled)
     learn_own_labels(network, private, options, 1.0, Epoch(1, "site-1", 1, 2), PlainWork())
     expected = images[rows].mean() / 255
-    assert (network[0].running_mean.item() == pytest.approx(expected, rel=1e-5)) == (settled == "own")
+    assert (network[0].running_mean.item() == pytest.approx(expected, rel=1e-5)) == settled
 
 
-@pytest.mark.parametrize("settled", ["public", "own"])
-def test_a_participant_ends_both_halves_of_a_round_with_the_statistics_of_public_images(settled):
+@pytest.mark.parametrize("settled", [True, False])
+def test_alignment_ends_with_the_statistics_of_the_own_images_too(settled):
     draw = numpy_generator("participant")
     public = PublicImages(draw.integers(0, 128, (8, 4, 4, 1), dtype=np.uint8), "digest")
     own = Private(draw.integers(128, 256, (8, 4, 4, 1), dtype=np.uint8), np.arange(8) % 2, np.arange(8))
-    local = LocalOptions(batch_size=2, local_view="none", pretrain_epochs=1, settled_statistics=settled)
-    choices = Choices(1, 2, ExchangeOptions(public_batch=2), AlignmentOptions(), local)
+    choices = Choices(
+        1, 2, ExchangeOptions(public_batch=2), AlignmentOptions(), LocalOptions(settled_statistics=settled)
+    )
     network = small_network()
-    participant = Participant("site-1", network, public, own, choices, PlainWork())
-
-    participant.pretrain()
-    expected = {"public": public, "own": own}[settled].images.mean() / 255
-    assert network[0].running_mean.item() == pytest.approx(expected, rel=1e-5)
-
-    network[0].running_mean.fill_(7.0)
     others = RowSum(torch.full((8, 2), 0.5), {"site-2": 1}, {"site-2": 1.0})
-    participant.align(others, np.arange(8), 1, 1)
-    aligned = network[0].running_mean.item()
-    assert (aligned == pytest.approx(public.images.mean() / 255, rel=1e-5)) == (settled == "public")
+    Participant("site-1", network, public, own, choices, PlainWork()).align(others, np.arange(8), 1, 1)
+    assert (network[0].running_mean.item() == pytest.approx(own.images.mean() / 255, rel=1e-5)) == settled
+
+
+def test_statistics_do_not_depend_on_images_of_a_class_standing_together():
+    """Black images first, then white ones: with batches of neighbours the variance would be zero."""
+    norm = nn.BatchNorm2d(1)
+    images = np.repeat(np.array([0, 255], np.uint8), 200).reshape(400, 1, 1, 1)
+    settle_statistics(norm, images, np.arange(400), PlainWork(), batch_size=20)
+    assert norm.running_mean.item() == pytest.approx(0.5)
+    assert norm.running_var.item() == pytest.approx(0.25, rel=0.1)
 
 
 @pytest.mark.parametrize("settled", [True, False])
@@ -116,8 +116,3 @@ def test_distillation_ends_with_the_statistics_of_the_public_images(settled):
     options = FusionOptions(distillation_steps=3, distillation_batch=4, settled_statistics=settled)
     distil(student, images, torch.full((12, 2), 0.5), options, numpy_generator("batches"), PlainWork())
     assert (student[0].running_mean.item() == pytest.approx(images.mean() / 255, rel=1e-5)) == settled
-
-
-def test_public_images_are_refused_where_sites_have_none():
-    with pytest.raises(ConfigurationError, match="must be none or own: sites of this job have no public images"):
-        FusionExecutor(settled_statistics="public")

@@ -12,7 +12,7 @@ import torch
 
 from grandrounds.data.partition_files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.public_set import fingerprints, read_public_set
-from grandrounds.errors import CheckpointError, ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
 from grandrounds.federation.controller import RoundController
 from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import Payload, ReleaseKind, Result, State
@@ -99,17 +99,16 @@ class MutualController(RoundController):
         if self._digest is not None:
             self._require_public_set(site, introduction)
 
+    def joining_needs(self) -> str:
+        """The public set."""
+        return f"each site needs images under the name {self.public!r} in its grandrounds.json, the same at all sites"
+
     def participants(self, well: list[str]) -> list[str]:
         """The sites with the public set; the first time, what most sites have is the public set.
 
         Raises:
-            GrandRoundsError: if no site could join, or too few have the public set.
+            GrandRoundsError: if too few have the public set.
         """
-        if not well:
-            raise GrandRoundsError(
-                f"no site could join: each needs images under the name {self.public!r} in its grandrounds.json, the same at "
-                "all sites; the log of each site says what it lacks"
-            )
         if self._digest is None:
             found = Counter(self.introduced[site].facts[PUBLIC] for site in well)
             self._digest = found.most_common(1)[0][0] if found else None
@@ -121,9 +120,9 @@ class MutualController(RoundController):
                 self.refuse(site, str(error))
                 # Another start of the run asks it again: its images may have been mended.
                 del self.introduced[site]
-        if len(self.refused) > refused:
-            self._require_enough_left()
         having = [site for site in well if site not in self.refused]
+        if len(self.refused) > refused:
+            self.require_enough(having)
         if self._rows is None and having:
             self._open(int(self.introduced[having[0]].scalars["public_images"]))
         return having

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import torch
+from nvflare.apis.shareable import Shareable
 from torch import nn
 
 from grandrounds.data.partition_files import PUBLIC_NAME as PUBLIC
@@ -17,8 +19,8 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageErro
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.executor import SiteExecutor
 from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result, State
-from grandrounds.federation.site_store import copy_to_cpu
+from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result, State, decode_result
+from grandrounds.federation.site_store import SiteStore, copy_to_cpu
 from grandrounds.federation.testing import scored
 from grandrounds.methods.mdhfl.contributions import RowSum
 from grandrounds.methods.mdhfl.exchange import RowMessage
@@ -27,7 +29,7 @@ from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicIm
 from grandrounds.methods.mdhfl.public import public_images
 from grandrounds.methods.mdhfl.rounds import Exchanges
 from grandrounds.methods.mdhfl.training import Private
-from grandrounds.methods.mdhfl.wire import decode_sum
+from grandrounds.methods.mdhfl.wire import decode_rows, decode_scores, decode_sum
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.options import take_options
 
@@ -41,7 +43,8 @@ class MutualExecutor(SiteExecutor):
     MDH-FL (arXiv 2308.00155), RHFL, RHFL+ and FedMD by options; no weight leaves the site.
 
     Args:
-        test_rounds: in so many of the last rounds the model is tested after training, for means over rounds.
+        test_rounds: in so many of the last rounds the model is tested after alignment and after training, for means over
+            rounds.
         options: those of :class:`~grandrounds.methods.mdhfl.options.AlignmentOptions`,
             :class:`~grandrounds.methods.mdhfl.options.LocalOptions` and
             :class:`~grandrounds.federation.executor.SiteExecutor`.
@@ -90,7 +93,7 @@ class MutualExecutor(SiteExecutor):
         told = payload.values["exchange"]
         participant, exchanges, rounds = self._participant(payload, context, told)
         number = context.round_number
-        metrics = self._learn(participant, exchanges, payload, context, told)
+        metrics = self._learn(participant, exchanges, payload, context, told, rounds)
         releases: dict[str, Release] = {}
         if number < rounds and exchanges.options.content != "none":
             message = participant.publish(number, exchanges.part(number), exchanges.begins_epoch(number))
@@ -99,12 +102,31 @@ class MutualExecutor(SiteExecutor):
                 metrics |= {LOSS: message.loss, CHANGE: message.change}
         self.kept = {"model": copy_to_cpu(participant.network.state_dict()), "participant": participant.state_dict()}
         if number > rounds - self.test_rounds:
-            metrics |= scores_on_test_images(participant.network, context)
+            metrics |= scores_on_test_images(participant.network, context, "test")
         samples = len(labelled_rows(context.data, "labelled"))
         return Result(releases, {name: value for name, value in metrics.items() if math.isfinite(value)}, samples)
 
+    def note_what_left(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+        """Keep the own rows as they have left: a filter of the site may have rounded them, and so they are in the sum."""
+        release = decode_result(reply, payload).releases.get(ROWS)
+        if release is None:
+            return
+        rows, state = release.tensors["rows"], store.staged_state()
+        decode = decode_scores if payload.values["exchange"]["options"]["content"] == "logits" else decode_rows
+        left = decode(rows, rows.shape[0], rows.shape[-1], "the own rows as they left")
+        sent = state["participant"]["sent"]
+        if not torch.equal(sent[payload.round_number], left):
+            sent[payload.round_number] = left
+            store.stage_state(payload.round_number, state)
+
     def _learn(
-        self, participant: Participant, exchanges: Exchanges, payload: Payload, context: SiteContext, told: Any
+        self,
+        participant: Participant,
+        exchanges: Exchanges,
+        payload: Payload,
+        context: SiteContext,
+        told: Any,
+        rounds: int,
     ) -> dict[str, float]:
         metrics: dict[str, float] = {}
         last = context.round_number - 1
@@ -116,7 +138,10 @@ class MutualExecutor(SiteExecutor):
         elif row_sum is not None:
             epoch = exchanges.epoch(last)
             metrics["alignment_loss"] = participant.align(row_sum, exchanges.part(last), last, epoch)
-        if last and exchanges.ends_epoch(last):
+            if context.round_number > rounds - self.test_rounds:
+                metrics |= scores_on_test_images(participant.network, context, "aligned")
+        ended = self.alignment.ends_with == "alignment" and context.round_number == rounds
+        if last and exchanges.ends_epoch(last) and not ended:
             metrics["loss"] = participant.learn(exchanges.epoch(last))
         return metrics
 
@@ -173,10 +198,10 @@ class MutualExecutor(SiteExecutor):
         return self._public[1:]
 
 
-def scores_on_test_images(network: nn.Module, context: SiteContext) -> dict[str, float]:
+def scores_on_test_images(network: nn.Module, context: SiteContext, prefix: str) -> dict[str, float]:
     """Scores on the site's test images, as metrics of a round; the network is left in evaluation mode."""
     scores, _ = scored(network.eval(), context.data.rows("test"), context)
-    return {f"test.{name}": value for name, value in scores.items()}
+    return {f"{prefix}.{name}": value for name, value in scores.items()}
 
 
 def _require_fit(content: Content, alignment: Alignment) -> None:

@@ -16,6 +16,7 @@ from grandrounds.federation.messages import (
     GLOBAL,
     UPDATE,
     Payload,
+    Release,
     ReleaseKind,
     Result,
     State,
@@ -43,6 +44,8 @@ class FusionExecutor(SiteExecutor):
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({UPDATE: ReleaseKind.MODEL_UPDATE})
     models: ClassVar[tuple[str, ...]] = ("own",)
     record_level_obstacle: ClassVar[str] = "its batches of own labels are not drawn in secret"
+    needed: ClassVar[tuple[str, ...]] = (GLOBAL,)
+    """Parts without which no training task makes sense."""
     option_groups: ClassVar[tuple[type, ...]] = (LocalOptions,)
 
     def __init__(self, *, test_rounds: int = 0, **options: Any) -> None:
@@ -79,13 +82,17 @@ class FusionExecutor(SiteExecutor):
         require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the distilled model")
         return payload.parts[GLOBAL]
 
+    def releases_of(self, trained: State, sent: State) -> dict[str, Release]:
+        """What leaves of a model that was trained, of which the server knows what it was before."""
+        return model_update(difference(trained, sent))
+
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train what was sent; in the last round keep it as it is."""
-        if GLOBAL not in payload.parts or not isinstance(payload.values.get("rounds"), int):
-            raise MessageError("the task lacks the distilled model or the number of rounds")
-        sent, rounds, number = payload.parts[GLOBAL], payload.values["rounds"], context.round_number
+        if not set(self.needed) <= payload.parts.keys() or not isinstance(payload.values.get("rounds"), int):
+            raise MessageError(f"the task lacks the number of rounds{''.join(f' or {part}' for part in self.needed)}")
+        sent, rounds, number = self.starting_state(payload, context), payload.values["rounds"], context.round_number
         network = self.starting_model(payload, context)
-        metrics = scores_on_test_images(network, context) if number > rounds - self.test_rounds else {}
+        metrics = scores_on_test_images(network, context, "test") if number > rounds - self.test_rounds else {}
         passes = self.local.local_epochs if self.kept else self.local.pretrain_epochs
         self.kept = {"model": copy_to_cpu(sent)}
         rows = labelled_rows(context.data, "labelled")
@@ -95,4 +102,4 @@ class FusionExecutor(SiteExecutor):
             private = Private(context.data.images, context.data.labels, rows)
             epoch = Epoch(context.seed, context.site, number - 1, rounds - 1)
             metrics["loss"] = learn_own_labels(network, private, self.local, passes, epoch, context)
-        return Result(model_update(difference(copy_to_cpu(network.state_dict()), sent)), metrics, len(rows))
+        return Result(self.releases_of(copy_to_cpu(network.state_dict()), sent), metrics, len(rows))

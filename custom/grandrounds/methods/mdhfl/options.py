@@ -17,7 +17,6 @@ Content = Literal["probabilities", "logits", "none"]
 Weighting = Literal["uniform", "ccr", "eccr"]
 Alignment = Literal["divergence", "digest", "none"]
 Last = Literal["own_labels", "alignment"]
-Settled = Literal["none", "own", "public"]
 AlignmentOptimizer = Literal["per_round", "fresh_per_batch"]
 Statistics = Literal["eval", "batch"]
 PublicView = Literal["none", "turns"]
@@ -137,9 +136,8 @@ class LocalOptions:
         local_epochs: passes over the own images in a round; a fraction is a part of the batches of a pass.
         pretrain_epochs: passes before the first exchange; 0 starts from random weights.
         local_view: ``none``, random flips and quarter turns, or ``weak``, which rotates and jitters as well.
-        settled_statistics: batch norm's running statistics are computed anew, see ``settling``: from the ``own`` images
-            after training on their labels, or from ``public`` images after that and after alignment; ``none`` leaves the
-            moving average. Where sites have different classes, those of the own images mislead on others.
+        settled_statistics: after alignment and after training, batch norm's running statistics are computed anew from all
+            own images; see ``settling``.
     """
 
     loss: LocalLoss = "symmetric"
@@ -152,7 +150,7 @@ class LocalOptions:
     local_epochs: float = 1.0
     pretrain_epochs: float = 40.0
     local_view: LocalView = "turns"
-    settled_statistics: Settled = "none"
+    settled_statistics: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -160,25 +158,18 @@ class LocalOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        _require_words(self, {"loss": LocalLoss, "local_view": LocalView, "settled_statistics": Settled})
+        _require_words(self, {"loss": LocalLoss, "local_view": LocalView})
         _require_least(self, "batch_size", 2)
         _require_least(self, "pretrain_epochs", 0)
         for name in ("learning_rate", "local_epochs", "temperature"):
             _require_positive(self, name)
+        if not isinstance(self.settled_statistics, bool):
+            raise ConfigurationError(f"settled_statistics must be true or false, got {self.settled_statistics!r}")
         for name in ("ce_weight", "rce_weight"):
             if getattr(self, name) is not None:
                 _require_least(self, name, 0)
         if not 0 < self.label_floor < 1:
             raise ConfigurationError(f"label_floor must be above 0 and below 1, got {self.label_floor}")
-
-    def require_private(self) -> None:
-        """Refuse what needs public images.
-
-        Raises:
-            ConfigurationError: if running statistics are to be those of public images.
-        """
-        if self.settled_statistics == "public":
-            raise ConfigurationError("settled_statistics must be none or own: sites of this job have no public images")
 
 
 def _require_words(options: Any, words: Mapping[str, Any]) -> None:

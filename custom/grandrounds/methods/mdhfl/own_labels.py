@@ -51,6 +51,6 @@ def learn_own_labels(
     key = derive_seed(epoch.seed, "site", epoch.site, epoch.number, "private views")
     trust = label_trust(epoch.number - 1, epoch.epochs) if epoch.number else 0.0
     loss = train_local(network, private, batches, options, key, work, trust)
-    if options.settled_statistics == "own":
+    if options.settled_statistics:
         settle_statistics(network, private.images, private.rows, work)
     return loss

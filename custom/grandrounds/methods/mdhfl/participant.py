@@ -32,9 +32,6 @@ from grandrounds.seeding import derive_seed
 
 Indices = NDArray[np.int64]
 
-SETTLED_ON = 1024
-"""Public images that running statistics are computed from, at most."""
-
 
 @dataclass(frozen=True)
 class Choices:
@@ -165,7 +162,8 @@ class Participant:
         if self._step is None or self._step[0] != epoch:
             self._step = (epoch, AlignmentStep(self.network, options))
         loss = align(self.network, self._step[1], self._public.images, spread, batches, options, key, self._work)
-        self._settle()
+        if self._choices.local.settled_statistics:
+            settle_statistics(self.network, self._private.images, self._private.rows, self._work)
         return loss
 
     def learn(self, epoch: int) -> float:
@@ -193,16 +191,7 @@ class Participant:
 
     def _train(self, number: int, passes: float) -> float:
         epoch = Epoch(self._choices.seed, self._site, number, self._choices.epochs)
-        loss = learn_own_labels(self.network, self._private, self._choices.local, passes, epoch, self._work)
-        self._settle()
-        return loss
-
-    def _settle(self) -> None:
-        """Compute running statistics from public images evenly spaced in their order, if that is chosen."""
-        if self._choices.local.settled_statistics == "public":
-            images = self._public.images
-            rows = np.linspace(0, len(images) - 1, min(len(images), SETTLED_ON), dtype=np.int64)
-            settle_statistics(self.network, images, rows, self._work)
+        return learn_own_labels(self.network, self._private, self._choices.local, passes, epoch, self._work)
 
 
 def _by_image(rows: Tensor, part: Indices, images: int) -> Tensor:

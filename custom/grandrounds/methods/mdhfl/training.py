@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from grandrounds.data.augment import View, draw_views
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.optimizers import Adam
 from grandrounds.methods.mdhfl.distillation import alignment_loss, digest_loss
 from grandrounds.methods.mdhfl.fresh_adam import fresh_adam_step
 from grandrounds.methods.mdhfl.loss import refined_cross_entropy, symmetric_cross_entropy
@@ -67,7 +68,7 @@ class AlignmentStep:
         self._parameters = list(network.parameters())
         self._rate = options.alignment_rate
         fresh = options.alignment_optimizer == "fresh_per_batch"
-        self._optimizer = None if fresh else torch.optim.Adam(self._parameters, lr=self._rate)
+        self._optimizer = None if fresh else Adam(self._parameters, lr=self._rate)
 
     def take(self) -> None:
         """Go one step down the gradients."""
@@ -158,7 +159,7 @@ def train_local(
         GrandRoundsError: if the loss is not finite.
     """
     network.train()
-    optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
+    optimizer = Adam(network.parameters(), lr=options.learning_rate)
     losses: list[Tensor] = []
     for number, batch in enumerate(batches):
         work.check_abort()

@@ -13,7 +13,7 @@ from grandrounds.seeding import numpy_generator, torch_generator
 SITES = ("site-1", "site-2", "site-10")
 SIZES = {"site-1": 8, "site-2": 2, "site-10": 4}
 WIDTH, FEATURES = 6, 5
-NOISE = EmbeddingNoiseOptions("absolute", 0.01, clip=1.5)
+NOISE = EmbeddingNoiseOptions("absolute", 0.01, clip=0.6)  # shorter than most embeddings
 
 
 def sgd(parameters) -> torch.optim.Optimizer:

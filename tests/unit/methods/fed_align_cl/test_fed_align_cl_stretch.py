@@ -1,5 +1,7 @@
 """What a site does between two communications: which images, in which batches, and what the others get of the next."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -98,6 +100,14 @@ def test_the_bank_is_made_of_the_images_that_come_next_normalised_by_their_batch
     assert torch.equal(work.participant.network[2].running_mean, statistics)
     assert bank.shape == (2 * PACE * 2, FEATURES)
     # Of two samples, batch norm makes plus and minus one.
+    torch.testing.assert_close(bank.abs(), torch.ones_like(bank), atol=1e-3, rtol=0)
+
+
+def test_the_rows_of_a_bank_have_the_noise_of_the_bank_alone(work):
+    training = EmbeddingNoiseOptions("absolute", 1.0, clip=100.0)
+    old = work.participant
+    loud = replace(work, participant=Participant(old.network, old.discriminator, {}, training))
+    bank = loud.bank(AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
     torch.testing.assert_close(bank.abs(), torch.ones_like(bank), atol=1e-3, rtol=0)
 
 

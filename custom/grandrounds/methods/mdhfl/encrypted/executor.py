@@ -47,6 +47,9 @@ class EncryptedExecutor(MutualExecutor):
         self._key = find_key(folders, fl_ctx.get_identity_name())
         return super().work(task_name, payload, fl_ctx, abort_signal)
 
+    def note_what_left(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+        """Nothing: ciphertexts leave as they are or not at all."""
+
     def release_of(self, message: RowMessage) -> Release:
         """The ciphertexts of the rows."""
         return Release(ReleaseKind.ENCRYPTED_ROWS, {"rows": pack(encrypt_rows(message.rows, self._key))})

@@ -1,0 +1,1 @@
+"""Federated averaging of weights that the server adds up and cannot read."""

@@ -1,0 +1,59 @@
+"""RHFL's setting: CIFAR-10 is divided between the sites, and CIFAR-100, whose labels nobody reads, is public."""
+
+import numpy as np
+import pytest
+
+from grandrounds.data.cifar10 import CIFAR10_CLASSES
+from grandrounds.data.labelled_arrays import LabelledImages, write_arrays
+from grandrounds.data.manifest import read_manifest
+from grandrounds.data.public_set import read_public_set
+from grandrounds.data.recipes import make_partition
+
+NUMBERS = {"alpha": 5.0, "validation": 0.0, "test": 0.2, "noise": "pair", "noise_rate": 0.2, "public_size": 32}
+
+
+def archive(path, seed, per_class, classes):
+    """A training part with so many images of each class, and a test part with one of each."""
+    generator = np.random.default_rng(seed)
+
+    def part(count):
+        labels = np.repeat(np.arange(classes), count)
+        return LabelledImages(generator.integers(0, 256, (len(labels), 32, 32, 3), dtype=np.uint8), labels)
+
+    write_arrays({"train": part(per_class), "test": part(1)}, path, "0" * 64)
+    return path
+
+
+def test_the_public_images_are_of_cifar_100_and_the_private_ones_of_cifar_10(tmp_path):
+    private = archive(tmp_path / "cifar10.npz", 1, 9, len(CIFAR10_CLASSES))
+    public = archive(tmp_path / "cifar100.npz", 2, 1, 100)
+    chosen = {"public": "folder", "public_root": public, "public_images": 30}
+    out = tmp_path / "out"
+    description = make_partition("cifar10", private, None, None, out, **NUMBERS, **chosen)
+    assert description["classes"] == list(CIFAR10_CLASSES)
+    # 100 images, 20 of them for testing.
+    assert [site["images"] for site in description["sites"].values()] == [{"train": 20, "val": 0, "test": 20}] * 4
+    listed = read_public_set(out / "site-3" / "public.sha256.csv").images
+    assert len(listed) == 30
+    with np.load(public) as arrays:
+        assert {image.image.partition("/")[0] for image in listed} <= {name.partition("_")[0] for name in arrays}
+    unlabelled = read_manifest(out / "site-3" / "public.csv").records
+    assert [record.image for record in unlabelled] == [image.image for image in listed]
+    assert {record.label for record in unlabelled} == {""}
+
+
+@pytest.mark.realdata
+def test_without_cifar_100_a_part_of_cifar_10_that_no_site_has_is_public(realdata, tmp_path):
+    out = tmp_path / "out"
+    chosen = {"public_share": 0.5, "public_images": 60, "private_images": 400}
+    description = make_partition("cifar10", realdata / "cifar10", None, None, out, **NUMBERS, **chosen)
+    assert [site["images"]["train"] for site in description["sites"].values()] == [80] * 4
+    public = {image.image for image in read_public_set(out / "site-1" / "public.sha256.csv").images}
+    private = {
+        record.image
+        for number in range(1, 5)
+        for record in read_manifest(out / f"site-{number}" / "manifest.csv").records
+    }
+    assert len(public) == 60
+    assert len(private) == 400
+    assert not public & private
