@@ -5,7 +5,7 @@
 2. Under ``nvflare simulator`` with as many threads as sites: the time of a round less the longest training in it.
 3. A hundred sites in one process: peak memory and time.
 
-    python benchmarks/engine/run.py --workspace runs/engine
+    python -m benchmarks.engine.run --workspace runs/engine
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import resource
 import shutil
-import statistics
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.measure import clocked, in_child, peak_mib, spread
 
 RESULT = Path(__file__).parent / "result.json"
 ROUNDS, STEPS, IMAGE_SIZE = 8, 26, 64
@@ -39,15 +35,15 @@ def main() -> None:
     if arguments.part:
         print(json.dumps(hundred_sites(workspace / "hundred")))
         return
-    command = [sys.executable, __file__, "--part", "hundred", "--workspace", str(workspace)]
+    from grandrounds.deployment.processes import machine
     from grandrounds.federation.record import versions
 
     result = {
         "in_process": in_process_overhead(workspace, arguments.repeats),
         "flare_simulator": simulator_overhead(workspace / "flare"),
-        "hundred_sites": json.loads(subprocess.run(command, check=True, capture_output=True).stdout.splitlines()[-1]),
+        "hundred_sites": in_child("benchmarks.engine.run", "--part", "hundred", "--workspace", workspace),
         "versions": versions(),
-        "machine": {"cores": os.cpu_count(), "system": platform.system()},
+        "machine": machine(),
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
@@ -64,21 +60,21 @@ def in_process_overhead(workspace: Path, repeats: int) -> dict[str, Any]:
     for repeat in range(repeats):
         place = workspace / f"engine_{repeat}"
         shutil.rmtree(place, ignore_errors=True)
-        engine = clocked(lambda place=place: run_job(place, 10, rounds=ROUNDS))
-        loop = clocked(lambda: bare_loop(10, ROUNDS))
+        engine, _ = clocked(lambda place=place: run_job(place, 10, rounds=ROUNDS))
+        loop, weights = clocked(lambda: bare_loop(10, ROUNDS))
         saved = torch.load(place / "results" / "last.pt", weights_only=True)
-        if not all(torch.equal(saved[name], value) for name, value in loop[2].items()):
+        if not all(torch.equal(saved[name], value) for name, value in weights.items()):
             raise SystemExit("the bare loop and the engine do not give the same weights")
-        walls.append((engine[0], loop[0]))
-        processor.append((engine[1], loop[1]))
+        walls.append((engine.wall, loop.wall))
+        processor.append((engine.cpu, loop.cpu))
     return {
         "sites": 10,
         "rounds": ROUNDS,
         "steps": STEPS,
         "image_size": IMAGE_SIZE,
-        "engine_over_loop_wall": summary([engine / loop for engine, loop in walls]),
-        "engine_over_loop_cpu": summary([engine / loop for engine, loop in processor]),
-        "loop_seconds": summary([loop for _, loop in walls]),
+        "engine_over_loop_wall": spread([engine / loop for engine, loop in walls]),
+        "engine_over_loop_cpu": spread([engine / loop for engine, loop in processor]),
+        "loop_seconds": spread([loop for _, loop in walls]),
     }
 
 
@@ -96,16 +92,21 @@ def simulator_overhead(workspace: Path) -> dict[str, Any]:
             entry = rounds.setdefault(event["round"], {})
             entry["train"] = max(entry.get("train", 0.0), event["metrics"]["train_seconds"])
     beyond = [entry["round"] - entry["train"] for number, entry in sorted(rounds.items()) if number > 1]
-    return {"sites": 4, "threads": 4, "rounds": len(beyond), "seconds_beyond_training": summary(beyond)}
+    return {"sites": 4, "threads": 4, "rounds": len(beyond), "seconds_beyond_training": spread(beyond)}
 
 
 def hundred_sites(workspace: Path) -> dict[str, Any]:
     """Three rounds of FedPerl over a hundred sites, peers from the second round on."""
     shutil.rmtree(workspace, ignore_errors=True)
     options = ["controller.warm_up=1", "executor.steps=2"]
-    seconds, processor, _ = clocked(lambda: run_job(workspace, 100, rounds=3, job="fedperl", options=options))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"sites": 100, "rounds": 3, "peak_memory_mib": peak // 1024, "seconds": seconds, "cpu_seconds": processor}
+    cost, _ = clocked(lambda: run_job(workspace, 100, rounds=3, job="fedperl", options=options))
+    return {
+        "sites": 100,
+        "rounds": 3,
+        "peak_memory_mib": round(peak_mib()),
+        "seconds": cost.wall,
+        "cpu_seconds": cost.cpu,
+    }
 
 
 def run_job(
@@ -183,23 +184,6 @@ def bare_loop(sites: int, rounds: int) -> dict[str, Any]:
     for name in names:  # the job's final test
         predict(network, data[name].images, data[name].rows("test"), torch.device("cpu"))
     return state
-
-
-def clocked(work: Any) -> tuple[float, float, Any]:
-    """Wall seconds, CPU seconds and what the work returned."""
-    wall, processor = time.perf_counter(), time.process_time()
-    returned = work()
-    return time.perf_counter() - wall, time.process_time() - processor, returned
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    """Median and range."""
-    return {
-        "median": round(statistics.median(values), 4),
-        "lowest": round(min(values), 4),
-        "highest": round(max(values), 4),
-        "count": len(values),
-    }
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ the first gradients of both are compared. How much of the processor's power arri
 floating-point operations of convolutions and matrix products over the CPU time of the whole step, drawing the views
 included, beside the rate of large matrix products, which are timed between the rounds.
 
-    python benchmarks/local_step/run.py --workspace runs/local_step
+    python -m benchmarks.local_step.run --workspace runs/local_step
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import argparse
 import copy
 import json
 import math
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from textbook import textbook_round
+from benchmarks.local_step.textbook import textbook_round
+from benchmarks.measure import spread
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -32,6 +31,7 @@ from grandrounds.data.augment import View, draw_views
 from grandrounds.data.phantom import PHANTOM_CLASSES
 from grandrounds.data.phantom_site import DATASET_NAME, phantom_site
 from grandrounds.data.site import load_site_data, read_site_config
+from grandrounds.deployment.processes import machine
 from grandrounds.federation.context import SiteContext, StateCache
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.record import versions
@@ -80,7 +80,7 @@ def main() -> None:
         ],
         "threads": 1,
         "versions": versions(),
-        "machine": {"processor": processor(), "cores": os.cpu_count(), "system": platform.system()},
+        "machine": machine(),
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
@@ -193,7 +193,7 @@ def both(ours: list[tuple[float, float]], plain: list[tuple[float, float]], part
     """One kind of time of both, and their ratio."""
     a, b = [times[part] for times in ours], [times[part] for times in plain]
     ratios = [theirs / mine for mine, theirs in zip(a, b, strict=True)]
-    return {"package": spread(a), "textbook": spread(b), "textbook_over_package": spread(ratios)}
+    return {"package": spread(a, 3), "textbook": spread(b, 3), "textbook_over_package": spread(ratios, 3)}
 
 
 def milliseconds(case: Case, train: Callable[[Case, nn.Module], object]) -> tuple[float, float]:
@@ -268,21 +268,6 @@ def matrix_product_rate() -> float:
     for _ in range(MATRIX_PRODUCTS):
         torch.mm(a, b)
     return MATRIX_PRODUCTS * 2 * MATRIX_SIDE**3 / (time.process_time() - began)
-
-
-def processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Median and range."""
-    rounded = {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
-    return {**{name: round(value, 3) for name, value in rounded.items()}, "count": len(values)}
 
 
 if __name__ == "__main__":

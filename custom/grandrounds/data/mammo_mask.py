@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 Levels = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -95,6 +94,8 @@ def breast_mask(levels: Levels) -> Mask:
     region = _breast_region(levels, _block_means(levels, step))
     if region.mean() < LEAST_SHARE:
         return np.zeros(levels.shape, np.bool_)
+    from scipy import ndimage  # for these images alone: sites without mammograms do not wait for it
+
     widened = ndimage.binary_dilation(region)
     height, width = levels.shape
     return np.asarray(widened.repeat(step, axis=0).repeat(step, axis=1)[:height, :width], np.bool_)
@@ -175,6 +176,8 @@ def _above_film(coarse: Levels, low: float, high: float) -> Mask:
 
 def _largest_region(bright: Mask) -> Mask:
     # Opening cuts thin bridges; tiny images would lose everything to it.
+    from scipy import ndimage
+
     opened = ndimage.binary_opening(bright, iterations=DETACHED)
     labels, count = ndimage.label(opened if opened.any() else bright)
     if count == 0:

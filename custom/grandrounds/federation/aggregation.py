@@ -1,19 +1,24 @@
 """Streaming mean of updates that does not depend on who answered first.
 
 Floating-point sums depend on their order. Here the order is fixed before the round: each update is added when all sites
-before it in the canonical order have been added or are known to be missing, and held until then. Memory is the sum, and
-whatever arrived too early.
+before it in the canonical order have been added or are known to be missing, and held until then. Memory is the sum, and a
+little of what arrived too early; the rest of that waits on disk.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
-from grandrounds.federation.messages import State, floating_entries
+from grandrounds.federation.messages import UPDATE, State, floating_entries, tensor_bytes
 from grandrounds.ordering import natural_sorted
+
+HELD_BYTES = 1 << 26
 
 
 class OrderedMean:
@@ -26,6 +31,8 @@ class OrderedMean:
 
     Args:
         sites: the sites that are asked this round.
+        held_bytes: how much of what came too early waits in memory; the rest waits in a temporary folder (``$TMPDIR``),
+            which is gone when the mean is closed, or forgotten.
 
     Example:
         >>> mean = OrderedMean(["site-1", "site-2"])
@@ -35,9 +42,11 @@ class OrderedMean:
         {'w': tensor([3.])}
     """
 
-    def __init__(self, sites: Iterable[str]) -> None:
+    def __init__(self, sites: Iterable[str], held_bytes: int = HELD_BYTES) -> None:
         self._waiting = natural_sorted(sites)
-        self._held: dict[str, tuple[State, float]] = {}
+        self._free_bytes = held_bytes
+        self._held: dict[str, tuple[State | Path, float]] = {}
+        self._folder: TemporaryDirectory[str] | None = None
         self._sum: dict[str, Tensor] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self._weight = 0.0
@@ -52,7 +61,11 @@ class OrderedMean:
             raise ValueError(f"{site} was not asked for an update, or has given one already")
         if not weight > 0:
             raise ValueError(f"the weight of {site} must be positive, got {weight}")
-        self._held[site] = (update, weight)
+        if site == self._waiting[0]:
+            self._waiting.pop(0)
+            self._fold(update, weight)
+        else:
+            self._held[site] = (self._set_aside(update), weight)
         self._advance()
 
     def skip(self, site: str) -> None:
@@ -65,6 +78,8 @@ class OrderedMean:
         """Return the mean of what came, or None when nothing did. Sites that are still awaited count as missing."""
         for site in list(self._waiting):
             self.skip(site)
+        if self._folder:
+            self._folder.cleanup()
         if not self._weight:
             return None
         return {
@@ -72,10 +87,29 @@ class OrderedMean:
             for name, total in self._sum.items()
         }
 
+    def _set_aside(self, update: State) -> State | Path:
+        """The update, or where it is on disk if there is no room for it in memory."""
+        size = tensor_bytes({UPDATE: update})[UPDATE]
+        if size <= self._free_bytes:
+            self._free_bytes -= size
+            return update
+        self._folder = self._folder or TemporaryDirectory(prefix="grandrounds-")
+        path = Path(self._folder.name) / f"{uuid.uuid4().hex}.pt"
+        torch.save(dict(update), path)
+        return path
+
     def _advance(self) -> None:
         while self._waiting and self._waiting[0] in self._held:
-            update, weight = self._held.pop(self._waiting.pop(0))
-            self._fold(update, weight)
+            held, weight = self._held.pop(self._waiting.pop(0))
+            self._fold(self._taken_back(held), weight)
+
+    def _taken_back(self, held: State | Path) -> State:
+        if isinstance(held, Path):
+            update: State = torch.load(held, weights_only=True)
+            held.unlink()
+            return update
+        self._free_bytes += tensor_bytes({UPDATE: held})[UPDATE]
+        return held
 
     def _fold(self, update: State, weight: float) -> None:
         self._weight += weight
@@ -87,10 +121,12 @@ class OrderedMean:
                 if value.is_floating_point():
                     self._sum[name].mul_(weight)
             return
+        floating = floating_entries(update)
+        # One call for all entries: with hundreds of small ones the calls cost as much as the sums.
+        if floating:
+            torch._foreach_add_([self._sum[name] for name in floating], list(floating.values()), alpha=weight)
         for name, value in update.items():
-            if value.is_floating_point():
-                self._sum[name].add_(value.to(self._sum[name].dtype), alpha=weight)
-            else:
+            if name not in floating:
                 torch.maximum(self._sum[name], value, out=self._sum[name])
 
 

@@ -66,6 +66,7 @@ class Party:
         self.panic: str | None = None
         self._clients = list(clients)
         self._contexts = FLContextManager(engine=self, identity_name=name, job_id=JOB_ID)
+        self._app_root = self.workspace.get_app_dir(JOB_ID)  # FLARE looks at the disk each time it is asked
         privacy = create_privacy_manager(self.workspace, names_only=False)
         self.scope = privacy.get_scope(None) if privacy.is_policy_defined() else None
         self.handlers.extend(privacy.components.values() if privacy.components else ())
@@ -77,7 +78,7 @@ class Party:
         context.set_prop(FLContextKey.SCOPE_OBJECT, self.scope, private=True, sticky=False)
         process = ProcessType.SERVER_JOB if self.name == SERVER else ProcessType.CLIENT_JOB
         context.set_prop(FLContextKey.PROCESS_TYPE, process, private=True, sticky=False)
-        context.set_prop(FLContextKey.APP_ROOT, self.workspace.get_app_dir(JOB_ID), private=True, sticky=False)
+        context.set_prop(FLContextKey.APP_ROOT, self._app_root, private=True, sticky=False)
         return context
 
     def fire_event(self, event_type: str, fl_ctx: FLContext) -> None:

@@ -28,10 +28,10 @@ def track(component: FLComponent, fl_ctx: FLContext, site: str, step: int, scala
         step: the round.
         scalars: by name.
     """
-    for name, value in scalars.items():
-        data = create_analytic_dxo(name, float(value), AnalyticsDataType.SCALAR, global_step=step).to_shareable()
-        data.set_peer_props({ReservedKey.IDENTITY_NAME: site})
-        # As if the event had come from the site; one that goes out would be sent to all of them.
-        data.set_header(FedEventHeader.DIRECTION, INCOMING)
-        with fl_ctx.get_engine().new_context() as context:
+    with fl_ctx.get_engine().new_context() as context:
+        for name, value in scalars.items():
+            data = create_analytic_dxo(name, float(value), AnalyticsDataType.SCALAR, global_step=step).to_shareable()
+            data.set_peer_props({ReservedKey.IDENTITY_NAME: site})
+            # As if the event had come from the site; one that goes out would be sent to all of them.
+            data.set_header(FedEventHeader.DIRECTION, INCOMING)
             component.fire_fed_event(EVENT, data, context)

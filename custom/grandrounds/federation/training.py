@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.context import SiteContext
+from grandrounds.federation.optimizers import SGD, Adam
 
 Algorithm = Literal["adam", "sgd"]
 
@@ -136,6 +137,6 @@ def new_optimizer(
         >>> new_optimizer(nn.Linear(2, 1).parameters(), "sgd", 0.1).param_groups[0]["weight_decay"]
         0
     """
-    kind = torch.optim.Adam if algorithm == "adam" else torch.optim.SGD
+    kind = Adam if algorithm == "adam" else SGD
     optimizer: torch.optim.Optimizer = kind(parameters, lr=learning_rate, fused=True, **options)
     return optimizer

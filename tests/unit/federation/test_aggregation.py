@@ -183,3 +183,38 @@ def test_a_difference_leads_from_before_to_after():
     moved = apply_update(before, delta)
     assert torch.equal(moved["w"], after["w"])
     assert moved["n"].item() == 3
+
+
+def test_updates_that_wait_on_disk_change_no_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names = [f"site-{number}" for number in range(1, 7)]
+    results = []
+    for in_memory in (6, 2):  # updates of 50 single and 50 half precision numbers and an integer
+        mean = OrderedMean(names, held_bytes=in_memory * (200 + 100 + 8))
+        for number, name in enumerate(reversed(names)):
+            mean.add(name, random_update(number) | {"h": random_update(number)["w"].half()}, weight=0.1 + number)
+            waiting = len(list(tmp_path.rglob("*.pt")))
+            assert waiting == (max(0, number + 1 - in_memory) if name != "site-1" else 0)
+        results.append(mean.close())
+    for name, value in results[0].items():
+        assert torch.equal(value, results[1][name])
+        assert value.dtype == results[1][name].dtype
+
+
+def test_a_file_is_not_overwritten_while_its_update_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mean = OrderedMean([f"site-{number}" for number in range(5)], held_bytes=0)
+    for number in (1, 3, 0, 4, 2):  # 3 still waits when 4 comes, 1 no more
+        mean.add(f"site-{number}", update(10.0**number))
+    torch.testing.assert_close(mean.close(), update(11111 / 5))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_round_that_is_given_up_leaves_no_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mean = OrderedMean(SITES, held_bytes=0)
+    mean.add("site-2", update(1.0))
+    assert len(list(tmp_path.rglob("*.pt"))) == 1
+    with pytest.warns(ResourceWarning):
+        del mean
+    assert list(tmp_path.iterdir()) == []

@@ -84,6 +84,6 @@ def test_chance_is_the_sites_and_the_callers_stays_as_it_was():
 @pytest.mark.parametrize(("algorithm", "kind"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
 def test_an_optimizer_is_of_its_kind_and_without_weight_decay_unless_asked(algorithm, kind):
     made = new_optimizer(weight().parameters(), algorithm, 0.25)
-    assert type(made) is kind
+    assert isinstance(made, kind)
     assert (made.param_groups[0]["lr"], made.param_groups[0]["weight_decay"]) == (0.25, 0)
     assert new_optimizer(weight().parameters(), algorithm, 0.1, weight_decay=0.5).param_groups[0]["weight_decay"] == 0.5

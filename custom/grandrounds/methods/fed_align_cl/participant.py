@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.optimizers import Adam
 from grandrounds.methods.fed_align_cl.alignment import (
     encoder_objective,
     gradient_objective,
@@ -40,7 +41,7 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 def adam(learning_rate: float = LEARNING_RATE) -> MakeOptimizer:
     """Adam without weight decay, as the paper trains everything."""
-    return partial(torch.optim.Adam, lr=learning_rate, fused=True)
+    return partial(Adam, lr=learning_rate, fused=True)
 
 
 def make_optimizers(

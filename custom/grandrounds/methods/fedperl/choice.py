@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.stats import truncnorm
 from torch import Tensor
 
 from grandrounds.checks import require_at_least
@@ -86,6 +85,8 @@ def noise_image(choice: PeerChoice, channels: int, side: int, generator: np.rand
     Returns:
         Shape ``(1, channels, side, side)``, float32 in [0, 1].
     """
+    from scipy.stats import truncnorm  # sites, which draw no noise, do not wait for it
+
     mean, deviation = NOISE[choice]
     low, high = -mean / deviation, (BYTE - mean) / deviation
     values = truncnorm.rvs(low, high, loc=mean, scale=deviation, size=(1, channels, side, side), random_state=generator)

@@ -1,0 +1,174 @@
+"""How fast images come: decoded, from the cache, as views, and what share of a training step they take.
+
+1. Images per second: decoding JPEG files of a camera's size and resizing them, which happens once; reading a batch from the
+   cache; drawing each kind of view of a batch; turning it into the network's input.
+2. The share of a step that goes into reading and into drawing views, in passes after the first, batches of 16. Nothing is
+   drawn ahead in other processes: the site's other cores belong to the network's own threads or to other sites.
+
+Images are drawn, because files of a real collection may be on any disk. Single thread, processor time; about a minute.
+
+    python -m benchmarks.data.run
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from benchmarks.measure import arguments_of, clocked, in_turn, milliseconds, report, spread
+from numpy.typing import NDArray
+from PIL import Image
+from torch.nn import functional as F
+
+from grandrounds.data.augment import View, draw_views, to_tensor
+from grandrounds.data.cache import open_cache
+from grandrounds.evaluation.tables import markdown_table
+from grandrounds.federation.memory import keep_freed_memory
+from grandrounds.federation.optimizers import Adam
+from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.seeding import derive_seed, numpy_generator
+
+RESULT = Path(__file__).with_name("result.json")
+CAMERA, BATCH, KEY = (450, 600), 16, derive_seed("views")
+VIEWS: dict[str, tuple[View, ...]] = {"none": ("none",), "weak": ("weak",), "weak and strong": ("weak", "strong")}
+
+
+def main() -> None:
+    """Measure both, print tables and write ``result.json``."""
+    options = arguments_of(__doc__, RESULT, images={"type": int, "default": 192}, repeats={"type": int, "default": 15})
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    load = os.getloadavg()[0]
+    images, repeats = (32, 3) if options.quick else (options.images, options.repeats)
+    networks = (("compact", 64),) if options.quick else (("compact", 64), ("resnet10", 64), ("mobilenetv2", 64))
+    sizes = (64,) if options.quick else (64, 224)
+    with tempfile.TemporaryDirectory() as folder:
+        draw_files(Path(folder) / "files", images)
+        opened = {size: opening(Path(folder), images, size) for size in sizes}
+        arrays = {size: array for size, (_, array) in opened.items()}
+        result = {
+            "camera": list(CAMERA),
+            "images": images,
+            "batch": BATCH,
+            "opening": [figures for figures, _ in opened.values()],
+            "batches": [batches(arrays[size], size, repeats) for size in sizes],
+            "steps": [step_shares(name, arrays[size], repeats) for name, size in networks],
+        }
+    print(tables(result))
+    report(result, options, load)
+
+
+def draw_files(folder: Path, count: int) -> None:
+    """Photographs of a camera's size: smooth, with noise, as JPEG files."""
+    folder.mkdir(parents=True)
+    generator = numpy_generator("files")
+    for number in range(count):
+        smooth = Image.fromarray(generator.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(CAMERA[::-1])
+        pixels = np.asarray(smooth, np.int16) + generator.integers(-8, 9, (*CAMERA, 3), dtype=np.int16)
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{number}.jpg", quality=90)
+
+
+def opening(folder: Path, count: int, size: int) -> tuple[dict[str, Any], NDArray[np.uint8]]:
+    """Open the images twice: decoded the first time, found the second."""
+    names = [f"{number}.jpg" for number in range(count)]
+
+    def work() -> Any:
+        return open_cache(names, folder / "files", size, 3, folder / "cache")
+
+    (first, made), (second, found) = clocked(work), clocked(work)
+    if (made.decoded, found.decoded) != (count, 0):
+        raise SystemExit(f"decoded {made.decoded} and {found.decoded} images, expected {count} and 0")
+    figures = {
+        "size": size,
+        "decoded_per_second": round(count / first.cpu, 1),
+        "milliseconds_to_decode": round(1000 * first.cpu / count, 3),
+        "milliseconds_to_find_all": round(1000 * second.cpu, 2),
+    }
+    return figures, found.images
+
+
+def batches(images: NDArray[np.uint8], size: int, repeats: int) -> dict[str, Any]:
+    """A batch from the cache, its views, and the network's input."""
+    rows = np.arange(BATCH) * (len(images) // BATCH)
+    batch = np.array(images[rows])
+    steps: dict[str, Callable[[], Any]] = {"read": lambda: np.array(images[rows])}
+    for view in get_args(View):
+        steps[view] = lambda view=view: draw_views(batch, np.arange(BATCH), view, KEY, 0)
+    steps["input"] = lambda: to_tensor(batch)
+    costs = in_turn(steps, repeats)
+    per_second = {name: spread([BATCH / max(cost.cpu, 1e-9) for cost in values], 0) for name, values in costs.items()}
+    return {"size": size, "images_per_second": per_second, "milliseconds_per_batch": _all(costs)}
+
+
+def _all(costs: dict[str, Any]) -> dict[str, Any]:
+    return {name: milliseconds(values) for name, values in costs.items()}
+
+
+def step_shares(backbone: str, images: NDArray[np.uint8], repeats: int) -> dict[str, Any]:
+    """Reading, drawing and learning of a step, and the shares of the first two; one pass has warmed the file up."""
+    network = build_model(ModelSpec(backbone, 7), seed=1).train().to(memory_format=torch.channels_last)
+    optimizer = Adam(network.parameters(), fused=True)
+    rows = np.arange(BATCH) * (len(images) // BATCH)
+    labels = torch.arange(BATCH) % 7
+    shares = {}
+    for name, views in VIEWS.items():
+        batch = np.array(images[rows])
+        drawn = [to_tensor(draw_views(batch, np.arange(BATCH), view, KEY, 0)) for view in views]
+
+        def learn(drawn: list[torch.Tensor] = drawn) -> None:
+            optimizer.zero_grad()
+            torch.stack([F.cross_entropy(network(view), labels) for view in drawn]).sum().backward()
+            optimizer.step()
+
+        steps: dict[str, Callable[[], Any]] = {
+            "read": lambda: np.array(images[rows]),
+            "draw": lambda views=views, batch=batch: [
+                to_tensor(draw_views(batch, np.arange(BATCH), view, KEY, 0)) for view in views
+            ],
+            "learn": learn,
+        }
+        costs = in_turn(steps, repeats)
+        cpu = {part: [cost.cpu for cost in values] for part, values in costs.items()}
+        whole = [sum(parts) for parts in zip(*cpu.values(), strict=True)]
+        shares[name] = {
+            "milliseconds": _all(costs),
+            "share_reading": spread([a / b for a, b in zip(cpu["read"], whole, strict=True)]),
+            "share_drawing": spread([a / b for a, b in zip(cpu["draw"], whole, strict=True)]),
+        }
+    return {"backbone": backbone, "size": int(images.shape[1]), "views": shares}
+
+
+def tables(result: dict[str, Any]) -> str:
+    """The result for a reader."""
+    opened = [
+        [case["size"], case["milliseconds_to_decode"], case["milliseconds_to_find_all"]] for case in result["opening"]
+    ]
+    speeds = [
+        [case["size"], name, round(figures["median"])]
+        for case in result["batches"]
+        for name, figures in case["images_per_second"].items()
+    ]
+    steps = [
+        [
+            *(case["backbone"], case["size"], name, shares["milliseconds"]["learn"]["cpu"]["median"]),
+            *(100 * shares[part]["median"] for part in ("share_reading", "share_drawing")),
+        ]
+        for case in result["steps"]
+        for name, shares in case["views"].items()
+    ]
+    return "\n\n".join(
+        [
+            markdown_table(["pixels", "ms to decode an image", "ms to find all again"], opened, 2),
+            markdown_table(["pixels", "what", "images per second"], speeds),
+            markdown_table(["network", "pixels", "views", "ms of learning", "% reading", "% drawing"], steps, 2),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

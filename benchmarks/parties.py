@@ -1,0 +1,143 @@
+"""Parties of jobs that cost nothing but the federation itself, and what measures them.
+
+The jobs name these classes by their paths, so they run where the repository's root can be imported: in one process.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.measure import Cost, resident_mib
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.app_event_type import AppEventType
+
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.simulate import simulate
+from grandrounds.federation.averaging import AveragingController
+from grandrounds.federation.context import SiteContext
+from grandrounds.federation.executor import SiteExecutor
+from grandrounds.federation.messages import GLOBAL, Payload, Result, State, model_update
+from grandrounds.federation.site_store import SiteStore
+from grandrounds.methods.supervised.executor import SupervisedExecutor
+
+HERE = "benchmarks.parties"
+TRAIN_CPU = "train_cpu_seconds"
+QUIET = ("controller.validate_every=0", "problem.image_size=32", "executor.cpu_threads=1", "executor.device=cpu")
+
+
+class RoundClock(FLComponent):
+    """Notes the time and the resident memory whenever a round starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts: list[Cost] = []
+        self.resident: list[float] = []
+        CLOCKS.append(self)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """FLARE's hook."""
+        if event_type == AppEventType.ROUND_STARTED:
+            self.starts.append(Cost(time.perf_counter(), time.process_time()))
+            self.resident.append(resident_mib())
+
+    def rounds(self) -> list[Cost]:
+        """What each round has cost, checkpoint and record included; without the first, in which sites load images."""
+        pairs = zip(self.starts[1:-1], self.starts[2:], strict=True)
+        return [Cost(after.wall - before.wall, after.cpu - before.cpu) for before, after in pairs]
+
+
+CLOCKS: list[RoundClock] = []
+"""FLARE makes the clocks, and this is where a script finds its last one."""
+
+
+class TrivialController(AveragingController):
+    """Averages a vector of so many parameters, which no network has."""
+
+    def __init__(self, *, parameters: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.parameters = parameters
+
+    def start(self) -> None:
+        """Begin with zeros."""
+        self.state = {"weight": torch.zeros(self.parameters)}
+
+
+class TrivialExecutor(SiteExecutor):
+    """Answers with an update that took no training."""
+
+    needs_labels = False
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Add one to everything."""
+        return Result(
+            model_update({name: torch.ones_like(value) for name, value in payload.parts[GLOBAL].items()}), {}, 1
+        )
+
+    def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
+        """None: there is no network."""
+        return {}
+
+
+class ClockedExecutor(SupervisedExecutor):
+    """Supervised training that also tells how much processor time it took."""
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train and tell."""
+        before = time.process_time()
+        result = super().train(payload, context)
+        return replace(result, metrics={**result.metrics, TRAIN_CPU: time.process_time() - before})
+
+
+def trivial_job(parameters: int, rounds: int) -> Job:
+    """A job of the trivial parties."""
+    job = copy.deepcopy(with_options(load_job("fedavg"), [f"controller.rounds={rounds}", *QUIET]))
+    job.client["executors"][0]["executor"] = {
+        "path": f"{HERE}.TrivialExecutor",
+        "args": {"cpu_threads": 1, "device": "cpu"},
+    }
+    controller = job.server["workflows"][0]
+    controller["path"] = f"{HERE}.TrivialController"
+    controller["args"] = {"parameters": parameters} | controller["args"]
+    controller["args"].pop("server_training")
+    return clocked_rounds(job)
+
+
+def trained_job(rounds: int, *options: str) -> Job:
+    """Federated averaging of the network ``compact`` with a clock in the training."""
+    job = copy.deepcopy(with_options(load_job("fedavg"), [f"controller.rounds={rounds}", *QUIET, *options]))
+    job.client["executors"][0]["executor"]["path"] = f"{HERE}.ClockedExecutor"
+    return clocked_rounds(job)
+
+
+def clocked_rounds(job: Job) -> Job:
+    """The job with a round clock as the server's only component."""
+    job.server["components"] = [{"id": "clock", "path": f"{HERE}.RoundClock", "args": {}}]
+    return job
+
+
+def site_names(count: int) -> list[str]:
+    """``site-1`` and so on."""
+    return [f"site-{number}" for number in range(1, count + 1)]
+
+
+def one_set_of_images(folder: Path, size: int = 32, images: int = 60) -> Path:
+    """A folder whose ``grandrounds.json`` gives the same drawn images to every site."""
+    return phantom_site("site-1", folder, size=size, images=images).parent
+
+
+def run_clocked(job: Job, workspace: Path, sites: Sequence[str], sites_dir: Path) -> tuple[RoundClock, dict[str, Any]]:
+    """Run a job in this process: its round clock and its summary."""
+    os.environ["GRANDROUNDS_CACHE"] = str(sites_dir.parent / "cache")
+    torch.set_num_threads(1)
+    CLOCKS.clear()
+    summary = simulate(job, workspace, list(sites), sites_dir)
+    return CLOCKS[-1], summary

@@ -1,0 +1,58 @@
+"""One site's process from its start to its first step of training: memory and processor time, as JSON.
+
+python -m benchmarks.rounds.start ours
+"""
+
+import sys
+import time
+
+from benchmarks.measure import emit, resident_mib
+
+
+def main() -> None:
+    """Import what FLARE's client and all executors need, then take a step with our optimizer or torch's own."""
+    own = sys.argv[1] == "ours"
+    memory, times = {"interpreter": resident_mib()}, {}
+
+    def note(what: str, began: float) -> None:
+        memory[what], times[what] = resident_mib(), time.process_time() - began
+
+    began = time.process_time()
+    import torch
+
+    note("torch", began)
+    began = time.process_time()
+    import nvflare.private.fed.client.client_runner  # noqa: F401
+
+    note("flare", began)
+    began = time.process_time()
+    import grandrounds.methods.fed_align_cl.executor
+    import grandrounds.methods.fedirm.executor
+    import grandrounds.methods.fedperl.executor
+    import grandrounds.methods.mdhfl.executor
+    import grandrounds.privacy.filters  # noqa: F401
+
+    note("executors", began)
+    from grandrounds.federation.optimizers import Adam
+    from grandrounds.models.registry import ModelSpec, build_model
+
+    began = time.process_time()
+    network = build_model(ModelSpec("compact", 4), seed=1)
+    optimizer = (Adam if own else torch.optim.Adam)(network.parameters(), fused=True)
+    network(torch.ones(2, 3, 32, 32)).sum().backward()
+    optimizer.step()
+    note("step", began)
+    emit(
+        {
+            "mib": {name: round(value, 1) for name, value in memory.items()},
+            "cpu_seconds": {name: round(value, 2) for name, value in times.items()},
+            "mib_after_imports": round(memory["executors"], 1),
+            "mib_after_step": round(memory["step"], 1),
+            "cpu_seconds_of_imports": round(times["torch"] + times["flare"] + times["executors"], 2),
+            "cpu_seconds_of_step": round(times["step"], 2),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""What the server does with a round's answers: time and memory for 10, 100 and 1,000 sites and three sizes of models.
+
+1. The mean of updates in order and in random order of arrival, where early ones wait, most of them on disk.
+2. FedPerl: the description of a model, the comparison of all models, an anonymised peer of two, and the store of models.
+3. FedIRM: the mean of relation matrices.
+4. A checkpoint of a model.
+
+Updates are synthetic, made one at a time outside the clock: a hundred layers of one kernel and four vectors each. All sites'
+updates are really added where ``--most`` allows, else that many, and only the time of the others is extrapolated
+(``extrapolated`` says so). Memory is the peak of a process of its own over what it had before, in units of the model. About
+three minutes of processor time.
+
+    python -m benchmarks.server.run
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.measure import (
+    MEBIBYTE,
+    Cost,
+    arguments_of,
+    clocked,
+    emit,
+    in_child,
+    in_turn,
+    milliseconds,
+    peak_mib,
+    report,
+    resident_mib,
+    spread,
+)
+
+from grandrounds.evaluation.tables import markdown_table
+from grandrounds.federation.aggregation import OrderedMean, apply_update
+from grandrounds.federation.checkpoint import CheckpointFolder
+from grandrounds.methods.fedirm.relation import Relation, mean_relation
+from grandrounds.methods.fedperl.peers import anonymised_peer
+from grandrounds.methods.fedperl.similarity import layer_moments, similarity_matrix
+from grandrounds.methods.fedperl.trained import TrainedModels
+
+RESULT = Path(__file__).with_name("result.json")
+SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)
+LAYERS, VECTORS, WIDTH = 100, 4, 128
+CLASSES = 7
+MOST_ON_DISK = 100
+
+
+def main() -> None:
+    """Measure every case in a process of its own, print tables and write ``result.json``."""
+    options = arguments_of(
+        __doc__,
+        RESULT,
+        most={"type": int, "default": 1000, "help": "updates that are really added in a case"},
+        case={"choices": sorted(CASES), "help": "measure this case alone and print it"},
+        millions={"type": float, "default": 5.0},
+        sites={"type": int, "default": 10},
+    )
+    if options.case:
+        torch.set_num_threads(1)
+        emit(CASES[options.case](options))
+        return
+    load = os.getloadavg()[0]
+    sites, millions = ((10, 20), (1,)) if options.quick else (SITES, MILLIONS)
+    most = 10 if options.quick else options.most
+    cases = [
+        ("mean_in_order", [(m, n) for m in millions for n in sites]),
+        ("mean_in_random_order", [(m, n) for m in millions[:1] for n in sites if n <= MOST_ON_DISK]),
+        ("fedperl", [(m, 10) for m in millions]),
+        ("comparison", [(millions[0], n) for n in sites]),
+        ("checkpoint", [(m, 1) for m in millions]),
+    ]
+    module = "benchmarks.server.run"
+    result = {
+        name: [in_child(module, "--case", name, "--millions", m, "--sites", n, "--most", most) for m, n in pairs]
+        for name, pairs in cases
+    }
+    print(tables(result))
+    report(result, options, load)
+
+
+def model(millions: float, fill: float | None = None) -> dict[str, Any]:
+    """A state of about so many million parameters, filled with a value or with noise."""
+    kernel = int(millions * 1e6) // LAYERS - VECTORS * WIDTH
+    shapes = {"kernel": kernel, **{f"vector{number}": WIDTH for number in range(VECTORS)}}
+    make = torch.rand if fill is None else (lambda size: torch.full((size,), fill))
+    return {f"layer{layer}.{name}": make(size) for layer in range(LAYERS) for name, size in shapes.items()}
+
+
+def size_mib(state: dict[str, Any]) -> float:
+    """Mebibytes of a state's tensors."""
+    return sum(value.numel() * value.element_size() for value in state.values()) / MEBIBYTE
+
+
+def mean(options: argparse.Namespace, shuffled: bool) -> dict[str, Any]:
+    """Add the updates of a round; the closing of the round and the move of the model are in the peak."""
+    state = model(options.millions, 0.0)
+    names = [f"site-{number}" for number in range(1, options.sites + 1)]
+    arriving = list(names)
+    if shuffled:
+        random.Random(0).shuffle(arriving)
+    before = resident_mib() - size_mib(state)  # the global model counts
+    average = OrderedMean(names)
+    costs = []
+    for name in arriving[: options.most]:
+        update = {entry: value + 1.0 for entry, value in state.items()}  # as it comes from the wire
+        costs.append(clocked(lambda name=name, update=update: average.add(name, update))[0])
+        del update
+    adding = round(peak_mib() - before, 1)
+    closing, moved = clocked(lambda: apply_update(state, average.close() or {}))
+    if abs(float(moved["layer0.kernel"][0]) - 1.0) > 1e-6:
+        raise SystemExit("the mean is wrong")
+    done = len(costs)
+    total = sum(cost.cpu for cost in costs) * options.sites / done
+    return {
+        "millions": options.millions,
+        "sites": options.sites,
+        "added": done,
+        "extrapolated": done < options.sites,
+        "model_mib": round(size_mib(state), 1),
+        "milliseconds_per_update": milliseconds(costs),
+        "cpu_seconds_of_all": round(total, 3),
+        "milliseconds_to_close": milliseconds([closing]),
+        "peak_mib_while_adding": adding,
+        "peak_mib": round(peak_mib() - before, 1),
+        "peak_models_while_adding": round(adding / size_mib(state), 2),
+    }
+
+
+def fedperl(options: argparse.Namespace) -> dict[str, Any]:
+    """What FedPerl's server does for one upload, and what its models of all sites take."""
+    states = [model(options.millions) for _ in range(2)]
+    steps: dict[str, Callable[[], Any]] = {
+        "description": lambda: layer_moments(states[0], "parameters_and_buffers"),
+        "anonymised_peer_of_two": lambda: anonymised_peer(states),
+    }
+    costs = in_turn(steps, 2 if options.most < 100 else 7)
+    before = resident_mib()
+    store = TrainedModels("parameters_and_buffers", "minmax")
+    for number in range(options.sites):
+        store.keep(f"site-{number}", 1, {name: value + number for name, value in states[0].items()})
+    return {
+        "millions": options.millions,
+        "milliseconds": {name: milliseconds(values) for name, values in costs.items()},
+        "stored_models": options.sites,
+        "mib_per_stored_model": round((resident_mib() - before) / options.sites, 1),
+    }
+
+
+def comparison(options: argparse.Namespace) -> dict[str, Any]:
+    """All pairs of models by their descriptions, and the mean of as many relation matrices."""
+    rows = torch.rand(options.sites, 2 * LAYERS * (1 + VECTORS), dtype=torch.float64)
+    support = torch.full((CLASSES,), 20)
+    relations = [Relation(torch.rand(CLASSES, CLASSES).softmax(dim=1), support) for _ in range(options.sites)]
+    steps: dict[str, Callable[[], Any]] = {
+        "similarity": lambda: similarity_matrix(rows, "minmax"),
+        "relation_mean": lambda: mean_relation(relations),
+    }
+    costs = in_turn(steps, 2 if options.most < 100 else 7)
+    return {"sites": options.sites, "milliseconds": {name: milliseconds(values) for name, values in costs.items()}}
+
+
+def checkpoint(options: argparse.Namespace) -> dict[str, Any]:
+    """Write a model with the run's configuration, flushed to disk, in a folder that keeps the last three."""
+    state, costs = model(options.millions), list[Cost]()
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints = CheckpointFolder(Path(folder), {"method": "FedAvg"})
+        for number in range(3 if options.most < 100 else 6):
+            costs.append(clocked(lambda number=number: checkpoints.save(number, {"method": state}))[0])
+        kept = sum(path.stat().st_size for path in Path(folder).rglob("*.pt")) / MEBIBYTE
+    per_second = [size_mib(state) / cost.wall for cost in costs]
+    return {
+        "millions": options.millions,
+        "milliseconds": milliseconds(costs),
+        "mib_per_second": spread(per_second, 1),
+        "mib_on_disk": round(kept, 1),
+    }
+
+
+CASES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "mean_in_order": lambda options: mean(options, shuffled=False),
+    "mean_in_random_order": lambda options: mean(options, shuffled=True),
+    "fedperl": fedperl,
+    "comparison": comparison,
+    "checkpoint": checkpoint,
+}
+
+
+def tables(result: dict[str, Any]) -> str:
+    """The result for a reader."""
+    means = [
+        [
+            *(order, case["millions"], case["sites"], case["added"], _median(case["milliseconds_per_update"])),
+            *(case["cpu_seconds_of_all"], case["peak_models_while_adding"], case["peak_mib"]),
+        ]
+        for order, key in (("sites'", "mean_in_order"), ("random", "mean_in_random_order"))
+        for case in result[key]
+    ]
+    header = ["order", "M parameters", "sites", "added", "ms per update", "s for all", "models in memory", "peak MiB"]
+    perl = [
+        [case["millions"], *(_median(cost) for cost in case["milliseconds"].values()), case["mib_per_stored_model"]]
+        for case in result["fedperl"]
+    ]
+    pairs = [
+        [case["sites"], *(_median(cost) for cost in case["milliseconds"].values())] for case in result["comparison"]
+    ]
+    saved = [
+        [case["millions"], case["milliseconds"]["wall"]["median"], _median(case["milliseconds"]), case["mib_on_disk"]]
+        for case in result["checkpoint"]
+    ]
+    return "\n\n".join(
+        [
+            markdown_table(header, means, 2),
+            markdown_table(["M parameters", "ms to describe", "ms per anonymised peer", "MiB kept per site"], perl, 1),
+            markdown_table(["sites", "ms to compare all", "ms per mean relation"], pairs, 2),
+            markdown_table(["M parameters", "ms per checkpoint", "of the processor", "MiB kept"], saved, 1),
+        ]
+    )
+
+
+def _median(cost: dict[str, dict[str, float]]) -> float:
+    return cost["cpu"]["median"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Bytes between the server and a site in a round of every method, counted by the run's own record.
+
+Four sites of drawn images, the network ``compact``, three rounds with the least training, which changes no byte; what MDH-FL
+sends grows with its public images, here 240. Told are the tensors of the round in which most travels, each way: down, which
+is the model and what comes with it, and up. Headers and scores are not in the record; what FLARE's serialiser makes of a
+model is measured beside it. About a minute of processor time.
+
+    python -m benchmarks.wire.run
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.measure import arguments_of, report
+from benchmarks.parties import site_names
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.utils import fobs
+from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
+
+from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.simulate import simulate
+from grandrounds.evaluation.tables import markdown_table
+from grandrounds.federation.messages import GLOBAL, Payload, encode_payload, tensor_bytes
+from grandrounds.federation.record import read_events
+from grandrounds.models.registry import ModelSpec, build_model
+
+RESULT = Path(__file__).with_name("result.json")
+SITES, ROUNDS = 4, 3
+COMMON = (f"controller.rounds={ROUNDS}", "executor.device=cpu", "executor.cpu_threads=1", "controller.validate_every=0")
+STEPS = ("executor.steps=1", "executor.batch_size=4")
+ALIGNED = ("executor.iterations=4", "executor.pace=2", "executor.warm_up=0")
+SMALL = json.dumps({name: "compact" for name in site_names(SITES)})
+MUTUAL = ("executor.pretrain_epochs=0.1", "executor.local_epochs=0.1", f"executor.backbones={SMALL}")
+PEERS = ("controller.warm_up=1", "executor.threshold=0.26")
+# A row of the table, its job and its options.
+CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "local": ("local", STEPS),
+    "fedavg": ("fedavg", STEPS),
+    "ssfl": ("ssfl", STEPS),
+    "fedperl, anonymised peer": ("fedperl", (*STEPS, *PEERS)),
+    "fedperl, two peers": ("fedperl", (*STEPS, *PEERS, "controller.anonymise=false")),
+    "fedirm": ("fedirm", (*STEPS, "controller.unlabelled_start=1")),
+    "fed": ("fed", ALIGNED),
+    "fed_align_cl": ("fed_align_cl", ALIGNED),
+    "mdhfl": ("mdhfl", MUTUAL),
+    "mdhfl, half precision": ("mdhfl", (*MUTUAL, "executor.wire=fp16", "controller.wire=fp16")),
+    "rhfl": ("rhfl", MUTUAL),
+}
+
+
+def main() -> None:
+    """Run every job, print a table and write ``result.json``."""
+    options = arguments_of(__doc__, RESULT, only={"nargs": "*", "default": None, "help": "rows to measure"})
+    torch.set_num_threads(1)
+    load = os.getloadavg()[0]
+    chosen = ("fedavg",) if options.quick and not options.only else options.only or tuple(CASES)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
+        methods = {name: bytes_of(name, *CASES[name], Path(folder)) for name in chosen}
+    result = {"sites": SITES, "model": serialised(), "methods": methods}
+    print(table(result))
+    report(result, options, load)
+
+
+def bytes_of(name: str, job: str, more: tuple[str, ...], folder: Path) -> dict[str, Any]:
+    """Bytes per site, of the round with most of them each way, and the parts of what travels in the whole run."""
+    workspace = folder / name.replace(" ", "_").replace(",", "")
+    summary = simulate(
+        with_options(load_job(job), accepted(load_job(job), [*COMMON, *more])), workspace, site_names(SITES)
+    )
+    ends = [event for event in read_events(workspace / "results") if event["event"] == "round_end"]
+    moved = {way: [0, *(end["moved"][way] for end in ends)] for way in ("down", "up")}
+    most = {way: max(after - before for before, after in pairwise(sums)) / SITES for way, sums in moved.items()}
+    return {
+        **{f"{way}_bytes": round(size) for way, size in most.items()},
+        "parts": sorted({part for parts in summary["bytes"].values() for part in parts}),
+    }
+
+
+def accepted(job: Job, assignments: list[str]) -> list[str]:
+    """Those assignments that the job has options for."""
+    have = {part: job.options(part) for part in ("controller", "executor", "problem")}
+    split = [(text, *text.partition("=")[0].split(".")) for text in assignments]
+    return [text for text, part, option in split if option in have[part]]
+
+
+def serialised() -> dict[str, int]:
+    """A model's tensors, and the bytes of the message that carries it."""
+    state = build_model(ModelSpec("compact", 4), seed=1).state_dict()
+    nvflare_fobs_initialize()
+    fobs.register(TensorDecomposer)
+    message = encode_payload(Payload(1, {"run_id": "x"}, {GLOBAL: state}))
+    return {
+        "parameters": sum(value.numel() for value in state.values()),
+        "tensor_bytes": tensor_bytes({GLOBAL: state})[GLOBAL],
+        "message_bytes": len(fobs.dumps(message)),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result for a reader."""
+    model = result["model"]["tensor_bytes"]
+    rows = [
+        [name, *(size / 1024 for size in sizes), *(size / model for size in sizes), " ".join(case["parts"])]
+        for name, case in result["methods"].items()
+        for sizes in [[case[f"{way}_bytes"] for way in ("down", "up")]]
+    ]
+    return markdown_table(["job", "KiB down", "KiB up", "models down", "models up", "parts"], rows, 2)
+
+
+if __name__ == "__main__":
+    main()
