@@ -124,6 +124,8 @@ class ClipAndNoise(Treatment):
 class ClipAndNoiseSamples(Treatment):
     """Each sample's embedding is clipped for itself and gets Gaussian noise; the guarantee is for one record.
 
+    It holds for the row with the encoder taken as given, and where no image moves another's row (not under batch norm).
+
     Attributes:
         clip: bound on the L2 norm of a row.
         sigma: standard deviation of the noise on each entry.

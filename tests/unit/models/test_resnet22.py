@@ -68,6 +68,32 @@ def test_the_shortcut_of_a_first_block_reads_the_rectified_input():
     torch.testing.assert_close(block(maps), block.shortcut(torch.relu(block.norm1(maps))))
 
 
+def test_the_second_block_of_a_stage_adds_its_input_as_it_is():
+    block = network().blocks[3].eval()
+    block.conv2.weight.data.zero_()
+    maps = images(2, 8).expand(-1, 32, -1, -1)
+    assert float(maps.min()) < 0
+    assert torch.equal(block(maps), maps)
+
+
+def test_an_embedding_is_the_mean_of_the_rectified_maps():
+    model = network().eval()
+    last = torch.tensor([[4.0, 0.0], [-8.0, 0.0]]).expand(1, 256, 2, 2)
+    model.blocks[-1].register_forward_hook(lambda *_: last)
+    # At the start the last batch norm leaves values alone, but for its epsilon.
+    torch.testing.assert_close(split_network(model).encoder(images(1)), torch.ones(1, 256), atol=1e-4, rtol=0)
+
+
+def test_the_classifier_drops_half_of_two_hidden_layers():
+    drops = [module.p for module in network().classifier if isinstance(module, nn.Dropout)]
+    assert drops == [0.5, 0.5]
+
+
+def test_noise_on_images_has_a_deviation_of_a_hundredth():
+    added = network().noise(torch.zeros(1, 1, 200, 200))
+    assert float(added.std()) == pytest.approx(0.01, rel=0.03)
+
+
 def test_one_image_cannot_be_trained_on():
     with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
         network()(images(1))

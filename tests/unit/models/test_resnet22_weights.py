@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.models import resnet22_unpickle
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.models.resnet22_weights import convert_published, from_published, published_name
 
@@ -87,6 +88,43 @@ def test_a_pickle_that_calls_functions_is_read_without_calling_them(tmp_path):
     assert sprung.exists(), "the trap works"
     state = torch.load(tmp_path / "resnet22.pt", weights_only=True)["state_dict"]
     assert set(state) == set(from_published(published(3)))
+
+
+def test_what_reading_may_use_is_bounded_before_the_file_is_opened(monkeypatch, tmp_path):
+    class LimitedError(Exception):
+        pass
+
+    def stop():
+        raise LimitedError
+
+    monkeypatch.setattr(resnet22_unpickle, "limit_resources", stop)
+    with pytest.raises(LimitedError):
+        resnet22_unpickle.main(str(tmp_path / "none.p"), "model", str(tmp_path / "out.pt"))
+
+
+def test_the_limits_are_those_of_memory_files_time_and_core_dumps():
+    # In a process of its own, since limits cannot be taken back.
+    program = (
+        f"import resource, runpy; found = runpy.run_path({resnet22_unpickle.__file__!r}); found['limit_resources']();"
+        "print(*(resource.getrlimit(getattr(resource, 'RLIMIT_' + name))[1] for name in ('AS', 'FSIZE', 'CPU', 'CORE')))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    assert [int(value) for value in done.stdout.split()] == [16 * 2**30, 2**30, 300, 0]
+
+
+def test_the_reader_sees_nothing_of_our_environment(monkeypatch, tmp_path, old_file):
+    monkeypatch.setenv("GRANDROUNDS_SECRET", "token")
+    seen, run = [], subprocess.run
+
+    def noted(command, **options):
+        seen.append((command, options))
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", noted)
+    convert_published(old_file, tmp_path / "resnet22.pt")
+    ((command, options),) = seen
+    assert command[1] == "-I"
+    assert options["env"] == {}
 
 
 @pytest.mark.parametrize(

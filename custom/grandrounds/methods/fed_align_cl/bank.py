@@ -21,6 +21,9 @@ from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions, noisy_
 from grandrounds.privacy.secure_noise import RandomBytes
 
 LARGEST = 256
+LARGEST_BATCH = 65_536
+"""The largest batch that a site may say it has: the others draw as many rows in every iteration."""
+
 BankRows = Literal["padded", "distinct"]
 """Whether a bank is filled up by repeating rows, so that its size says nothing of the hospital, or has no row twice."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from grandrounds.errors import MessageError
 from grandrounds.federation.averaging import AveragingController
 from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result
-from grandrounds.methods.fed_align_cl.bank import require_bank
+from grandrounds.methods.fed_align_cl.bank import LARGEST_BATCH, require_bank
 from grandrounds.methods.fed_align_cl.discriminator import received_discriminator
 from grandrounds.methods.fed_align_cl.wire import BANK, BATCH_SIZE, BATCH_SIZES, DISCRIMINATOR, EMBEDDINGS, pack
 from grandrounds.models.registry import build_model
@@ -109,6 +109,8 @@ def _shared(site: str, result: Result, width: int) -> dict[str, Any] | None:
     if any(value.dtype != torch.float32 for value in discriminator.values()):
         raise MessageError(f"discriminator of {site} must be of torch.float32")
     size = result.metrics.get(BATCH_SIZE, 0)
-    if size != int(size) or size < 1:
-        raise MessageError(f"{site} must say the batch size behind its bank, a whole number of at least 1, got {size}")
+    if size != int(size) or not 1 <= size <= LARGEST_BATCH:
+        raise MessageError(
+            f"{site} must say the batch size behind its bank, a whole number from 1 to {LARGEST_BATCH}, got {size}"
+        )
     return {BANK: embeddings, DISCRIMINATOR: discriminator, BATCH_SIZE: int(size)}

@@ -79,6 +79,10 @@ class FedAlignExecutor(SiteExecutor):
                 f"exchange must be paced between machines, got {self.alignment.exchange!r}, which exchanges embeddings in "
                 "every iteration and is for studies in one process"
             )
+        if self.alignment.bank_rows == "distinct" and self.curriculum.replacement:
+            raise ConfigurationError(
+                "bank_rows=distinct needs replacement=false: an image that an order has twice would be in two rows of a bank"
+            )
 
     def options(self) -> dict[str, Any]:
         """How the site trains and what it sends."""

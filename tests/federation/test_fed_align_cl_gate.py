@@ -1,0 +1,84 @@
+"""Behind a hospital's gate embeddings stay, unless its policy has a rule for them; then each row has the policy's noise."""
+
+import json
+
+import pytest
+import torch
+
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.privacy.ledger import Ledger
+
+SITES = ["site-1", "site-2", "site-3"]
+CLIP, MULTIPLIER, IMAGES = 1.0, 8.0, 28
+LAYERS = ["layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"]
+WEIGHTS = {"kind": "model_update", "name": "update", "treatment": "as_it_is"}
+BANK = {"kind": "embeddings", "name": "bank", "entries": ["embeddings"]}
+NOISY = {**BANK, "treatment": "clip_and_noise", "clip": CLIP, "noise_multiplier": MULTIPLIER}
+DISCRIMINATOR = {"kind": "discriminator", "name": "discriminator", "treatment": "as_it_is", "entries": LAYERS}
+SMALL = [
+    "controller.rounds=1",
+    "controller.validate_every=0",
+    "executor.iterations=4",
+    "executor.pace=4",  # a bank of 56 rows, twice as many as there are images
+    "executor.warm_up=0",
+    "executor.device=cpu",
+]
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory, shared_cache):
+    folder = tmp_path_factory.mktemp("hospitals")
+    for site in SITES:
+        phantom_site(site, folder, size=32, images=48, labelled=1.0)
+    return folder
+
+
+@pytest.fixture
+def behind_a_gate(run, hospitals, tmp_path):
+    """Run a round in which site-1 has a gate with these rules; what the server has for the others, and the round."""
+
+    def go(rules, *assignments):
+        local = tmp_path / "flare" / "site-1" / "local"
+        local.mkdir(parents=True)
+        filters = [{"path": "grandrounds.privacy.filters.SitePrivacyGate"}]
+        policy = {
+            "unit": "record",
+            "delta": 1e-5,
+            "releases": rules,
+            "scalars": [{"name": "batch_size", "part": "train", "minimum_support": 2}],
+            "facts": ["backbone"],
+        }
+        scope = {"name": "strict", "properties": {"grandrounds": policy}, "task_data_filters": filters}
+        scope["task_result_filters"] = filters
+        (local / "privacy.json").write_text(json.dumps({"scopes": [scope], "default_scope": "strict"}))
+        Ledger.create(local / "privacy", "site-1")
+        found = run(
+            with_options(load_job("fed_align_cl"), [*SMALL, *assignments]), tmp_path, SITES, sites_dir=hospitals
+        )
+        state = torch.load(max(found.record.glob("round_*.pt")), weights_only=True)["content"]
+        return state["method"]["for_others"], found.summary["rounds"][0]
+
+    return go
+
+
+def test_each_row_that_leaves_has_the_policys_noise(behind_a_gate):
+    sent, entry = behind_a_gate([WEIGHTS, NOISY, DISCRIMINATOR], "executor.bank_rows=distinct")
+    assert entry["banks_from"] == SITES
+    bank = sent["site-1"]["bank"]
+    assert bank.shape == sent["site-2"]["bank"].shape == (IMAGES, 96)
+    # Two rows of the clipped norm are at most twice the clip apart, and the multiplier is of that.
+    assert float(bank.std()) == pytest.approx(2 * CLIP * MULTIPLIER, rel=0.06)
+    assert float(sent["site-2"]["bank"].std()) < CLIP
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [[WEIGHTS, NOISY, DISCRIMINATOR], [WEIGHTS, DISCRIMINATOR], [WEIGHTS]],
+    ids=["repeated", "no_bank", "neither"],
+)
+def test_a_bank_with_repeated_rows_or_without_a_rule_stays_and_the_others_go_on(rules, behind_a_gate):
+    sent, entry = behind_a_gate(rules)
+    assert "site-1" in entry["dropped"]
+    assert entry["banks_from"] == SITES[1:]
+    assert sorted(sent) == SITES[1:]

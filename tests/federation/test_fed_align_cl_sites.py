@@ -1,0 +1,160 @@
+"""Fed-Align-CL between sites of different size: what each is told of the others, when it predicts, what it may lack."""
+
+import math
+
+import pytest
+import torch
+
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.record import read_events
+from grandrounds.methods.fed_align_cl import executor
+from grandrounds.methods.fed_align_cl.paced import Neighbour
+
+IMAGES = {"site-1": 48, "site-2": 96, "site-3": 48}
+SITES = list(IMAGES)
+WIDTH, ITERATIONS, PACE = 96, 4, 2
+BATCHES = {"site-1": 7, "site-2": 14, "site-3": 7}
+SMALL = [
+    f"executor.iterations={ITERATIONS}",
+    f"executor.pace={PACE}",
+    "executor.warm_up=0",
+    "executor.embedding_noise_source=seeded",
+    "executor.device=cpu",
+    "controller.validate_every=0",
+]
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory, shared_cache):
+    folder = tmp_path_factory.mktemp("hospitals")
+    for site, images in IMAGES.items():
+        phantom_site(site, folder, size=32, images=images, labelled=1.0)
+    return folder
+
+
+@pytest.fixture
+def go(run, hospitals, tmp_path):
+    def start(rounds, *assignments, sites=SITES[:2], name="fed_align_cl", place="run", job=None):
+        job = job or with_options(load_job(name), [*SMALL, f"controller.rounds={rounds}", *assignments])
+        return run(job, tmp_path / place, sites, sites_dir=hospitals)
+
+    return start
+
+
+def kept(found, site, number):
+    path = found.record.parent / site / "state" / f"round_{number:05}.pt"
+    return torch.load(path, weights_only=True)["content"]
+
+
+def test_others_embeddings_are_drawn_in_batches_of_their_size(go, monkeypatch):
+    told = []
+
+    def noted(bank, discriminator, batch_size):
+        told.append((tuple(bank.shape), batch_size))
+        return Neighbour(bank, discriminator, batch_size)
+
+    monkeypatch.setattr(executor, "Neighbour", noted)
+    go(2)
+    # site-1 is told of site-2, and the other way round.
+    assert sorted(told) == [((2 * PACE * size, WIDTH), size) for size in (7, 14)]
+
+
+def test_every_site_draws_a_discriminator_of_its_own_and_nobody_averages_them(go):
+    found = go(2)
+    for number in (1, 2):
+        one, other = (kept(found, site, number)["discriminator"] for site in SITES[:2])
+        assert all(not torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_what_a_site_sent_is_used_once_when_it_misses_later_communications(go):
+    job = with_options(load_job("fed_align_cl"), [*SMALL, "controller.rounds=3"])
+    entry = job.client["executors"][0]["executor"]
+    entry["path"] = "fed_align_parties.FaultyAligner"
+    entry["args"] |= {"at_round": 2, "how": "raise"}
+    found = go(3, job=job, sites=SITES)
+    assert [entry["banks_from"] for entry in found.summary["rounds"]] == [SITES, SITES[:2], SITES[:2]]
+    # To site-1 come in the second round the banks of both others, in the third that of site-2 alone.
+    expected = 2 * BATCHES["site-2"] + BATCHES["site-3"]
+    assert found.summary["bytes"]["site-1"]["down.bank"] == expected * 2 * PACE * WIDTH * 4
+
+
+@pytest.fixture
+def predictions(monkeypatch):
+    """How many images each pass over a site's training images has predicted."""
+    passes = []
+    predict = executor.correct_predictions
+
+    def noted(network, batches):
+        passes.append(len(flags := predict(network, batches)))
+        return flags
+
+    monkeypatch.setattr(executor, "correct_predictions", noted)
+    return passes
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [
+        # Epochs of two rounds. The memory is made at the end of the first: own model in round 2, deployed one in round 3;
+        # the second's own model in round 4, whose deployed one never comes.
+        (["executor.warm_up=1"], 3),
+        (["executor.warm_up=2"], 1),
+        (["executor.warm_up=3"], 0),
+        (["executor.warm_up=0", "executor.comparison=every_comm"], 7),
+        # Epochs of one round: the deployed models at the ends of the two epochs before the first that uses them, and of all
+        # after.
+        (["executor.warm_up=2", "executor.pace=4", "executor.comparison=epoch_to_epoch"], 3),
+        (["executor.warm_up=3", "executor.pace=4", "executor.comparison=epoch_to_epoch"], 2),
+        (["executor.curriculum=false"], 0),
+    ],
+)
+def test_images_are_predicted_only_where_the_curriculum_makes_use_of_it(options, passes, go, predictions):
+    go(4, "executor.alignment=false", *options)
+    assert len(predictions) == passes * 2, "two sites"
+
+
+def test_with_a_warm_up_two_ends_of_epochs_are_compared_for_the_first_epoch_that_uses_them(go):
+    options = ["executor.comparison=epoch_to_epoch", "executor.warm_up=2", "executor.pace=4"]
+    found = go(3, "executor.learning_rate=0.01", *options)
+    assert any(kept(found, site, 3)["memory"]["forgotten"].any() for site in SITES[:2])
+
+
+def test_group_norm_takes_single_images_and_batch_norm_does_not(go, tmp_path):
+    single = ["executor.iterations=28", "executor.pace=14"]
+    found = go(2, *single, "problem.norm=group", place="group")
+    assert [entry["banks_from"] for entry in found.summary["rounds"]] == [SITES[:2]] * 2
+    told = [event["metrics"] for event in read_events(found.results) if event["event"] == "answer"]
+    assert {metrics["batch_size"] for metrics in told if "batch_size" in metrics} == {1.0, 2.0}
+    with pytest.raises(Exception, match="set iterations to at most 14"):
+        go(2, *single, place="batch")
+
+
+def test_the_codes_noise_is_a_share_of_the_weights_deviation_not_of_their_change(go):
+    plain = go(1, "executor.weight_noise=none", place="plain").models["last"]
+    noisy = go(1, "executor.weight_noise_level=0.2", place="noisy").models["last"]
+    name = max((entry for entry in plain if entry.endswith("weight")), key=lambda entry: plain[entry].numel())
+    added = noisy[name] - plain[name]
+    assert float(added.std()) == pytest.approx(0.2 * float(plain[name].std()) / math.sqrt(2), rel=0.1)
+
+
+def test_no_image_is_in_two_rows_of_a_bank_whose_rows_must_be_distinct(go):
+    with pytest.raises(ConfigurationError, match="bank_rows=distinct needs replacement=false"):
+        go(1, "executor.bank_rows=distinct", "executor.replacement=true")
+
+
+@pytest.mark.parametrize("size", [0.0, 2.5, 1e9])
+def test_a_batch_size_that_no_site_has_is_refused(size, go, monkeypatch):
+    train = executor.FedAlignExecutor.train
+
+    def spoilt(self, payload, context):
+        result = train(self, payload, context)
+        if context.site == "site-3":
+            result.metrics["batch_size"] = size
+        return result
+
+    monkeypatch.setattr(executor.FedAlignExecutor, "train", spoilt)
+    found = go(1, sites=SITES)
+    assert "must say the batch size" in found.summary["rounds"][0]["dropped"]["site-3"]
+    assert found.summary["rounds"][0]["answered"] == SITES[:2]
