@@ -95,8 +95,9 @@ def test_divergences_are_those_of_dp_accounting():
         assert own == pytest.approx(accountant._rdp, rel=1e-8)
 
 
-def test_opacus_itself_agrees_where_it_is_installed():
-    analysis = pytest.importorskip("opacus.accountants.analysis.rdp", reason="Opacus is not installed")
+def test_opacus_itself_agrees():
+    from opacus.accountants.analysis import rdp as analysis
+
     orders = list(range(2, 65))
     divergence = analysis.compute_rdp(q=0.01, noise_multiplier=1.3, steps=1000, orders=orders)
     epsilon, _ = analysis.get_privacy_spent(orders=orders, rdp=divergence, delta=1e-5)
