@@ -129,7 +129,7 @@ def test_the_key_of_the_other_side_is_refused(party, name, wrong, keys, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("kind", "leaves"), [("encrypted_rows", True), ("soft_labels", False), ("class_statistics", False)]
+    ("kind", "leaves"), [("encrypted_rows", True), ("soft_labels", False), ("model_update", False)]
 )
 def test_encrypted_rows_leave_by_a_rule_of_their_kind_and_by_no_other(kind, leaves):
     rule = {"kind": kind, "name": "rows", "treatment": "as_it_is", "entries": ["rows"], "outside_budget": True}
