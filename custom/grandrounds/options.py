@@ -50,6 +50,23 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
         raise ConfigurationError(f"{name} must be {_description(annotation)}, got {value!r}")
 
 
+def require_words(options: object, *names: str) -> None:
+    """Check options that are one of several words, in a group that checks its values.
+
+    Args:
+        options: the group, a dataclass.
+        names: its fields whose annotation is a Literal.
+
+    Raises:
+        ConfigurationError: naming the option, the words and what came.
+    """
+    known = get_type_hints(type(options))
+    for name in names:
+        words, value = get_args(known[name]), getattr(options, name)
+        if value not in words:
+            raise ConfigurationError(f"{name} must be one of {', '.join(words)}, got {value!r}")
+
+
 def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group, dict[str, Any]]:
     """Make a component's options of those arguments that are theirs.
 

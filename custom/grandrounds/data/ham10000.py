@@ -7,13 +7,17 @@ There is no patient key; several images may show one lesion.
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 from grandrounds.data.csv_table import read_table
 from grandrounds.data.manifest import Record, require_known_label
-from grandrounds.data.published_files import find_table, image_called, images_by_name, require_distinct
-from grandrounds.errors import DataError
+from grandrounds.data.published_files import (
+    find_table,
+    image_called,
+    images_by_name,
+    images_in_archive,
+    require_distinct,
+)
 
 HAM10000_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 
@@ -52,11 +56,7 @@ def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:
 def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
     table, archive = root / ARCHIVE_MANIFEST, root / ARCHIVE
     rows = read_table(table, ("image", "label", "patient", "lesion", "source"))
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            images = {name: name for name in opened.namelist()}
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{archive}, which {table.name} belongs to, cannot be read: {error}") from error
+    images = images_in_archive(archive, table)
     records = tuple(
         Record(
             image=image_called(row["image"], images, f"{table} line {line}", str(archive)),

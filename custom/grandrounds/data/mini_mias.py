@@ -8,7 +8,6 @@ enough for a test of the machinery and not for a comparison of methods.
 from __future__ import annotations
 
 import re
-import zipfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from grandrounds.data.csv_table import read_table
 from grandrounds.data.malignancy import BENIGN, MALIGNANT, NORMAL
 from grandrounds.data.mammo_records import FINDINGS, Finding, Mammogram, gravest
 from grandrounds.data.manifest import require_known_label
-from grandrounds.data.published_files import find_table, image_called, images_by_name
+from grandrounds.data.published_files import find_table, image_called, images_by_name, images_in_archive
 from grandrounds.errors import DataError
 
 SOURCE = "mini-MIAS"
@@ -74,11 +73,7 @@ def _read_published_layout(root: Path, table: Path) -> tuple[Mammogram, ...]:
 
 def _read_archive_layout(root: Path) -> tuple[Mammogram, ...]:
     table, archive = root / ARCHIVE_MANIFEST, root / ARCHIVE
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            images = {name: name for name in opened.namelist()}
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{archive}, which {table.name} belongs to, cannot be read: {error}") from error
+    images = images_in_archive(archive, table)
     found = []
     for line, row in read_table(table, ("image", "label")):
         where = f"{table} line {line}"

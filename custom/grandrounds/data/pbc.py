@@ -16,7 +16,7 @@ from grandrounds.data.class_folders import read_class_folders
 from grandrounds.data.csv_table import read_table
 from grandrounds.data.labelled_arrays import require_labels
 from grandrounds.data.manifest import Record, require_known_label
-from grandrounds.data.published_files import image_called, require_distinct
+from grandrounds.data.published_files import image_called, images_in_archive, require_distinct
 from grandrounds.data.readers import open_images
 from grandrounds.errors import DataError
 
@@ -101,11 +101,7 @@ def _bloodmnist_part(path: Path, part: str) -> tuple[Record, ...]:
 
 def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
     table, archive = root / ARCHIVE_MANIFEST, root / ARCHIVE
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            images = {name: name for name in opened.namelist()}
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{archive}, which {table.name} belongs to, cannot be read: {error}") from error
+    images = images_in_archive(archive, table)
     records: list[Record] = []
     for line, row in read_table(table, ("image", "label", "source")):
         require_known_label(row["label"], PBC_CLASSES, f"{table} line {line}, column label")

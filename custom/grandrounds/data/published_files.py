@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def images_by_name(root: Path, suffix: str) -> dict[str, str]:
     for path in sorted(paths, key=lambda path: (len(path.parts), path.as_posix())):
         found.setdefault(path.stem, path.as_posix())
     return found
+
+
+def images_in_archive(archive: Path, table: Path) -> dict[str, str]:
+    """Path of every entry of a zip file, by itself.
+
+    Raises:
+        DataError: naming the archive, and the table beside it that names its entries, if it cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return {name: name for name in opened.namelist()}
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{archive}, which {table.name} belongs to, cannot be read: {error}") from error
 
 
 def image_called(name: str, images: Mapping[str, str], where: str, places: str) -> str:

@@ -138,15 +138,7 @@ def assign_splits(
         DataError: if the site has fewer groups than there are parts with a positive share.
         ValueError: if a share is outside [0, 1] or nothing remains for training.
     """
-    training = 1.0 - require_fraction(validation, "validation") - require_fraction(test, "test")
-    if training <= 0:
-        raise ValueError(f"validation and test must leave something for training, got {validation} + {test}")
-    shares = {
-        "labelled": training * require_fraction(labelled, "labelled"),
-        "unlabelled": training * (1.0 - labelled),
-        "val": validation,
-        "test": test,
-    }
+    shares = part_shares(validation, test, labelled)
     known = [members for members in whole_groups(records) if any(records[index].label for index in members)]
     pool = [records[index] for index in sorted(index for members in known for index in members)]
     needed = [name for name, share in shares.items() if share > 0]
@@ -158,7 +150,36 @@ def assign_splits(
     counts = shares_to_counts(list(shares.values()), len(pool), least=1)
     parts = divide_into_counts(pool, dict(zip(shares, counts, strict=True)), generator)
     part_of = {record: part for part, members in parts.items() for record in members}
-    return tuple(_with_part(record, part_of.get(record, "unlabelled")) for record in records)
+    return tuple(with_part(record, part_of.get(record, "unlabelled")) for record in records)
+
+
+def part_shares(validation: float, test: float, labelled: float) -> dict[str, float]:
+    """The share of all images of each part: ``labelled`` and ``unlabelled`` training images, ``val`` and ``test``.
+
+    Args:
+        validation: share of the images for validation.
+        test: share of the images for testing; the rest is for training.
+        labelled: share of the training images that keep their label in training.
+
+    Raises:
+        ValueError: if a share is outside [0, 1] or nothing remains for training.
+    """
+    training = 1.0 - require_fraction(validation, "validation") - require_fraction(test, "test")
+    if training <= 0:
+        raise ValueError(f"validation and test must leave something for training, got {validation} + {test}")
+    return {
+        "labelled": training * require_fraction(labelled, "labelled"),
+        "unlabelled": training * (1.0 - labelled),
+        "val": validation,
+        "test": test,
+    }
+
+
+def with_part(record: Record, part: str) -> Record:
+    """The record in a part of :func:`part_shares`: its split, and whether training may use its label."""
+    if part in ("val", "test"):
+        return replace(record, split=part, labelled=True)
+    return replace(record, split="train", labelled=part == "labelled")
 
 
 def stratified_draw(
@@ -229,9 +250,3 @@ def stratified_train_val(
     if not 0 < len(train) < len(records):
         raise DataError(f"{len(records)} images cannot be divided between training and validation; take more images")
     return tuple(replace(r, split="train" if r in train else "val", labelled=True) for r in records)
-
-
-def _with_part(record: Record, part: str) -> Record:
-    if part in ("val", "test"):
-        return replace(record, split=part, labelled=True)
-    return replace(record, split="train", labelled=part == "labelled")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from grandrounds.checks import require_fraction
 from grandrounds.data.grouping import whole_groups
 from grandrounds.data.manifest import Record
-from grandrounds.data.splits import divide_into_counts, shares_to_counts
+from grandrounds.data.splits import divide_into_counts, part_shares, shares_to_counts, with_part
 from grandrounds.errors import DataError
 
 
@@ -52,7 +50,7 @@ def assign_stratified(
         >>> sorted(record.label for record in found if record.split == "test")
         ['benign', 'malignant']
     """
-    shares = _shares(validation, test, labelled)
+    shares = part_shares(validation, test, labelled)
     part_of: dict[int, str] = {}
     for members in _strata(records).values():
         own = [records[index] for index in members]
@@ -67,19 +65,7 @@ def assign_stratified(
                 f"{site} has too few patients or lesions for a part {part} of {share:.0%}; give it more images or set the "
                 "share to 0"
             )
-    return tuple(_with_part(record, part_of.get(index, "test")) for index, record in enumerate(records))
-
-
-def _shares(validation: float, test: float, labelled: float) -> dict[str, float]:
-    training = 1.0 - require_fraction(validation, "validation") - require_fraction(test, "test")
-    if training <= 0:
-        raise ValueError(f"validation and test must leave something for training, got {validation} + {test}")
-    return {
-        "labelled": training * require_fraction(labelled, "labelled"),
-        "unlabelled": training * (1.0 - labelled),
-        "val": validation,
-        "test": test,
-    }
+    return tuple(with_part(record, part_of.get(index, "test")) for index, record in enumerate(records))
 
 
 def _strata(records: Sequence[Record]) -> Mapping[str, list[int]]:
@@ -91,9 +77,3 @@ def _strata(records: Sequence[Record]) -> Mapping[str, list[int]]:
             rarest = min((records[index].label for index in members), key=lambda label: (counts[label], label))
             strata[rarest].extend(members)
     return {label: sorted(strata[label]) for label in sorted(strata, key=lambda label: (counts[label], label))}
-
-
-def _with_part(record: Record, part: str) -> Record:
-    if part in ("val", "test"):
-        return replace(record, split=part, labelled=True)
-    return replace(record, split="train", labelled=part == "labelled")

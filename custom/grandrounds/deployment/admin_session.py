@@ -6,7 +6,6 @@ import io
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from typing import Any
 
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
@@ -62,12 +61,6 @@ def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Sessio
 def connected_sites(session: Session) -> list[str]:
     """Names of the sites that the server sees."""
     return sorted(client.name for client in session.get_system_info().client_info)
-
-
-def job_status(session: Session, job: str) -> str:
-    """FLARE's status of a job, for example ``RUNNING`` or ``FINISHED:COMPLETED``."""
-    meta: dict[str, Any] = session.get_job_meta(job)
-    return str(meta.get("status", ""))
 
 
 def _log_in(kit: Kit, timeout: float) -> Session:

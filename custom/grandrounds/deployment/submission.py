@@ -20,7 +20,6 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 POLL_SECONDS = 2.0
 RECONNECT_SECONDS = 180.0
-ROSTER_SECONDS = 180.0
 
 Tell = Callable[[str], None]
 

@@ -149,5 +149,8 @@ class SiteContext:
         """Seed torch's own generator (dropout) for a block and leave it as it was afterwards."""
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(self.key(purpose))
+            # torch.manual_seed would look for every kind of device first, which takes longer than a short task.
+            torch.default_generator.manual_seed(self.key(purpose))
+            if devices:
+                torch.cuda.manual_seed_all(self.key(purpose))
             yield

@@ -26,7 +26,7 @@ from grandrounds.federation.messages import (
     State,
     require_run_name,
 )
-from grandrounds.federation.places import result_folder, state_folder
+from grandrounds.federation.places import SERVER, result_folder, state_folder
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.record import RunRecord
 from grandrounds.federation.roster import joined, require_names, servers_roster
@@ -131,7 +131,7 @@ class RoundController(SiteConversation):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""
         self.fl_ctx, self._abort_signal = fl_ctx, abort_signal
-        self.folder = state_folder(fl_ctx, self.run_name, "server")
+        self.folder = state_folder(fl_ctx, self.run_name, SERVER)
         self.record = RunRecord(self.folder, {})
         try:
             with exclusive(self.folder):
@@ -169,10 +169,12 @@ class RoundController(SiteConversation):
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._resume()
         roster = joined(servers_roster(self.fl_ctx), self.mandatory_sites)
-        if not await_sites(self._sites, self.min_sites, self.start_timeout, self._abort_signal, mandatory=roster):
+        if not await_sites(
+            self.connected_sites, self.min_sites, self.start_timeout, self._abort_signal, mandatory=roster
+        ):
             raise RunAborted
         self._under_way = True
-        self.record.event("start", rounds=self.rounds, sites=self._sites())
+        self.record.event("start", rounds=self.rounds, sites=self.connected_sites())
         while self.round_number < self.rounds:
             self.round_number += 1
             self._run_round()
@@ -187,9 +189,9 @@ class RoundController(SiteConversation):
         started = time.monotonic()
         self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
         self.fire_event(AppEventType.ROUND_STARTED, self.fl_ctx)
-        well = self.health.well(self._sites(), self.round_number, self.min_sites)
+        well = self.health.well(self.connected_sites(), self.round_number, self.min_sites)
         if self.introductions:
-            well = self._introduce(well)
+            well = self.introduce_sites(well)
         chosen = sample_sites(self.participants(well), self.sites_per_round, self.seed, self.round_number)
         done = self.round_number - 1
         validate = done > 0 and self.validate_every > 0 and done % self.validate_every == 0
@@ -222,26 +224,26 @@ class RoundController(SiteConversation):
 
     def _score(self, model_round: int) -> None:
         scores = self.server_scores()
-        at_server = {"server": {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
+        at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
         score = self._selection.offer(model_round, at_server if scores else self._metrics, self.model())
         if score is not None:
             self.record.event("score", round=model_round, metric=self.selection_metric, mean=score)
 
     def _finish(self) -> None:
         self.round_number += 1
-        sites = self.health.well(self._sites(), self.round_number, self.min_sites)
+        sites = self.health.well(self.connected_sites(), self.round_number, self.min_sites)
         if self.validate_every:
             payload = self.payload(_shared(self.model()))
             self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, self.grace)
             self._score(self.rounds)
             # Who has not answered this is not waited for a second time.
-            sites = self.health.well(self._sites(), self.round_number, self.min_sites)
+            sites = self.health.well(self.connected_sites(), self.round_number, self.min_sites)
         if not self._selection.choice:
             self._selection.keep(self.rounds, None, self.model())
         payload = self.payload(_shared(self._selection.model))
         self._exchange({site: Assignment(TEST, payload) for site in sites}, None)
         self.record.test = {site: self._metrics[site] for site in natural_sorted(self._metrics)}
-        self.record.untested = [site for site in self._sites() if site not in self.record.test]
+        self.record.untested = [site for site in self.connected_sites() if site not in self.record.test]
         self.round_number -= 1
         self.record.selected = self._selection.choice
         models = {"selected": self._selection.model, "last": self.model()}

@@ -15,7 +15,7 @@ from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.curves import keep_curves, received_curves
-from grandrounds.federation.exchange import Assignment, Exchange, Outcome
+from grandrounds.federation.exchange import Assignment, Exchange, Outcome, RunAborted
 from grandrounds.federation.health import SiteHealth
 from grandrounds.federation.hooks import RoundHooks
 from grandrounds.federation.introduction import Introduction
@@ -86,22 +86,31 @@ class SiteConversation(RoundHooks, Controller):
         """FLARE's hook: an answer that came after its round was closed is not used."""
         self.log_warning(fl_ctx, f"{client.name}: an answer to {task_name} came too late and is not used")
 
-    def _sites(self) -> list[str]:
+    def connected_sites(self) -> list[str]:
         """The connected sites that have not been refused."""
         names = natural_sorted(client.name for client in self.fl_ctx.get_engine().get_clients())
         return [name for name in names if name not in self.refused]
+
+    def check_abort(self) -> None:
+        """Stop when the run is to end, in work that takes long at the server.
+
+        Raises:
+            RunAborted: then.
+        """
+        if self._abort_signal.triggered:
+            raise RunAborted
 
     def refuse(self, site: str, reason: str) -> None:
         """Go on without a site in this start of the run; the record says why."""
         self.refused[site] = reason
         self.record.refused = dict(self.refused)
 
-    def joining_needs(self) -> str:
-        """What a site must have to join, for the error when too few could; a method says it."""
-        return ""
+    def introduce_sites(self, well: list[str]) -> list[str]:
+        """Ask those who they are that have not said it, and return those that have.
 
-    def _introduce(self, well: list[str]) -> list[str]:
-        """Ask those who they are that have not said it, and go on with those that have."""
+        Raises:
+            GrandRoundsError: if they are too few, see :meth:`require_enough`.
+        """
         new = [site for site in well if site not in self.introduced and site not in self.refused]
         dropped: dict[str, str] = {}
         if new:

@@ -10,6 +10,8 @@ from nvflare.apis.fl_context import FLContext
 STATE_VARIABLE = "GRANDROUNDS_STATE"
 SITES_VARIABLE = "GRANDROUNDS_SITES"
 DETAILS_VARIABLE = "GRANDROUNDS_SHARE_ERRORS"
+SERVER = "server"
+"""The server's name among the parties, where sites have theirs."""
 
 
 def workspace_root(fl_ctx: FLContext) -> Path:
@@ -38,3 +40,8 @@ def data_folders(fl_ctx: FLContext) -> list[Path]:
     folders = [Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())]
     simulated = os.environ.get(SITES_VARIABLE)
     return [*([Path(simulated)] if simulated else []), *folders]
+
+
+def key_folders(fl_ctx: FLContext) -> list[Path]:
+    """The folders in which a party's keys are looked for, in this order: beside its data, and in its startup kit."""
+    return [*data_folders(fl_ctx), workspace_root(fl_ctx) / "startup"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from grandrounds.errors import ConfigurationError
@@ -84,7 +84,7 @@ class Problem:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they travel and as they are hashed."""
-        return {**asdict(self), "classes": list(self.classes)}
+        return {**vars(self), "classes": list(self.classes)}
 
     def model_spec(self, pretrained: bool) -> ModelSpec:
         """The model to build; a site asks without pretrained weights, because the server sends them."""

@@ -18,11 +18,10 @@ from grandrounds.evaluation.predict import predict
 from grandrounds.federation.compute import choose_device
 from grandrounds.federation.context import SiteContext, StateCache
 from grandrounds.federation.messages import State
+from grandrounds.federation.places import SERVER
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.site_data import load_checked_data, load_dataset
 from grandrounds.models.registry import build_model
-
-SERVER = "server"
 
 _logger = logging.getLogger(__name__)
 

@@ -16,7 +16,16 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import difference
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result, State, model_update, require_like
+from grandrounds.federation.messages import (
+    GLOBAL,
+    Payload,
+    Release,
+    ReleaseKind,
+    Result,
+    State,
+    model_update,
+    require_like,
+)
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
 from grandrounds.federation.training import Algorithm, new_optimizer
 from grandrounds.models.registry import ModelSpec, build_model
@@ -148,6 +157,7 @@ class SiteHooks(Executor):
         network: nn.Module,
         optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
         metrics: Mapping[str, float],
+        releases: Mapping[str, Release] = MappingProxyType({}),
     ) -> Result:
         """Turn a trained network into a result: the update of a shared model; an own model is kept.
 
@@ -156,6 +166,7 @@ class SiteHooks(Executor):
             network: as trained.
             optimizer: one, or several by role.
             metrics: what is told; must have ``samples``, the number of training samples.
+            releases: what leaves beside the update.
         """
         trained = copy_to_cpu(network.state_dict())
         samples = int(metrics["samples"])
@@ -164,8 +175,9 @@ class SiteHooks(Executor):
             self.kept.update({_optimizer_key(role): made.state_dict() for role, made in optimizers.items()})
         if self.model == "own":
             self.kept["model"] = trained
-            return Result(metrics=metrics, samples=samples)
-        return Result(model_update(difference(trained, payload.parts[GLOBAL])), metrics, samples)
+            return Result(releases, metrics, samples)
+        update = model_update(difference(trained, payload.parts[GLOBAL]))
+        return Result({**update, **releases}, metrics, samples)
 
     def build(self, context: SiteContext) -> nn.Module:
         """A network of this site's architecture on the context's device, with the run's initial weights."""

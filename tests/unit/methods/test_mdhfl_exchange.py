@@ -75,12 +75,6 @@ def test_rows_of_an_absent_site_count_as_long_as_they_are_young_enough():
     assert strict.total(2).rounds == {"site-2": 2}
 
 
-def test_a_site_that_left_is_forgotten():
-    server = after(D, max_age=5)
-    server.forget("site-1")
-    assert list(server.total(1).rounds) == ["site-2", "site-3"]
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

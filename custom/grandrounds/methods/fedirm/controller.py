@@ -86,10 +86,10 @@ class FedIRMController(AveragingController):
 
     def _wait_for_labels(self) -> list[str]:
         """Ask once more those that have not joined: nobody can train before a site with labels has, so it is waited for."""
-        joined = self._introduce(self._sites())
+        joined = self.introduce_sites(self.connected_sites())
         if any(self.has_labels(site) for site in joined):
             return joined
-        late = [site for site in self._sites() if site not in self.introduced]
+        late = [site for site in self.connected_sites() if site not in self.introduced]
         known = "; ".join([f"joined: {', '.join(self.introduced) or 'none'}", *self.refused.values()])
         told = f"no site that has joined has a labelled training image ({known})"
         if late:
@@ -103,7 +103,7 @@ class FedIRMController(AveragingController):
 
     def _call_back(self) -> list[str]:
         """The connected sites with labels, all of them paused: what they have missed weighs less than a round without."""
-        connected = [site for site in self._sites() if site in self.introduced and self.has_labels(site)]
+        connected = [site for site in self.connected_sites() if site in self.introduced and self.has_labels(site)]
         self.record.event("no_labelled_site", round=self.round_number, called_back=connected)
         if not connected:
             known = natural_sorted(site for site in self.introduced if self.has_labels(site))

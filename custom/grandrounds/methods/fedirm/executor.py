@@ -20,7 +20,6 @@ from grandrounds.methods.fedirm.schedule import labelled_learning_rate
 from grandrounds.methods.fedirm.self_training import train_on_own_labels
 from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
-from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.options import take_options
 
 RELATION, OWN_RELATION = "relation", "own_relation"
@@ -89,10 +88,10 @@ class FedIRMExecutor(SiteExecutor):
         optimizer = self._optimizer(network, rate)
         relations = self._relations(context)
         metrics, relation = train_labelled(network, optimizer, context, self.local, options, relations)
-        result = self.finish(payload, network, optimizer, metrics)
         matched = self.unlabelled.unlabelled_objective == "fedirm" and self.unlabelled.relation_weight > 0
         wanted = matched and payload.values["relation_wanted"]
-        return _with(result, RELATION, relation) if wanted or self.relations.release_relation else result
+        releases = _released(RELATION, relation) if wanted or self.relations.release_relation else {}
+        return self.finish(payload, network, optimizer, metrics, releases)
 
     def _listen(self, payload: Payload, context: SiteContext, network: nn.Module) -> Result:
         options = self.unlabelled
@@ -106,8 +105,8 @@ class FedIRMExecutor(SiteExecutor):
         metrics, own = train_unlabelled(network, optimizer, context, self.local, options, relations, target, teacher)
         if teacher.state():
             self.kept["teacher"] = teacher.state()
-        result = self.finish(payload, network, optimizer, metrics)
-        return _with(result, OWN_RELATION, own) if self.relations.release_relation else result
+        releases = _released(OWN_RELATION, own) if self.relations.release_relation else {}
+        return self.finish(payload, network, optimizer, metrics, releases)
 
     def _relations(self, context: SiteContext) -> RelationOptions:
         """The job's options, with the floor that the site itself has set if that is higher."""
@@ -119,12 +118,11 @@ class FedIRMExecutor(SiteExecutor):
 
 
 def _has_labels(context: SiteContext) -> bool:
-    return len(labelled_rows(context.data, "labelled")) > 0
+    return len(context.data.rows("labelled")) > 0
 
 
-def _with(result: Result, name: str, relation: Relation) -> Result:
-    release = Release(ReleaseKind.CLASS_STATISTICS, relation._asdict())
-    return replace(result, releases={**result.releases, name: release})
+def _released(name: str, relation: Relation) -> dict[str, Release]:
+    return {name: Release(ReleaseKind.CLASS_STATISTICS, relation._asdict())}
 
 
 def _received(payload: Payload, classes: int) -> Relation | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from grandrounds.checks import require_at_least, require_fraction
 from grandrounds.errors import ConfigurationError
@@ -18,6 +18,7 @@ from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, Relati
 from grandrounds.methods.fedirm.schedule import RampKind
 from grandrounds.methods.fedirm.teacher import ALPHA
 from grandrounds.methods.fedirm.uncertainty import DRAWS, THRESHOLD
+from grandrounds.options import require_words
 
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
 Objective = Literal["fedirm", "self_training"]
@@ -110,8 +111,7 @@ class RelationOptions:
         """
         _require_positive(self, "temperature")
         _require_at_least(self, 0, "min_support")
-        _require_word(self, "relation_average", RelationAverage)
-        _require_word(self, "relation_source", RelationSource)
+        require_words(self, "relation_average", "relation_source")
 
 
 @dataclass(frozen=True)
@@ -200,16 +200,9 @@ class UnlabelledOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        words = (
-            ("unlabelled_objective", Objective),
-            ("teacher", Teacher),
-            ("consistency_divisor", Divisor),
-            ("ramp_kind", RampKind),
-            ("mc_dropout", Dropout),
-            ("bn_updates", NormUpdates),
+        require_words(
+            self, "unlabelled_objective", "teacher", "consistency_divisor", "ramp_kind", "mc_dropout", "bn_updates"
         )
-        for name, known in words:
-            _require_word(self, name, known)
         _require_positive(self, "unlabelled_learning_rate")
         for name in ("teacher_decay", "min_confidence", "self_training_confidence"):
             _require_fraction(self, name)
@@ -247,9 +240,3 @@ def _as_configuration_error() -> Iterator[None]:
         yield
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
-
-
-def _require_word(options: object, name: str, known: Any) -> None:
-    value = getattr(options, name)
-    if value not in get_args(known):
-        raise ConfigurationError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")

@@ -20,7 +20,6 @@ from grandrounds.federation.training import Descent, Meter, train_steps
 from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
-from grandrounds.methods.supervised.training import labelled_rows
 
 EXACT_BATCH = 256
 VIEWS = ("first view", "second view")
@@ -144,7 +143,7 @@ def train_labelled(
         TaskAborted: if the task was given up.
         DataError: if the site has no labelled training image, naming the site.
     """
-    rows = labelled_rows(context.data, "labelled")
+    rows = context.data.rows("labelled")
     if not len(rows):
         raise DataError(f"{context.site}: the labelled set is empty: no training image has a label that may be used")
     steps = local.round_steps(len(rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.choice import PeerChoice
@@ -11,6 +11,7 @@ from grandrounds.methods.fedperl.loss import ConsistencyReduction
 from grandrounds.methods.fedperl.peers import in_warm_up
 from grandrounds.methods.fedperl.policy import VALIDATED, GateScale, Policy
 from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
+from grandrounds.options import require_words
 
 Newcomers = Literal["none", "random"]
 
@@ -67,19 +68,7 @@ class PeerOptions:
                 raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
         if not 0 <= self.gate <= 1:
             raise ConfigurationError(f"gate must be between 0 and 1, got {self.gate!r}")
-        choices: tuple[tuple[str, Any], ...] = (
-            ("peer_choice", PeerChoice),
-            ("policy", Policy),
-            ("gate_scale", GateScale),
-            ("newcomers", Newcomers),
-            ("features", LayerSelection),
-            ("feature_scaling", Normalisation),
-        )
-        for name, known in choices:
-            if getattr(self, name) not in get_args(known):
-                raise ConfigurationError(
-                    f"{name} must be one of {', '.join(get_args(known))}, got {getattr(self, name)!r}"
-                )
+        require_words(self, "peer_choice", "policy", "gate_scale", "newcomers", "features", "feature_scaling")
         if (self.gate > 0) != self.policy.startswith("gated"):
             raise ConfigurationError(
                 f"gate is {self.gate} with policy {self.policy!r}: a gated policy needs a gate above 0, another has none"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,6 @@ from grandrounds.methods.fedperl.similarity import (
     similarity_matrix,
 )
 from grandrounds.ordering import natural_sorted
-
-Describe = Callable[[State], Tensor]
 
 
 @dataclass

@@ -77,14 +77,19 @@ class RowExchange:
                 many, have another number of classes, are not finite or off the simplex, or if the loss that client
                 confidence needs is missing, not positive or not finite.
         """
-        name = f"rows of {site}"
-        if message.number != number:
-            raise MessageError(f"{name} are of exchange {message.number}, expected {number}")
-        require_same_public_set(self._public, message.public, name)
+        name = self._name_of_current(site, message, number)
         if self._tells_confidence(number):
             _require_confidence(message, name)
         decode = decode_scores if self._options.content == "logits" else decode_rows
         return decode(message.rows, images, self._classes, name)
+
+    def _name_of_current(self, site: str, message: RowMessage, number: int) -> str:
+        """How errors call a site's rows, if they are of this exchange and about the public set."""
+        name = f"rows of {site}"
+        if message.number != number:
+            raise MessageError(f"{name} are of exchange {message.number}, expected {number}")
+        require_same_public_set(self._public, message.public, name)
+        return name
 
     def accept(self, site: str, message: RowMessage, number: int, images: int) -> None:
         """Take in the rows of a site; rows that :meth:`check` refuses leave no trace."""
@@ -108,11 +113,6 @@ class RowExchange:
         if not chosen:
             return None
         return sum_rows(chosen, self._weights(list(chosen)))
-
-    def forget(self, site: str) -> None:
-        """Drop what is known of a site that has left."""
-        for known in (self._latest, self._losses, self._changes):
-            known.pop(site, None)
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart: tensors, numbers and texts."""

@@ -30,7 +30,6 @@ from grandrounds.methods.mdhfl.public import public_images
 from grandrounds.methods.mdhfl.rounds import Exchanges
 from grandrounds.methods.mdhfl.training import Private
 from grandrounds.methods.mdhfl.wire import decode_rows, decode_scores, decode_sum
-from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.options import take_options
 
 FINGERPRINTS, ROWS = "fingerprints", "rows"
@@ -103,7 +102,7 @@ class MutualExecutor(SiteExecutor):
         self.kept = {"model": copy_to_cpu(participant.network.state_dict()), "participant": participant.state_dict()}
         if number > rounds - self.test_rounds:
             metrics |= scores_on_test_images(participant.network, context, "test")
-        samples = len(labelled_rows(context.data, "labelled"))
+        samples = len(context.data.rows("labelled"))
         return Result(releases, {name: value for name, value in metrics.items() if math.isfinite(value)}, samples)
 
     def note_what_left(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
@@ -154,9 +153,8 @@ class MutualExecutor(SiteExecutor):
         public = self._public_set(payload, context)[1]
         exchanges = Exchanges(len(public.images), context.seed, exchange)
         choices = Choices(context.seed, exchanges.epochs(rounds), exchange, self.alignment, self.local)
-        private = Private(context.data.images, context.data.labels, labelled_rows(context.data, "labelled"))
         network = self.starting_model(payload, context)
-        participant = Participant(context.site, network, public, private, choices, context)
+        participant = Participant(context.site, network, public, Private.of(context.data), choices, context)
         if "participant" in self.kept:
             participant.load_state_dict(self.kept["participant"])
         return participant, exchanges, rounds

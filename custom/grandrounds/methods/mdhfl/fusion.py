@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.optimizers import Adam
 from grandrounds.methods.mdhfl.distillation import Averaging, alignment_loss, ensemble_target
 from grandrounds.methods.mdhfl.public_rows import as_input, public_rows
 from grandrounds.methods.mdhfl.settling import settle_statistics
@@ -153,7 +154,7 @@ def distil(
     size = options.distillation_batch
     options.require_batch(len(images))
     student.train()
-    optimizer = torch.optim.Adam(student.parameters(), lr=options.distillation_rate)
+    optimizer = Adam(student.parameters(), lr=options.distillation_rate, fused=True)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.distillation_steps)
     wanted = target.to(work.device, next(student.parameters()).dtype)
     losses: list[Tensor] = []

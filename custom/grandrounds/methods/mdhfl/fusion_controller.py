@@ -17,10 +17,9 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.compute import choose_device
 from grandrounds.federation.controller import RoundController
-from grandrounds.federation.exchange import RunAborted
 from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
-from grandrounds.federation.server_images import SERVER
+from grandrounds.federation.places import SERVER
 from grandrounds.federation.site_data import load_dataset
 from grandrounds.federation.site_store import copy_to_cpu
 from grandrounds.methods.mdhfl.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
@@ -134,7 +133,7 @@ class FusionController(RoundController):
             return
         if self.server_threads:
             torch.set_num_threads(self.server_threads)
-        work = PlainWork(self._device, self._stop_if_aborted)
+        work = PlainWork(self._device, self.check_abort)
         sites = natural_sorted(self._trained)
         teachers = [self._loaded(self._kind(site), self._trained[site]) for site in sites]
         target = teacher_rows(teachers, self._images, work, self.fusion.averaging)
@@ -165,10 +164,6 @@ class FusionController(RoundController):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the models."""
         self._prototypes = state["prototypes"]
-
-    def _stop_if_aborted(self) -> None:
-        if self._abort_signal.triggered:
-            raise RunAborted
 
     @property
     def _delivers(self) -> bool:

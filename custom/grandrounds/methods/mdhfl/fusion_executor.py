@@ -28,7 +28,6 @@ from grandrounds.methods.mdhfl.executor import scores_on_test_images
 from grandrounds.methods.mdhfl.options import LocalOptions
 from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
 from grandrounds.methods.mdhfl.training import Private
-from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.options import take_options
 
 
@@ -95,11 +94,10 @@ class FusionExecutor(SiteExecutor):
         metrics = scores_on_test_images(network, context, "test") if number > rounds - self.test_rounds else {}
         passes = self.local.local_epochs if self.kept else self.local.pretrain_epochs
         self.kept = {"model": copy_to_cpu(sent)}
-        rows = labelled_rows(context.data, "labelled")
+        private = Private.of(context.data)
         if number == rounds:
-            return Result({}, metrics, len(rows))
+            return Result({}, metrics, len(private.rows))
         if passes > 0:
-            private = Private(context.data.images, context.data.labels, rows)
             epoch = Epoch(context.seed, context.site, number - 1, rounds - 1)
             metrics["loss"] = learn_own_labels(network, private, self.local, passes, epoch, context)
-        return Result(self.releases_of(copy_to_cpu(network.state_dict()), sent), metrics, len(rows))
+        return Result(self.releases_of(copy_to_cpu(network.state_dict()), sent), metrics, len(private.rows))

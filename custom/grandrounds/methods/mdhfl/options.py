@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mdhfl.loss import LABEL_FLOOR
 from grandrounds.methods.mdhfl.wire import WireFormat
+from grandrounds.options import require_words
 
 Content = Literal["probabilities", "logits", "none"]
 Weighting = Literal["uniform", "ccr", "eccr"]
@@ -58,7 +59,7 @@ class ExchangeOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        _require_words(self, {"content": Content, "wire": WireFormat, "weighting": Weighting})
+        require_words(self, "content", "wire", "weighting")
         for name in ("chunk", "per_round"):
             if getattr(self, name) is not None:
                 _require_least(self, name, 1)
@@ -109,14 +110,7 @@ class AlignmentOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        words = {
-            "alignment": Alignment,
-            "alignment_optimizer": AlignmentOptimizer,
-            "alignment_view": PublicView,
-            "teacher_statistics": Statistics,
-            "ends_with": Last,
-        }
-        _require_words(self, words)
+        require_words(self, "alignment", "alignment_optimizer", "alignment_view", "teacher_statistics", "ends_with")
         _require_least(self, "rows_batch", 2)
         _require_positive(self, "alignment_rate")
 
@@ -158,7 +152,7 @@ class LocalOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        _require_words(self, {"loss": LocalLoss, "local_view": LocalView})
+        require_words(self, "loss", "local_view")
         _require_least(self, "batch_size", 2)
         _require_least(self, "pretrain_epochs", 0)
         for name in ("learning_rate", "local_epochs", "temperature"):
@@ -170,14 +164,6 @@ class LocalOptions:
                 _require_least(self, name, 0)
         if not 0 < self.label_floor < 1:
             raise ConfigurationError(f"label_floor must be above 0 and below 1, got {self.label_floor}")
-
-
-def _require_words(options: Any, words: Mapping[str, Any]) -> None:
-    for name, known in words.items():
-        if getattr(options, name) not in get_args(known):
-            raise ConfigurationError(
-                f"{name} must be one of {', '.join(get_args(known))}, got {getattr(options, name)!r}"
-            )
 
 
 def _require_least(options: Any, name: str, least: float) -> None:

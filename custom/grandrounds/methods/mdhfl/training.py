@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.data.augment import View, draw_views
+from grandrounds.data.site import SiteData
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.optimizers import Adam
 from grandrounds.methods.mdhfl.distillation import alignment_loss, digest_loss
@@ -55,6 +56,11 @@ class Private:
     labels: NDArray[np.int64]
     rows: Indices
 
+    @classmethod
+    def of(cls, data: SiteData) -> Private:
+        """Those of a site whose label training may use."""
+        return cls(data.images, data.labels, data.rows("labelled"))
+
 
 class AlignmentStep:
     """Takes a step after each backward pass on public images: of one Adam, or of a new one each time.
@@ -68,7 +74,7 @@ class AlignmentStep:
         self._parameters = list(network.parameters())
         self._rate = options.alignment_rate
         fresh = options.alignment_optimizer == "fresh_per_batch"
-        self._optimizer = None if fresh else Adam(self._parameters, lr=self._rate)
+        self._optimizer = None if fresh else Adam(self._parameters, lr=self._rate, fused=True)
 
     def take(self) -> None:
         """Go one step down the gradients."""
@@ -159,7 +165,7 @@ def train_local(
         GrandRoundsError: if the loss is not finite.
     """
     network.train()
-    optimizer = Adam(network.parameters(), lr=options.learning_rate)
+    optimizer = Adam(network.parameters(), lr=options.learning_rate, fused=True)
     losses: list[Tensor] = []
     for number, batch in enumerate(batches):
         work.check_abort()

@@ -14,19 +14,8 @@ from grandrounds.data.batches import index_batches
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.context import SiteContext
-from grandrounds.federation.training import Algorithm, Descent, Meter, require_finite, train_steps
+from grandrounds.federation.training import Algorithm, Descent, Meter, train_steps
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
-
-__all__ = [
-    "Descent",
-    "LabelledBatches",
-    "Meter",
-    "TrainingOptions",
-    "labelled_rows",
-    "require_finite",
-    "rows_to_learn",
-    "train_supervised",
-]
 
 
 @dataclass(frozen=True)

@@ -145,11 +145,6 @@ def decrypt_sum(ciphertexts: Sequence[bytes], context: bytes, images: int, class
     return torch.tensor(numbers, dtype=torch.float64).reshape(images, classes)
 
 
-def bytes_of_ciphertexts(ciphertexts: Sequence[bytes]) -> int:
-    """The size of encrypted rows on the wire, without the message around them."""
-    return sum(map(len, ciphertexts))
-
-
 def _sum(vectors: Sequence[Any]) -> Any:
     total = vectors[0]
     for vector in vectors[1:]:

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.messages import ReleaseKind, State
-from grandrounds.federation.places import data_folders, workspace_root
+from grandrounds.federation.places import SERVER, key_folders
 from grandrounds.methods.mdhfl.contributions import RowSum
 from grandrounds.methods.mdhfl.controller import MutualController
 from grandrounds.methods.mdhfl.encrypted.exchange import EncryptedExchange
-from grandrounds.methods.mdhfl.encrypted.keys import SERVER, find_key
+from grandrounds.methods.mdhfl.encrypted.keys import find_key
 from grandrounds.methods.mdhfl.exchange import RowExchange
 
 FIXED = {"content": "probabilities", "weighting": "uniform", "wire": "fp32"}
@@ -45,8 +45,7 @@ class EncryptedController(MutualController):
             ConfigurationError: if there is no key, or it is a secret one.
         """
         super().start()
-        folders = [*data_folders(self.fl_ctx), workspace_root(self.fl_ctx) / "startup"]
-        self._context = find_key(folders, SERVER)
+        self._context = find_key(key_folders(self.fl_ctx), SERVER)
 
     def encoded_sum(self, row_sum: RowSum) -> State:
         """The ciphertexts of the sum."""

@@ -18,7 +18,7 @@ from grandrounds.methods.mdhfl.contributions import Contribution, RowSum, usable
 from grandrounds.methods.mdhfl.encrypted.ciphertexts import add_encrypted, decrypt_sum, require_encrypted
 from grandrounds.methods.mdhfl.exchange import RowExchange, RowMessage
 from grandrounds.methods.mdhfl.options import ExchangeOptions
-from grandrounds.methods.mdhfl.rows import require_same_public_set, require_soft_labels
+from grandrounds.methods.mdhfl.rows import require_soft_labels
 
 WORD = np.dtype("<i8")
 
@@ -84,10 +84,7 @@ class EncryptedExchange(RowExchange):
             MessageError: naming the site, if they are of another exchange or public set, damaged, or of another number of
                 values.
         """
-        name = f"rows of {site}"
-        if message.number != number:
-            raise MessageError(f"{name} are of exchange {message.number}, expected {number}")
-        require_same_public_set(self._public, message.public, name)
+        name = self._name_of_current(site, message, number)
         require_encrypted(unpack(message.rows, name), self._context, images * self._classes, name)
         return message.rows
 

@@ -11,7 +11,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from grandrounds.federation.messages import Payload, Release, ReleaseKind, State
-from grandrounds.federation.places import data_folders, workspace_root
+from grandrounds.federation.places import key_folders
 from grandrounds.federation.site_store import SiteStore
 from grandrounds.methods.mdhfl.contributions import RowSum
 from grandrounds.methods.mdhfl.encrypted.ciphertexts import encrypt_rows
@@ -43,8 +43,7 @@ class EncryptedExecutor(MutualExecutor):
         Raises:
             ConfigurationError: if there is no key.
         """
-        folders = [*data_folders(fl_ctx), workspace_root(fl_ctx) / "startup"]
-        self._key = find_key(folders, fl_ctx.get_identity_name())
+        self._key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
         return super().work(task_name, payload, fl_ctx, abort_signal)
 
     def note_what_left(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.places import SERVER
 from grandrounds.files import replacing
 from grandrounds.methods.mdhfl.encrypted.ciphertexts import is_private, make_keys
 
 SITE_KEY, SERVER_KEY = "client_context.tenseal", "server_context.tenseal"
-SERVER = "server"
 
 
 def write_keys(folder: Path, sites: Iterable[str]) -> None:

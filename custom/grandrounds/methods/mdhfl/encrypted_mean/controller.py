@@ -8,10 +8,10 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.controller import RoundController
 from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import Payload, ReleaseKind, Result, State
-from grandrounds.federation.places import data_folders, workspace_root
+from grandrounds.federation.places import SERVER, key_folders
 from grandrounds.methods.mdhfl.encrypted.ciphertexts import add_encrypted, require_encrypted
 from grandrounds.methods.mdhfl.encrypted.exchange import pack, unpack
-from grandrounds.methods.mdhfl.encrypted.keys import SERVER, find_key
+from grandrounds.methods.mdhfl.encrypted.keys import find_key
 from grandrounds.methods.mdhfl.encrypted_mean.executor import SUM, WEIGHTS
 from grandrounds.methods.mdhfl.encrypted_mean.models import numbers_of
 from grandrounds.models.registry import architecture_fingerprint, build_model
@@ -51,7 +51,7 @@ class EncryptedMeanController(RoundController):
         Raises:
             ConfigurationError: if there is no key, or it is a secret one.
         """
-        self._context = find_key([*data_folders(self.fl_ctx), workspace_root(self.fl_ctx) / "startup"], SERVER)
+        self._context = find_key(key_folders(self.fl_ctx), SERVER)
         state = build_model(self.problem.model_spec(pretrained=False), self.seed).state_dict()
         self._numbers, self._architecture = numbers_of(state), architecture_fingerprint(state)
 

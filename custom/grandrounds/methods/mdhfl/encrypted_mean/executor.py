@@ -13,7 +13,7 @@ from nvflare.apis.signal import Signal
 from grandrounds.errors import MessageError
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.messages import Payload, Release, ReleaseKind, State
-from grandrounds.federation.places import data_folders, workspace_root
+from grandrounds.federation.places import key_folders
 from grandrounds.federation.site_hooks import SiteHooks
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
 from grandrounds.methods.mdhfl.encrypted.keys import find_key
@@ -46,8 +46,7 @@ class EncryptedMeanExecutor(FusionExecutor):
         Raises:
             ConfigurationError: if there is no key.
         """
-        folders = [*data_folders(fl_ctx), workspace_root(fl_ctx) / "startup"]
-        self._key = find_key(folders, fl_ctx.get_identity_name())
+        self._key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
         try:
             return super().work(task_name, payload, fl_ctx, abort_signal)
         finally:

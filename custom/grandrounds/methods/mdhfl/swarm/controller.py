@@ -12,7 +12,7 @@ from nvflare.app_common.ccwf.swarm_server_ctl import SwarmServerController
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.messages import require_run_name
-from grandrounds.federation.places import state_folder
+from grandrounds.federation.places import SERVER, state_folder
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.record import RunRecord
 from grandrounds.methods.mdhfl.swarm.executor import TOLD
@@ -80,7 +80,7 @@ class SwarmController(SwarmServerController):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: wait for the swarm, and leave a record of how it ended."""
         configuration = {"method": type(self).__name__, "problem": self.problem.to_dict(), "rounds": self.rounds}
-        record = RunRecord(state_folder(fl_ctx, self.run_name, "server"), {**configuration, "seed": self.seed})
+        record = RunRecord(state_folder(fl_ctx, self.run_name, SERVER), {**configuration, "seed": self.seed})
         started = time.monotonic()
         super().control_flow(abort_signal, fl_ctx)
         failed = self._reason or ("FLARE's abort signal was triggered" if abort_signal.triggered else "")

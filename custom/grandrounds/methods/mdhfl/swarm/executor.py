@@ -39,7 +39,6 @@ from grandrounds.federation.site_store import copy_to_cpu
 from grandrounds.methods.mdhfl.options import LocalOptions
 from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
 from grandrounds.methods.mdhfl.training import Private
-from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.registry import build_model
 from grandrounds.options import take_options
 
@@ -92,15 +91,14 @@ class SwarmExecutor(SiteExecutor):
         """Train on the own labels."""
         number, rounds = context.round_number, payload.values["rounds"]
         network = self.starting_model(payload, context)
-        rows = labelled_rows(context.data, "labelled")
+        private = Private.of(context.data)
         passes = self.local.pretrain_epochs if number == 1 else self.local.local_epochs
         metrics = {}
         if passes > 0:
-            private = Private(context.data.images, context.data.labels, rows)
             epoch = Epoch(context.seed, context.site, number - 1, rounds - 1)
             metrics["loss"] = learn_own_labels(network, private, self.local, passes, epoch, context)
         trained = copy_to_cpu(network.state_dict())
-        return Result(model_update(difference(trained, payload.parts[GLOBAL])), metrics, len(rows))
+        return Result(model_update(difference(trained, payload.parts[GLOBAL])), metrics, len(private.rows))
 
 
 def _payload(shareable: Shareable, fl_ctx: FLContext) -> Payload:
