@@ -85,5 +85,6 @@ def _site_figure(methods: Mapping[str, Mapping[int, Run]], titles: Mapping[str, 
         axes.bar(places, scores.mean(axis=0), width, label=titles[method], color=drawn[method].colour)
     axes.set_xticks(range(len(sites)), [f"{site}: {backbones[site]}" for site in sites])
     label_axes(axes, "", "accuracy", "")
-    draw_legend(axes, columns=2)
+    axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the legend
+    draw_legend(axes, place="upper center", columns=4)
     return figure

@@ -63,7 +63,7 @@ def _drawn(results: Results, folder: Path) -> Iterator[str]:
     """Save the figures and refer to them."""
     for name, description, figure in figures(results, TITLES, SHOWN) if results else ():
         folder.mkdir(exist_ok=True)
-        figure.savefig(folder / f"mdhfl_pbc_{name}.png")
+        figure.savefig(folder / f"mdhfl_pbc_{name}.png", bbox_inches="tight")
         yield f"![{description}](figures/mdhfl_pbc_{name}.png)"
 
 
