@@ -24,7 +24,7 @@ report = $(if $(2),$(BIN)/grandrounds report $(2) --out runs/reports/$(1) --titl
 FEDPERL := local_lower fedavg_lower ssfl fedmatch_pa t2_pa fedavg_upper
 FEDIRM := $(addprefix lesion_,fedavg_lower fedavg_lower_fifth silent self_training consistency rscfed fedirm fedavg_upper)
 FED_ALIGN := $(addprefix devices_,single fed fed_cl fed_align fed_align_cl mix)
-UTILITY := infinite_fedavg_none infinite_fedirm_none infinite_fedperl_none eps8_fedavg_record eps2_fedavg_record eps8_fedperl_site eps2_fedperl_site
+UTILITY := infinite_fedavg_none infinite_fedirm_none infinite_fedperl_none eps8_fedavg_record eps2_fedavg_record $(addprefix eps8_,fedperl_site fedirm_site) $(addprefix eps2_,fedperl_site fedirm_site)
 MDHFL := $(addprefix symmetric_20_,local_ce local_sce fedmd rhfl rhfl_plus mdhfl_ce mdhfl)
 
 # Reports from the committed results of the benchmarks.

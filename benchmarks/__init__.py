@@ -1,0 +1,1 @@
+"""Measurements of speed, scale and scores; each script says what it takes."""
