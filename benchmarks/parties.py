@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.measure import Cost, resident_mib
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_event_type import AppEventType
 
+from benchmarks.measure import Cost, resident_mib
 from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.simulate import simulate

@@ -17,7 +17,6 @@ from benchmarks.rounds.simulator import table as simulator_table
 from benchmarks.scaling.run import table as scaling_table
 from benchmarks.server.run import tables as server_tables
 from benchmarks.wire.run import table as wire_table
-
 from grandrounds.evaluation.tables import put_between
 
 HERE = Path(__file__).parent
