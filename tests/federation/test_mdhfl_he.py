@@ -68,16 +68,20 @@ def scores(found):
     return {site: told["own_last.log_loss"] for site, told in found.summary["test"].items()}
 
 
+def furthest(first, second):
+    """The largest relative difference of a site's score."""
+    return max(abs(scores(first)[site] / score - 1) for site, score in scores(second).items())
+
+
 def test_the_sites_learn_what_they_learn_from_plain_rows_and_the_server_reads_nothing(
     run, hospitals, tmp_path, watched
 ):
-    # One exchange of networks that do not magnify the last bits: the sums differ by the noise of the encryption.
+    # One exchange: the sums differ by the noise of the encryption, new in each run, and Adam's steps magnify it.
     options = ("controller.rounds=2", f"executor.backbones={json.dumps(dict.fromkeys(SITES, 'compact'))}")
     plain = run(small(*options, name="mdhfl"), tmp_path / "plain", SITES, sites_dir=hospitals)
     alone = run(small(*options, name="mdhfl_local"), tmp_path / "alone", SITES, sites_dir=hospitals)
     hidden = run(small(*options), tmp_path / "hidden", SITES, sites_dir=hospitals)
-    assert scores(hidden) == pytest.approx(scores(plain), rel=1e-5)
-    assert scores(hidden) != pytest.approx(scores(alone), rel=1e-3)
+    assert furthest(hidden, plain) < 1e-3 < furthest(alone, plain) / 4
     assert not any("row_entropy" in entry for entry in hidden.summary["rounds"])
     parts = [payload.parts["rows"]["sum"] for key, payload in watched.items() if key[0] == 2]
     assert all(torch.equal(part, parts[0]) for part in parts)
