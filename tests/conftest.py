@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from grandrounds.data.phantom_site import phantom_site
+
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -32,3 +34,16 @@ def realdata() -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there; set GRANDROUNDS_DATA to the folder with the real images")
     return folder
+
+
+@pytest.fixture(scope="session")
+def phantom_hospitals(tmp_path_factory, shared_cache):
+    """Hospitals with drawn images, all with labels: ``phantom_hospitals({"site-1": 48})`` gives a new folder of sites."""
+
+    def draw(images):
+        folder = tmp_path_factory.mktemp("hospitals")
+        for site, count in images.items():
+            phantom_site(site, folder, size=32, images=count, labelled=1.0)
+        return folder
+
+    return draw

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.privacy.ledger import Ledger
 
@@ -27,11 +26,8 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def hospitals(tmp_path_factory, shared_cache):
-    folder = tmp_path_factory.mktemp("hospitals")
-    for site in SITES:
-        phantom_site(site, folder, size=32, images=48, labelled=1.0)
-    return folder
+def hospitals(phantom_hospitals):
+    return phantom_hospitals(dict.fromkeys(SITES, 48))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.record import read_events
@@ -27,11 +26,8 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def hospitals(tmp_path_factory, shared_cache):
-    folder = tmp_path_factory.mktemp("hospitals")
-    for site, images in IMAGES.items():
-        phantom_site(site, folder, size=32, images=images, labelled=1.0)
-    return folder
+def hospitals(phantom_hospitals):
+    return phantom_hospitals(IMAGES)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.messages import floating_entries
@@ -31,10 +30,8 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def hospitals(tmp_path_factory, shared_cache):
-    folder = tmp_path_factory.mktemp("hospitals")
-    for site in SITES:
-        phantom_site(site, folder, size=32, images=48, labelled=1.0)
+def hospitals(phantom_hospitals):
+    folder = phantom_hospitals(dict.fromkeys(SITES, 48))
     write_keys(folder, SITES)
     return folder
 

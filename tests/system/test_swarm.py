@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from grandrounds.commands.scores import facts
-from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError
@@ -20,11 +19,8 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def hospitals(tmp_path_factory, shared_cache):
-    folder = tmp_path_factory.mktemp("hospitals")
-    for site in SITES:
-        phantom_site(site, folder, size=32, images=48, labelled=1.0)
-    return folder
+def hospitals(phantom_hospitals):
+    return phantom_hospitals(dict.fromkeys(SITES, 48))
 
 
 def small(name, *assignments):
