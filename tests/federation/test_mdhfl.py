@@ -3,6 +3,7 @@
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 from grandrounds.data.phantom_site import phantom_site
@@ -131,11 +132,28 @@ def test_a_run_cut_in_its_second_round_ends_like_one_that_was_not(
     same_run(run(small(), tmp_path, SITES, sites_dir=hospitals), whole)
 
 
-def test_a_site_with_exchanged_public_files_is_refused_and_the_others_go_on(run, hospitals, tmp_path):
+def other_pictures(folder):
+    """The names stay, the pictures behind them are others."""
+    site_folder(folder, "site-2", public="another")
+
+
+def exchanged_pictures(folder):
+    """All pictures are there; two have each other's name."""
+    path = folder / "site-2" / "public" / "images.npz"
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    (pictures,) = (array for array in arrays.values() if array.ndim >= 3)
+    pictures[[3, 5]] = pictures[[5, 3]]
+    np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize("change", [other_pictures, exchanged_pictures])
+def test_a_site_with_other_or_exchanged_public_pictures_is_refused_and_the_others_go_on(
+    change, run, hospitals, tmp_path
+):
     folder = tmp_path / "hospitals"
     shutil.copytree(hospitals, folder)
-    # The names stay, the pictures behind them are others.
-    site_folder(folder, "site-2", public="another")
+    change(folder)
     found = run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
     assert set(found.summary["refused"]) == {"site-2"}
     assert "another public set" in found.summary["refused"]["site-2"]

@@ -1,44 +1,102 @@
-"""Three hospitals from startup kits, each with a network of its own; one keeps its choice in its own folder."""
+"""Three hospitals from startup kits, each with a network of its own; one says which in its own folder."""
 
+import importlib.util
 import json
+import os
+import signal
+import threading
+import time
 
 import pytest
 import torch
 
+from grandrounds.data.phantom_site import phantom_site
+from grandrounds.deployment import local_federation
 from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.local_federation import await_sites
+from grandrounds.deployment.overlay import OVERLAYS, Choices
+from grandrounds.deployment.process_tree import running_module
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
+from grandrounds.federation.record import EVENTS, read_events
 
 pytestmark = pytest.mark.provisioned
 
 NETWORKS = {"hospital-a": "compact", "hospital-b": "shufflenet", "hospital-c": "resnet10"}
+OWN_CHOICE = "hospital-c"
+NAMED = {site: network for site, network in NETWORKS.items() if site != OWN_CHOICE}
 ROUNDS, CLASSES = 3, 4
 TINY = [
     f"controller.rounds={ROUNDS}",
     "controller.public_batch=32",
+    "controller.per_round=64",
     "controller.round_timeout=240",
     "executor.pretrain_epochs=0.2",
     "executor.local_epochs=0.2",
     "executor.batch_size=8",
-    f"executor.backbones={json.dumps(NETWORKS)}",
     "executor.device=cpu",
     "executor.cpu_threads=1",
 ]
+ENCRYPTION = importlib.util.find_spec("tenseal") is not None
+KEYS = {"path": "nvflare.lighter.impl.he.HEBuilder", "args": {}}
+ENCRYPTED_ROWS = {"kind": "encrypted_rows", "name": "rows", "treatment": "as_it_is", "entries": ["rows"]}
+LIMIT_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
-def federation(consortium):
-    with consortium(NETWORKS) as made:
-        yield made
+def federation(consortium, tmp_path_factory):
+    """Kits with keys; the sites' policies let encrypted rows out, and one site names its network itself."""
+    folder = tmp_path_factory.mktemp("choices")
+    policy = json.loads((OVERLAYS / "privacy.json").read_text())
+    for scope in policy["scopes"]:
+        scope["properties"]["grandrounds"]["releases"].append({**ENCRYPTED_ROWS, "outside_budget": True})
+    (folder / "privacy.json").write_text(json.dumps(policy))
+    described = json.loads(phantom_site(OWN_CHOICE, folder).read_text())
+    phantom_site("public", folder)
+    locations = {"phantom": OWN_CHOICE, "public": "public"}
+    own = {
+        name: {part: str(folder / drawn / place) for part, place in described["datasets"]["phantom"].items()}
+        for name, drawn in locations.items()
+    }
+    models = {"phantom": {"backbone": NETWORKS[OWN_CHOICE]}}
+    (folder / "grandrounds.json").write_text(json.dumps({"datasets": own, "models": models}))
+    choices = {site: Choices(privacy=folder / "privacy.json") for site in NAMED}
+    choices[OWN_CHOICE] = Choices(privacy=folder / "privacy.json", datasets=folder / "grandrounds.json")
+    read = local_federation.read_project
+
+    def with_keys(path):
+        project = read(path)
+        *builders, signatures = project["builders"]
+        return {**project, "builders": [*builders, *([KEYS] if ENCRYPTION else []), signatures]}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_federation, "read_project", with_keys)
+        with consortium(NETWORKS, choices) as made:
+            yield made
+
+
+def small(name, *assignments, networks=NAMED):
+    job = with_options(load_job(name), [*TINY, f"executor.backbones={json.dumps(networks)}", *assignments])
+    return with_roster(job, least=2)
+
+
+def finish(federation, job, out):
+    """Submit a job, and give how it ended."""
+    told = []
+    outcome = submit_and_watch(federation.kit(federation.researcher), job, out, told.append)
+    assert outcome.finished, told
+    return outcome
+
+
+def contributors(summary):
+    return [sorted(entry.get("contributors", ())) for entry in summary["rounds"]]
 
 
 def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_leaves(
     federation, tmp_path, shared_cache
 ):
-    job = with_roster(with_options(load_job("mdhfl"), TINY), mandatory=tuple(NETWORKS), least=3)
-    told = []
-    outcome = submit_and_watch(federation.kit(federation.researcher), job, tmp_path / "results", told.append)
-    assert outcome.finished, told
+    job = with_roster(small("mdhfl"), mandatory=tuple(NETWORKS), least=3)
+    outcome = finish(federation, job, tmp_path / "results")
     summary = outcome.summary
     assert {site: said["facts"]["backbone"] for site, said in summary["introduced"].items()} == NETWORKS
     assert [entry.get("contributors") for entry in summary["rounds"]] == [
@@ -50,13 +108,103 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
     for sent in summary["bytes"].values():
         assert set(sent) == {"up.rows", "down.rows"}
         assert sent["up.rows"] == sent["down.rows"]
-        assert sent["up.rows"] % ((ROUNDS - 1) * CLASSES * 4) == 0
-    alone = simulate(job, tmp_path / "alone", list(NETWORKS))
+        assert sent["up.rows"] == (ROUNDS - 1) * 64 * CLASSES * 4
+    alone = simulate(small("mdhfl", networks=NETWORKS), tmp_path / "alone", list(NETWORKS))
     assert summary["test"] == alone["test"]
     for site, network in NETWORKS.items():
-        kept = next((federation.kits / site).rglob("own_last.pt"))
+        kept = next((federation.kits / site).rglob("mdhfl/**/own_last.pt"))
         described = json.loads(kept.with_suffix(".json").read_text())
         assert described["model"]["backbone"] == network
         there = torch.load(next((tmp_path / "alone").glob(f"state/*/{site}/own_last.pt")), weights_only=True)
         here = torch.load(kept, weights_only=True)
         assert all(torch.equal(here[entry], there[entry]) for entry in there)
+
+
+@pytest.mark.skipif(not ENCRYPTION, reason="encryption needs TenSEAL")
+def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_path, shared_cache):
+    """With the keys of FLARE's ``HEBuilder``. What the server has got is read here with a hospital's key."""
+    from grandrounds.methods.mdhfl.encrypted.ciphertexts import add_encrypted, decrypt_sum, is_private
+    from grandrounds.methods.mdhfl.encrypted.exchange import unpack
+    from grandrounds.methods.mdhfl.encrypted.keys import SERVER_KEY, SITE_KEY
+
+    summary = finish(federation, small("mdhfl_he", "controller.rounds=2"), tmp_path / "results").summary
+    assert contributors(summary) == [sorted(NETWORKS), []]
+    server = federation.kits / federation.server
+    assert learnt_from_others(federation, "mdhfl_he", 2) == set(NETWORKS)
+    assert not list(server.rglob(SITE_KEY))
+    public = (server / "startup" / SERVER_KEY).read_bytes()
+    assert not is_private(public)
+    (secret,) = {(federation.kits / site / "startup" / SITE_KEY).read_bytes() for site in NETWORKS}
+    simulate(small("mdhfl", "controller.rounds=2", networks=NETWORKS), tmp_path / "plain", list(NETWORKS))
+    plain = sum(rows_at(tmp_path / "plain" / "state" / "mdhfl" / "server")[site] for site in NETWORKS)
+    hidden = rows_at(record_of(federation, "mdhfl_he"))
+    ciphertexts = add_encrypted([unpack(hidden[site], site) for site in NETWORKS], public)
+    total = decrypt_sum(ciphertexts, secret, *plain.shape)
+    torch.testing.assert_close(total, plain.double(), rtol=0, atol=1e-6)
+
+
+def record_of(federation, run_name):
+    return federation.kits / federation.server / "grandrounds" / run_name / "server"
+
+
+def rows_at(server):
+    """The last rows of each site, as the server keeps them."""
+    content = torch.load(max(server.glob("round_*.pt")), weights_only=True)["content"]
+    return content["method"]["rows"]["rows"]
+
+
+def test_the_others_go_on_without_a_hospital_that_leaves_and_learn_from_it_when_it_is_back(federation, tmp_path):
+    away = ("controller.run_name=away", "controller.validate_every=0")
+    first = in_background(
+        federation, small("mdhfl", *away, "controller.rounds=4", "controller.grace=20"), tmp_path / "1"
+    )
+    until(lambda: any(e["event"] == "round_start" and e["round"] == 2 for e in events(federation, "away")))
+    # In this order: a parent that sees its job die ends the run for all.
+    for module in ("client_train", "worker_process"):
+        (process,) = running_module(federation.kits / OWN_CHOICE, module)
+        os.kill(process, signal.SIGKILL)
+    summary = first().summary
+    assert contributors(summary)[2:] == [sorted(NAMED), []]
+    assert OWN_CHOICE not in summary["test"]
+    # FLARE starts it again, and lets it into the next job.
+    await_sites(federation, NETWORKS)
+    # Who has missed rounds twice is left out for two more.
+    summary = finish(federation, small("mdhfl", *away, "controller.rounds=8"), tmp_path / "2").summary
+    assert contributors(summary)[-2:] == [sorted(NETWORKS), []]
+    assert learnt_from_others(federation, "away", 8) == set(NETWORKS)
+    assert set(summary["test"]) == set(NETWORKS)
+
+
+def in_background(federation, job, out):
+    """Start a run; what is returned waits for its end."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(finish(federation, job, out)), daemon=True)
+    thread.start()
+
+    def end():
+        thread.join(LIMIT_SECONDS)
+        return found[0]
+
+    return end
+
+
+def events(federation, run_name):
+    record = record_of(federation, run_name)
+    return read_events(record) if (record / EVENTS).is_file() else []
+
+
+def learnt_from_others(federation, run_name, number):
+    """The sites that have told how far they were from the others in a round."""
+    return {
+        event["site"]
+        for event in events(federation, run_name)
+        if event["event"] == "answer" and (event["round"], event["task"]) == (number, "train")
+        if event["metrics"].get("alignment_loss", 0) > 0
+    }
+
+
+def until(condition):
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -11,6 +11,7 @@ from grandrounds.errors import ConfigurationError
 SITES = ["site-1", "site-2", "site-3"]
 SMALL = [
     "controller.rounds=2",
+    "controller.min_sites=3",
     "problem.backbone=compact",
     "executor.pretrain_epochs=0.5",
     "executor.batch_size=8",
@@ -31,7 +32,7 @@ def small(name, *assignments):
 def test_the_swarm_ends_with_the_mean_of_the_sites_models_at_every_site(hospitals, tmp_path):
     keys = pytest.importorskip("grandrounds.methods.mdhfl.encrypted.keys")
     pytest.importorskip("tenseal")
-    summary = simulate(small("swarm"), tmp_path / "swarm", SITES, hospitals, "flare")
+    summary = simulate(small("swarm", "controller.round_timeout=300"), tmp_path / "swarm", SITES, hospitals, "flare")
     assert summary["status"] == "finished"
     assert facts(summary)[0] == "selected: the model after round 1 of 2"
     saved = sorted((tmp_path / "swarm" / "flare").glob("*/simulate_job/app_*/FL_global_model.pt"))

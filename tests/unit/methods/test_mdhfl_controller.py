@@ -1,10 +1,16 @@
 import pytest
 import torch
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.utils import fobs
+from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 
 from grandrounds.deployment.jobs import load_job
-from grandrounds.errors import CheckpointError, ConfigurationError
+from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
+from grandrounds.federation.introduction import Introduction
+from grandrounds.federation.messages import Release, ReleaseKind, Result, encode_payload, encode_result
 from grandrounds.methods.mdhfl.contributions import RowSum
 from grandrounds.methods.mdhfl.controller import MutualController
+from grandrounds.methods.mdhfl.executor import MutualExecutor
 from grandrounds.methods.mdhfl.options import ExchangeOptions
 
 
@@ -30,6 +36,21 @@ def test_a_site_without_weight_hides_nobody():
     assert not withheld
 
 
+@pytest.mark.parametrize(
+    ("scalars", "facts", "reason"),
+    [
+        ({"classes": 5.0, "public_images": 8.0}, {"public": "ab"}, r"a has a head of 5\.0 classes, the job has 4"),
+        ({"public_images": 8.0}, {"public": "ab"}, "a has a head of None classes, the job has 4"),
+        ({"classes": 4.0}, {"public": "ab"}, "a has not said which public images it has"),
+        ({"classes": 4.0, "public_images": 8.0}, {}, "a has not said which public images it has"),
+    ],
+)
+def test_a_site_with_other_classes_or_without_public_images_is_refused(scalars, facts, reason):
+    with pytest.raises(MessageError, match=reason):
+        controller().check_introduction("a", Introduction(scalars, facts))
+    controller().check_introduction("a", Introduction({"classes": 4.0, "public_images": 8.0}, {"public": "ab"}))
+
+
 def test_fewer_sites_per_round_than_contributors_are_refused_unless_older_rows_count():
     with pytest.raises(ConfigurationError, match="sites_per_round is 2, below least_contributors = 3"):
         controller(sites_per_round=2, least_contributors=3)
@@ -43,6 +64,35 @@ def test_a_list_of_other_images_than_the_checkpoint_is_about_is_refused():
         CheckpointError, match=r"another public set \(bbbbbbbbbbbb\) than list\.csv lists \(aaaaaaaaaaaa\)"
     ):
         server.load_state_dict({"digest": "bb" * 32, "images": 0, "rows": None})
+
+
+@pytest.fixture(scope="module")
+def serialised():
+    """How many bytes FLARE makes of a message."""
+    nvflare_fobs_initialize()
+    fobs.register(TensorDecomposer)
+    return lambda message: len(fobs.dumps(message))
+
+
+def test_a_message_is_its_rows_and_less_than_four_kibibytes_however_many_the_rows_are(serialised):
+    def down(images, sites=4):
+        server, names = controller(), [f"hospital-{number:03}" for number in range(sites)]
+        rows = torch.full((images, 4), 0.25 * sites)
+        server._sum = RowSum(rows, dict.fromkeys(names, 1), dict.fromkeys(names, 1.0))
+        return serialised(encode_payload(server.payload_for("a"))) - images * 4 * 4
+
+    def up(images):
+        release = Release(ReleaseKind.SOFT_LABELS, {"rows": torch.full((images, 4), 0.25)})
+        answer = encode_result(
+            Result({"rows": release}, {"loss": 1.0}, 10), MutualExecutor.releases, controller().payload_for("a")
+        )
+        return serialised(answer) - images * 4 * 4
+
+    for around in (down, up):
+        assert 0 < around(100) < 4096
+        assert abs(around(10_000) - around(100)) < 32
+    # Their names are all that more sites add.
+    assert 0 < (down(100, sites=54) - down(100)) / 50 < 48
 
 
 def test_confidence_needs_rows():

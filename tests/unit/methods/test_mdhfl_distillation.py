@@ -158,6 +158,12 @@ def test_the_sum_is_the_same_to_the_bit_whoever_came_first():
     assert sum_rows({"site-1": Contribution(1, D1.float())}).total.dtype == torch.float32
 
 
+def test_large_scores_of_one_site_do_not_swallow_those_of_another():
+    # In single precision 1e8 + 1 is 1e8. FedMD's scores have no bound.
+    scores = {site: Contribution(1, torch.tensor([[value]])) for site, value in (("a", 1e8), ("b", 1.0), ("c", -1e8))}
+    assert sum_rows(scores).total.item() == 1.0
+
+
 def test_what_decryption_leaves_of_a_zero_is_zero_and_rows_sum_to_one():
     # A CKKS sum is off by 2.5e-8; a class that nobody predicts may come out below zero.
     first, second = (torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.75, 0.0]]))

@@ -84,6 +84,14 @@ def test_a_restarted_server_makes_the_same_sum(exchange, keys):
     assert again.total(2) is None
 
 
+def test_rows_of_an_absent_site_stay_in_the_sum_until_they_are_too_old(keys):
+    patient = EncryptedExchange("digest", CLASSES, ExchangeOptions(max_age=1), keys.public)
+    patient.accept("site-1", message(ROWS["site-1"], keys.secret), 1, IMAGES)
+    for number, expected in ((2, {"site-1": 1, "site-2": 2}), (3, {"site-2": 3})):
+        patient.accept("site-2", message(ROWS["site-2"], keys.secret, number), number, IMAGES)
+        assert patient.total(number).rounds == expected
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

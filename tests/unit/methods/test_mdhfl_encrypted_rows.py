@@ -38,6 +38,21 @@ def test_the_decrypted_sum_is_the_plain_sum(keys, ciphertexts):
     assert float((target - others).abs().max()) < 1e-6
 
 
+def test_the_keys_of_flares_startup_kits_do_the_same():
+    """They are of another kind: one key encrypts and decrypts, and the server has neither."""
+    builder = pytest.importorskip("nvflare.lighter.impl.he").HEBuilder()
+    builder.initialize(None, None)
+    server, site = builder.get_serialized_context(), builder.get_serialized_context(is_client=True)
+    assert (encrypted_rows.is_private(server), encrypted_rows.is_private(site)) == (False, True)
+    sent = [encrypted_rows.encrypt_rows(rows, site) for rows in ROWS.values()]
+    for own in sent:
+        encrypted_rows.require_encrypted(own, server, IMAGES * CLASSES, "rows")
+    found = encrypted_rows.decrypt_sum(encrypted_rows.add_encrypted(sent, server), site, IMAGES, CLASSES)
+    assert float((found - sum(ROWS.values())).abs().max()) < 1e-6
+    with pytest.raises(ConfigurationError, match="decryption is for the sites"):
+        encrypted_rows.decrypt_sum(sent[0], server, IMAGES, CLASSES)
+
+
 def test_rows_may_be_encrypted_with_the_public_key(keys):
     ciphertext = encrypted_rows.encrypt_rows(ROWS["site-1"][:3], keys.public)
     found = encrypted_rows.decrypt_sum(ciphertext, keys.secret, 3, CLASSES)

@@ -7,8 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.introduction import Introduction
+from grandrounds.federation.messages import Result, floating_entries, model_update
 from grandrounds.methods.mdhfl.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
+from grandrounds.methods.mdhfl.fusion_controller import FusionController
 from grandrounds.methods.mdhfl.work import PlainWork
 from grandrounds.seeding import numpy_generator
 
@@ -94,11 +98,29 @@ def test_what_makes_no_sense_is_refused():
     [
         ({"distillation_steps": 0}, "distillation_steps must be at least 1, got 0"),
         ({"distillation_batch": 1}, "distillation_batch must be at least 2, got 1"),
-        ({"clip_norm": 0.0}, r"clip_norm must be above 0 and finite, got 0\.0"),
+        ({"clip_norm": 0.0}, r"clip_norm must be positive, got 0\.0"),
         ({"settled_statistics": 1}, "settled_statistics must be true or false, got 1"),
-        ({"averaging": "losses"}, "averaging must be logits or probabilities, got 'losses'"),
+        ({"averaging": "losses"}, "averaging must be one of logits, probabilities, got 'losses'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
         FusionOptions(**options)
+
+
+def test_an_architecture_whose_sites_are_all_away_learns_from_the_others():
+    options = ["controller.server_device=cpu", "controller.distillation_steps=2", "controller.distillation_batch=4"]
+    server = FusionController(**with_options(load_job("feddf"), options).options("controller"))
+    server.check_abort = lambda: None
+    server._images = numpy_generator("public").integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
+    for site, kind in (("here", "x"), ("away", "y")):
+        server.introduced[site] = Introduction({}, {"backbone": "compact", "architecture": kind})
+    server.open_round(["here", "away"])
+    server.round_number = 1
+    start = copy.deepcopy(server._prototypes)
+    update = {name: torch.full_like(value, 1e-2) for name, value in floating_entries(start["x"]).items()}
+    server.absorb("here", Result(model_update(update), samples=1))
+    server.close_round()
+    for kind, before in start.items():
+        assert any(not torch.equal(server._prototypes[kind][name], value) for name, value in before.items())
+    assert server.round_notes()["distillation_loss"]["compact"] > 0

@@ -46,6 +46,11 @@ def test_an_image_that_is_named_twice_is_refused():
         public_images(data(["a", "b", "a"]), "site-1")
 
 
+def test_a_public_set_without_images_is_refused():
+    with pytest.raises(DataError, match="site-1: the public set has no image"):
+        public_images(data([], PICTURES[:0]), "site-1")
+
+
 def test_a_list_from_a_file_compares_with_what_sites_have():
     here, _ = public_images(data(["a", "b", "c"]), "site-1")
     listed = PublicSet(tuple(PublicImage(image.image, "hash of the file", image.pixels) for image in here.images))

@@ -65,3 +65,12 @@ def test_statistics_of_the_batch_are_those_of_training_without_dropout(network):
 def test_a_network_in_single_precision_gives_single_precision(network):
     assert rows_of(network.float()).dtype == torch.float32
     assert rows_of(network.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("statistics", "expected"), [("eval", [4, 4, 1]), ("batch", [9])])
+def test_batches_are_small_on_a_cpu_where_rows_do_not_depend_on_them(network, monkeypatch, statistics, expected):
+    monkeypatch.setattr("grandrounds.methods.mdhfl.public_rows.CPU_BATCH", 4)
+    sizes = []
+    network.register_forward_pre_hook(lambda module, arguments: sizes.append(len(arguments[0])))
+    rows_of(network, statistics=statistics)
+    assert sizes == expected

@@ -187,13 +187,11 @@ def test_alignment_costs_little_more_than_its_passes_forward_and_backward():
     def ours():
         align(model, AlignmentStep(model, options), images, Target(rows), batches, options, 1, WORK)
 
-    def fastest(work):
-        seconds = []
-        for _ in range(5):
-            start = time.process_time()
-            work()
-            seconds.append(time.process_time() - start)
-        return min(seconds)
+    def seconds(work):
+        start = time.process_time()
+        work()
+        return time.process_time() - start
 
     floor(), ours()
-    assert fastest(ours) < 1.3 * fastest(floor)
+    # In turn, and the best of the pairs: whatever else the machine does disturbs some of them.
+    assert min(seconds(ours) / seconds(floor) for _ in range(7)) < 1.3

@@ -10,21 +10,19 @@ from typing import Any, ClassVar
 
 import torch
 from nvflare.apis.shareable import Shareable
-from torch import nn
 
 from grandrounds.data.partition_files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.public_set import PublicSet, first_unlike
 from grandrounds.data.site import SiteData
-from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.context import SiteContext
-from grandrounds.federation.executor import SiteExecutor
 from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result, State, decode_result
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
-from grandrounds.federation.testing import scored
 from grandrounds.methods.mdhfl.contributions import RowSum
 from grandrounds.methods.mdhfl.exchange import RowMessage
 from grandrounds.methods.mdhfl.options import Alignment, AlignmentOptions, Content, ExchangeOptions, LocalOptions
+from grandrounds.methods.mdhfl.own_labels_executor import OwnLabelsExecutor
 from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
 from grandrounds.methods.mdhfl.public import public_images
 from grandrounds.methods.mdhfl.rounds import Exchanges
@@ -36,39 +34,30 @@ FINGERPRINTS, ROWS = "fingerprints", "rows"
 LOSS, CHANGE = "private_loss", "parameter_change"
 
 
-class MutualExecutor(SiteExecutor):
+class MutualExecutor(OwnLabelsExecutor):
     """Learns from the mean of the others' soft labels on public images, and from its own noisy labels.
 
     MDH-FL (arXiv 2308.00155), RHFL, RHFL+ and FedMD by options; no weight leaves the site.
 
+    In each of the last ``test_rounds`` rounds the model is tested after alignment and after training.
+
     Args:
-        test_rounds: in so many of the last rounds the model is tested after alignment and after training, for means over
-            rounds.
-        options: those of :class:`~grandrounds.methods.mdhfl.options.AlignmentOptions`,
-            :class:`~grandrounds.methods.mdhfl.options.LocalOptions` and
-            :class:`~grandrounds.federation.executor.SiteExecutor`.
+        options: those of :class:`~grandrounds.methods.mdhfl.options.AlignmentOptions` and of
+            :class:`~grandrounds.methods.mdhfl.own_labels_executor.OwnLabelsExecutor`.
     """
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({ROWS: ReleaseKind.SOFT_LABELS})
     introduction_facts: ClassVar[tuple[str, ...]] = (PUBLIC,)
-    models: ClassVar[tuple[str, ...]] = ("own",)
-    record_level_obstacle: ClassVar[str] = "its batches of own labels are not drawn in secret"
     option_groups: ClassVar[tuple[type, ...]] = (AlignmentOptions, LocalOptions)
 
-    def __init__(self, *, test_rounds: int = 0, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         self.alignment, others = take_options(AlignmentOptions, options)
-        self.local, others = take_options(LocalOptions, others)
-        super().__init__(**{"model": "own", **others})
-        if test_rounds < 0:
-            raise ConfigurationError(f"test_rounds must be at least 0, got {test_rounds}")
-        if self.optimizer != "fresh":
-            raise ConfigurationError("optimizer must be fresh: alignment and own labels have optimizers of their own")
-        self.test_rounds = test_rounds
+        super().__init__(**others)
         self._public: tuple[SiteData, PublicSet, PublicImages] | None = None
 
     def options(self) -> dict[str, Any]:
         """How to learn from the others, and how from the own labels."""
-        return {**asdict(self.alignment), **asdict(self.local)}
+        return {**asdict(self.alignment), **super().options()}
 
     def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
         """Which public images this site has; they are compared with the server's list if it has sent one.
@@ -77,8 +66,7 @@ class MutualExecutor(SiteExecutor):
             GrandRoundsError: if there is no test image for ``test_rounds``.
             MessageError: naming the first image that differs.
         """
-        if self.test_rounds and not len(context.data.rows("test")):
-            raise GrandRoundsError(f"{context.site}: executor.test_rounds needs test images, and there is none")
+        super().introduce(payload, context)
         public, images = self._public_set(payload, context)
         if PUBLIC in payload.parts:
             difference = first_unlike(public, payload.parts[PUBLIC][FINGERPRINTS].numpy())
@@ -89,7 +77,7 @@ class MutualExecutor(SiteExecutor):
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Learn from the last exchange and from the own labels, and publish for the next."""
-        told = payload.values["exchange"]
+        told = payload.values.get("exchange", {})
         participant, exchanges, rounds = self._participant(payload, context, told)
         number = context.round_number
         metrics = self._learn(participant, exchanges, payload, context, told, rounds)
@@ -100,8 +88,7 @@ class MutualExecutor(SiteExecutor):
             if message.loss is not None:
                 metrics |= {LOSS: message.loss, CHANGE: message.change}
         self.kept = {"model": copy_to_cpu(participant.network.state_dict()), "participant": participant.state_dict()}
-        if number > rounds - self.test_rounds:
-            metrics |= scores_on_test_images(participant.network, context, "test")
+        metrics |= self.scores_of_round(participant.network, context, rounds)
         samples = len(context.data.rows("labelled"))
         return Result(releases, {name: value for name, value in metrics.items() if math.isfinite(value)}, samples)
 
@@ -137,8 +124,7 @@ class MutualExecutor(SiteExecutor):
         elif row_sum is not None:
             epoch = exchanges.epoch(last)
             metrics["alignment_loss"] = participant.align(row_sum, exchanges.part(last), last, epoch)
-            if context.round_number > rounds - self.test_rounds:
-                metrics |= scores_on_test_images(participant.network, context, "aligned")
+            metrics |= self.scores_of_round(participant.network, context, rounds, "aligned")
         ended = self.alignment.ends_with == "alignment" and context.round_number == rounds
         if last and exchanges.ends_epoch(last) and not ended:
             metrics["loss"] = participant.learn(exchanges.epoch(last))
@@ -194,12 +180,6 @@ class MutualExecutor(SiteExecutor):
         if self._public is None or self._public[0] is not data:
             self._public = (data, *public_images(data, context.site))
         return self._public[1:]
-
-
-def scores_on_test_images(network: nn.Module, context: SiteContext, prefix: str) -> dict[str, float]:
-    """Scores on the site's test images, as metrics of a round; the network is left in evaluation mode."""
-    scores, _ = scored(network.eval(), context.data.rows("test"), context)
-    return {f"{prefix}.{name}": value for name, value in scores.items()}
 
 
 def _require_fit(content: Content, alignment: Alignment) -> None:

@@ -21,9 +21,8 @@ from grandrounds.methods.mdhfl.distillation import Averaging, alignment_loss, en
 from grandrounds.methods.mdhfl.public_rows import as_input, public_rows
 from grandrounds.methods.mdhfl.settling import settle_statistics
 from grandrounds.methods.mdhfl.work import Work
+from grandrounds.options import require_least, require_positive, require_words
 from grandrounds.ordering import natural_sorted
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,10 @@ class FusionOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        for name, least in (("distillation_steps", 1), ("distillation_batch", 2)):
-            if not getattr(self, name) >= least:
-                raise ConfigurationError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("distillation_rate", "clip_norm"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigurationError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
-        if self.averaging not in ("logits", "probabilities"):
-            raise ConfigurationError(f"averaging must be logits or probabilities, got {self.averaging!r}")
+        require_least(self, 1, "distillation_steps")
+        require_least(self, 2, "distillation_batch")
+        require_positive(self, "distillation_rate", "clip_norm")
+        require_words(self, "averaging")
         if not isinstance(self.settled_statistics, bool):
             raise ConfigurationError(f"settled_statistics must be true or false, got {self.settled_statistics!r}")
 

@@ -20,6 +20,7 @@ from grandrounds.federation.controller import RoundController
 from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
 from grandrounds.federation.places import SERVER
+from grandrounds.federation.precision import FULL, UPDATE_PRECISION, UpdatePrecision, require_precision
 from grandrounds.federation.site_data import load_dataset
 from grandrounds.federation.site_store import copy_to_cpu
 from grandrounds.methods.mdhfl.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
@@ -39,6 +40,7 @@ class FusionController(RoundController):
 
     Args:
         public: the name under which the server knows the public images.
+        update_precision: see :class:`~grandrounds.federation.averaging.AveragingController`.
         server_device: where the server distils: ``auto``, ``cpu`` or ``cuda[:index]``.
         server_threads: threads of torch there on the CPU; None leaves torch's default.
         options: those of :class:`~grandrounds.methods.mdhfl.fusion.FusionOptions` and of
@@ -49,7 +51,13 @@ class FusionController(RoundController):
     option_groups: ClassVar[tuple[type, ...]] = (FusionOptions,)
 
     def __init__(
-        self, *, public: str = PUBLIC, server_device: str = "auto", server_threads: int | None = None, **options: Any
+        self,
+        *,
+        public: str = PUBLIC,
+        update_precision: UpdatePrecision = FULL,
+        server_device: str = "auto",
+        server_threads: int | None = None,
+        **options: Any,
     ) -> None:
         self.fusion, others = take_options(FusionOptions, options)
         super().__init__(**others)
@@ -58,6 +66,7 @@ class FusionController(RoundController):
         if self.problem.weights is not None:
             raise ConfigurationError("problem.weights must be null: sites have different networks")
         self.public = public
+        self.update_precision = require_precision(update_precision)
         self.server_threads = server_threads
         self._device = choose_device(server_device)
         self._prototypes: dict[str, dict[str, Tensor]] = {}
@@ -154,8 +163,9 @@ class FusionController(RoundController):
         return {"distillation_loss": {self._backbone(kind): round(loss, 5) for kind, loss in self._losses.items()}}
 
     def fingerprint(self) -> dict[str, Any]:
-        """How it is distilled."""
-        return {**super().fingerprint(), **asdict(self.fusion), "public": self.public}
+        """How it is distilled, and how updates travel."""
+        shared = {"public": self.public, UPDATE_PRECISION: self.update_precision}
+        return {**super().fingerprint(), **asdict(self.fusion), **shared}
 
     def state_dict(self) -> dict[str, Any]:
         """The models by architecture."""

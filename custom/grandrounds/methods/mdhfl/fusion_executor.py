@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.errors import MessageError
 from grandrounds.federation.aggregation import difference
 from grandrounds.federation.context import SiteContext
-from grandrounds.federation.executor import SiteExecutor
-from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import (
     GLOBAL,
     UPDATE,
@@ -24,51 +21,23 @@ from grandrounds.federation.messages import (
     require_like,
 )
 from grandrounds.federation.site_store import copy_to_cpu
-from grandrounds.methods.mdhfl.executor import scores_on_test_images
-from grandrounds.methods.mdhfl.options import LocalOptions
 from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
+from grandrounds.methods.mdhfl.own_labels_executor import OwnLabelsExecutor
 from grandrounds.methods.mdhfl.training import Private
-from grandrounds.options import take_options
 
 
-class FusionExecutor(SiteExecutor):
+class FusionExecutor(OwnLabelsExecutor):
     """Trains the model of its architecture; its own model is what the server has distilled last.
 
+    In each of the last ``test_rounds`` rounds the model that was sent is tested.
+
     Args:
-        test_rounds: in so many of the last rounds the model that was sent is tested, for means over rounds.
-        options: those of :class:`~grandrounds.methods.mdhfl.options.LocalOptions` and of
-            :class:`~grandrounds.federation.executor.SiteExecutor`.
+        options: those of :class:`~grandrounds.methods.mdhfl.own_labels_executor.OwnLabelsExecutor`.
     """
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({UPDATE: ReleaseKind.MODEL_UPDATE})
-    models: ClassVar[tuple[str, ...]] = ("own",)
-    record_level_obstacle: ClassVar[str] = "its batches of own labels are not drawn in secret"
     needed: ClassVar[tuple[str, ...]] = (GLOBAL,)
     """Parts without which no training task makes sense."""
-    option_groups: ClassVar[tuple[type, ...]] = (LocalOptions,)
-
-    def __init__(self, *, test_rounds: int = 0, **options: Any) -> None:
-        self.local, others = take_options(LocalOptions, options)
-        super().__init__(**{"model": "own", **others})
-        if test_rounds < 0:
-            raise ConfigurationError(f"test_rounds must be at least 0, got {test_rounds}")
-        if self.optimizer != "fresh":
-            raise ConfigurationError("optimizer must be fresh: the server has changed the model since the last round")
-        self.test_rounds = test_rounds
-
-    def options(self) -> dict[str, Any]:
-        """How to learn from the own labels."""
-        return asdict(self.local)
-
-    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
-        """Nothing beside the architecture.
-
-        Raises:
-            GrandRoundsError: if there is no test image for ``test_rounds``.
-        """
-        if self.test_rounds and not len(context.data.rows("test")):
-            raise GrandRoundsError(f"{context.site}: executor.test_rounds needs test images, and there is none")
-        return Introduction()
 
     def starting_state(self, payload: Payload, context: SiteContext) -> State:
         """The model that was sent; where none is, the last one that was.
@@ -91,7 +60,7 @@ class FusionExecutor(SiteExecutor):
             raise MessageError(f"the task lacks the number of rounds{''.join(f' or {part}' for part in self.needed)}")
         sent, rounds, number = self.starting_state(payload, context), payload.values["rounds"], context.round_number
         network = self.starting_model(payload, context)
-        metrics = scores_on_test_images(network, context, "test") if number > rounds - self.test_rounds else {}
+        metrics = self.scores_of_round(network, context, rounds)
         passes = self.local.local_epochs if self.kept else self.local.pretrain_epochs
         self.kept = {"model": copy_to_cpu(sent)}
         private = Private.of(context.data)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mdhfl.loss import LABEL_FLOOR
 from grandrounds.methods.mdhfl.wire import WireFormat
-from grandrounds.options import require_words
+from grandrounds.options import require_least, require_positive, require_words
 
 Content = Literal["probabilities", "logits", "none"]
 Weighting = Literal["uniform", "ccr", "eccr"]
@@ -60,13 +60,9 @@ class ExchangeOptions:
             ConfigurationError: naming the option, what was expected and what came.
         """
         require_words(self, "content", "wire", "weighting")
-        for name in ("chunk", "per_round"):
-            if getattr(self, name) is not None:
-                _require_least(self, name, 1)
-        _require_least(self, "max_age", 0)
-        _require_least(self, "public_batch", 2)
-        if self.strength is not None:
-            _require_least(self, "strength", 0)
+        require_least(self, 0, "max_age", "strength")
+        require_least(self, 1, "chunk", "per_round")
+        require_least(self, 2, "public_batch")
         if self.content == "logits" and self.wire == "uint8":
             raise ConfigurationError("wire uint8 holds probabilities only, content is logits; take fp16")
         if self.content != "probabilities" and self.weighting != "uniform":
@@ -111,8 +107,8 @@ class AlignmentOptions:
             ConfigurationError: naming the option, what was expected and what came.
         """
         require_words(self, "alignment", "alignment_optimizer", "alignment_view", "teacher_statistics", "ends_with")
-        _require_least(self, "rows_batch", 2)
-        _require_positive(self, "alignment_rate")
+        require_least(self, 2, "rows_batch")
+        require_positive(self, "alignment_rate")
 
 
 @dataclass(frozen=True)
@@ -153,26 +149,10 @@ class LocalOptions:
             ConfigurationError: naming the option, what was expected and what came.
         """
         require_words(self, "loss", "local_view")
-        _require_least(self, "batch_size", 2)
-        _require_least(self, "pretrain_epochs", 0)
-        for name in ("learning_rate", "local_epochs", "temperature"):
-            _require_positive(self, name)
+        require_least(self, 2, "batch_size")
+        require_least(self, 0, "pretrain_epochs", "ce_weight", "rce_weight")
+        require_positive(self, "learning_rate", "local_epochs", "temperature")
         if not isinstance(self.settled_statistics, bool):
             raise ConfigurationError(f"settled_statistics must be true or false, got {self.settled_statistics!r}")
-        for name in ("ce_weight", "rce_weight"):
-            if getattr(self, name) is not None:
-                _require_least(self, name, 0)
         if not 0 < self.label_floor < 1:
             raise ConfigurationError(f"label_floor must be above 0 and below 1, got {self.label_floor}")
-
-
-def _require_least(options: Any, name: str, least: float) -> None:
-    value = getattr(options, name)
-    if not least <= value < float("inf"):
-        raise ConfigurationError(f"{name} must be at least {least} and finite, got {value}")
-
-
-def _require_positive(options: Any, name: str) -> None:
-    value = getattr(options, name)
-    if not 0 < value < float("inf"):
-        raise ConfigurationError(f"{name} must be above 0 and finite, got {value}")

@@ -14,8 +14,12 @@ from grandrounds.data.augment import to_tensor
 from grandrounds.methods.mdhfl.options import Content, Statistics
 from grandrounds.methods.mdhfl.work import Work
 from grandrounds.models.batch_statistics import BATCH_NORMS, statistics_untouched
+from grandrounds.models.folding import folded_copy
+from grandrounds.models.precision import at_least_single
 
 Indices = NDArray[np.int64]
+# Maps of more images do not fit into the caches of a processor.
+CPU_BATCH = 32
 
 
 @torch.no_grad()
@@ -31,15 +35,15 @@ def public_rows(
 ) -> Tensor:
     """Predict the public images of an exchange.
 
-    With ``eval`` a row does not depend on the images beside it, so batches may be large. With ``batch`` it does, and a last
-    batch of one image joins the one before.
+    With ``eval`` a row does not depend on the images beside it: batches may be large on a GPU, and are smaller on a CPU,
+    which is then faster. With ``batch`` it does, and a last batch of one image joins the one before.
 
     Args:
         network: in any mode; it is left in the mode it was in, parameters and running statistics unchanged.
         images: all public images, shape ``(images, height, width, channels)``, uint8.
         rows: which of them.
         work: where to compute.
-        batch_size: images in a batch.
+        batch_size: images in a batch, with ``eval`` at most.
         statistics: what batch norm uses: its running statistics, or those of the batch (RHFL).
         content: ``probabilities`` or ``logits``.
 
@@ -47,12 +51,13 @@ def public_rows(
         Shape ``(len(rows), classes)`` on the CPU, in the order of ``rows``; float64 if the network is, else float32.
     """
     parts: list[Tensor] = []
-    with _predicting(network, statistics):
+    if statistics == "eval" and work.device.type == "cpu":
+        batch_size = min(batch_size, CPU_BATCH)
+    with _predicting(network, statistics) as predicting:
         for batch in _batches(rows, batch_size):
             work.check_abort()
             with work.autocast():
-                logits = network(as_input(network, images[batch], work.device))
-            logits = logits if logits.dtype == torch.float64 else logits.float()
+                logits = at_least_single(predicting(as_input(network, images[batch], work.device)))
             parts.append(logits if content == "logits" else logits.softmax(dim=1))
     # One transfer: a copy after every batch would make the device wait.
     return torch.cat(parts).cpu()
@@ -64,18 +69,17 @@ def as_input(network: nn.Module, batch: NDArray[np.uint8], device: torch.device)
 
 
 @contextmanager
-def _predicting(network: nn.Module, statistics: Statistics) -> Iterator[None]:
+def _predicting(network: nn.Module, statistics: Statistics) -> Iterator[nn.Module]:
     """Evaluation mode; batch norm may use the batch's statistics, and never changes its running ones."""
+    if statistics == "eval":
+        yield folded_copy(network)
+        return
     modes = [(module, module.training) for module in network.modules()]
-    network.eval()
+    for module in network.modules():
+        module.training = isinstance(module, BATCH_NORMS)
     try:
-        if statistics == "eval":
-            yield
-            return
-        for module in network.modules():
-            module.training = isinstance(module, BATCH_NORMS)
         with statistics_untouched(network):
-            yield
+            yield network
     finally:
         for module, training in modes:
             module.training = training

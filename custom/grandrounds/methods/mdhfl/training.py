@@ -25,6 +25,7 @@ from grandrounds.methods.mdhfl.loss import refined_cross_entropy, symmetric_cros
 from grandrounds.methods.mdhfl.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mdhfl.public_rows import as_input
 from grandrounds.methods.mdhfl.work import Work
+from grandrounds.models.precision import at_least_single
 
 Indices = NDArray[np.int64]
 
@@ -130,7 +131,7 @@ def align(
         views = draw_views(images, batch, options.alignment_view, key, number)
         with work.autocast():
             logits = network(as_input(network, views, work.device))
-        loss = measure(_precise(logits), rows[torch.from_numpy(batch).to(work.device)])
+        loss = measure(at_least_single(logits), rows[torch.from_numpy(batch).to(work.device)])
         network.zero_grad(set_to_none=True)
         torch.autograd.backward(loss * target.scale)
         step.take()
@@ -208,7 +209,7 @@ def _private_loss(
     views = draw_views(private.images, batch, view, key, step)
     with work.autocast():
         logits = network(as_input(network, views, work.device))
-    return local_loss(_precise(logits), torch.from_numpy(private.labels[batch]).to(work.device), options, trust)
+    return local_loss(at_least_single(logits), torch.from_numpy(private.labels[batch]).to(work.device), options, trust)
 
 
 def local_loss(logits: Tensor, labels: Tensor, options: LocalOptions, trust: float = 0.0) -> Tensor:
@@ -220,11 +221,6 @@ def local_loss(logits: Tensor, labels: Tensor, options: LocalOptions, trust: flo
         return symmetric_cross_entropy(logits, labels, *weights, options.label_floor)
     weights = _or(options.ce_weight, 0.4), _or(options.rce_weight, 0.9)
     return refined_cross_entropy(logits, labels, trust, options.temperature, *weights, options.label_floor)
-
-
-def _precise(logits: Tensor) -> Tensor:
-    """Losses are computed in float32 at least."""
-    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _or(value: float | None, default: float) -> float:

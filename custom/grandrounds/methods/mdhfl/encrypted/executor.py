@@ -1,4 +1,4 @@
-"""Mutual learning at a site that encrypts its rows."""
+"""A site with a secret key, and mutual learning at one that encrypts its rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from grandrounds.federation.executor import SiteExecutor
 from grandrounds.federation.messages import Payload, Release, ReleaseKind, State
 from grandrounds.federation.places import key_folders
 from grandrounds.federation.site_store import SiteStore
@@ -22,14 +23,12 @@ from grandrounds.methods.mdhfl.executor import ROWS, MutualExecutor
 from grandrounds.methods.mdhfl.options import ExchangeOptions
 
 
-class EncryptedExecutor(MutualExecutor):
-    """Learns from the sum of all rows, which the sites alone can decrypt.
+class KeyHolder(SiteExecutor):
+    """A site that finds its secret key before each task.
 
     Args:
-        options: those of :class:`~grandrounds.methods.mdhfl.executor.MutualExecutor`.
+        options: those of the executor that it is combined with.
     """
-
-    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({ROWS: ReleaseKind.ENCRYPTED_ROWS})
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -45,6 +44,16 @@ class EncryptedExecutor(MutualExecutor):
         """
         self._key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
         return super().work(task_name, payload, fl_ctx, abort_signal)
+
+
+class EncryptedExecutor(KeyHolder, MutualExecutor):
+    """Learns from the sum of all rows, which the sites alone can decrypt.
+
+    Args:
+        options: those of :class:`~grandrounds.methods.mdhfl.executor.MutualExecutor`.
+    """
+
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({ROWS: ReleaseKind.ENCRYPTED_ROWS})
 
     def note_what_left(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
         """Nothing: ciphertexts leave as they are or not at all."""

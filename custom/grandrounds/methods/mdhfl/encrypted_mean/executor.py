@@ -13,17 +13,16 @@ from nvflare.apis.signal import Signal
 from grandrounds.errors import MessageError
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.messages import Payload, Release, ReleaseKind, State
-from grandrounds.federation.places import key_folders
 from grandrounds.federation.site_hooks import SiteHooks
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
-from grandrounds.methods.mdhfl.encrypted.keys import find_key
+from grandrounds.methods.mdhfl.encrypted.executor import KeyHolder
 from grandrounds.methods.mdhfl.encrypted_mean.models import decrypt_mean, encrypt_weights
 from grandrounds.methods.mdhfl.fusion_executor import FusionExecutor
 
 SUM, WEIGHTS = "sum", "weights"
 
 
-class EncryptedMeanExecutor(FusionExecutor):
+class EncryptedMeanExecutor(KeyHolder, FusionExecutor):
     """Trains the mean of all models, which the sites alone can decrypt, on the own labels.
 
     Args:
@@ -35,18 +34,12 @@ class EncryptedMeanExecutor(FusionExecutor):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._key = b""
         self._opened: tuple[Payload, State] | None = None
 
     def work(
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
     ) -> tuple[Shareable, SiteStore]:
-        """Find the key, then do the task.
-
-        Raises:
-            ConfigurationError: if there is no key.
-        """
-        self._key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
+        """Do the task, and forget the mean that was decrypted for it."""
         try:
             return super().work(task_name, payload, fl_ctx, abort_signal)
         finally:

@@ -21,14 +21,16 @@ from grandrounds.methods.mdhfl.swarm.executor import TOLD
 class SwarmController(SwarmServerController):
     """FLARE's swarm learning on the problem of a job: a stand-in for SL-FedL, of which there is no public code.
 
-    In each round a site that the last one has drawn averages the weights of all. The last round only delivers. It runs where
-    sites reach each other through FLARE: in its simulator, with as many threads as sites, or between startup kits.
+    In each round a site that the last one has drawn averages the weights of all. The last round only delivers. It runs
+    where sites reach each other through FLARE, past the privacy gate: in its simulator, with as many threads as sites, and
+    not with kits that have this project's overlay. The swarm begins when all sites are ready, and ends when one of them is
+    lost: FLARE tells what is learnt once, and a site that was not ready then never answers.
 
     Args:
         problem: what is learnt; see :class:`~grandrounds.federation.problem.Problem`.
         rounds: of the swarm; at least 2.
         run_name: names the folder of the run's files.
-        min_sites: fewest sites with which it goes on.
+        min_sites: fewest sites with which it begins.
         seed: of all random choices, but who averages.
         start_timeout: seconds in which sites must get ready, and the first of them begin.
         round_timeout: seconds after which a swarm that makes no progress is given up.
@@ -53,14 +55,16 @@ class SwarmController(SwarmServerController):
             raise ConfigurationError("problem.weights must be null: the server sends no model")
         super().__init__(
             num_rounds=rounds,
-            min_clients=min_sites,
             configure_task_timeout=start_timeout,
             start_task_timeout=start_timeout,
             progress_timeout=round_timeout,
+            # FLARE counts from its own start, and sites report only when they train.
+            max_status_report_interval=start_timeout + round_timeout,
         )
         # FLARE's two seconds are too few for sites that are at work, and there is no argument for it.
         self.end_workflow_timeout = start_timeout
         self.rounds = rounds
+        self.min_sites = min_sites
         self.run_name = require_run_name(run_name)
         self.seed = seed
         self._reason = ""
@@ -69,13 +73,17 @@ class SwarmController(SwarmServerController):
         """FLARE's hook.
 
         Raises:
-            ConfigurationError: if sites cannot send each other messages.
+            ConfigurationError: if sites cannot send each other messages, or are too few.
         """
         if fl_ctx.get_prop(FLContextKey.WORKFLOW) is None:
             raise ConfigurationError(
                 "swarm learning needs sites that reach each other; run it with --engine flare or nvflare simulator"
             )
         super().start_controller(fl_ctx)
+        if len(self.participating_clients) < self.min_sites:
+            raise ConfigurationError(
+                f"min_sites is {self.min_sites}, and there are {len(self.participating_clients)} sites"
+            )
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: wait for the swarm, and leave a record of how it ended."""

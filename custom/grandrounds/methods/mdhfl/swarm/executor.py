@@ -1,7 +1,8 @@
-"""A site in FLARE's swarm learning: training and testing of this package, in FLARE's messages."""
+"""A site in FLARE's swarm learning: training and testing of this package, in FLARE's messages, and a mean of all sites."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
@@ -12,10 +13,12 @@ from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.ccwf.common import Constant, make_task_name
+from nvflare.app_common.ccwf.swarm_client_ctl import SwarmClientController
 
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.aggregation import apply_update, difference
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.executor import SiteExecutor
@@ -44,6 +47,7 @@ from grandrounds.options import take_options
 
 TOLD = "grandrounds"
 """Entry of the swarm's configuration that holds the problem, the seed, the run's name and the rounds."""
+POLL_SECONDS = 0.05
 
 
 class SwarmExecutor(SiteExecutor):
@@ -101,15 +105,55 @@ class SwarmExecutor(SiteExecutor):
         return Result(model_update(difference(trained, payload.parts[GLOBAL])), metrics, len(private.rows))
 
 
+class SwarmAggregator(InTimeAccumulateWeightedAggregator):
+    """FLARE's weighted mean, which is of all sites or is none.
+
+    FLARE's swarm counts a site's answer when it comes, before its weights are added: a mean that is made in that moment
+    would lack them, and nobody would be told.
+
+    Args:
+        patience: seconds after the last answer in which its weights must have been added.
+    """
+
+    def __init__(self, *, patience: float = 60.0) -> None:
+        super().__init__(expected_data_kind=DataKind.WEIGHTS)
+        self.patience = patience
+        self._added = 0
+
+    def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
+        """FLARE's hook: add a site's weights."""
+        accepted = bool(super().accept(shareable, fl_ctx))
+        self._added += accepted
+        return accepted
+
+    def aggregate(self, fl_ctx: FLContext) -> Shareable:
+        """FLARE's hook: the mean, once it is of all sites.
+
+        Raises:
+            GrandRoundsError: if the weights of a site are missing.
+        """
+        sites, deadline = len(_swarm(fl_ctx).trainers), time.monotonic() + self.patience
+        while self._added < sites:
+            if time.monotonic() > deadline:
+                raise GrandRoundsError(f"only {self._added} of {sites} sites are in the mean of the swarm")
+            time.sleep(POLL_SECONDS)
+        self._added = 0
+        return super().aggregate(fl_ctx)
+
+
+def _swarm(fl_ctx: FLContext) -> SwarmClientController:
+    """FLARE's part of the swarm at this site, which knows what the server has told."""
+    runner = fl_ctx.get_prop(FLContextKey.RUNNER)
+    return runner.find_executor(make_task_name(Constant.TN_PREFIX_SWARM, Constant.BASENAME_CONFIG))
+
+
 def _payload(shareable: Shareable, fl_ctx: FLContext) -> Payload:
     """A round of the swarm as a task: the mean of the last round, or in the first the initial weights.
 
     Raises:
         MessageError: if the mean does not fit the problem's network.
     """
-    runner = fl_ctx.get_prop(FLContextKey.RUNNER)
-    swarm = runner.find_executor(make_task_name(Constant.TN_PREFIX_SWARM, Constant.BASENAME_CONFIG))
-    told = swarm.get_config_prop(TOLD)
+    told = _swarm(fl_ctx).get_config_prop(TOLD)
     initial = build_model(Problem.from_dict(told["problem"]).model_spec(pretrained=False), told["seed"]).state_dict()
     came: State = from_shareable(shareable).data or {}
     if came:

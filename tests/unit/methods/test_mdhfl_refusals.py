@@ -1,0 +1,122 @@
+"""What is no part of the protocol is refused with a reason, by the server and by the sites."""
+
+import pytest
+import torch
+
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.errors import MessageError
+from grandrounds.federation.introduction import Introduction
+from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result, floating_entries, model_update
+from grandrounds.methods.mdhfl.controller import MutualController
+from grandrounds.methods.mdhfl.encrypted_mean.controller import EncryptedMeanController
+from grandrounds.methods.mdhfl.encrypted_mean.executor import EncryptedMeanExecutor
+from grandrounds.methods.mdhfl.executor import MutualExecutor
+from grandrounds.methods.mdhfl.fusion_controller import FusionController
+from grandrounds.methods.mdhfl.fusion_executor import FusionExecutor
+
+ROWS = torch.full((16, 4), 0.25)
+
+
+def controller(kind, name, *assignments):
+    job = with_options(load_job(name), ["controller.rounds=3", *assignments])
+    return kind(**job.options("controller"))
+
+
+def at(server, number):
+    server.round_number = number
+    return server
+
+
+@pytest.fixture
+def mutual():
+    server = controller(MutualController, "mdhfl")
+    server.introduced["a"] = Introduction({"classes": 4.0, "public_images": 16.0}, {"public": "ab" * 32})
+    server.participants(["a"])
+    return server
+
+
+def rows(kind=ReleaseKind.SOFT_LABELS, name="rows"):
+    return Result({"rows": Release(kind, {name: ROWS})}, samples=1)
+
+
+def test_rows_are_for_the_rounds_that_somebody_learns_from(mutual):
+    at(mutual, 2).check("a", rows())
+    with pytest.raises(MessageError, match="a has sent rows in a round in which nobody learns from them"):
+        at(mutual, 3).check("a", rows())
+    at(mutual, 3).check("a", Result({}, samples=1))
+    alone = controller(MutualController, "mdhfl_local")
+    with pytest.raises(MessageError, match="nobody learns from them"):
+        at(alone, 1).check("a", rows())
+
+
+@pytest.mark.parametrize("answer", [Result({}, samples=1), rows(ReleaseKind.ENCRYPTED_ROWS), rows(name="row")])
+def test_an_answer_without_rows_of_the_kind_is_refused(answer, mutual):
+    with pytest.raises(MessageError, match="a must send its rows as soft labels"):
+        at(mutual, 1).check("a", answer)
+
+
+@pytest.fixture
+def fusion():
+    server = controller(FusionController, "feddf", "controller.server_device=cpu", "problem.backbone=compact")
+    server.introduced["a"] = Introduction({}, {"backbone": "compact", "architecture": "x"})
+    server.open_round(["a"])
+    return server
+
+
+def test_updates_are_for_the_rounds_that_distil_and_must_fit(fusion):
+    update = {
+        name: torch.zeros_like(value)
+        for name, value in floating_entries(fusion.payload_for("a").parts["global"]).items()
+    }
+    at(fusion, 2).check("a", Result(model_update(update), samples=1))
+    with pytest.raises(MessageError, match="a has sent an update in the last round, which nobody uses"):
+        at(fusion, 3).check("a", Result(model_update(update), samples=1))
+    with pytest.raises(MessageError, match="the result has no update"):
+        at(fusion, 2).check("a", Result({}, samples=1))
+    name = next(iter(update))
+    with pytest.raises(MessageError, match=name):
+        at(fusion, 2).check("a", Result(model_update({**update, name: torch.zeros(1, 1, 1)}), samples=1))
+
+
+def test_a_network_that_nobody_knows_is_refused_by_name(fusion):
+    with pytest.raises(MessageError, match=r"b has a network that the server does not know: .*'resnet11'"):
+        fusion.check_introduction("b", Introduction({}, {"backbone": "resnet11", "architecture": "x"}))
+
+
+def test_encrypted_weights_are_for_the_rounds_that_average():
+    server = controller(EncryptedMeanController, "fedavg_he")
+    weights = Result({"weights": Release(ReleaseKind.ENCRYPTED_ROWS, {"weights": torch.zeros(9, dtype=torch.uint8)})})
+    with pytest.raises(MessageError, match="a has sent a model in the last round, which nobody uses"):
+        at(server, 3).check("a", weights)
+    for wrong in (Result({}), rows(), Result({"weights": Release(ReleaseKind.SOFT_LABELS, {"weights": ROWS})})):
+        with pytest.raises(MessageError, match="a must send its encrypted weights"):
+            at(server, 1).check("a", wrong)
+
+
+@pytest.mark.parametrize("models", [1, None, 2.0])
+def test_a_sum_of_one_model_is_read_by_nobody(models):
+    executor = EncryptedMeanExecutor(**load_job("fedavg_he").options("executor"))
+    payload = Payload(2, {"models": models}, {"sum": {"sum": torch.zeros(9, dtype=torch.uint8)}})
+    with pytest.raises(MessageError, match="a sum must be of two models at least"):
+        executor.starting_state(payload, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values", "reason"),
+    [
+        (MutualExecutor, "mdhfl", {}, "the task does not say what is exchanged"),
+        (
+            MutualExecutor,
+            "mdhfl",
+            {"exchange": {"options": {"wire": "fp32"}}},
+            "the task does not say what is exchanged",
+        ),
+        (MutualExecutor, "mdhfl", {"exchange": {"options": {"speed": 1}, "rounds": 3}}, "does not say .*speed"),
+        (FusionExecutor, "feddf", {"rounds": 3}, "the task lacks the number of rounds or global"),
+        (FusionExecutor, "feddf", {"rounds": "3"}, "the task lacks the number of rounds or global"),
+    ],
+)
+def test_a_task_that_does_not_say_what_to_do_is_refused(kind, name, values, reason):
+    executor = kind(**load_job(name).options("executor"))
+    with pytest.raises(MessageError, match=reason):
+        executor.train(Payload(1, values), None)
