@@ -121,6 +121,13 @@ def own_call(job, mark):
     return changed, "'grandrounds.deployment.processes.run_all' .* not in allow|BYOC not permitted"
 
 
+def other_controller(job, mark):
+    """One of FLARE's, which knows nothing of the sites that the server asks for."""
+    flares = {"path": "nvflare.app_common.workflows.global_model_eval.GlobalModelEval", "args": {}}
+    server = {**job.server, "workflows": [{"id": "controller", **flares}]}
+    return Job(job.meta, server, job.client), f"'{flares['path']}' .* not in allow"
+
+
 def other_scope(job, mark):
     return Job({**job.meta, "scope": "none"}, job.server, job.client), "scope 'none' is not allowed"
 
@@ -131,7 +138,7 @@ def other_data(job, mark):
     return with_options(job, ["problem.dataset=../../../etc", *patient]), "nothing leaves: .* cannot tell which data"
 
 
-@pytest.mark.parametrize("forbidden", [own_code, own_class, own_call, other_scope, other_data])
+@pytest.mark.parametrize("forbidden", [own_code, own_class, own_call, other_controller, other_scope, other_data])
 def test_a_researcher_cannot(federation, researcher, tmp_path, forbidden):
     """No job runs code that is not installed, leaves the gate's scope, or reads what the site has not named."""
     limits = [
@@ -173,17 +180,18 @@ def test_a_job_does_not_start_without_a_mandatory_site(researcher, tmp_path):
         submit_and_watch(researcher, job, tmp_path, print)
 
 
-def test_no_job_starts_without_a_site_that_the_server_asks_for(federation, tmp_path):
-    """Whatever the job says; and a run that fails leaves a record that can be downloaded."""
+@pytest.mark.parametrize(("asked", "sites"), [("hospital-z", ()), (HOSPITALS[0], HOSPITALS[1:])])
+def test_no_job_starts_without_a_site_that_the_server_asks_for(federation, tmp_path, asked, sites):
+    """One that is not there, or that the job leaves out; and a run that fails leaves a record that can be downloaded."""
     roster = federation.kits / federation.server / "local" / "roster.json"
-    roster.write_text(json.dumps({"mandatory_sites": ["hospital-z"]}))
+    roster.write_text(json.dumps({"mandatory_sites": [asked]}))
     try:
-        job = small("controller.run_name=roster", "controller.start_timeout=3")
+        job = with_roster(small(f"controller.run_name=without-{asked}", "controller.start_timeout=3"), sites, least=2)
         summary, _ = attempt(federation, write_job(job, tmp_path / "roster"), tmp_path / "download")
     finally:
         roster.unlink()
     assert (summary["status"], summary["rounds_done"]) == ("failed", 0)
-    assert summary["reason"].startswith("hospital-z must be there and is not connected")
+    assert summary["reason"].startswith(f"{asked} must be there and is not connected")
 
 
 def by_command_line(kit, job):

@@ -232,6 +232,7 @@ def reading_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
     said = -1
 
     def tell(done: int, total: int) -> None:
+        """Say it once for each tenth that is done."""
         nonlocal said
         if done * LINES // max(total, 1) > said:
             said = done * LINES // max(total, 1)

@@ -79,9 +79,8 @@ def submit(context: typer.Context, folder: Folder, job: Annotated[str, typer.Arg
     federation = load(folder)
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(command.submit)
-    given = [job, "--kit", str(federation.kits / federation.researcher), *context.args]
-    if "--out" not in context.args:
-        given += ["--out", str(federation.folder / "results")]
+    places = ["--kit", str(federation.kits / federation.researcher), "--out", str(federation.folder / "results")]
+    given = [job, *places, *context.args]  # what is given twice counts as it was given last
     status = typer.main.get_command(app).main(given, prog_name="grandrounds poc submit", standalone_mode=False)
     if status:
         raise typer.Exit(status)

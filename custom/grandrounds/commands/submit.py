@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from grandrounds.commands.options import (
     Assignments,
@@ -24,6 +25,7 @@ from grandrounds.commands.options import (
 from grandrounds.commands.output import notes, results, say, say_json
 from grandrounds.commands.scores import facts, score_table
 from grandrounds.errors import GrandRoundsError
+from grandrounds.ordering import natural_sorted
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
@@ -57,6 +59,10 @@ def submit(
     classes: Annotated[str | None, typer.Option(help="The vocabulary, a,b,c, in the order of the outputs.")] = None,
     run_name: Annotated[str | None, typer.Option(help="Names the run: the same name goes on with it.")] = None,
     scope: Annotated[str | None, typer.Option(help="Privacy scope that the job asks the sites for.")] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SITE=GIB,...", help="Takes so much of a GPU at a site; without it jobs share the GPU."),
+    ] = None,
     resume: Annotated[
         str, typer.Option(help="auto: submit again until the run has finished, and when a site is back; never.")
     ] = "never",
@@ -75,7 +81,7 @@ def submit(
         raise typer.BadParameter("--resume must be auto or never")
     options = assignments_of(rounds, image_size, backbone, seed, _own(dataset, run_name, assignments))
     roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
-    prepared = _prepared(job, preset, options, comma_separated(classes), roster, scope)
+    prepared = _prepared(job, preset, options, comma_separated(classes), roster, scope, _by_site(gpu_memory))
     outcome = _run(prepared, kit, out or Path("runs") / prepared.name, attempts if resume == "auto" else 1, dry_run)
     if outcome is None:
         return
@@ -92,6 +98,20 @@ def _own(dataset: str | None, run_name: str | None, assignments: list[str] | Non
     return [*(f"{key}={value}" for key, value in short.items() if value is not None), *(assignments or [])]
 
 
+def _by_site(text: str | None) -> dict[str, float]:
+    """The numbers of ``a=1,b=2``."""
+    found = {}
+    for part in comma_separated(text) or ():
+        site, _, number = part.partition("=")
+        try:
+            found[site] = float(number)
+        except ValueError:
+            found[site] = 0.0
+        if not site or not 0 < found[site] < float("inf"):
+            raise typer.BadParameter(f"--gpu-memory must be SITE=GIB,... with numbers above 0, got {part!r}")
+    return found
+
+
 def _prepared(
     name: str,
     preset: str | None,
@@ -99,17 +119,18 @@ def _prepared(
     classes: list[str] | None,
     roster: tuple[list[str], list[str], int | None],
     scope: str | None,
+    gpu_memory: dict[str, float],
 ) -> Job:
     from dataclasses import replace
 
     from grandrounds.deployment.jobs import check_job, load_job
     from grandrounds.deployment.presets import with_preset
-    from grandrounds.deployment.submission import with_roster
+    from grandrounds.deployment.submission import with_gpu_memory, with_roster
 
     loaded = load_job(name)
     if classes:
         loaded.options("problem")["classes"] = classes
-    job = with_roster(with_preset(loaded, preset, options), *roster)
+    job = with_gpu_memory(with_roster(with_preset(loaded, preset, options), *roster), gpu_memory)
     check_job(job)
     return replace(job, meta={**job.meta, "scope": scope}) if scope else job
 
@@ -141,9 +162,12 @@ def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcom
 def _show(outcome: Outcome) -> None:
     console = results()
     summary: dict[str, Any] = outcome.summary
-    if summary.get("test"):
+    if sites := _told(summary):
+        console.print(_figures(sites))
+        say(console, "brightness is in rounds[0].statistics of summary.json; figures of too few patients are not told")
+    elif summary.get("test"):
         console.print(score_table(summary))
-    for line in facts(summary) if outcome.finished else ():
+    for line in facts(summary) if outcome.finished and not sites else ():
         say(console, line)
     for site, reason in outcome.refused.items():
         say(console, f"{site} has not taken the job: {reason}")
@@ -153,3 +177,18 @@ def _show(outcome: Outcome) -> None:
         reason = summary.get("reason") or "it has left no summary; see the log of the job in the download"
         say(console, f"the run has not finished (FLARE says {outcome.status}): {reason}")
         say(console, "the same command goes on after its last complete round; --resume auto does it by itself")
+
+
+def _told(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The sites' figures, if it was a run of the job ``statistics``: it has no model."""
+    found = (entry["statistics"]["sites"] for entry in summary.get("rounds", ()) if "statistics" in entry)
+    return next(found, {})
+
+
+def _figures(sites: dict[str, dict[str, float]]) -> Table:
+    """Numbers of images by class and size, a column for each site."""
+    names = {name for figures in sites.values() for name in figures if not name.startswith("intensity.")}
+    table = Table("images by class and size", *sites)
+    for name in natural_sorted(names):
+        table.add_row(name, *(f"{figures[name]:.0f}" if name in figures else "-" for figures in sites.values()))
+    return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from grandrounds.deployment.kit import Kit
 from grandrounds.errors import ConfigurationError
 
 WARNING_DAYS = 30
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS, REFUSAL_SECONDS = 5.0, 1.0
+OUT_OF_DATE = (9, 10)
+"""OpenSSL's numbers for a certificate that is not yet valid, or has expired."""
 CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
@@ -73,8 +76,9 @@ def connection_fault(kit: Kit, seconds: float = CONNECT_SECONDS) -> str:
     """
     try:
         addresses = socket.getaddrinfo(kit.host, kit.port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        return f"the name {kit.host!r} is not known ({error.strerror}); ask for a DNS entry, or add it to /etc/hosts"
+    except (socket.gaierror, UnicodeError) as error:  # the latter for a name that cannot be one
+        reason = getattr(error, "strerror", None) or error
+        return f"the name {kit.host!r} is not known ({reason}); ask for a DNS entry, or add it to /etc/hosts"
     try:
         return _handshake(kit, seconds)
     except ssl.SSLCertVerificationError as error:
@@ -82,6 +86,11 @@ def connection_fault(kit: Kit, seconds: float = CONNECT_SECONDS) -> str:
             return (
                 f"the server's certificate does not name {kit.host!r}: the operator must provision with this name among "
                 "host_names"
+            )
+        if error.verify_code in OUT_OF_DATE:
+            return (
+                f"the certificate of the server at {kit.host}:{kit.port} is out of date ({error.verify_message}): the "
+                "operator must make the server's kit again, or a clock is wrong"
             )
         return f"the server at {kit.host}:{kit.port} is not of project {kit.project!r} ({error.verify_message})"
     except ssl.SSLError as error:
@@ -96,9 +105,13 @@ def _handshake(kit: Kit, seconds: float) -> str:
     context.load_cert_chain(str(kit.certificate), str(kit.key))
     with (
         socket.create_connection((kit.host, kit.port), seconds) as plain,
-        context.wrap_socket(plain, server_hostname=kit.host),
+        context.wrap_socket(plain, server_hostname=kit.host) as secured,
     ):
-        return ""
+        # By TLS 1.3 the server looks at this certificate after the handshake; its refusal is the first that it says.
+        secured.settimeout(min(seconds, REFUSAL_SECONDS))
+        with suppress(TimeoutError):
+            secured.recv(1)
+    return ""
 
 
 def _common_name(certificate: x509.Certificate) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from grandrounds.deployment.jobs import Job
+from grandrounds.deployment.jobs import Job, named_classes
 from grandrounds.federation.messages import UPDATE, ReleaseKind
 
 
@@ -22,6 +22,8 @@ class Disclosure:
         least: fewest sites.
         runs: class that works at the sites, and its options.
         options: of that class.
+        besides: other classes that the job asks the sites to build, such as filters of its own.
+        resources: what the job takes of a site's GPUs, by site.
         dataset: name of the data set that is used; each site says itself what it is.
         releases: what leaves a site, by name, beside scalar metrics.
         rounds: how often.
@@ -37,6 +39,8 @@ class Disclosure:
     dataset: str
     releases: Mapping[str, ReleaseKind]
     rounds: int
+    besides: tuple[str, ...] = ()
+    resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     scope: str = ""
 
 
@@ -58,6 +62,8 @@ def disclose(job: Job) -> Disclosure:
         dataset=str(job.options("problem")["dataset"]),
         releases=releases,
         rounds=int(controller["rounds"]),
+        resources=job.meta.get("resource_spec", {}),
+        besides=tuple(path for path in named_classes(job.client) if path != executor["path"]),
         scope=str(job.meta.get("scope", "")),
     )
 
@@ -74,13 +80,19 @@ def lines_of(disclosure: Disclosure, connected: Sequence[str] = ()) -> list[str]
     mandatory = f"; must be there: {', '.join(disclosure.mandatory)}" if disclosure.mandatory else ""
     released = ", ".join(f"{name} ({kind.value})" for name, kind in disclosure.releases.items()) or "nothing"
     scope = f"scope {disclosure.scope}" if disclosure.scope else "each site's default scope"
-    options = ", ".join(f"{name}={value}" for name, value in disclosure.options.items())
+    options = _listed(disclosure.options)
     return [
         f"job {disclosure.job}: {disclosure.rounds} rounds on data set {disclosure.dataset!r}",
         f"  runs at: {who} (at least {disclosure.least}{mandatory})",
         f"  runs there: {disclosure.runs}",
         f"  with: {options}",
+        *(f"  takes at {site}: {_listed(asked)}" for site, asked in disclosure.resources.items()),
+        *([f"  and besides: {', '.join(disclosure.besides)}"] if disclosure.besides else []),
         f"  leaves each site, in every round: {released}; and scalar metrics",
         "  leaves each site at the end: counts of at least ten patients for curves (curves), and scalar metrics",
         f"  privacy: {scope}, and what the site's own privacy.json says",
     ]
+
+
+def _listed(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())

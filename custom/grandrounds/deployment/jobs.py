@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
@@ -192,6 +192,20 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(PACKAGE, folder / "app" / "custom" / PACKAGE.name, ignore=ignored)
     return folder
+
+
+def named_classes(content: Any) -> Iterator[str]:
+    """Full names of all classes that a part of a job has FLARE build.
+
+    Example:
+        >>> list(named_classes(load_job("fedperl").client))
+        ['grandrounds.methods.fedperl.executor.FedPerlExecutor']
+    """
+    if isinstance(content, dict):
+        yield from (content[key] for key in ("path", "class_path") if isinstance(content.get(key), str))
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    for part in parts:
+        yield from named_classes(part)
 
 
 def accepted_options(component: type) -> set[str]:

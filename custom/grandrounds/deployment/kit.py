@@ -116,11 +116,17 @@ def processes_of(folder: Path) -> list[int]:
 def _kit(folder: Path, kind: Kind, content: dict[str, Any]) -> Kit:
     if kind == "person":
         admin = content["admin"]
-        return Kit(folder, kind, admin["username"], admin["project_name"], admin["host"], int(admin["port"]))
+        return Kit(folder, kind, admin["username"], admin["project_name"], admin["host"], _port(admin["port"]))
     server = content["servers"][0]
     host, _, port = server["service"]["target"].rpartition(":")
     name = content["client"]["fqsn"] if kind == "site" else server.get("identity") or host
-    return Kit(folder, kind, name, server["name"], host, int(port))
+    return Kit(folder, kind, name, server["name"], host, _port(port))
+
+
+def _port(value: Any) -> int:
+    if not 0 < int(value) < 65536:
+        raise ValueError(f"{value} is no port")
+    return int(value)
 
 
 def _arguments(process: Path) -> list[str]:

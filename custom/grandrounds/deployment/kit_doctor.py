@@ -22,6 +22,8 @@ from grandrounds.deployment.certificates import (
 from grandrounds.deployment.kit import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
 
+OTHERS = 0o077
+"""Rights in a file's mode that are not its owner's."""
 Check = Callable[[Kit], Iterator[Finding]]
 
 
@@ -44,7 +46,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
     if kit.kind == "site":
         checks += [kit_files.logs, kit_files.privacy, kit_files.privacy_ledger, kit_files.data_sets, kit_machine.gpu]
     if kit.kind == "server":
-        checks += [kit_files.storage, _port]
+        checks += [kit_files.roster, kit_files.storage, _port]
     elif network:
         checks.append(_server)
     return list(chain.from_iterable(_guarded(check, kit) for check in checks))
@@ -55,7 +57,10 @@ def _guarded(check: Check, kit: Kit) -> list[Finding]:
     try:
         return list(check(kit))
     except (GrandRoundsError, OSError) as error:
-        return [Finding("failure", check.__name__.strip("_").replace("_", " "), str(error))]
+        reason = str(error)
+    except Exception as error:  # a file that was edited by hand may have any form
+        reason = f"{type(error).__name__}: {error}; a file in {kit.local} is not as it must be, see those edited last"
+    return [Finding("failure", check.__name__.strip("_").replace("_", " "), reason)]
 
 
 def _certificate(kit: Kit) -> Iterator[Finding]:
@@ -70,6 +75,10 @@ def _certificate(kit: Kit) -> Iterator[Finding]:
         yield Finding("warning", "certificate", f"it ends in {left:.0f} days; ask the operator for a new kit in time")
     else:
         yield Finding("ok", "certificate", f"of {kit.name}, project {kit.project}, for {left:.0f} more days")
+    if kit.key.stat().st_mode & OTHERS:
+        yield Finding(
+            "warning", "certificate", f"{kit.key} is open to other users of this machine; chmod 600 {kit.key}"
+        )
 
 
 def _clock(kit: Kit) -> Iterator[Finding]:
@@ -90,13 +99,14 @@ def _server(kit: Kit) -> Iterator[Finding]:
 
 def _port(kit: Kit) -> Iterator[Finding]:
     running = bool(running_processes(kit))
-    if kit_machine.port_is_free(kit.port):
+    fault = kit_machine.port_fault(kit.port)
+    if not fault:
         level, message = ("warning", "the server runs, but nobody listens there") if running else ("ok", "free")
     elif running:
         level, message = "ok", "this kit's server listens"
     else:
         level, message = (
             "failure",
-            "another program uses it; stop that program, or provision with another fed_learn_port",
+            f"it cannot be used ({fault}); stop the program that uses it, or provision with another fed_learn_port",
         )
     yield Finding(level, "port", f"{kit.port}: {message}")  # type: ignore[arg-type]

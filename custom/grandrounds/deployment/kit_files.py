@@ -15,11 +15,13 @@ from grandrounds.deployment.overlay import AUTHORIZATION, DEFAULT, LEDGER_FOLDER
 from grandrounds.deployment.package_digest import file_digest, installed_digest
 from grandrounds.deployment.site_policy import (
     JOB_MANAGER,
+    added_classes,
     classes_fault,
     component,
     component_classes,
     roles_with_own_code,
 )
+from grandrounds.federation.roster import ROSTER, read_roster
 from grandrounds.files import read_json_object
 from grandrounds.privacy.ledger import Ledger
 from grandrounds.privacy.policy_file import read_policies
@@ -35,7 +37,9 @@ def package(kit: Kit) -> Iterator[Finding]:
         yield Finding("failure", "package", f"nothing is pinned in this kit; {APPLY} {kit.folder}")
         return
     pinned = read_json_object(lock_file).get("package", {})
-    name = pinned.get("wheel", f"version {pinned.get('version')}")
+    name = f"version {pinned.get('version')}"
+    if "wheel" in pinned:
+        name = f"{pinned['wheel']} (sha256 {pinned['wheel_sha256'][:12]}…)"
     if pinned.get("contents") != installed_digest():
         message = (
             f"what is installed (version {__version__}) is not {name}, which is pinned; install the pinned wheel, or "
@@ -45,7 +49,7 @@ def package(kit: Kit) -> Iterator[Finding]:
     elif "wheel" not in pinned:
         yield Finding("warning", "package", f"{name} is pinned by its files, not by a wheel; {APPLY} --wheel")
     else:
-        yield Finding("ok", "package", f"{name}, unchanged (sha256 {pinned['wheel_sha256'][:12]}…)")
+        yield Finding("ok", "package", f"{name}, unchanged")
 
 
 def overlay(kit: Kit) -> Iterator[Finding]:
@@ -73,10 +77,16 @@ def overlay(kit: Kit) -> Iterator[Finding]:
 
 def allowed_classes(kit: Kit) -> Iterator[Finding]:
     """FLARE builds our components here, and neither other functions of this package nor what goes around the gate."""
-    if fault := classes_fault(_in_force(kit, RESOURCES), kit.kind == "site"):
+    resources = _in_force(kit, RESOURCES)
+    if fault := classes_fault(resources, kit.kind == "site"):
         yield Finding("failure", "allowed classes", f"{RESOURCES}: {fault}; {APPLY} {kit.folder}")
     else:
         yield Finding("ok", "allowed classes", f"FLARE's own and {len(component_classes())} of this package")
+    if added := added_classes(resources):
+        message = (
+            f"jobs may call {', '.join(added)} as well, with any arguments; take out of {RESOURCES} what is not needed"
+        )
+        yield Finding("warning", "allowed classes", message)
 
 
 def authorisation(kit: Kit) -> Iterator[Finding]:
@@ -136,6 +146,12 @@ def data_sets(kit: Kit) -> Iterator[Finding]:
         splits = ", ".join(f"{sum(r.split == split for r in records)} {split}" for split in ("train", "val", "test"))
         message = f"{name!r}: {splits}; labels: {found}; look at the images by grandrounds doctor --site-config"
         yield Finding("ok" if labels else "warning", "data sets", message)
+
+
+def roster(kit: Kit) -> Iterator[Finding]:
+    """The server's list of sites that must be there can be read; a damaged one stops every run."""
+    names = read_roster(kit.local / ROSTER)
+    yield Finding("ok", "roster", f"must be there for every job: {', '.join(names) or 'nobody'}")
 
 
 def storage(kit: Kit) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from packaging.requirements import Requirement
 
 from grandrounds.data.doctor import Finding
+from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit import Kit
 from grandrounds.deployment.site_policy import GPU_MANAGER, component
 from grandrounds.files import read_json_object
@@ -40,7 +41,14 @@ def python(kit: Kit) -> Iterator[Finding]:
 def packages(kit: Kit) -> Iterator[Finding]:
     """Versions of what the package needs, as its own description says."""
     wrong = []
-    for text in requires("grandrounds") or ():
+    try:
+        needed = requires(PACKAGE.name) or ()
+    except PackageNotFoundError:
+        yield Finding(
+            "failure", "packages", f"{PACKAGE.name} runs from {PACKAGE} and is not installed; install the wheel"
+        )
+        return
+    for text in needed:
         requirement = Requirement(text)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             try:
@@ -83,15 +91,15 @@ def gpu(kit: Kit) -> Iterator[Finding]:
         yield Finding("ok", "gpu", f"{found} found and offered to jobs" if found else "none; training is on the CPU")
 
 
-def port_is_free(port: int) -> bool:
-    """Whether no program of this machine listens on the port."""
+def port_fault(port: int) -> str:
+    """Why no server could listen at a port of this machine; nothing if it could."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
 
 
 def _gpus_here() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from grandrounds.deployment.admin_session import admin_session, connected_sites
 from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit import Kit, processes_of, read_kit
+from grandrounds.deployment.kit_machine import port_fault
 from grandrounds.deployment.overlay import Choices, apply_overlay
 from grandrounds.deployment.provisioning import PROJECT, local_project, provision, read_project, write_project
 from grandrounds.errors import ConfigurationError, GrandRoundsError
@@ -26,6 +26,8 @@ STOP_SECONDS = 40.0
 POLL_SECONDS = 0.5
 ELSEWHERE = ("GRANDROUNDS_", "NVFL", "XDG_", "MPLCONFIGDIR", "TORCH_HOME")
 """Beginnings of variables that would lead a participant out of its folder."""
+OUTCOME_WAIT, OUTCOME_SECONDS = "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "15"
+"""For so long FLARE's server holds back the end of a job for a site that is gone; by itself a quarter of an hour."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,10 @@ def start(federation: Federation, seconds: float = START_SECONDS) -> None:
     """Start the server and all sites, and wait until the server sees all of them.
 
     Raises:
+        ConfigurationError: if the server's port is taken.
         GrandRoundsError: if they are not there in time; everything is stopped again, and the logs are named.
     """
+    require_free_port(federation.kit(federation.server).port)
     for name in (federation.server, *federation.sites):
         start_participant(federation, name)
     try:
@@ -188,15 +192,12 @@ def stop(federation: Federation, seconds: float = STOP_SECONDS) -> list[int]:
 
 
 def require_free_port(port: int) -> None:
-    """Raise ``ConfigurationError`` if another program of this machine listens on the port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise ConfigurationError(
-                f"port {port} cannot be used ({error.strerror}); choose another by --port"
-            ) from error
+    """Raise ``ConfigurationError`` if no server could listen on the port, for example because another program does."""
+    if fault := port_fault(port):
+        raise ConfigurationError(
+            f"port {port} cannot be used ({fault}); stop the program that uses it, or choose another by --port, in a new "
+            "folder"
+        )
 
 
 def _await_end(federation: Federation, seconds: float) -> None:
@@ -222,4 +223,5 @@ def _environment(folder: Path) -> dict[str, str]:
     places = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "temporary"), "PATH": path}
     # A checkout that is not installed works as well.
     modules = os.pathsep.join([str(PACKAGE.parent), *filter(None, [kept.get("PYTHONPATH")])])
-    return {**kept, **places, "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}
+    waits = {OUTCOME_WAIT: OUTCOME_SECONDS}
+    return {**kept, **places, **waits, "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}

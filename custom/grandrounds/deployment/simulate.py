@@ -27,6 +27,9 @@ from grandrounds.ordering import natural_sorted
 
 Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"
+SIMULATOR = ("nvflare.cli", "simulator")
+WARM_SIMULATOR = ("grandrounds.deployment.warm_simulator",)
+"""FLARE's simulator where it would start a program for every task."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,8 @@ def simulate(
         sites: names of the sites.
         sites_dir: a partition's folder with one folder per site; None for the built-in phantoms.
         engine: ``in-process`` or ``flare``; both give the same models.
-        threads: sites at work at once, under ``flare`` (default: all). With fewer threads than sites FLARE starts a process
-            for every task of every site.
+        threads: sites at work at once, under ``flare`` (default: all). With fewer threads than sites every task of every
+            site has a process of its own (:mod:`~grandrounds.deployment.warm_simulator`).
         wire: pass messages through FLARE's serialiser, ``in-process``.
 
     Returns:
@@ -200,7 +203,8 @@ def _run_flare(
     job: Path, place: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], earlier: Earlier
 ) -> None:
     allow_package(place.flare)
-    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(place.flare)]
+    program = SIMULATOR if threads >= len(sites) else WARM_SIMULATOR
+    command = [sys.executable, "-m", *program, str(job), "-w", str(place.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
     path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     code = run_logged(command, place.log, {**os.environ, **variables, "PYTHONPATH": path}, place.workspace)

@@ -7,11 +7,13 @@ them. Every function returns a changed copy and changes nothing when applied twi
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from grandrounds.deployment.jobs import PACKAGE, job_names, load_job
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+
+from grandrounds.deployment.jobs import PACKAGE, Job, job_names, load_job, named_classes
 from grandrounds.errors import ConfigurationError
 
 EVERYTHING = "*"
@@ -20,11 +22,22 @@ JOB_FILTERS = ("grandrounds.privacy.filters.GaussianPrivacy",)
 """Filters that a job may add, beside the site's own."""
 AROUND_THE_GATE = (
     "nvflare.app_common.ccwf.",
+    "nvflare.app_common.logging.",
     "nvflare.app_common.widgets.convert_to_fed_event.",
     "nvflare.app_opt.tracking.",
     "nvflare.app_opt.xgboost.",
 )
-"""FLARE's classes that send what passes none of a site's filters: messages between sites, events such as log lines."""
+"""FLARE's classes that send what passes none of a site's filters: messages between sites, events, log files."""
+AROUND_THE_ROSTER = (
+    "nvflare.app_common.ccwf.",
+    "nvflare.app_common.psi.dh_psi.",
+    "nvflare.app_common.workflows.",
+    "nvflare.app_opt.pt.fedopt_ctl.",
+    "nvflare.app_opt.pt.recipes.",
+    "nvflare.app_opt.tf.fedopt_ctl.",
+    "nvflare.app_opt.xgboost.",
+)
+"""FLARE's controllers: they do not ask for the sites that a server's roster names, and send what no gate takes."""
 OWN_CODE = "byoc"
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands")
 GPU_MANAGER, JOB_MANAGER = "resource_manager", "job_manager"
@@ -56,7 +69,7 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
 
 
 def server_resources(resources: dict[str, Any], storage: Path | None) -> dict[str, Any]:
-    """A server's ``resources.json``: our classes allowed, jobs and results where nobody tidies up.
+    """A server's ``resources.json``: our classes allowed, no controller of FLARE's, jobs and results where nobody tidies up.
 
     Args:
         resources: FLARE's default, or what the operator has made of it.
@@ -78,26 +91,27 @@ def component_classes() -> list[str]:
     """Full names of this package's classes that its jobs are made of, and of the filters that a job may add.
 
     Not the whole package: FLARE calls whatever a job names, with the job's arguments, and a function that runs a program
-    is as good as code of the job's own.
+    is as good as code of the job's own. Not jobs that need what goes around the gate: those are for the simulator.
 
     Example:
         >>> "grandrounds.methods.fedperl.executor.FedPerlExecutor" in component_classes()
         True
     """
-    jobs = [load_job(name) for name in job_names()]
-    named = {path for job in jobs for part in (job.server, job.client) for path in _paths(part)}
+    jobs = [job for job in map(load_job, job_names()) if not _goes_around(job)]
+    named = {path for job in jobs for part in (job.server, job.client) for path in named_classes(part)}
     return sorted({*JOB_FILTERS, *(path for path in named if _ours(path))})
 
 
 def with_allowed_classes(resources: dict[str, Any], at_site: bool) -> dict[str, Any]:
     """A copy in which FLARE builds this package's components, beside the classes that it builds anyway.
 
-    What was allowed of this package before is replaced, a permission for everything is taken back, and at a site that of
-    FLARE's classes that go around the gate.
+    What was allowed of this package before is replaced, a permission for everything is taken back, and that of FLARE's
+    classes that go around the gate (at a site) or around the roster (at a server).
     """
     changed, components = copy.deepcopy(resources), component_classes()
-    allowed = changed.get("class_allow_list", [])
-    kept = [entry for entry in allowed if entry not in components and not _too_much(entry, components, at_site)]
+    kept = [
+        entry for entry in _allowed(changed) if entry not in components and not _too_much(entry, components, at_site)
+    ]
     changed["class_allow_list"] = [*kept, *components]
     changed["class_list_enforcement_mode"] = "enforce"
     return changed
@@ -110,13 +124,24 @@ def classes_fault(resources: dict[str, Any], at_site: bool) -> str:
         >>> classes_fault({"class_allow_list": ["grandrounds.", *component_classes()]}, at_site=True)
         'grandrounds. is allowed, which is too much'
     """
-    allowed, components = resources.get("class_allow_list", []), component_classes()
+    allowed, components = _allowed(resources), component_classes()
     if missing := [name for name in components if name not in allowed]:
         return f"{missing[0]} is not allowed"
     if more := [entry for entry in allowed if _too_much(entry, components, at_site)]:
         return f"{more[0]} is allowed, which is too much"
     in_force = resources.get("class_list_enforcement_mode", "enforce") == "enforce"
     return "" if in_force else "the list of allowed classes is not enforced"
+
+
+def added_classes(resources: dict[str, Any]) -> list[str]:
+    """What is allowed beside FLARE's own list and this package's components: a decision of the participant.
+
+    Example:
+        >>> added_classes({"class_allow_list": [*component_classes(), "subprocess.Popen"]})
+        ['subprocess.Popen']
+    """
+    known = {*DEFAULT_CLASS_ALLOW_LIST, *component_classes()}
+    return [entry for entry in _allowed(resources) if entry not in known]
 
 
 def without_own_code(authorization: dict[str, Any]) -> dict[str, Any]:
@@ -138,8 +163,7 @@ def without_own_code(authorization: dict[str, Any]) -> dict[str, Any]:
             "authorization.json has no permissions; take FLARE's default or this project's overlay"
         )
     for role, rights in permissions.items():
-        named = rights if isinstance(rights, dict) else dict.fromkeys(RIGHTS, rights)
-        permissions[role] = {**named, OWN_CODE: "none"}
+        permissions[role] = {**_by_name(rights), OWN_CODE: "none"}
     return changed
 
 
@@ -152,8 +176,7 @@ def roles_with_own_code(authorization: dict[str, Any]) -> list[str]:
     """
     found = []
     for role, rights in authorization.get("permissions", {}).items():
-        right = rights.get(OWN_CODE, "none") if isinstance(rights, dict) else rights
-        if right not in ("none", "no"):
+        if _by_name(rights).get(OWN_CODE, "none") not in ("none", "no"):
             found.append(role)
     return sorted(found)
 
@@ -164,11 +187,27 @@ def component(resources: dict[str, Any], identifier: str) -> dict[str, Any]:
     Raises:
         ConfigurationError: if there is none.
     """
-    for entry in resources.get("components", []):
-        if entry.get("id") == identifier:
-            found: dict[str, Any] = entry
-            return found
+    for entry in resources.get("components") or ():
+        if isinstance(entry, dict) and entry.get("id") == identifier:
+            return entry
     raise ConfigurationError(f"resources.json has no component {identifier!r}; start again from resources.json.default")
+
+
+def _allowed(resources: dict[str, Any]) -> list[str]:
+    allowed = resources.get("class_allow_list", [])
+    if not isinstance(allowed, list) or not all(isinstance(entry, str) for entry in allowed):
+        raise ConfigurationError(
+            f"resources.json: class_allow_list must be a list of names of classes, got {allowed!r}"
+        )
+    return allowed
+
+
+def _by_name(rights: Any) -> dict[str, Any]:
+    """A role's rights by name, as FLARE reads them: a bare word or ``*`` is for all, and case does not count."""
+    if isinstance(rights, dict):
+        named = {" ".join(right.lower().split()): who for right, who in rights.items()}
+        return _by_name(named[EVERYTHING]) if EVERYTHING in named else named
+    return dict.fromkeys((*RIGHTS, OWN_CODE), rights)
 
 
 def _ours(entry: str) -> bool:
@@ -176,14 +215,10 @@ def _ours(entry: str) -> bool:
 
 
 def _too_much(entry: str, components: Collection[str], at_site: bool) -> bool:
-    around = at_site and any(entry.startswith(part) or part.startswith(entry) for part in AROUND_THE_GATE)
+    closed = AROUND_THE_GATE if at_site else AROUND_THE_ROSTER
+    around = any(entry.startswith(part) or part.startswith(entry) for part in closed)
     return entry == EVERYTHING or around or (_ours(entry) and entry not in components)
 
 
-def _paths(content: Any) -> Iterator[str]:
-    """All names of classes in a part of a job."""
-    if isinstance(content, dict) and isinstance(content.get("path"), str):
-        yield content["path"]
-    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
-    for part in parts:
-        yield from _paths(part)
+def _goes_around(job: Job) -> bool:
+    return any(path.startswith(AROUND_THE_GATE) for path in named_classes(job.client))

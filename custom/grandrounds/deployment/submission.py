@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nvflare.fuel.flare_api.flare_api import Session
 
@@ -22,6 +23,7 @@ POLL_SECONDS = 2.0
 RECONNECT_SECONDS = 180.0
 
 Tell = Callable[[str], None]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,17 @@ def with_roster(job: Job, sites: Sequence[str] = (), mandatory: Sequence[str] = 
     return replace(changed, meta=meta)
 
 
+def with_gpu_memory(job: Job, gpu_memory: Mapping[str, float]) -> Job:
+    """A copy of the job that takes a part of a GPU at some sites; elsewhere it takes what it finds, as other jobs do.
+
+    Args:
+        job: stays as it is.
+        gpu_memory: in GiB, by site. FLARE gives no other job this memory, and sees to it that the site has it.
+    """
+    asked = {site: {"num_of_gpus": 1, "mem_per_gpu_in_GiB": memory} for site, memory in gpu_memory.items()}
+    return replace(job, meta={**job.meta, "resource_spec": {**job.meta.get("resource_spec", {}), **asked}})
+
+
 def require_roster(job: Job, connected: Collection[str]) -> None:
     """Check that the sites which a job needs are connected.
 
@@ -127,23 +140,28 @@ def submit_and_watch(
     while True:
         with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
             folder = write_job(job, Path(temporary) / job.name)
-            jobs.append(_submit(kit, job, folder, tell, patience if jobs else 0.0))
+            jobs.append(_patiently(partial(_submit, kit, job, folder), tell, patience if jobs else 0.0))
         tell(f"submitted as {jobs[-1]} (attempt {len(jobs)} of {attempts})")
         status = _watch(kit, jobs[-1], tell, patience, rejoin=len(jobs) < attempts)
-        outcome = _collect(kit, tuple(jobs), status, out)
+        outcome = _patiently(partial(_collect, kit, tuple(jobs), status, out), tell, patience)
         tell(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
         if outcome.finished or len(jobs) >= attempts:
             return outcome
 
 
-def _submit(kit: Kit, job: Job, folder: Path, tell: Tell, patience: float) -> str:
-    """Submit once enough sites are there; with patience, wait for them and for the server."""
+def _submit(kit: Kit, job: Job, folder: Path) -> str:
+    """Submit, if enough sites are there."""
+    with admin_session(kit) as session:
+        require_roster(job, connected_sites(session))
+        return str(session.submit_job(str(folder)))
+
+
+def _patiently(act: Callable[[], Result], tell: Tell, patience: float) -> Result:
+    """What an action gives, tried again and again for so many seconds while the server or a site that is needed is away."""
     deadline = time.monotonic() + patience
     while True:
         try:
-            with admin_session(kit) as session:
-                require_roster(job, connected_sites(session))
-                return str(session.submit_job(str(folder)))
+            return act()
         except ConfigurationError:
             raise
         except GrandRoundsError as error:

@@ -76,7 +76,7 @@ def test_other_splits_leave_the_sites_as_they_are(table, tmp_path):
         ({"scheme": "random"}, "scheme must be one of sites, dirichlet, iid, fedperl, mdhfl, unseen, got 'random'"),
         ({"sites": 0}, "sites must be at least 1, got 0"),
         ({"scheme": "fedperl"}, "scheme fedperl has 10 sites, got 3"),
-        ({"alpha": 0.0}, "alpha must be above 0"),
+        ({"alpha": 0.0}, "alpha must be positive, got 0.0"),
         ({"labelled": 1.5}, "labelled must be between 0 and 1, got 1.5"),
         ({"validation": 0.5, "test": 0.5}, "must leave something for training"),
         ({"dataset_name": None}, "needs the manifest's file and the name"),

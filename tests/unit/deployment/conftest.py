@@ -82,6 +82,7 @@ def make_kit(tmp_path):
         part = "server" if kind == "server" else "client"
         (folder / "startup" / f"{part}.crt").write_bytes(certificate)
         (folder / "startup" / f"{part}.key").write_bytes(key)
+        (folder / "startup" / f"{part}.key").chmod(0o600)
         root = authority.certificate.public_bytes(serialization.Encoding.PEM)
         (folder / "startup" / "rootCA.pem").write_bytes(root)
         server = {"name": project, "service": {"target": f"{host}:{port}"}, "identity": "server"}

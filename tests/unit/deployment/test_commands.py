@@ -1,8 +1,10 @@
 """The commands of operators, administrators and researchers: what they show, and what they end with."""
 
 import json
+import re
 import socket
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -71,7 +73,7 @@ class TestSubmit:
 
     def test_options_reach_the_job(self, run, server, person, tmp_path):
         options = ["--mandatory-sites", "hospital-a", "--min-sites", 1, "--run-name", "skin-1", "--scope", "strict"]
-        more = ["--resume", "auto", "--attempts", 4, "--out", tmp_path, "--rounds", 7]
+        more = ["--resume", "auto", "--attempts", 4, "--out", tmp_path, "--rounds", 7, "--gpu-memory", "hospital-a=12"]
         result = run("submit", "fedperl", "--kit", person, *options, *more)
         assert result.exit_code == 0, result.output
         ((job, out, attempts),) = server.submitted
@@ -79,6 +81,7 @@ class TestSubmit:
         assert (controller["mandatory_sites"], controller["min_sites"]) == (["hospital-a"], 1)
         assert (controller["run_name"], controller["rounds"], job.meta["scope"]) == ("skin-1", 7, "strict")
         assert (out, attempts) == (tmp_path, 4)
+        assert job.meta["resource_spec"] == {"hospital-a": {"num_of_gpus": 1, "mem_per_gpu_in_GiB": 12.0}}
 
     def test_without_resume_it_is_tried_once(self, run, server, person):
         run("submit", "fedperl", "--kit", person, "--attempts", 4)
@@ -90,6 +93,18 @@ class TestSubmit:
         assert result.exit_code == 1
         assert "the run has not finished (FLARE says FINISHED:ABNORMAL): round 3: 1 of 2 sites" in result.stdout
 
+    def test_figures_before_a_study_are_shown_and_no_model_is_spoken_of(self, run, server, person):
+        told = {"a": {"images.train.nevus": 120.0, "size.256": 150.0, "intensity.0.3": 0.5}, "b": {"size.256": 30.0}}
+        rounds = [{"round": 1, "statistics": {"sites": told}}]
+        server.outcome = Outcome(
+            ("j",), "FINISHED:COMPLETED", {**SUMMARY, "test": {"a": {}, "b": {}}, "rounds": rounds}
+        )
+        shown = run("submit", "statistics", "--kit", person).stdout
+        assert re.search("images.train.nevus *│ *120 *│ *- ", shown)
+        assert re.search("size.256 *│ *150 *│ *30 ", shown)
+        assert "intensity" not in shown
+        assert "selected" not in shown
+
     def test_json_is_the_outcome(self, run, server, person):
         result = run("submit", "fedperl", "--kit", person, "--json")
         assert json.loads(result.stdout)["summary"]["rounds_done"] == 2
@@ -98,6 +113,11 @@ class TestSubmit:
         ("options", "reason"),
         [
             (["--resume", "often"], "--resume must be auto or never"),
+            (
+                ["--gpu-memory", "hospital-a"],
+                "--gpu-memory must be SITE=GIB,... with numbers above 0, got 'hospital-a'",
+            ),
+            (["--gpu-memory", "hospital-a=-1"], "with numbers above 0, got 'hospital-a=-1'"),
             (["--set", "controller.peeers=1"], "did you mean controller.peers"),
             (
                 ["--sites", "hospital-a", "--min-sites", 1, "--mandatory-sites", "z"],
@@ -145,6 +165,12 @@ class TestOverlay:
         result = json.loads(run("overlay", make_kit("site").folder, "--json").stdout)
         assert (result["participant"], result["kind"], result["restart"]) == ("hospital-a", "site", False)
         assert {entry["what"] for entry in result["files"]} == {"written"}
+
+    def test_who_is_running_is_told_to_restart_if_something_has_changed(self, run, make_kit, monkeypatch):
+        monkeypatch.setattr("grandrounds.deployment.kit.running_processes", lambda kit: [1])
+        kit = make_kit("site").folder
+        assert "hospital-a is running: restart it" in run("overlay", kit).stdout
+        assert "restart" not in run("overlay", kit).stdout
 
 
 class TestProvision:
@@ -206,12 +232,17 @@ class TestPoc:
     def test_down_says_what_had_to_be_killed(self, run, federation):
         assert "2 processes had to be killed" in run("poc", "down", federation.folder).stdout
 
-    def test_submit_takes_the_researchers_kit(self, run, federation, monkeypatch):
+    @pytest.mark.parametrize(
+        ("given", "out"),
+        [((), "fed/results"), (("--out", "elsewhere"), "elsewhere"), (("--out=elsewhere",), "elsewhere")],
+    )
+    def test_submit_takes_the_researchers_kit(self, run, federation, monkeypatch, given, out):
         seen = []
         monkeypatch.setattr("grandrounds.commands.submit._run", lambda job, kit, out, *rest: seen.append((kit, out)))
-        result = run("poc", "submit", federation.folder, "fedperl", "--rounds", 2)
+        result = run("poc", "submit", federation.folder, "fedperl", "--rounds", 2, *given)
         assert result.exit_code == 0, result.output
-        assert seen == [(federation.folder.parent / "kits" / "re", federation.folder / "results")]
+        place = federation.folder.parent
+        assert seen == [(place / "kits" / "re", Path(out) if given else place / out)]
 
     def test_a_folder_without_a_federation_is_told(self, run, tmp_path):
         result = run("poc", "status", tmp_path)
@@ -223,3 +254,12 @@ def test_a_port_that_is_taken_is_told_before_anything_is_made(tmp_path):
     with socket.create_server(("", 0)) as other, pytest.raises(ConfigurationError, match="choose another by --port"):
         local_federation.prepare(tmp_path / "new", ["a"], other.getsockname()[1])
     assert not (tmp_path / "new").exists()
+
+
+def test_a_port_that_was_taken_in_the_meantime_is_told_before_anything_is_started(make_kit, tmp_path, monkeypatch):
+    monkeypatch.setattr(local_federation, "start_participant", lambda *arguments: pytest.fail("nothing is started"))
+    with socket.create_server(("", 0)) as other:
+        kit = make_kit("server", port=other.getsockname()[1]).folder
+        made = local_federation.Federation(tmp_path, kit.parent, kit.name, (), "op", "re")
+        with pytest.raises(ConfigurationError, match="Address already in use"):
+            local_federation.start(made)

@@ -58,6 +58,14 @@ def test_its_shell_lines_parse():
         subprocess.run(["bash", "-n", "-c", line], check=True, timeout=20)
 
 
+def test_neither_starts_a_kit_that_the_doctor_finds_wanting():
+    (entry,) = (yaml.safe_load(text) for word, text in instructions() if word == "ENTRYPOINT")
+    assert re.search(r"grandrounds doctor --no-network --kit /kit && exec /kit/startup/sub_start.sh$", entry[-1])
+    lines = UNIT.read_text().splitlines()
+    (before,) = (line for line in lines if line.startswith("ExecStartPre=") and "doctor" in line)
+    assert before.endswith("/bin/grandrounds doctor --no-network --kit /opt/grandrounds/kits/%i")
+
+
 def test_the_unit_starts_flares_own_script_with_our_python():
     text = UNIT.read_text()
     assert "ExecStart=/bin/bash /opt/grandrounds/kits/%i/startup/sub_start.sh" in text

@@ -181,7 +181,7 @@ def test_values_are_checked_by_the_components():
     [
         ("controller", "resume=maybe", "resume must be auto, never or require, got 'maybe'"),
         ("controller", "weighting=size", "weighting must be uniform or samples, got 'size'"),
-        ("controller", "peers=-1", "peers must be an integer of at least 0, got -1"),
+        ("controller", "peers=-1", "peers must be at least 0, got -1"),
         ("controller", "warm_up=1.5", "controller.warm_up must be an integer, got 1.5"),
         ("controller", "features=bias", "features must be parameters_and_buffers, parameters or weights, got 'bias'"),
         ("controller", "feature_scaling=z", "feature_scaling must be minmax or none, got 'z'"),
@@ -200,7 +200,7 @@ def test_values_are_checked_by_the_components():
         ("executor", "strong_levels=[3]", r"strong_levels must be two numbers, got \[3\]"),
         ("executor", "weak_pass=both", "weak_pass must be train or eval, got 'both'"),
         ("executor", "unlabelled_batch_size=1", "unlabelled_batch_size must be at least 2"),
-        ("executor", "proximal_weight=-1", "proximal_weight must be at least 0 and finite, got -1"),
+        ("executor", "proximal_weight=-1", "proximal_weight must be at least 0, got -1"),
         ("executor", "algorithm=lbfgs", "algorithm must be adam or sgd, got 'lbfgs'"),
         ("controller", "gate=1.5", "gate must be between 0 and 1, got 1.5"),
         (
@@ -209,7 +209,7 @@ def test_values_are_checked_by_the_components():
             "policy must be none, validation, gated_validation or gated_similarity, got 'best'",
         ),
         ("controller", "newcomers=all", "newcomers must be none or random, got 'all'"),
-        ("controller", "peer_interval=0", "peer_interval must be an integer of at least 1, got 0"),
+        ("controller", "peer_interval=0", "peer_interval must be at least 1, got 0"),
     ],
 )
 def test_each_option_that_does_not_fit_is_named(part, option, message):

@@ -35,7 +35,11 @@ def test_a_damaged_kit_is_refused(make_kit, content, reason):
         read_kit(kit.folder)
 
 
-@pytest.mark.parametrize("broken", [{}, {"servers": []}, {"servers": [{"name": "p", "service": {"target": "here"}}]}])
+def at(target):
+    return {"client": {"fqsn": "a"}, "servers": [{"name": "p", "service": {"target": target}}]}
+
+
+@pytest.mark.parametrize("broken", [{}, {"servers": []}, at("here"), at("here:port"), at("here:0"), at("here:65536")])
 def test_an_incomplete_kit_is_refused(make_kit, broken):
     kit = make_kit("site")
     (kit.startup / "fed_client.json").write_text(json.dumps(broken))
@@ -43,13 +47,17 @@ def test_an_incomplete_kit_is_refused(make_kit, broken):
         read_kit(kit.folder)
 
 
-def test_a_kits_processes_are_found_by_their_workspace_and_others_are_not(make_kit):
-    """A neighbour whose folder begins with the same letters is another kit."""
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_kits_processes_are_found_by_their_workspace_and_others_are_not(make_kit, tmp_path, linked):
+    """A neighbour whose folder begins with the same letters is another kit; a link to a kit is the kit."""
     kit = make_kit("site", name="hospital-a")
+    (tmp_path / "link").symlink_to(kit.folder)
     near = make_kit("site", name="hospital-a2")
     command = [sys.executable, "-c", "print(flush=True); input()", "nvflare.private.fed", "-m"]
     with (
-        subprocess.Popen([*command, str(kit.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ours,
+        subprocess.Popen(
+            [*command, str(tmp_path / "link" if linked else kit.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as ours,
         subprocess.Popen([*command, str(near.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as theirs,
     ):
         ours.stdout.readline(), theirs.stdout.readline()

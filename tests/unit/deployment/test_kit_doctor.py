@@ -5,6 +5,7 @@ import re
 import socket
 import ssl
 import threading
+import time
 
 import pytest
 
@@ -48,6 +49,7 @@ class Server:
         context.load_cert_chain(kit.certificate, kit.key)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
+        self.heard = []
         threading.Thread(target=self._serve, args=(context,), daemon=True).start()
 
     def _serve(self, context):
@@ -57,7 +59,8 @@ class Server:
             except OSError:
                 return
             try:
-                context.wrap_socket(plain, server_side=True).close()
+                with context.wrap_socket(plain, server_side=True) as secured:
+                    self.heard.append(secured.recv(1))
             except OSError:
                 plain.close()
 
@@ -73,6 +76,7 @@ def serve():
         servers.append(Server(kit))
         return servers[-1].port
 
+    start.servers = servers
     yield start
     for server in servers:
         server.close()
@@ -106,8 +110,18 @@ def test_a_certificates_end(make_kit, days, level, words):
     assert "ask the operator for a new kit" in finding.message
 
 
-def test_a_clock_that_is_behind(make_kit):
-    assert "clock is behind" in failure(make_kit("site", begins=2.0), "clock")
+def test_the_authoritys_certificate_counts_too(make_kit):
+    """It ends after 1000 days, whatever the site's says."""
+    assert "for 1000 more days" in found(make_kit("site", days=2000), "certificate")[0].message
+
+
+@pytest.mark.parametrize(("minutes", "behind"), [(10, True), (3, False)])
+def test_a_clock_that_is_behind_by_minutes(make_kit, minutes, behind):
+    kit = make_kit("site", begins=minutes / (24 * 60))
+    if behind:
+        assert "clock is behind" in failure(kit, "clock")
+    else:
+        assert [finding.level for finding in found(kit, "clock")] == ["ok"]
 
 
 def test_a_certificate_of_another_project(make_kit):
@@ -129,15 +143,62 @@ def test_a_key_that_does_not_belong(make_kit):
     assert "does not belong to client.crt" in failure(kit, "certificate")
 
 
+@pytest.mark.parametrize(("mode", "levels"), [(0o640, ["ok", "warning"]), (0o604, ["ok", "warning"]), (0o400, ["ok"])])
+def test_a_key_that_others_may_read(make_kit, mode, levels):
+    kit = make_kit("site")
+    kit.key.chmod(mode)
+    assert [finding.level for finding in found(kit, "certificate")] == levels
+
+
+def test_the_sites_that_a_server_asks_for_are_named(make_kit):
+    kit = make_kit("server")
+    assert found(kit, "roster")[0].message == "must be there for every job: nobody"
+    apply_overlay(kit, Choices(mandatory=["hospital-a", "hospital-b"]))
+    assert found(kit, "roster")[0].message == "must be there for every job: hospital-a, hospital-b"
+    (kit.local / "roster.json").write_text('{"mandatory": ["hospital-a"]}')
+    assert "roster.json" in failure(kit, "roster")
+
+
 def test_a_server_that_answers(make_kit, serve):
     port = serve(make_kit("server"))
     kit = make_kit("site", port=port)
     assert [finding.level for finding in found(kit, "server", network=True)] == ["ok"]
 
 
+def test_the_server_hears_nothing_but_the_handshake(make_kit, serve, monkeypatch):
+    """FLARE's preflight check logs in as the site, which cuts a running one off."""
+    started = []
+    monkeypatch.setattr("subprocess.run", lambda command, **options: started.append(command) or fail())
+    kit = make_kit("site", port=serve(make_kit("server")))
+    apply_overlay(kit)
+    examine_kit(kit)
+    (server,) = serve.servers
+    deadline = time.monotonic() + 5
+    while not server.heard and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.heard == [b""]
+    assert [command[0] for command in started] == ["nvidia-smi"]
+
+
+def fail():
+    raise OSError("not found")
+
+
 def test_a_wrong_host_name(make_kit, serve):
     port = serve(make_kit("server", hosts=("server.elsewhere",)))
     assert "does not name 'localhost'" in failure(make_kit("site", port=port), "server", network=True)
+
+
+def test_a_server_whose_certificate_has_ended(make_kit, serve):
+    port = serve(make_kit("server", days=-1))
+    message = failure(make_kit("site", port=port), "server", network=True)
+    assert "is out of date (certificate has expired): the operator must make the server's kit again" in message
+
+
+def test_a_server_that_refuses_the_sites_certificate(make_kit, serve):
+    port = serve(make_kit("server"))
+    message = failure(make_kit("site", port=port, days=-1), "server", network=True)
+    assert re.search("does not accept the certificate .*EXPIRED", message)
 
 
 def test_a_server_of_another_project(make_kit, serve):
@@ -151,15 +212,16 @@ def test_a_server_that_is_not_there(make_kit):
     assert "is the port open outwards?" in failure(make_kit("site", port=port), "server", network=True)
 
 
-def test_a_name_that_nobody_knows(make_kit):
-    kit = make_kit("site", host="nobody.invalid")
+@pytest.mark.parametrize("host", ["nobody.invalid", "server..elsewhere", "a" * 70])
+def test_a_name_that_nobody_knows(make_kit, host):
+    kit = make_kit("site", host=host)
     assert "ask for a DNS entry" in failure(kit, "server", network=True)
 
 
 def test_a_port_that_is_taken(make_kit):
     with socket.create_server(("", 0)) as other:
         message = failure(make_kit("server", port=other.getsockname()[1]), "port")
-    assert "another program uses it" in message
+    assert "it cannot be used (Address already in use); stop the program that uses it" in message
 
 
 def test_a_free_port(make_kit):
@@ -171,6 +233,21 @@ def test_a_free_port(make_kit):
 def test_another_version_is_installed_than_was_pinned(site, monkeypatch):
     monkeypatch.setattr(kit_files, "installed_digest", lambda: "b" * 64)
     assert "which is pinned; install the pinned wheel" in failure(site, "package")
+
+
+def test_a_pinned_wheel_is_named_with_its_hash(site, monkeypatch):
+    lock = site.local / "grandrounds.lock.json"
+    package = {
+        "version": "0.1.0",
+        "contents": "a" * 64,
+        "wheel": "reviewed.whl",
+        "wheel_sha256": "0123456789abcdef" * 4,
+    }
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "package": package}))
+    (finding,) = found(site, "package")
+    assert (finding.level, finding.message) == ("ok", "reviewed.whl (sha256 0123456789ab…), unchanged")
+    monkeypatch.setattr(kit_files, "installed_digest", lambda: "b" * 64)
+    assert "is not reviewed.whl (sha256 0123456789ab…), which is pinned" in failure(site, "package")
 
 
 def test_local_files_of_another_kit(make_kit, site):
@@ -213,14 +290,54 @@ def test_a_ledger_that_is_missing(site):
     assert "there is no ledger" in failure(site, "privacy ledger")
 
 
+def test_what_the_site_has_allowed_beside_the_usual_is_told(site):
+    path = site.local / "resources.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "class_allow_list": [*content["class_allow_list"], "our.filters.Blur"]}))
+    findings = found(site, "allowed classes")
+    assert [finding.level for finding in findings] == ["ok", "warning"]
+    assert "jobs may call our.filters.Blur as well" in findings[1].message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "check"),
+    [
+        ("resources.json", {"class_allow_list": "all"}, "allowed classes"),
+        ("resources.json", {"class_allow_list": [], "components": None}, "gpu"),
+        ("resources.json", {"components": [{"id": "resource_manager", "args": {"num_of_gpus": "two"}}]}, "gpu"),
+        ("authorization.json", {"permissions": ["lead"]}, "authorisation"),
+        ("privacy.json", {"scopes": "strict"}, "privacy"),
+        ("grandrounds.json", {"datasets": ["skin"]}, "data sets"),
+        ("grandrounds.lock.json", {"package": "the wheel"}, "package"),
+    ],
+)
+def test_a_file_of_any_form_is_a_finding_and_the_other_checks_go_on(site, name, content, check):
+    (site.local / name).write_text(json.dumps(content))
+    assert failure(site, check)
+    assert found(site, "certificate")[0].level == "ok"
+    assert found(site, "disk")
+
+
+def test_a_gpu_that_is_not_offered(site, monkeypatch):
+    monkeypatch.setattr("grandrounds.deployment.kit_machine._gpus_here", lambda: 1)
+    (finding,) = found(site, "gpu")
+    assert (finding.level, "1 found, 0 offered to jobs" in finding.message) == ("warning", True)
+
+
 def test_more_gpus_than_there_are(site, monkeypatch):
     monkeypatch.setattr("grandrounds.deployment.kit_machine._gpus_here", lambda: 1)
     apply_overlay(site, Choices(gpus=2))
     assert "2 are offered to jobs, 1 found" in failure(site, "gpu")
 
 
-def test_storage_among_temporary_files(make_kit):
+def test_storage_among_temporary_files(make_kit, tmp_path, monkeypatch):
     assert "which is tidied up" in failure(make_kit("server"), "storage")
+    monkeypatch.setattr(kit_files, "TEMPORARY", (str(tmp_path),))
+    kit = make_kit("server", name="trial")
+    apply_overlay(kit)
+    assert [finding.level for finding in found(kit, "storage")] == ["ok"], "whoever puts a kit there knows it"
+    apply_overlay(kit, Choices(storage=tmp_path / "elsewhere"))
+    assert "which is tidied up" in failure(kit, "storage")
 
 
 def test_a_persons_kit_is_asked_for_less(make_kit):

@@ -1,6 +1,7 @@
 """The interpreter and the packages are looked at as FLARE's start script would find them."""
 
 import sys
+from importlib.metadata import PackageNotFoundError
 
 from grandrounds.deployment import kit_machine
 
@@ -35,6 +36,16 @@ def test_a_package_of_another_version_is_named(make_kit, monkeypatch):
     assert "nvflare is 2.9.0, expected <2,>=1" in findings[0].message
     assert "absent is nothing, expected >=3" in findings[0].message
     assert "extra is" not in findings[0].message
+
+
+def test_a_checkout_that_is_not_installed_is_told(make_kit, monkeypatch):
+    def nowhere(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(kit_machine, "requires", nowhere)
+    (finding,) = kit_machine.packages(make_kit("site"))
+    assert finding.level == "failure"
+    assert "is not installed; install the wheel" in finding.message
 
 
 def test_the_packages_of_this_environment_fit(make_kit):

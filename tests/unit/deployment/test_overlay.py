@@ -58,6 +58,15 @@ def test_what_the_site_has_set_stays(make_kit):
     assert read(kit, LOCK)["files"]["privacy.json"] == file_digest(kit.local / "privacy.json")
 
 
+def test_another_policy_takes_the_place_of_the_one_that_is_there(make_kit):
+    kit = make_kit("site")
+    apply_overlay(kit)
+    strict = OVERLAYS / "privacy_strict.json"
+    for choices in (Choices(privacy=strict), None):
+        apply_overlay(kit, choices)
+        assert read(kit, "privacy.json") == json.loads(strict.read_text())
+
+
 def test_a_ledger_that_was_removed_does_not_begin_again(make_kit):
     kit = make_kit("site")
     apply_overlay(kit)
@@ -77,10 +86,12 @@ def test_a_server_stores_beside_its_kit_unless_told(make_kit, tmp_path):
     assert not (kit.local / "privacy.json").exists()
 
 
-def test_data_sets_keep_their_places(make_kit, tmp_path):
+@pytest.mark.parametrize("relative", [False, True])
+def test_data_sets_keep_their_places(make_kit, tmp_path, monkeypatch, relative):
     kit = make_kit("site")
     config = phantom_site("hospital-a", tmp_path / "data", size=16, images=12)
-    apply_overlay(kit, Choices(datasets=config))
+    monkeypatch.chdir(tmp_path)
+    apply_overlay(kit, Choices(datasets=config.relative_to(tmp_path) if relative else config))
     entry = read(kit, "grandrounds.json")["datasets"]["phantom"]
     assert entry == {"manifest": str(config.parent / "manifest.csv"), "root": str(config.parent / "images.npz")}
 

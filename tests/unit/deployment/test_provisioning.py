@@ -2,8 +2,11 @@
 
 import pytest
 import yaml
+from nvflare.fuel.utils.config_service import ConfigService
+from nvflare.private.fed.server.job_runner import JobRunner
 
 from grandrounds.deployment import local_federation
+from grandrounds.deployment.job_watch import JobWatch
 from grandrounds.deployment.kit import read_kit
 from grandrounds.deployment.provisioning import PROJECT, local_project, provision, read_project, write_project
 from grandrounds.errors import ConfigurationError, GrandRoundsError
@@ -31,6 +34,14 @@ def test_a_project_on_this_machine_keeps_its_people():
     assert [entry["name"] for entry in local["participants"] if entry["type"] == "client"] == ["x", "y"]
     assert {entry.get("role") for entry in local["participants"]} >= {"project_admin", "lead", "org_admin"}
     assert project == read_project(PROJECT), "the input stays as it is"
+
+
+def test_a_port_of_its_own_for_administrators_is_not_kept():
+    """On this machine one port is asked for, and one must do."""
+    server = {"name": "s", "type": "server", "fed_learn_port": 1, "admin_port": 2}
+    (local,) = local_project({"name": "p", "participants": [server]}, [], 3)["participants"]
+    assert local["fed_learn_port"] == 3
+    assert "admin_port" not in local
 
 
 @pytest.mark.parametrize(
@@ -75,3 +86,10 @@ def test_no_variable_leads_a_participant_out_of_its_folder(tmp_path, monkeypatch
     found = local_federation._environment(tmp_path / "federation")
     assert [name for name, value in found.items() if str(outside) in value] == []
     assert found["LANG"] == "C.UTF-8"
+
+
+def test_a_server_waits_less_for_a_site_that_is_gone_than_a_watch_waits_for_a_server(tmp_path, monkeypatch):
+    for name, value in local_federation._environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ConfigService, "_var_values", {})
+    assert 0 < JobRunner(str(tmp_path)).client_outcome_wait_timeout < JobWatch("job").patience

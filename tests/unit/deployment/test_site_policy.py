@@ -17,6 +17,7 @@ from nvflare.security.security import FLAuthorizer
 
 from grandrounds.deployment.overlay import OVERLAYS
 from grandrounds.deployment.site_policy import (
+    added_classes,
     classes_fault,
     component,
     component_classes,
@@ -68,8 +69,34 @@ def test_a_list_that_is_too_short_or_too_long_is_told(allowed, fault):
     assert re.search(fault, classes_fault({"class_allow_list": allowed}, at_site=True))
 
 
-def test_a_server_may_send_what_it_likes():
-    assert classes_fault({"class_allow_list": [SWARM, *component_classes()]}, at_site=False) == ""
+def test_a_server_may_listen_to_what_a_site_may_not_send():
+    receiver = "nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver"
+    allowed = {"class_allow_list": [receiver, *component_classes()]}
+    assert classes_fault(allowed, at_site=False) == ""
+    assert classes_fault(allowed, at_site=True) == f"{receiver} is allowed, which is too much"
+
+
+def test_a_server_builds_no_controller_of_flares():
+    """They would start a job without the sites that the server's roster names."""
+    built = {
+        path.rpartition(".")[2] for path in server_resources(FLARES, None)["class_allow_list"] if "nvflare" in path
+    }
+    assert len(built) > 30
+    assert [name for name in built if "Controller" in name] == []
+    assert not built & {"FedAvg", "FedAvgLR", "FedOpt", "Scaffold", "ScatterAndGather"}
+    assert not built & {"CrossSiteModelEval", "GlobalModelEval", "InitializeGlobalWeights"}
+
+
+def test_a_job_that_goes_around_the_gate_is_not_for_kits():
+    assert [path for path in component_classes() if "swarm" in path] == []
+
+
+@pytest.mark.parametrize("added", ["subprocess.Popen", "nvflare.app_common.executors.", "our_hospital.filters.Blur"])
+def test_what_a_participant_has_added_is_told(added):
+    assert added_classes(site_resources(FLARES, None, None)) == []
+    assert added_classes(site_resources({"class_allow_list": [*FLARES["class_allow_list"], added]}, None, None)) == [
+        added
+    ]
 
 
 def test_a_list_that_only_warns_is_no_list():
@@ -111,6 +138,24 @@ def test_every_allowed_class_of_ours_is_a_component_of_flare():
         assert issubclass(getattr(import_module(module), name), FLComponent), path
 
 
+def test_gpus_and_their_memory_are_set_each_by_itself():
+    both = site_resources(RESOURCES, 2, 24.0)
+    assert component(site_resources(both, 1, None), "resource_manager")["args"] == {
+        "num_of_gpus": 1,
+        "mem_per_gpu_in_GiB": 24.0,
+    }
+    assert component(site_resources(both, None, 8.0), "resource_manager")["args"] == {
+        "num_of_gpus": 2,
+        "mem_per_gpu_in_GiB": 8.0,
+    }
+
+
+@pytest.mark.parametrize("names", ["all", None, {"a.B": True}, ["a.B", 7]])
+def test_what_is_no_list_of_classes_is_told(names):
+    with pytest.raises(ConfigurationError, match="class_allow_list must be a list of names of classes, got"):
+        site_resources({**RESOURCES, "class_allow_list": names}, None, None)
+
+
 def test_gpus_need_a_manager():
     with pytest.raises(ConfigurationError, match="no component 'resource_manager'"):
         site_resources({"components": []}, 1, None)
@@ -133,6 +178,24 @@ def test_a_role_with_every_right_loses_one_only():
     assert changed["permissions"]["project_admin"]["shell_commands"] == "any"
     assert changed["permissions"]["lead"] == {"byoc": "none", "view": "any"}
     assert without_own_code(changed) == changed
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [{"*": "any", "byoc": "none"}, {"byoc": "none", "BYOC": "any"}, {" Byoc ": "o:site"}, ["any"], "any"],
+    ids=str,
+)
+def test_no_way_to_write_a_right_is_overlooked(rights):
+    """FLARE takes ``*`` before every other right, and does not tell upper case from lower: its own authoriser is asked."""
+    person = Person("ann", "hospital_a", "lead")
+    asked = AuthzContext(right="byoc", user=person, submitter=person)
+    before = {"format_version": "1.0", "permissions": {"lead": rights}}
+    after = without_own_code(before)
+    assert FLAuthorizer("hospital_a", before).authorize(asked)[0]
+    assert roles_with_own_code(before) == ["lead"]
+    assert not FLAuthorizer("hospital_a", after).authorize(asked)[0]
+    assert roles_with_own_code(after) == []
+    assert without_own_code(after) == after
 
 
 def test_permissions_must_be_there():

@@ -4,11 +4,14 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
+from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
 from grandrounds.deployment.disclosure import disclose, lines_of
 from grandrounds.deployment.job_watch import JobWatch, summary_in
-from grandrounds.deployment.jobs import load_job, with_options, write_job
-from grandrounds.deployment.submission import Outcome, _progress, require_roster, with_roster
+from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
+from grandrounds.deployment.submission import Outcome, _progress, require_roster, with_gpu_memory, with_roster
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 
@@ -33,6 +36,20 @@ def test_the_given_job_stays_as_it_is():
 def test_a_mandatory_site_must_take_part():
     with pytest.raises(ConfigurationError, match="z must be there, but does not take part"):
         with_roster(load_job("fedperl"), ["a", "b"], ["z"])
+
+
+def test_two_jobs_do_not_take_the_same_memory_of_a_gpu():
+    """FLARE's own manager of a site with one GPU of 24 GiB is asked."""
+    job = with_gpu_memory(load_job("fedperl"), {"a": 16.0})
+    assert get_resource_manager_spec(job.meta, "b") == {}
+    asked = get_resource_manager_spec(job.meta, "a")
+    manager, context = GPUResourceManager(1, 24.0, ignore_host=True), FLContext()
+    enough, token = manager.check_resources(asked, context)
+    assert enough
+    assert not manager.check_resources(asked, context)[0]
+    manager.cancel_resources(asked, token, context)
+    assert manager.check_resources(asked, context)[0]
+    assert "  takes at a: num_of_gpus=1, mem_per_gpu_in_GiB=16.0" in lines_of(disclose(job))
 
 
 def test_fewer_sites_than_needed_are_refused_before_submission():
@@ -76,12 +93,28 @@ def test_a_model_that_stays_is_not_among_the_releases():
     assert any("nothing; and scalar metrics" in line for line in lines_of(shown))
 
 
+def test_whatever_else_a_job_brings_to_the_sites_is_named():
+    job = load_job("fedperl")
+    noise = {"path": "grandrounds.privacy.filters.GaussianPrivacy", "args": {"clip": {"class_path": "a.B"}}}
+    client = {
+        **job.client,
+        "components": [{"id": "x", "path": "nvflare.x.Recorder"}],
+        "task_result_filters": [{"tasks": ["train"], "filters": [noise]}],
+    }
+    lines = lines_of(disclose(Job(job.meta, job.server, client)))
+    (line,) = (line for line in lines if "besides" in line)
+    assert {*line.removeprefix("  and besides: ").split(", ")} == {"nvflare.x.Recorder", noise["path"], "a.B"}
+    assert not any("besides" in line for line in lines_of(disclose(job)))
+
+
 def test_the_lines_say_where_and_under_which_policy():
     job = with_roster(load_job("fedperl"), ["a", "b"], ["a"])
     text = "\n".join(lines_of(disclose(job)))
     assert "runs at: a, b (at least 2; must be there: a)" in text
     assert "each site's default scope" in text
     assert "hospital-x" in "\n".join(lines_of(disclose(load_job("fedperl")), ["hospital-x"]))
+    asked = Job({**job.meta, "scope": "strict"}, job.server, job.client)
+    assert any("privacy: scope strict" in line for line in lines_of(disclose(asked)))
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,27 @@ def test_a_server_that_goes_away_is_waited_for(go):
     assert "waiting for the server: no connection" in told
 
 
+def test_patience_begins_when_the_server_goes_and_not_when_the_run_began(go):
+    gone = (GrandRoundsError("no connection"), False, NOBODY)
+    outcome, _ = go(Server([*[RUNS] * 40, gone, RUNS, ENDS], summaries=["finished"]), patience=50.0)
+    assert outcome.finished
+
+
+def test_a_result_is_fetched_when_the_server_is_back(go, monkeypatch):
+    server = Server([RUNS, ENDS], summaries=["finished"])
+    away, download = iter([True, True, False]), server.download_job_result
+
+    def sometimes(job, out):
+        if next(away):
+            raise GrandRoundsError("no connection")
+        return download(job, out)
+
+    monkeypatch.setattr(server, "download_job_result", sometimes)
+    outcome, told = go(server)
+    assert outcome.finished
+    assert told.count("waiting: no connection") == 2
+
+
 def test_a_server_that_stays_away_ends_the_watch(go):
     with pytest.raises(GrandRoundsError, match="no connection"):
         go(Server([RUNS, (GrandRoundsError("no connection"), False, NOBODY)], summaries=[]), attempts=9)

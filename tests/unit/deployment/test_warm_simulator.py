@@ -1,0 +1,72 @@
+"""The stand-in that FLARE's simulator starts in place of a worker."""
+
+import json
+import socket
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from grandrounds.deployment.jobs import load_job, write_job
+from grandrounds.deployment.warm_simulator import ADDRESS_VARIABLE, WORKER, modules_of, write_stand_in
+
+
+@pytest.fixture
+def folder():
+    """Short, unlike pytest's own: a socket's name has at most 107 bytes."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def stand_in(folder, *arguments):
+    """What the stand-in does, where the server of workers would be in the folder."""
+    environment = {ADDRESS_VARIABLE: str(folder / "workers"), "PYTHONPATH": "/somewhere"}
+    program = str(write_stand_in(folder))
+    return subprocess.run(
+        [program, *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=60
+    )
+
+
+def answering(folder, answer):
+    """A server that reads one request and answers; its requests."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "workers"))
+    listener.listen()
+    requests = []
+
+    def serve():
+        line, _ = listener.accept()
+        with line, line.makefile("rb") as stream:
+            requests.append(json.loads(stream.readline()))
+            line.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return thread, requests
+
+
+@pytest.mark.parametrize(("answer", "status"), [(bytes([0]), 0), (bytes([7]), 7), (b"", 1)])
+def test_a_stand_in_ends_as_its_worker_does(folder, answer, status):
+    thread, requests = answering(folder, answer)
+    assert stand_in(folder, "-m", WORKER, "--client", "site-1").returncode == status
+    thread.join(10)
+    assert requests[0]["arguments"] == ["--client", "site-1"]
+    assert requests[0]["environment"]["PYTHONPATH"] == "/somewhere"
+    assert Path(requests[0]["folder"]) == folder.resolve()
+
+
+def test_what_is_no_worker_is_left_to_python(folder):
+    assert stand_in(folder, "-c", "import sys; print(sys.argv[1:], sys.flags.isolated)", "x").stdout == "['x'] 0\n"
+
+
+def test_without_a_server_a_stand_in_becomes_the_worker(folder):
+    done = stand_in(folder, "-m", WORKER, "--help")
+    assert done.returncode == 0
+    assert "--parent_pid" in done.stdout
+
+
+def test_the_modules_of_a_jobs_classes_at_sites_are_found(tmp_path):
+    job = write_job(load_job("fedavg"), tmp_path / "job")
+    assert modules_of(job) == ["grandrounds.methods.supervised.executor"]
