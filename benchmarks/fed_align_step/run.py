@@ -7,7 +7,7 @@
 4. One iteration with 2048 x 2048 images, batch 2: time and peak memory, with activations kept and recomputed, each in a
    process of its own.
 
-    python benchmarks/fed_align_step/run.py
+    python -m benchmarks.fed_align_step.run
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from textbook import textbook_iteration, textbook_mean
+from benchmarks.fed_align_step.textbook import textbook_iteration, textbook_mean
+from benchmarks.measure import ROOT
 from torch import Tensor, nn
 
 from grandrounds.federation.aggregation import OrderedMean
@@ -34,7 +35,7 @@ from grandrounds.methods.fed_align_cl.memory import Memory
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions
 from grandrounds.methods.fed_align_cl.paced import Neighbour, paced_iteration
-from grandrounds.methods.fed_align_cl.participant import Participant, make_optimizers
+from grandrounds.methods.fed_align_cl.participant import MakeOptimizer, Participant, make_optimizers
 from grandrounds.methods.fed_align_cl.schedule import communications, scores_are_due
 from grandrounds.models.resnet22 import ResNet22, recompute_activations
 from grandrounds.models.split import split_network
@@ -42,7 +43,7 @@ from grandrounds.seeding import numpy_generator, torch_generator
 
 RESULT = Path(__file__).parent / "result.json"
 SITES = ("site-1", "site-2", "site-3")
-WIDTH = 256
+WIDTH, BATCH = 256, 4
 LARGEST_DIFFERENCE = 1e-12
 EPOCHS = 50
 
@@ -72,17 +73,17 @@ def main() -> None:
 
 def iteration(repeats: int, side: int) -> dict[str, Any]:
     """``summed`` and the textbook's iteration: equal updates, and their times."""
-    pair = _ours(torch.float64, side), _textbook(torch.float64, side)
+    pair = summed(torch.float64, side, sgd), textbook(torch.float64, side, sgd)
     for _, step in pair:
         step()
     difference = _difference(pair[0][0], pair[1][0])
     if difference > LARGEST_DIFFERENCE:
         raise SystemExit(f"the updates differ by {difference}")
-    steps = {"summed": _ours(torch.float32, side)[1], "textbook": _textbook(torch.float32, side)[1]}
+    steps = {"summed": summed(torch.float32, side, sgd)[1], "textbook": textbook(torch.float32, side, sgd)[1]}
     times = _least_times(steps, repeats)
     return {
         "image_size": side,
-        "batch": 4,
+        "batch": BATCH,
         "hospitals": len(SITES),
         "largest_difference": difference,
         "seconds": times,
@@ -126,7 +127,7 @@ def full_resolution(recompute: bool) -> dict[str, Any]:
     network = _network(torch.float32, 1)
     recompute_activations(network, recompute)
     before = _peak_bytes()
-    step = _iteration_of(network, 2048, 2, AlignmentOptions())
+    step = _iteration_of(network, 2048, 2, sgd)
     started, cpu = time.perf_counter(), time.process_time()
     step()
     return {
@@ -138,8 +139,8 @@ def full_resolution(recompute: bool) -> dict[str, Any]:
 
 
 def _in_process(name: str) -> Any:
-    command = [sys.executable, __file__, "--full", name]
-    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout.splitlines()[-1])
+    command = [sys.executable, "-m", "benchmarks.fed_align_step.run", "--full", name]
+    return json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout.splitlines()[-1])
 
 
 def _network(dtype: torch.dtype, seed: int) -> ResNet22:
@@ -168,28 +169,31 @@ def _banks(batch: int, dtype: torch.dtype) -> dict[str, Neighbour]:
     }
 
 
-def _iteration_of(network: nn.Module, side: int, batch: int, options: AlignmentOptions) -> Callable[[], Any]:
+def _iteration_of(network: nn.Module, side: int, batch: int, make: MakeOptimizer) -> Callable[[], Any]:
     dtype = next(network.parameters()).dtype
     discriminator = make_discriminator(WIDTH, "own").to(dtype)
     noise = EmbeddingNoiseOptions("absolute", 1e-24, clip=1e6)
-    hospital = Participant(network, discriminator, make_optimizers(network, discriminator, _sgd), noise)
+    hospital = Participant(network, discriminator, make_optimizers(network, discriminator, make), noise)
     images, labels = _images(side, batch, dtype)
     others = _banks(batch, dtype)
+    options = AlignmentOptions()
     return lambda: paced_iteration(hospital, SITES[0], images, labels, others, options, numpy_generator("draws"))
 
 
-def _ours(dtype: torch.dtype, side: int) -> tuple[nn.Module, Callable[[], Any]]:
-    network = _network(dtype, 1)
-    return network, _iteration_of(network, side, 4, AlignmentOptions())
+def summed(dtype: torch.dtype, side: int, make: MakeOptimizer) -> tuple[nn.Module, Callable[[], Any]]:
+    """A network in the layout that the package gives it, and an iteration of ``summed``."""
+    network = _network(dtype, 1).to(memory_format=torch.channels_last)
+    return network, _iteration_of(network, side, BATCH, make)
 
 
-def _textbook(dtype: torch.dtype, side: int) -> tuple[nn.Module, Callable[[], Any]]:
+def textbook(dtype: torch.dtype, side: int, make: MakeOptimizer) -> tuple[nn.Module, Callable[[], Any]]:
+    """A network, and the textbook's iteration."""
     network = _network(dtype, 1)
     encoder, head = split_network(network)
     discriminator = make_discriminator(WIDTH, "own").to(dtype)
-    optimizers = make_optimizers(network, discriminator, _sgd)
-    images, labels = _images(side, 4, dtype)
-    others = _banks(4, dtype)
+    optimizers = make_optimizers(network, discriminator, make)
+    images, labels = _images(side, BATCH, dtype)
+    others = _banks(BATCH, dtype)
     discriminators = [other.discriminator for other in others.values()]
 
     def step() -> None:
@@ -202,8 +206,8 @@ def _textbook(dtype: torch.dtype, side: int) -> tuple[nn.Module, Callable[[], An
     return network, step
 
 
-def _sgd(parameters: Any) -> torch.optim.Optimizer:
-    # Not Adam, which turns gradients that are zero but for rounding into steps of full size.
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    """For comparisons: Adam would turn gradients that are zero but for rounding into steps of full size."""
     return torch.optim.SGD(parameters, lr=1e-2)
 
 

@@ -1,81 +1,74 @@
-"""One table of what a local step costs in every method, from the results of the scripts that measure each.
+"""The tables of what local steps cost, from ``result.json``.
 
-FedPerl's is measured here, FedIRM's by ``fedirm_ham10000/step.py``, Fed-Align-CL's by ``fed_align_step``, MDH-FL's by
-``mdhfl_step``. All of them compare with a plain loop that makes the same update, and check in the same run that it does.
-
-    python -m benchmarks.local_step.table
+python -m benchmarks.local_step.table
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from grandrounds.evaluation.tables import markdown_table
 
-BENCHMARKS = Path(__file__).parents[1]
-HEADER = ["method", "step", "ms here", "ms plainly", "plainly / here", "greatest difference of the updates"]
+RESULT = Path(__file__).with_name("result.json")
+COMPARED = ["method", "step", "beside", "ms here", "ms there", "there / here", "lowest", "highest", "difference"]
+COST = ["method", "step", "loop", "ms", "forward passes", "GFLOP/s", "% of matrix products", "MiB", "s of first round"]
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     print(table())
 
 
 def table() -> str:
-    """A row for each measured step."""
-    return markdown_table(HEADER, [*_fedperl(), *_fedirm(), *_fed_align(), *_mdhfl()], 2)
+    """The tables of the committed result, and where it is from."""
+    result = json.loads(RESULT.read_text())
+    machine, versions = result["machine"], result["versions"]
+    load = f"load {machine['load_before']:g} before and {machine['load_after']:g} after"
+    where = f"{machine['processor']}, {machine['cores']} cores, one thread, {load}, torch {versions['torch']}"
+    return f"{tables(result)}\n\n({where})"
 
 
-def _fedperl() -> Iterator[list[Any]]:
-    for case in _read("local_step/result.json")["cases"]:
-        times = case["ms_per_step_cpu"]
+def tables(result: Mapping[str, Any]) -> str:
+    """What is compared, what each loop takes, and where the time of the package's goes."""
+    cases = list(result["cases"].values())
+    compared = markdown_table(COMPARED, [row for case in cases for row in _comparisons(case)], 2)
+    costs = markdown_table(COST, [row for case in cases for row in _costs(case)], 2)
+    header = ["method", "step", *(f"% {kind}" for kind in cases[0]["percent_of_time"])]
+    times = [[case["method"], case["title"], *case["percent_of_time"].values()] for case in cases]
+    return "\n\n".join([compared, costs, markdown_table(header, times, 1)])
+
+
+def _comparisons(case: Mapping[str, Any]) -> Iterator[list[Any]]:
+    for pair in case["comparisons"]:
+        ours, other = (case["loops"][pair[name]]["ms_per_step"]["cpu"]["median"] for name in ("ours", "other"))
+        ratio = pair["other_over_ours"]
         yield [
-            "FedPerl",
-            f"{case['backbone']}, {case['image_size']} px, peers: {case['peers']}",
-            *(times[name]["median"] for name in ("package", "textbook", "textbook_over_package")),
-            f"{case['relative_difference_of_gradients']:.0e} of the first gradient, single precision",
+            case["method"],
+            case["title"],
+            pair["other"],
+            ours,
+            other,
+            *(ratio[name] for name in ("median", "lowest", "highest")),
+            f"{pair['difference_float64']:.0e}",
         ]
 
 
-def _fedirm() -> Iterator[list[Any]]:
-    result = _read("fedirm_ham10000/step.json")
-    seconds = result["seconds"]
-    for ours, plain in (("head, 8 draws", "released loop"), ("full, 8 draws", "released loop")):
-        place = f"{result['backbone']}, {result['image_size']} px, no labels, dropout: {ours}"
-        difference = result["largest_difference_from_the_slow_way_float64"]
-        yield ["FedIRM", place, *_pair(seconds[ours], seconds[plain]), f"{difference:.0e}" if "head" in ours else None]
-
-
-def _fed_align() -> Iterator[list[Any]]:
-    result = _read("fed_align_step/result.json")["iteration"]
-    seconds = result["seconds"]
-    yield [
-        "Fed-Align-CL",
-        f"resnet22, {result['image_size']} px, {result['hospitals']} hospitals",
-        *_pair(seconds["summed"], seconds["textbook"]),
-        f"{result['largest_difference']:.0e}",
-    ]
-
-
-def _mdhfl() -> Iterator[list[Any]]:
-    whole = _read("mdhfl_step/result.json")
-    result, difference = whole["alignment"], whole["gradients"]["largest_relative_difference"]
-    batches = result["images"] / result["batch"]
-    seconds = {name: value / batches for name, value in result["seconds"].items()}
-    for plain, title in (("textbook", "textbook"), ("least", "nothing but forward, backward, Adam")):
-        place = f"{result['backbone']}, {result['sites']} sites, alignment, beside {title}"
-        yield ["MDH-FL", place, *_pair(seconds["ours"], seconds[plain]), f"{difference:.0e} of the gradient"]
-
-
-def _pair(ours: float, plain: float) -> tuple[float, float, float]:
-    return 1000 * ours, 1000 * plain, plain / ours
-
-
-def _read(path: str) -> dict[str, Any]:
-    return dict(json.loads((BENCHMARKS / path).read_text()))
+def _costs(case: Mapping[str, Any]) -> Iterator[list[Any]]:
+    for name, loop in case["loops"].items():
+        yield [
+            case["method"],
+            case["title"],
+            name,
+            loop["ms_per_step"]["cpu"]["median"],
+            loop["forward_passes"],
+            loop["gflops"],
+            100 * loop["share_of_matrix_product_rate"],
+            loop["peak_mib"],
+            loop["s_of_first_round"],
+        ]
 
 
 if __name__ == "__main__":

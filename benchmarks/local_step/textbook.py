@@ -54,7 +54,7 @@ def textbook_round(
     unlabelled_batches = index_batches(
         data.rows("unlabelled"), batch_size, steps, context.generator("unlabelled batches")
     )
-    class_weights = _median_frequency_weights(data.class_counts("labelled"))
+    class_weights = median_frequency_weights(data.class_counts("labelled"))
     labelled_key, unlabelled_key = context.key("labelled views"), context.key("unlabelled views")
     with context.torch_seeded("training"):
         for step, (labelled, unlabelled) in enumerate(zip(labelled_batches, unlabelled_batches, strict=True)):
@@ -80,7 +80,7 @@ def textbook_round(
             optimizer.step()
 
 
-def _median_frequency_weights(counts: np.ndarray) -> Tensor:
+def median_frequency_weights(counts: np.ndarray) -> Tensor:
     """Median count over count; 100 for a class without images."""
     median = float(np.median(counts[counts > 0]))
-    return torch.tensor([median / count if count else 100.0 for count in counts.tolist()], dtype=torch.float64)
+    return torch.tensor([median / count if count else 100.0 for count in counts.tolist()])

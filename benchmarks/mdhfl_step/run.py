@@ -7,7 +7,7 @@
 
 Processor time of one thread, least of several repeats in turn.
 
-    python benchmarks/mdhfl_step/run.py
+    python -m benchmarks.mdhfl_step.run
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from textbook import as_tensor, textbook_loss, textbook_pass, textbook_rows
+from benchmarks.mdhfl_step.textbook import as_tensor, textbook_loss, textbook_pass, textbook_rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -73,9 +73,9 @@ def main() -> None:
 def gradients(backbone: str, images: np.ndarray) -> dict[str, Any]:
     """Largest difference between the gradients of both versions, relative to the largest gradient."""
     network = _network(backbone, torch.float64)
-    others = _others(len(images), torch.float64)
+    others = others_of(len(images), torch.float64)
     pixels = as_tensor(images, network)
-    ours = _gradient(network, alignment_loss(network(pixels), _target(others)))
+    ours = _gradient(network, alignment_loss(network(pixels), target_of(others)))
     theirs = _gradient(network, textbook_loss(network, pixels, others))
     largest = max(float(gradient.abs().max()) for gradient in theirs)
     difference = max(float((one - other).abs().max()) for one, other in zip(ours, theirs, strict=True)) / largest
@@ -86,8 +86,8 @@ def gradients(backbone: str, images: np.ndarray) -> dict[str, Any]:
 
 def alignment(backbone: str, images: np.ndarray, repeats: int) -> dict[str, Any]:
     """Seconds of a pass over the public images, in three versions."""
-    others = _others(len(images), torch.float32)
-    target = _target(others)
+    others = others_of(len(images), torch.float32)
+    target = target_of(others)
     batches = list(np.arange(len(images), dtype=np.int64).reshape(-1, BATCH))
     first, options = _network(backbone, torch.float32).train(), AlignmentOptions()
     ready = [(as_tensor(images[batch], first), target[batch]) for batch in batches]
@@ -152,7 +152,7 @@ def traffic() -> dict[str, Any]:
 
 def _encrypted() -> tuple[int, float]:
     """Bytes of a site's encrypted rows, and the largest error of the sum of four sites'."""
-    keys, drawn = make_keys(), _others(PAPER_IMAGES, torch.float64)
+    keys, drawn = make_keys(), others_of(PAPER_IMAGES, torch.float64)
     plain = [drawn[0], *drawn]
     ciphertexts = [encrypt_rows(own, keys.secret) for own in plain]
     total = decrypt_sum(add_encrypted(ciphertexts, keys.public), keys.secret, PAPER_IMAGES, CLASSES)
@@ -163,12 +163,13 @@ def _network(backbone: str, dtype: torch.dtype) -> nn.Module:
     return build_model(ModelSpec(backbone, CLASSES), seed=1).to(dtype)
 
 
-def _others(images: int, dtype: torch.dtype) -> list[Tensor]:
+def others_of(images: int, dtype: torch.dtype) -> list[Tensor]:
+    """Probabilities of the other sites, drawn at random."""
     drawn = (torch.randn(images, CLASSES, generator=torch_generator(site)) for site in SITES[1:])
     return [scores.to(dtype).softmax(dim=1) for scores in drawn]
 
 
-def _target(others: list[Tensor]) -> Tensor:
+def target_of(others: list[Tensor]) -> Tensor:
     """The mean of the others as a site gets it: from the sum of all rows and its own."""
     own = torch.full_like(others[0], 1 / CLASSES)
     contributions = dict(zip(SITES, (Contribution(1, sent) for sent in (own, *others)), strict=True))

@@ -47,6 +47,6 @@ def textbook_rows(network: nn.Module, images: NDArray[np.uint8], batch_size: int
 
 
 def as_tensor(batch: NDArray[np.uint8], network: nn.Module) -> Tensor:
-    """Images in [0, 1], channels first."""
+    """Images in [0, 1], channels first; as they come from views, in single precision, whatever the network's."""
     dtype = next(network.parameters()).dtype
-    return torch.from_numpy(batch).permute(0, 3, 1, 2).to(dtype).div(255)
+    return torch.from_numpy(batch).permute(0, 3, 1, 2).to(torch.float32).div(255).to(dtype)

@@ -26,7 +26,7 @@ ALLOWED = {
     "data": {"data"},
     "models": {"models"},
 }
-SHARED_MATHS = {("models", "batch_statistics")}
+SHARED_MATHS = {("models", "batch_statistics"), ("models", "precision")}
 """Areas' modules that are maths, too: torch and nothing else."""
 SHARED_METHODS = {"supervised", "fixmatch"}
 MATHS_LIBRARIES = {"torch", "numpy"}

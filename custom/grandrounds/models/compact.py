@@ -9,38 +9,17 @@ multiply-adds for an image of 64x64.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from grandrounds.models.shallow_resnet import BasicBlock
 
 STEM_WIDTH = 16
 WIDTHS = (32, 64, 96)
 
 
-class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a 1x1 shortcut; halves height and width.
+class CompactNet(nn.Module):
+    """Stem, three residual blocks that halve the size, global average, linear classifier; the total stride is 16.
 
     The batch norms directly follow their convolutions in one ``nn.Sequential``, so that they can be folded into them.
-    """
-
-    def __init__(self, channels_in: int, channels_out: int) -> None:
-        super().__init__()
-        self.residual = nn.Sequential(
-            nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False),
-            nn.BatchNorm2d(channels_out),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels_out),
-        )
-        self.shortcut = nn.Sequential(
-            nn.Conv2d(channels_in, channels_out, 1, stride=2, bias=False), nn.BatchNorm2d(channels_out)
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map ``(batch, channels_in, h, w)`` to ``(batch, channels_out, ceil(h / 2), ceil(w / 2))``."""
-        return F.relu(self.residual(images) + self.shortcut(images), inplace=True)
-
-
-class CompactNet(nn.Module):
-    """Stem, three residual blocks, global average, linear classifier; the total stride is 16.
 
     Args:
         classes: number of classes.
@@ -56,7 +35,7 @@ class CompactNet(nn.Module):
         )
         widths = (STEM_WIDTH, *WIDTHS)
         self.blocks = nn.Sequential(
-            *(ResidualBlock(before, after) for before, after in zip(widths, WIDTHS, strict=False))
+            *(BasicBlock(before, after, stride=2) for before, after in zip(widths, WIDTHS, strict=False))
         )
         self.classifier = nn.Linear(WIDTHS[-1], classes)
         for module in self.modules():

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from grandrounds.models.compact import CompactNet, ResidualBlock
+from grandrounds.models.compact import CompactNet
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.seeding import torch_generator
 
@@ -32,7 +32,7 @@ def test_the_last_map_is_sixteen_times_smaller(side, expected):
 
 
 def test_a_block_adds_its_shortcut():
-    block = ResidualBlock(16, 32).eval()
+    block = CompactNet(classes=8, channels=3).blocks[0].eval()
     images = torch.rand(2, 16, 8, 8, generator=torch_generator("block"))
     with torch.no_grad():
         block.residual[-1].weight.zero_()

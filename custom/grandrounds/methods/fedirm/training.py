@@ -20,6 +20,7 @@ from grandrounds.federation.training import Descent, Meter, train_steps
 from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
+from grandrounds.models.precision import at_least_single
 
 EXACT_BATCH = 256
 VIEWS = ("first view", "second view")
@@ -112,7 +113,9 @@ class LastPass:
         for batch in eval_batches(rows, EXACT_BATCH):
             with context.autocast():
                 logits = network(to_tensor(context.data.images[batch], context.device))
-            self._accumulator.add(logits.float(), torch.from_numpy(context.data.labels[batch]).to(context.device))
+            self._accumulator.add(
+                at_least_single(logits), torch.from_numpy(context.data.labels[batch]).to(context.device)
+            )
         network.train()
         self._seen.append(rows)
 
@@ -152,11 +155,12 @@ def train_labelled(
     batches = index_batches(rows, local.batch_size, steps, context.generator("labelled batches"))
 
     def loss_of(step: int) -> Tensor:
+        """The loss of a step on the views of its batch, which the relation matrix learns of."""
         batch = next(batches)
         labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
         with context.autocast():
             logits = [network(view) for view in views.draw(batch, step, 2 if options.two_views else 1)]
-        logits = [values.float() for values in logits]
+        logits = [at_least_single(values) for values in logits]
         last_pass.add(batch, logits[0], labels, step)
         return labelled_loss(logits, labels, options.smoothing)
 

@@ -21,6 +21,8 @@ from grandrounds.federation.context import SiteContext
 from grandrounds.federation.training import Descent, Meter, require_finite, train_steps
 from grandrounds.methods.fixmatch.loss import PseudoLabels, UnsupervisedReduction, pseudo_labels, unsupervised_loss
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions
+from grandrounds.models.precision import at_least_single
+from grandrounds.options import require_fractions, require_least, require_words
 
 LEAST_AND_GREATEST = 2
 
@@ -59,19 +61,10 @@ class SemiSupervisedOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        if not 0 <= self.threshold <= 1:
-            raise ConfigurationError(f"threshold must be between 0 and 1, got {self.threshold}")
-        for name, weight in (("unsupervised", self.unsupervised_weight), ("supervised", self.supervised_weight)):
-            if not weight >= 0:
-                raise ConfigurationError(f"{name}_weight must be at least 0, got {weight}")
-        if self.unsupervised_reduction not in ("accepted_mean", "batch_mean"):
-            raise ConfigurationError(
-                f"unsupervised_reduction must be accepted_mean or batch_mean, got {self.unsupervised_reduction!r}"
-            )
-        if self.unlabelled_batch_size is not None and self.unlabelled_batch_size < 2:
-            raise ConfigurationError(
-                f"unlabelled_batch_size must be at least 2 (batch normalisation), got {self.unlabelled_batch_size}"
-            )
+        require_fractions(self, "threshold")
+        require_least(self, 0, "unsupervised_weight", "supervised_weight")
+        require_words(self, "unsupervised_reduction", "weak_pass")
+        require_least(self, 2, "unlabelled_batch_size")
         if self.strong_levels is not None and len(self.strong_levels) != LEAST_AND_GREATEST:
             raise ConfigurationError(f"strong_levels must be two numbers, got {list(self.strong_levels)}")
         if self.strong_levels is not None and not 1 <= self.strong_levels[0] <= self.strong_levels[1] <= LEVELS:
@@ -79,8 +72,6 @@ class SemiSupervisedOptions:
                 f"strong_levels must be the least and the greatest strength, from 1 to {LEVELS}, "
                 f"got {list(self.strong_levels)}"
             )
-        if self.weak_pass not in ("train", "eval"):
-            raise ConfigurationError(f"weak_pass must be train or eval, got {self.weak_pass!r}")
 
 
 class Guide(Protocol):
@@ -122,7 +113,7 @@ class UnlabelledBatches:
         weak = self._views(rows, step, self._weak)
         network.train(self._options.weak_pass == "train")
         with torch.set_grad_enabled(guide is not None and guide.needs_gradient):
-            local = torch.softmax(network(weak).float(), dim=1)
+            local = torch.softmax(at_least_single(network(weak)), dim=1)
         network.train()
         require_finite(local, "prediction", step)
         threshold = self._options.threshold
@@ -131,7 +122,7 @@ class UnlabelledBatches:
         losses = [] if extra is None else [extra]
         if bool(found.accepted.any()):
             positions = found.accepted.nonzero()[:, 0].cpu().numpy()
-            strong = network(self._views(rows, step, "strong", positions)).float()
+            strong = at_least_single(network(self._views(rows, step, "strong", positions)))
             unsupervised = unsupervised_loss(
                 strong, found.labels[found.accepted], len(rows), self._options.unsupervised_reduction
             )

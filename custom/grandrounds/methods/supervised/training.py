@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from grandrounds.data.augment import View, draw_views, to_tensor
 from grandrounds.data.batches import index_batches
 from grandrounds.data.site import SiteData
-from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.errors import DataError
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.training import Algorithm, Descent, Meter, train_steps
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
+from grandrounds.options import require_least, require_positive, require_words
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,11 @@ class TrainingOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        if self.labels not in ("labelled", "all"):
-            raise ConfigurationError(f"labels must be labelled or all, got {self.labels!r}")
-        if self.class_weights not in ("median", "none"):
-            raise ConfigurationError(f"class_weights must be median or none, got {self.class_weights!r}")
-        if self.batch_size < 2:
-            raise ConfigurationError(f"batch_size must be at least 2 (batch normalisation), got {self.batch_size}")
-        if self.steps < 1:
-            raise ConfigurationError(f"steps must be at least 1, got {self.steps}")
-        if not self.learning_rate > 0:
-            raise ConfigurationError(f"learning_rate must be positive, got {self.learning_rate}")
-        if self.algorithm not in get_args(Algorithm):
-            raise ConfigurationError(f"algorithm must be adam or sgd, got {self.algorithm!r}")
-        if not 0 <= self.proximal_weight < float("inf"):
-            raise ConfigurationError(f"proximal_weight must be at least 0 and finite, got {self.proximal_weight}")
+        require_words(self, "labels", "class_weights", "algorithm")
+        require_least(self, 2, "batch_size")
+        require_least(self, 1, "steps")
+        require_positive(self, "learning_rate")
+        require_least(self, 0, "proximal_weight")
 
 
 class LabelledBatches:
