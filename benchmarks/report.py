@@ -12,11 +12,15 @@ from typing import Any
 
 from benchmarks.data.run import tables as data_tables
 from benchmarks.local_step.table import table as step_table
+from benchmarks.rounds.flower import table as flower_table
+from benchmarks.rounds.provisioned import table as provisioned_table
 from benchmarks.rounds.run import tables as round_tables
 from benchmarks.rounds.simulator import table as simulator_table
 from benchmarks.scaling.run import table as scaling_table
 from benchmarks.server.run import tables as server_tables
+from benchmarks.wire.precision import table as precision_table
 from benchmarks.wire.run import table as wire_table
+from benchmarks.wire.slow_link import table as slow_link_table
 from grandrounds.evaluation.tables import put_between
 
 HERE = Path(__file__).parent
@@ -24,10 +28,14 @@ PAGE = HERE.parent / "docs" / "performance.md"
 PARTS: Mapping[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "rounds": ("rounds/result.json", round_tables),
     "simulator": ("rounds/simulator.json", simulator_table),
+    "provisioned": ("rounds/provisioned.json", provisioned_table),
+    "flower": ("rounds/flower.json", flower_table),
     "scaling": ("scaling/result.json", scaling_table),
     "server": ("server/result.json", server_tables),
     "data": ("data/result.json", data_tables),
     "wire": ("wire/result.json", wire_table),
+    "precision": ("wire/precision.json", precision_table),
+    "slow_link": ("wire/slow_link.json", slow_link_table),
 }
 
 

@@ -34,6 +34,7 @@ COMPARED = (
     ("mdhfl_ce", "local_ce"),
     ("mdhfl", "mdhfl_ce"),
     ("mdhfl", "fedmd"),
+    ("mdhfl_ce", "fedmd"),
     ("mdhfl", "feddf"),
     ("mdhfl", "rhfl"),
     ("rhfl_plus", "mdhfl"),

@@ -1,7 +1,7 @@
 """What a round costs beyond the training in it, in one process, and what starting a site's process costs.
 
 1. Rounds without any training, beside a bare loop that makes the same sums. Per site and round, with a vector of a hundred
-   numbers and one of eight million.
+   numbers and one of eight million; and whose time it is.
 2. Ten sites that do train: processor time outside the training over that inside.
 3. A site's process: time and memory of its imports, and of the first step of an optimizer, torch's own beside it.
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Cost, arguments_of, emit, in_child, in_turn, milliseconds, report, spread
+from benchmarks.rounds.shares import PARTS
 
 from grandrounds.evaluation.tables import markdown_table
 
@@ -42,7 +43,7 @@ def main() -> None:
         emit((idle if options.part == "idle" else trained)(options))
         return
     load, quick = os.getloadavg()[0], options.quick
-    small, large, rounds = ((2, 4), (), 4) if quick else ((2, 4, 10, 100), (2, 4, 10), options.rounds)
+    small, large, rounds = ((2, 10), (), 4) if quick else ((2, 4, 10, 100), (2, 4, 10), options.rounds)
     cases = [(sites, SMALL) for sites in small] + [(sites, LARGE) for sites in large]
     idle_rounds = [
         in_child(MODULE, "--part", "idle", "--sites", sites, "--parameters", size, "--rounds", rounds)
@@ -50,6 +51,7 @@ def main() -> None:
     ]
     result = {
         "in_process": idle_rounds,
+        "shares": in_child("benchmarks.rounds.shares"),
         "trained": in_child(MODULE, "--part", "trained", "--sites", 2 if quick else TRAINED_SITES, "--rounds", 4),
         "site_process": {name: in_child("benchmarks.rounds.start", name) for name in ("ours", "torch's own")},
     }
@@ -130,6 +132,18 @@ def tables(result: dict[str, Any]) -> str:
         for case in result["in_process"]
     ]
     header = ["sites", "numbers", "ms per round", "ms per site", "of the processor", "bare loop, of the processor"]
+    shares = result["shares"]
+    of_site = next(
+        case["milliseconds_per_site_and_round"]["cpu"]["median"]
+        for case in result["in_process"]
+        if (case["sites"], case["parameters"]) == (shares["sites"], shares["parameters"])
+    )
+    share_rows = [
+        [name, shares["percent"][part], shares["percent"][part] * of_site / 100] for part, name in PARTS.items()
+    ]
+    share_rows.append(
+        ["waiting for the disk, by the clock", None, shares["milliseconds_of_disk_per_round"] / shares["sites"]]
+    )
     whole = result["trained"]
     trained_row = [
         *(whole["sites"], whole["training_cpu_seconds_per_round"]["median"]),
@@ -139,6 +153,9 @@ def tables(result: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             markdown_table(header, processes, 3),
+            markdown_table(
+                [f"a round of {shares['sites']} sites", "% of the processor's time", "ms per site"], share_rows, 2
+            ),
             markdown_table(
                 ["sites", "s of training per round", "ms outside it per site", "in % of it"], [trained_row], 2
             ),

@@ -1,9 +1,10 @@
 """Rounds under ``nvflare simulator``, with as many threads as sites and with fewer: time beyond training, and memory.
 
 The time of a round less that of the training in it: the longest of a round, or with fewer threads than sites the sum of all
-over the threads. With fewer threads FLARE starts a process for every task, which takes processor time: seconds are those of
-the machine with whatever else it does, whose load is in the result. About three minutes of processor time, longer by the
-clock.
+over the threads. With fewer threads every task of every site has a process of its own: FLARE starts a program, ``simulate``
+has a process forked that has imported everything. Both are measured. Seconds are those of the machine with whatever else it
+does, whose load is in the result. Memory that processes share counts once. About three minutes of processor time, longer by
+the clock.
 
     python -m benchmarks.rounds.simulator
 """
@@ -16,22 +17,29 @@ import threading
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.measure import MEBIBYTE, arguments_of, report, spread
 from benchmarks.parties import QUIET, one_set_of_images, site_names
 
+from grandrounds.deployment import simulate as engine
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.deployment.process_tree import children_of, resident_bytes
-from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.process_tree import children_of
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.record import read_events
 
+FORKED, STARTED = "forked", "started"
 # Sites, threads, network, rounds: resnet9 has 6.6 million parameters, the most of those that need no torchvision.
-CASES = ((2, 2, "compact", 12), (4, 4, "compact", 12), (4, 4, "resnet9", 6), (10, 2, "compact", 3))
-QUICK = ((2, 2, "compact", 4),)
+CASES = (
+    (2, 2, "compact", 12, None),
+    (4, 4, "compact", 12, None),
+    (4, 4, "resnet9", 6, None),
+    (10, 2, "compact", 4, FORKED),
+    (10, 2, "compact", 3, STARTED),
+)
+QUICK = ((2, 2, "compact", 4, None),)
 RESULT = Path(__file__).with_name("simulator.json")
-SAMPLE_SECONDS = 0.5
-SITE = "simulator_worker"
+SAMPLE_SECONDS = 1.0
 
 
 def main() -> None:
@@ -43,23 +51,25 @@ def main() -> None:
     report(result, options, load)
 
 
-def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int) -> dict[str, Any]:
-    """Seconds of each round but the first less its training, and resident memory of the processes by their kind."""
+def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, workers: str | None) -> dict[str, Any]:
+    """Seconds of each round but the first less its training, and memory of all processes."""
     options = [f"controller.rounds={rounds}", f"problem.backbone={backbone}", *QUIET]
     job = with_options(load_job("fedavg"), [*options, "executor.steps=2", "executor.batch_size=4"])
-    with tempfile.TemporaryDirectory() as folder:
+    program = engine.SIMULATOR if workers == STARTED else engine.WARM_SIMULATOR
+    with tempfile.TemporaryDirectory() as folder, patch.object(engine, "WARM_SIMULATOR", program):
         images = one_set_of_images(Path(folder) / "images")
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         workspace = Path(folder) / "run"
         with Memory() as memory:
-            simulate(job, workspace, site_names(sites), images, engine="flare", threads=threads)
+            engine.simulate(job, workspace, site_names(sites), images, engine="flare", threads=threads)
         events = read_events(workspace / "results")
     return {
         "sites": sites,
         "threads": threads,
         "backbone": backbone,
+        "processes": workers,
         "seconds_beyond_training": spread(beyond_training(events, sites, threads)),
-        "resident_mib": memory.summary(),
+        "mib_of_all_processes": round(memory.largest / MEBIBYTE, 1),
     }
 
 
@@ -77,12 +87,12 @@ def beyond_training(events: list[dict[str, Any]], sites: int, threads: int) -> l
 
 
 class Memory:
-    """Samples the processes below this one while a run goes on."""
+    """Samples the processes below this one while a run goes on; ``largest`` is the most bytes of all together."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.largest = {"site": 0, "all": 0}
+        self.largest = 0
 
     def __enter__(self) -> Memory:
         self._thread.start()
@@ -92,16 +102,9 @@ class Memory:
         self._ended.set()
         self._thread.join()
 
-    def summary(self) -> dict[str, float]:
-        """The largest process of a site and the largest sum of all processes, in mebibytes."""
-        return {f"largest_{kind}": round(size / MEBIBYTE, 1) for kind, size in self.largest.items()}
-
     def _watch(self) -> None:
         while not self._ended.wait(SAMPLE_SECONDS):
-            sizes = {process: resident_bytes(process) for process in _descendants(os.getpid())}
-            sites = [size for process, size in sizes.items() if SITE in _command(process)]
-            self.largest["all"] = max(self.largest["all"], sum(sizes.values()))
-            self.largest["site"] = max([self.largest["site"], *sites])
+            self.largest = max(self.largest, sum(map(proportional_bytes, _descendants(os.getpid()))))
 
 
 def _descendants(process: int) -> list[int]:
@@ -109,24 +112,26 @@ def _descendants(process: int) -> list[int]:
     return [*children, *(below for child in children for below in _descendants(child))]
 
 
-def _command(process: int) -> str:
+def proportional_bytes(process: int) -> int:
+    """Resident memory of a process, of what it shares with others its share; 0 if it has ended."""
     try:
-        return Path(f"/proc/{process}/cmdline").read_text(errors="replace")
-    except OSError:  # it has ended in the meantime
-        return ""
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def table(result: dict[str, Any]) -> str:
     """The result for a reader."""
     rows = [
         [
-            *(case["sites"], case["threads"], case["backbone"]),
+            *(case["sites"], case["threads"], case["processes"], case["backbone"]),
             *(case["seconds_beyond_training"][name] for name in ("median", "lowest", "highest")),
-            *(case["resident_mib"][name] for name in ("largest_site", "largest_all")),
+            case["mib_of_all_processes"],
         ]
         for case in result["cases"]
     ]
-    header = ["sites", "threads", "network", "s beyond training", "least", "most", "MiB of a site", "MiB of all"]
+    header = ["sites", "threads", "a task's process", "network", "s beyond training", "least", "most", "MiB of all"]
     return markdown_table(header, rows, 2)
 
 

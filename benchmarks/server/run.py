@@ -1,21 +1,25 @@
 """What the server does with a round's answers: time and memory for 10, 100 and 1,000 sites and three sizes of models.
 
 1. The mean of updates in order and in random order of arrival, where early ones wait, most of them on disk.
-2. FedPerl: the description of a model, the comparison of all models, an anonymised peer of two, and the store of models.
+2. FedPerl: the description of a model, the comparison of all models, an anonymised peer of two; a round with its models in
+   memory, and with all of them in files: taking them in, describing them, and making the messages of a hundred sites.
 3. FedIRM: the mean of relation matrices.
 4. A checkpoint of a model.
 
 Updates are synthetic, made one at a time outside the clock: a hundred layers of one kernel and four vectors each. All sites'
 updates are really added where ``--most`` allows, else that many, and only the time of the others is extrapolated
-(``extrapolated`` says so). Memory is the peak of a process of its own over what it had before, in units of the model. About
-three minutes of processor time.
+(``extrapolated`` says so). Memory is the peak of a process of its own over what it had before, in units of the model; pages
+of mapped files that are in use are among it. FedPerl's files take up to eight gibibytes in ``$TMPDIR``. About six minutes
+of processor time.
 
     python -m benchmarks.server.run
+    python -m benchmarks.server.run --only kept  # measures these cases again, and keeps the rest of result.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import tempfile
@@ -42,9 +46,11 @@ from benchmarks.measure import (
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.checkpoint import CheckpointFolder
+from grandrounds.federation.part_files import PartFiles
 from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.peers import anonymised_peer
 from grandrounds.methods.fedperl.similarity import layer_moments, similarity_matrix
+from grandrounds.methods.fedperl.store import ModelStore
 from grandrounds.methods.fedperl.trained import TrainedModels
 
 RESULT = Path(__file__).with_name("result.json")
@@ -52,6 +58,8 @@ SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)
 LAYERS, VECTORS, WIDTH = 100, 4, 128
 CLASSES = 7
 MOST_ON_DISK = 100
+MANY_SMALL = (1, 1000)
+NO_LIMIT = 1 << 60
 
 
 def main() -> None:
@@ -61,6 +69,7 @@ def main() -> None:
         RESULT,
         most={"type": int, "default": 1000, "help": "updates that are really added in a case"},
         case={"choices": sorted(CASES), "help": "measure this case alone and print it"},
+        only={"default": "", "help": "measure the cases again whose names begin so, and keep the others"},
         millions={"type": float, "default": 5.0},
         sites={"type": int, "default": 10},
     )
@@ -77,12 +86,20 @@ def main() -> None:
         ("fedperl", [(m, 10) for m in millions]),
         ("comparison", [(millions[0], n) for n in sites]),
         ("checkpoint", [(m, 1) for m in millions]),
+        ("kept_in_memory", [(millions[0], n) for n in sites if n <= MOST_ON_DISK]),
+        (
+            "kept_in_files",
+            [*((millions[0], n) for n in sites if n <= MOST_ON_DISK), *([] if options.quick else [MANY_SMALL])],
+        ),
     ]
     module = "benchmarks.server.run"
+    before = json.loads(options.out.read_text()) if options.only else {}
     result = {
         name: [in_child(module, "--case", name, "--millions", m, "--sites", n, "--most", most) for m, n in pairs]
         for name, pairs in cases
+        if name.startswith(options.only)
     }
+    result = {**{name: before[name] for name, _ in cases if name in before}, **result}
     print(tables(result))
     report(result, options, load)
 
@@ -136,23 +153,61 @@ def mean(options: argparse.Namespace, shuffled: bool) -> dict[str, Any]:
 
 
 def fedperl(options: argparse.Namespace) -> dict[str, Any]:
-    """What FedPerl's server does for one upload, and what its models of all sites take."""
+    """What FedPerl's server does for one upload."""
     states = [model(options.millions) for _ in range(2)]
     steps: dict[str, Callable[[], Any]] = {
         "description": lambda: layer_moments(states[0], "parameters_and_buffers"),
         "anonymised_peer_of_two": lambda: anonymised_peer(states),
     }
     costs = in_turn(steps, 2 if options.most < 100 else 7)
-    before = resident_mib()
-    store = TrainedModels("parameters_and_buffers", "minmax")
-    for number in range(options.sites):
-        store.keep(f"site-{number}", 1, {name: value + number for name, value in states[0].items()})
     return {
         "millions": options.millions,
         "milliseconds": {name: milliseconds(values) for name, values in costs.items()},
-        "stored_models": options.sites,
-        "mib_per_stored_model": round((resident_mib() - before) / options.sites, 1),
     }
+
+
+def kept(options: argparse.Namespace, limit: int) -> dict[str, Any]:
+    """A round of FedPerl at the server with so many bytes for the sites' models: who resembles whom, and all messages."""
+    state = model(options.millions, 0.0)
+    names = [f"site-{number}" for number in range(1, options.sites + 1)]
+    before = resident_mib() - size_mib(state)  # the global model counts
+    with tempfile.TemporaryDirectory() as folder:
+        store = ModelStore(PartFiles(Path(folder)), limit)
+        described = TrainedModels("parameters_and_buffers", "minmax")
+        average = OrderedMean(names)
+        taking, describing = list[Cost](), list[Cost]()
+        for number, name in enumerate(names):
+            update = {entry: value + number for entry, value in state.items()}
+            taking.append(clocked(lambda name=name, update=update: take_in(store, average, name, update, state))[0])
+            del update
+        store.settle(saved=0)
+        for name in names:
+            describing.append(clocked(lambda name=name: described.describe(name, store.get(name)))[0])
+        described.compare()
+        state = apply_update(state, average.close() or {})
+        without_messages = round(peak_mib() - before, 1)
+        messages = [
+            store.for_message(anonymised_peer([store.get(names[number - 2]), store.get(names[number - 1])]))
+            for number in range(min(options.sites, MOST_ON_DISK))
+        ]
+        if float(messages[2]["layer0.kernel"][0]) != 0.5:
+            raise SystemExit("a peer is wrong")
+        return {
+            "millions": options.millions,
+            "sites": options.sites,
+            "model_mib": round(size_mib(state), 1),
+            "milliseconds": {"take_in": milliseconds(taking), "describe": milliseconds(describing)},
+            "mib_on_disk": round(sum(path.stat().st_size for path in Path(folder).glob("*")) / MEBIBYTE, 1),
+            "peak_mib": without_messages,
+            "peak_models": round(without_messages / size_mib(state), 2),
+            "peak_mib_with_messages": round(peak_mib() - before, 1),
+        }
+
+
+def take_in(store: ModelStore, average: OrderedMean, name: str, update: dict[str, Any], state: dict[str, Any]) -> None:
+    """As FedPerl's controller takes in an answer."""
+    store.receive(name, 1, apply_update(state, update))
+    average.add(name, update)
 
 
 def comparison(options: argparse.Namespace) -> dict[str, Any]:
@@ -191,6 +246,8 @@ CASES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "fedperl": fedperl,
     "comparison": comparison,
     "checkpoint": checkpoint,
+    "kept_in_memory": lambda options: kept(options, NO_LIMIT),
+    "kept_in_files": lambda options: kept(options, 0),
 }
 
 
@@ -206,9 +263,17 @@ def tables(result: dict[str, Any]) -> str:
     ]
     header = ["order", "M parameters", "sites", "added", "ms per update", "s for all", "models in memory", "peak MiB"]
     perl = [
-        [case["millions"], *(_median(cost) for cost in case["milliseconds"].values()), case["mib_per_stored_model"]]
-        for case in result["fedperl"]
+        [case["millions"], *(_median(cost) for cost in case["milliseconds"].values())] for case in result["fedperl"]
     ]
+    stored = [
+        [
+            *(where, case["millions"], case["sites"], *(_median(cost) for cost in case["milliseconds"].values())),
+            *(case["mib_on_disk"], case["peak_models"], case["peak_mib"], case["peak_mib_with_messages"]),
+        ]
+        for where in ("memory", "files")
+        for case in result.get(f"kept_in_{where}", [])
+    ]
+    columns = ["ms to take in", "ms to describe", "MiB on disk", "models in memory", "peak MiB", "with messages"]
     pairs = [
         [case["sites"], *(_median(cost) for cost in case["milliseconds"].values())] for case in result["comparison"]
     ]
@@ -219,7 +284,8 @@ def tables(result: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             markdown_table(header, means, 2),
-            markdown_table(["M parameters", "ms to describe", "ms per anonymised peer", "MiB kept per site"], perl, 1),
+            markdown_table(["M parameters", "ms to describe", "ms per anonymised peer"], perl, 1),
+            markdown_table(["FedPerl's models in", "M parameters", "sites", *columns], stored, 1),
             markdown_table(["sites", "ms to compare all", "ms per mean relation"], pairs, 2),
             markdown_table(["M parameters", "ms per checkpoint", "of the processor", "MiB kept"], saved, 1),
         ]

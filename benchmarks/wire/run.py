@@ -1,9 +1,10 @@
 """Bytes between the server and a site in a round of every method, counted by the run's own record.
 
 Four sites of drawn images, the network ``compact``, three rounds with the least training, which changes no byte; what MDH-FL
-sends grows with its public images, here 240. Told are the tensors of the round in which most travels, each way: down, which
-is the model and what comes with it, and up. Headers and scores are not in the record; what FLARE's serialiser makes of a
-model is measured beside it. About a minute of processor time.
+sends grows with its public images, here 240. All sites have labels, so nobody needs FedIRM's matrix of relations (classes
+times classes), and it stays where it is. Told are the tensors of the round in which most travels, each way: down, which is
+the model and what comes with it, and up. Headers and scores are not in the record; what FLARE's serialiser makes of a model
+is measured beside it. About a minute of processor time.
 
     python -m benchmarks.wire.run
 """
@@ -44,6 +45,7 @@ PEERS = ("controller.warm_up=1", "executor.threshold=0.26")
 CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "local": ("local", STEPS),
     "fedavg": ("fedavg", STEPS),
+    "fedavg, half precision": ("fedavg", (*STEPS, "controller.update_precision=float16")),
     "ssfl": ("ssfl", STEPS),
     "fedperl, anonymised peer": ("fedperl", (*STEPS, *PEERS)),
     "fedperl, two peers": ("fedperl", (*STEPS, *PEERS, "controller.anonymise=false")),

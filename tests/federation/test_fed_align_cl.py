@@ -11,7 +11,6 @@ from grandrounds.deployment.presets import presets_of, with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.record import read_events
 from grandrounds.methods.fed_align_cl import executor
-from grandrounds.methods.fed_align_cl.baselines import BASELINES
 from grandrounds.methods.fed_align_cl.participant import ROLES
 from grandrounds.methods.fed_align_cl.stretch import StretchWork
 from grandrounds.models.norm import norm_entries
@@ -298,10 +297,13 @@ def test_the_presets_differ_where_text_and_code_do():
     assert [job.options("controller")["rounds"] for job in columns] == [50 * 3, 51 * 3, 50 * 3]
 
 
-@pytest.mark.parametrize("name", ["fed", "fed_cl", "fed_align", "fed_align_cl"])
-def test_the_jobs_of_the_baselines_differ_in_their_parts_and_in_nothing_else(name):
+@pytest.mark.parametrize(
+    ("name", "alignment", "curriculum"),
+    [("fed", False, False), ("fed_cl", False, True), ("fed_align", True, False), ("fed_align_cl", True, True)],
+)
+def test_the_jobs_of_the_baselines_differ_in_their_parts_and_in_nothing_else(name, alignment, curriculum):
     job, full = load_job(name), load_job("fed_align_cl")
-    parts = {"alignment": BASELINES[name].alignment, "curriculum": BASELINES[name].curriculum}
+    parts = {"alignment": alignment, "curriculum": curriculum}
     assert job.options("executor") == {**full.options("executor"), **parts}
     assert job.options("controller") == {**full.options("controller"), "run_name": name}
     assert presets_of(job) == presets_of(full)

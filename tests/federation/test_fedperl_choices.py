@@ -232,9 +232,9 @@ def test_keys_of_models_tell_a_site_nothing(tiny, run, tmp_path, monkeypatch):
     keys = []
     original = PeerDelivery.prepare
 
-    def watched(self, site, peers, models):
-        parts, values = original(self, site, peers, models)
-        keys.extend((site, peer, models[peer][0], key) for peer, key in zip(peers, values["peers"], strict=True))
+    def watched(self, site, peers, rounds, model_of):
+        parts, values = original(self, site, peers, rounds, model_of)
+        keys.extend((site, peer, rounds[peer], key) for peer, key in zip(peers, values["peers"], strict=True))
         return parts, values
 
     monkeypatch.setattr(PeerDelivery, "prepare", watched)
@@ -279,7 +279,7 @@ def test_a_newcomers_random_peers_pass_the_policy_too(tiny, run, tmp_path):
         (["controller.gate=0.5"], "a gated policy needs a gate above 0, another has none"),
         (["controller.policy=gated_similarity", "controller.gate=1.5"], "gate must be between 0 and 1"),
         (["controller.selection_images=server", "controller.validate_every=0"], "set validate_every to at least 1"),
-        (["executor.proximal_weight=Infinity"], "proximal_weight must be at least 0 and finite"),
+        (["executor.proximal_weight=Infinity"], "proximal_weight must be finite"),
     ],
 )
 def test_options_that_would_silently_do_nothing_are_refused(tiny, options, message):

@@ -40,7 +40,7 @@ def test_a_damaged_rule_stops_every_job(tiny, tmp_path):
     local = tmp_path / "run" / "flare" / "local"
     local.mkdir(parents=True)
     (local / "roster.json").write_text('{"mandatory": ["site-9"]}')
-    with pytest.raises(GrandRoundsError, match=r"roster\.json must be"):
+    with pytest.raises(GrandRoundsError, match=r"roster\.json: 'mandatory_sites' is missing"):
         simulate(tiny("fedavg"), tmp_path / "run", SITES)
 
 

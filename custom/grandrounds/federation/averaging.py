@@ -10,6 +10,7 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.controller import RoundController
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
+from grandrounds.federation.precision import FULL, UPDATE_PRECISION, UpdatePrecision, require_precision
 from grandrounds.federation.server_images import ServerImages
 from grandrounds.models.registry import architecture_fingerprint, build_model
 
@@ -20,6 +21,8 @@ class AveragingController(RoundController):
     Args:
         weighting: ``uniform`` is the plain mean over the participants (FedPerl, Algorithm 1, line 19); ``samples`` weights
             by the number of training samples (FedAvg).
+        update_precision: in which sites' updates travel: ``float16`` and ``bfloat16`` halve the bytes up
+            (:mod:`~grandrounds.federation.precision`).
         selection_images: whose validation images select the model: the ``sites``' (mean over sites) or the ``server``'s.
         server_device: where the server computes, if it has to: ``auto``, ``cpu`` or ``cuda[:index]``.
         server_threads: threads of torch there on the CPU; None leaves torch's default.
@@ -30,6 +33,7 @@ class AveragingController(RoundController):
         self,
         *,
         weighting: Literal["uniform", "samples"] = "uniform",
+        update_precision: UpdatePrecision = FULL,
         selection_images: Literal["sites", "server"] = "sites",
         server_device: str = "auto",
         server_threads: int | None = None,
@@ -43,6 +47,7 @@ class AveragingController(RoundController):
         if weighting not in ("uniform", "samples"):
             raise ConfigurationError(f"weighting must be uniform or samples, got {weighting!r}")
         self.weighting = weighting
+        self.update_precision = require_precision(update_precision)
         self.selection_images = selection_images
         self.server_device = server_device
         self.server_threads = server_threads
@@ -114,11 +119,13 @@ class AveragingController(RoundController):
         return self.state
 
     def fingerprint(self) -> dict[str, Any]:
-        """The architecture and the weighting."""
+        """The architecture, the weighting, whose images select, and the updates' precision where it is not full."""
+        shortened = {} if self.update_precision == FULL else {UPDATE_PRECISION: self.update_precision}
         return {
             "architecture": architecture_fingerprint(self.state),
             "weighting": self.weighting,
             "selection_images": self.selection_images,
+            **shortened,
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from grandrounds.errors import CheckpointError
 from grandrounds.federation.messages import State
+from grandrounds.federation.part_files import PARTS, PartFiles, SavedParts, newest_before, read_saved
 from grandrounds.files import replacing
 
 KEPT = 3
@@ -22,11 +22,11 @@ KEPT = 3
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved after a round."""
+    """What was saved after a round; a large state is read from its file when it is looked up among ``parts``."""
 
     round_number: int
     content: dict[str, Any]
-    parts: dict[str, tuple[int, dict[str, Tensor]]]
+    parts: Mapping[str, tuple[int, dict[str, Tensor]]]
 
 
 class CheckpointFolder:
@@ -45,12 +45,13 @@ class CheckpointFolder:
     def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
         self.folder = folder
         self._configuration = dict(configuration)
+        self._parts = PartFiles(folder / PARTS)
 
     def save(
         self,
         round_number: int,
         content: Mapping[str, Any],
-        parts: Mapping[str, tuple[int, State]] | None = None,
+        parts: Mapping[str, tuple[int, State | None]] | None = None,
         needed: Collection[int] | None = None,
     ) -> None:
         """Save the state after a round and drop the oldest files.
@@ -59,15 +60,20 @@ class CheckpointFolder:
             round_number: the round that is complete.
             content: nested dictionaries and lists of tensors and plain values.
             parts: large states that change rarely, by name, each with the round it is from; one that is on disk already
-                is not written again.
+                is not written again, and may be None.
             needed: rounds after which somebody may go on: the newest checkpoint of each of these rounds or before is kept,
                 and this one. None keeps the last ``KEPT``.
+
+        Raises:
+            CheckpointError: if a part that should be on disk is not.
         """
         versions = {name: version for name, (version, _) in (parts or {}).items()}
         for name, (version, state) in (parts or {}).items():
-            if not self._part(name, version).exists():
-                with replacing(self._part(name, version)) as stream:
-                    torch.save(dict(state), stream)
+            if self._parts.path(name, version).exists():
+                continue
+            if state is None:
+                raise CheckpointError(f"{self._parts.path(name, version)} is missing: has somebody deleted it?")
+            self._parts.save(name, version, state)
         saved = {"round": round_number, "configuration": self._configuration, "content": dict(content)}
         with replacing(self._path(round_number)) as stream:
             torch.save({**saved, "parts": versions}, stream)
@@ -94,10 +100,9 @@ class CheckpointFolder:
         if not rounds:
             return None
         path = self._path(rounds[-1])
-        saved = self._read(path)
+        saved = read_saved(path)
         require_same_configuration(self._configuration, saved["configuration"], path)
-        versions = saved["parts"] if with_parts else {}
-        parts = {name: (version, self._read(self._part(name, version))) for name, version in versions.items()}
+        parts = SavedParts(self._parts, saved["parts"] if with_parts else {})
         return Checkpoint(round_number=saved["round"], content=saved["content"], parts=parts)
 
     def discard_from(self, round_number: int) -> None:
@@ -105,41 +110,17 @@ class CheckpointFolder:
         for number in self.rounds():
             if number >= round_number:
                 self._path(number).unlink(missing_ok=True)
-        for path in self.folder.glob("parts/*@*.pt"):
-            if int(path.stem.rpartition("@")[2]) >= round_number:
-                path.unlink(missing_ok=True)
+        self._parts.discard_from(round_number)
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round_{round_number:05d}.pt"
 
-    def _part(self, name: str, version: int) -> Path:
-        return self.folder / "parts" / f"{name}@{version:05d}.pt"
-
     def _prune(self, names: Collection[str], needed: Collection[int] | None) -> None:
         rounds = self.rounds()
-        kept = set(rounds[-KEPT:]) if needed is None else {*_newest_before(rounds, needed), *rounds[-1:]}
+        kept = set(rounds[-KEPT:]) if needed is None else {*newest_before(rounds, needed), *rounds[-1:]}
         for old in set(rounds) - kept:
             self._path(old).unlink(missing_ok=True)
-        # A checkpoint refers to the newest part of its round or before.
-        for name in names:
-            paths = {int(path.stem.rpartition("@")[2]): path for path in self.folder.glob(f"parts/{name}@*.pt")}
-            for version in paths.keys() - _newest_before(sorted(paths), kept):
-                paths[version].unlink(missing_ok=True)
-
-    @staticmethod
-    def _read(path: Path) -> dict[str, Any]:
-        try:
-            return dict(torch.load(path, map_location="cpu", weights_only=True))
-        except Exception as error:
-            raise CheckpointError(
-                f"{path}: the checkpoint is damaged ({type(error).__name__}); without it the run goes on from the one before"
-            ) from error
-
-
-def _newest_before(rounds: list[int], wanted: Collection[int]) -> set[int]:
-    """For each wanted round the last of the ascending ``rounds`` that is not after it, if there is one."""
-    positions = (bisect_right(rounds, number) for number in wanted)
-    return {rounds[position - 1] for position in positions if position}
+        self._parts.prune(names, kept)
 
 
 def require_same_configuration(mine: Mapping[str, Any], saved: Mapping[str, Any], path: Path) -> None:

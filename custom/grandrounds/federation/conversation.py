@@ -21,6 +21,7 @@ from grandrounds.federation.hooks import RoundHooks
 from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import JOIN, TEST, TRAIN, Payload, ReleaseKind, Result, State, tensor_bytes
 from grandrounds.federation.places import result_folder
+from grandrounds.federation.precision import FULL, UPDATE_PRECISION, UpdatePrecision
 from grandrounds.federation.problem import Problem
 from grandrounds.federation.record import RunRecord
 from grandrounds.federation.tracking import track
@@ -45,6 +46,8 @@ class SiteConversation(RoundHooks, Controller):
     fl_ctx: FLContext
     refused: dict[str, str]
     """Sites whose introduction was refused in this start of the run, with the reason; another start asks them again."""
+    update_precision: UpdatePrecision = FULL
+    """In which updates of models travel; controllers that take them have an option for it."""
     _abort_signal: Signal
     _metrics: dict[str, dict[str, float]]
     _checkpointed: list[int]
@@ -63,6 +66,7 @@ class SiteConversation(RoundHooks, Controller):
             "selection_metric": self.selection_metric,
             "checkpoints": list(self._checkpointed),
             "round_timeout": self.round_timeout,
+            UPDATE_PRECISION: self.update_precision,
         }
         return Payload(self.round_number, {**values, **shared}, parts or {})
 
@@ -175,11 +179,11 @@ class SiteConversation(RoundHooks, Controller):
         if task == TEST:
             keep_curves(result_folder(self.fl_ctx) / site, received_curves(result, self.problem.classes))
         # Curves are no part of what training costs; like the scores they come with, they are not counted.
-        released = {n: one.tensors for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
+        released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
         facts = {"facts": dict(result.facts)} if result.facts else {}
         self.record.event("answer", round=self.round_number, site=site, task=task, metrics=result.metrics, **facts)
         track(self, self.fl_ctx, site, self.round_number, result.metrics)
-        self.record.count_bytes(site, "up", tensor_bytes(released))
+        self.record.count_bytes(site, "up", released)
         self.record.note_privacy(
             site, {name: release.treated for name, release in result.releases.items()}, result.metrics
         )

@@ -42,6 +42,7 @@ from grandrounds.federation.messages import (
     encode_result,
 )
 from grandrounds.federation.places import DETAILS_VARIABLE, state_folder
+from grandrounds.federation.precision import round_updates
 from grandrounds.federation.release_facts import announce
 from grandrounds.federation.site_access import SiteAccess
 from grandrounds.federation.site_child import SitePlace, seconds_left, work_in_child
@@ -113,21 +114,36 @@ class SiteExecutor(SiteHooks):
         self._access = SiteAccess(model == "own", backbones or {}, device, precision, self.logger)
         self._network: tuple[ModelSpec, nn.Module] | None = None
         self._staged: tuple[SiteStore, Payload] | None = None
+        self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
+        self.register_event_handler(EventType.START_RUN, self._prepare_process)
+        self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._keep_what_left)
 
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """FLARE's hook: prepare what the serialiser needs when the run starts, and keep the state of an answer that leaves.
+    def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:
+        fobs.register(TensorDecomposer)
+        keep_freed_memory()
 
-        What a filter has refused, or emptied, has not left.
-        """
-        if event_type == EventType.START_RUN:
-            fobs.register(TensorDecomposer)
-            keep_freed_memory()
-        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._staged:
-            (store, payload), self._staged = self._staged, None
-            reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-            if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK:
-                self.note_what_left(reply, payload, store)
-                store.settle_state(payload.values.get("checkpoints"))
+    def _keep_what_left(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Keep the state of an answer that leaves; what a filter has refused, or emptied, has not left."""
+        if not self._staged:
+            return
+        (store, payload), self._staged = self._staged, None
+        reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+        if isinstance(reply, Shareable) and self._rounded(reply, payload, fl_ctx):
+            self.note_what_left(reply, payload, store)
+            store.settle_state(payload.values.get("checkpoints"))
+
+    def _rounded(self, reply: Shareable, payload: Payload, fl_ctx: FLContext) -> bool:
+        """Whether the reply is an answer, whose update is now as the server asks; if it cannot be, the reply says why."""
+        if reply.get_return_code() != ReturnCode.OK:
+            return False
+        try:
+            round_updates(reply, payload.values)
+        except MessageError as error:
+            self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
+            reply.clear()
+            reply.update(_refusal(TRAIN, error))
+            return False
+        return True
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE's hook: do one task. What goes wrong becomes a reply with its reason, never half a result."""
@@ -258,10 +274,16 @@ class SiteExecutor(SiteHooks):
         return network
 
     def _store(self, payload: Payload, context: SiteContext, fl_ctx: FLContext) -> SiteStore:
+        run = (payload.values["run_name"], payload.values["run_id"], context.problem, context.own_spec)
+        if self._store_of and self._store_of[0] == run:
+            self._store_of[1].claim()
+            return self._store_of[1]
         options = {"problem": context.problem.to_dict(), "model": self.model, "optimizer": self.optimizer}
         own = {"own_model": asdict(context.own_spec)} if context.own_spec else {}
         folder = state_folder(fl_ctx, payload.values["run_name"], context.site)
-        return SiteStore(folder, payload.values["run_id"], {**options, **self.options(), **own})
+        store = SiteStore(folder, payload.values["run_id"], {**options, **self.options(), **own})
+        self._store_of = (run, store)
+        return store
 
 
 def _description(context: SiteContext) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class RoundHooks(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what survived."""
 
-    def load_snapshots(self, snapshots: dict[str, tuple[int, dict[str, Tensor]]]) -> None:
-        """Take over the large states."""
+    def load_snapshots(self, snapshots: Mapping[str, tuple[int, dict[str, Tensor]]]) -> None:
+        """Take over the large states; each is read from its file when it is looked up."""
 
     # Who takes part.
 
@@ -95,6 +95,9 @@ class RoundHooks(ABC):
         """What must survive the server's process."""
         return {}
 
-    def snapshots(self) -> dict[str, tuple[int, State]]:
-        """Large states that change rarely, by name, each with the round it is from; they are saved once."""
+    def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
+        """Large states that change rarely, by name, each with the round it is from; they are saved once.
+
+        None stands for one that the method has saved itself, see :class:`~grandrounds.federation.part_files.PartFiles`.
+        """
         return {}

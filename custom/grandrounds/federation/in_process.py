@@ -82,11 +82,19 @@ class Party:
         return context
 
     def fire_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """FLARE's hook: tell all components; a fatal error ends the run."""
-        fire_event_to_components(event_type, self.handlers, fl_ctx)
+        """FLARE's hook: tell all components, if any listens; a fatal error ends the run."""
+        if self.hears(event_type):
+            fire_event_to_components(event_type, self.handlers, fl_ctx)
         if event_type == EventType.FATAL_SYSTEM_ERROR:
             self.panic = str(fl_ctx.get_prop(FLContextKey.EVENT_DATA, "fatal error"))
             self.abort_signal.trigger(True)
+
+    def hears(self, event_type: str) -> bool:
+        """Whether an event has any effect on a component: FLARE's own hook, where it is not overridden, does nothing."""
+        return any(
+            type(handler).handle_event is not FLComponent.handle_event or event_type in handler.get_event_handlers()
+            for handler in self.handlers
+        )
 
     def fire(self, event_type: str) -> None:
         """Fire an event in a new context."""
@@ -228,10 +236,16 @@ def _with_own_tensors(value: Any) -> Any:
     if isinstance(value, DXO):
         return DXO(value.data_kind, _with_own_tensors(value.data), dict(value.meta))
     if isinstance(value, dict):
+        own = {key: _with_own_tensors(one) if isinstance(one, _COPIED) else one for key, one in value.items()}
+        if type(value) is dict:
+            return own
         twin = copy.copy(value)
-        twin.update((key, _with_own_tensors(item)) for key, item in value.items())
+        twin.update(own)
         return twin
     return value
+
+
+_COPIED = (dict, Tensor, DXO)
 
 
 def run_in_process(job: Path, workspace: Path, sites: Sequence[str], wire: bool = False) -> None:

@@ -23,6 +23,8 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.federation.introduction import require_facts
+from grandrounds.federation.precision import DTYPES, FULL, UpdatePrecision, arrived_in, widened
+from grandrounds.federation.tensor_checks import require_finite_tensors, require_tensors
 
 State = Mapping[str, Tensor]
 JOIN, TRAIN, VALIDATE, TEST = "join", "train", "validate", "test"
@@ -66,11 +68,19 @@ class Release:
         kind: what they are.
         tensors: by name.
         treated: what the site's gate says it has done to them; empty without a gate.
+        precision: in which they have travelled, if they are a model's update.
     """
 
     kind: ReleaseKind
     tensors: State
     treated: str = ""
+    precision: UpdatePrecision = FULL
+
+    @property
+    def travelled_bytes(self) -> int:
+        """Bytes of the tensors on their way."""
+        saved = torch.float32.itemsize - DTYPES[self.precision].itemsize
+        return sum(t.nbytes - (saved * t.numel() if t.is_floating_point() else 0) for t in self.tensors.values())
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,7 @@ def decode_payload(message: Shareable) -> Payload:
         raise MessageError("the task has no values in its header")
     require_run_name(values.get("run_name"))
     for name, part in parts.items():
-        _require_finite_tensors(part.data, name)
+        require_finite_tensors(part.data, name)
     return Payload(header["round"], values, {name: part.data for name, part in parts.items()})
 
 
@@ -168,7 +178,7 @@ def encode_result(
             raise MessageError(
                 f"release {name!r} of kind {release.kind.value} is not declared by the method (declared: {sorted(declared)})"
             )
-        _require_finite_tensors(release.tensors, name)
+        require_finite_tensors(release.tensors, name)
         kind = DataKind.WEIGHT_DIFF if release.kind is ReleaseKind.MODEL_UPDATE else DataKind.APP_DEFINED
         parts[name] = DXO(kind, data=_contiguous(release.tensors), meta={"release": release.kind.value})
     header = {
@@ -188,8 +198,9 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
         asked: the task that should be answered.
 
     Raises:
-        MessageError: if the message is no result or answers another task, an entry is no finite tensor, a metric is no
-            finite number, a fact no short text, or the number of samples makes no sense.
+        MessageError: if the message is no result or answers another task, an entry is no finite tensor, an update has come
+            in another precision than the task asks for, a metric is no finite number, a fact no short text, or the number
+            of samples makes no sense.
     """
     parts, header = _collection(message)
     if (header["round"], header.get("run_id")) != (asked.round_number, asked.values["run_id"]):
@@ -206,10 +217,13 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
             kind = ReleaseKind(part.get_meta_prop("release"))
         except ValueError as error:
             raise MessageError(f"the result has an unknown part {name!r}") from error
-        _require_finite_tensors(part.data, name)
+        require_tensors(part.data, name)
+        precision = arrived_in(part, name, asked.values)
+        tensors = widened(part.data, precision, name)
+        require_finite_tensors(tensors, name)
         treated = part.get_meta_prop(TREATED)
         known = isinstance(treated, str) and TREATMENT.fullmatch(treated) is not None
-        releases[name] = Release(kind, part.data, treated if known else "")
+        releases[name] = Release(kind, tensors, treated if known else "", precision)
     samples = header.get("samples")
     if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MOST_SAMPLES:
         raise MessageError(f"an update must come with its number of samples, at most {MOST_SAMPLES}, got {samples!r}")
@@ -284,17 +298,3 @@ def floating_entries(state: State) -> dict[str, Tensor]:
 def _contiguous(state: State) -> dict[str, Tensor]:
     # FLARE's streaming refuses other layouts, such as channels-last kernels.
     return {name: value.contiguous() for name, value in state.items()}
-
-
-def _require_finite_tensors(state: Any, name: str) -> None:
-    if not isinstance(state, Mapping):
-        raise MessageError(f"{name} must be a dictionary of tensors, got {type(state).__name__}")
-    for key, value in state.items():
-        if not isinstance(value, Tensor):
-            raise MessageError(f"{name}[{key!r}] must be a tensor, got {type(value).__name__}")
-    floating = [value for value in state.values() if value.is_floating_point()]
-    # One sum decides the usual case; infinities of opposite sign cannot hide, because they add up to NaN.
-    if floating and not bool(torch.isfinite(torch.stack([v.sum(dtype=torch.float64) for v in floating])).all()):
-        for key, value in state.items():
-            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                raise MessageError(f"{name}[{key!r}] has a value that is NaN or infinite")

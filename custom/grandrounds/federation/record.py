@@ -22,11 +22,12 @@ from typing import Any
 
 from grandrounds import __version__
 from grandrounds.federation.messages import SPENT
-from grandrounds.files import append_line, write_json
+from grandrounds.files import append_line, replacing
 from grandrounds.ordering import natural_sorted
 
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
+RUNNING = "running"
 
 
 class RunRecord:
@@ -42,6 +43,9 @@ class RunRecord:
         self.configuration = dict(configuration)
         self._started = time.time()
         self.rounds: list[dict[str, Any]] = []
+        # Every round writes all rounds so far, twice: each is turned into text once.
+        self._rounds_as_text: list[str] = []
+        self._contributions: dict[str, int] = defaultdict(int)
         self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.selected: dict[str, Any] = {}
         self.test: dict[str, dict[str, float]] = {}
@@ -76,7 +80,7 @@ class RunRecord:
 
     def close_round(self, entry: dict[str, Any]) -> None:
         """Add a finished round to the record; its event says how many bytes have travelled so far."""
-        self.rounds.append(entry)
+        self._add_round(entry)
         sizes = [item for parts in self.bytes.values() for item in parts.items()]
         moved = {way: sum(size for name, size in sizes if name.startswith(f"{way}.")) for way in ("down", "up")}
         self.event("round_end", **entry, moved=moved)
@@ -90,40 +94,36 @@ class RunRecord:
         return (self.folder / SUMMARY).exists()
 
     def write(self, status: str, reason: str = "") -> None:
-        """Write ``summary.json``.
+        """Write ``summary.json``; while the run goes on in one line, which takes a fraction of the time.
 
         Args:
             status: ``running``, ``finished``, ``failed`` or ``aborted``.
             reason: why, when it did not finish.
         """
-        contributed: dict[str, int] = defaultdict(int)
-        for entry in self.rounds:
-            for site in entry["answered"]:
-                contributed[site] += 1
-        write_json(
-            self.folder / SUMMARY,
-            {
-                "status": status,
-                "reason": reason,
-                "rounds_done": len(self.rounds),
-                "contributions": dict(contributed),
-                "introduced": {site: self.introduced[site] for site in natural_sorted(self.introduced)},
-                "refused": self.refused,
-                "selected": self.selected,
-                "models": self.models,
-                "test": self.test,
-                "untested": self.untested,
-                "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
-                "privacy": self.privacy,
-                "configuration": self.configuration,
-                "configuration_sha256": hashlib.sha256(
-                    json.dumps(self.configuration, sort_keys=True).encode()
-                ).hexdigest(),
-                "versions": versions(),
-                "seconds": round(time.time() - self._started, 3),
-                "rounds": self.rounds,
-            },
-        )
+        content = {
+            "status": status,
+            "reason": reason,
+            "rounds_done": len(self.rounds),
+            "contributions": dict(self._contributions),
+            "introduced": {site: self.introduced[site] for site in natural_sorted(self.introduced)},
+            "refused": self.refused,
+            "selected": self.selected,
+            "models": self.models,
+            "test": self.test,
+            "untested": self.untested,
+            "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
+            "privacy": self.privacy,
+            "configuration": self.configuration,
+            "configuration_sha256": hashlib.sha256(json.dumps(self.configuration, sort_keys=True).encode()).hexdigest(),
+            "versions": versions(),
+            "seconds": round(time.time() - self._started, 3),
+        }
+        if status == RUNNING:
+            text = f'{json.dumps(content)[:-1]}, "rounds": {self._all_rounds_as_text()}}}'
+        else:
+            text = json.dumps({**content, "rounds": self.rounds}, indent=2)
+        with replacing(self.folder / SUMMARY) as stream:
+            stream.write((text + "\n").encode())
 
     def publish(self, folder: Path, names: list[str]) -> None:
         """Copy the record and these files of the run's folder to where FLARE's job download finds them."""
@@ -133,22 +133,28 @@ class RunRecord:
                 shutil.copyfile(self.folder / name, folder / name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
-        state = {
-            "rounds": self.rounds,
-            "bytes": self.bytes,
-            "privacy": self.privacy,
-            "seconds": time.time() - self._started,
-        }
-        return dict(json.loads(json.dumps(state)))
+        """Plain values for a checkpoint; the rounds as text, because a checkpoint takes long over many small values."""
+        state = {"bytes": self.bytes, "privacy": self.privacy, "seconds": time.time() - self._started}
+        return {**json.loads(json.dumps(state)), "rounds": self._all_rounds_as_text()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the record of the rounds before the interruption."""
         self._started -= state["seconds"]
-        self.rounds = list(state["rounds"])
+        rounds = state["rounds"]  # earlier versions have saved them as a list
+        for entry in json.loads(rounds) if isinstance(rounds, str) else rounds:
+            self._add_round(entry)
         self.privacy = dict(state.get("privacy", {}))
         for site, parts in state["bytes"].items():
             self.bytes[site].update(parts)
+
+    def _add_round(self, entry: dict[str, Any]) -> None:
+        self.rounds.append(entry)
+        self._rounds_as_text.append(json.dumps(entry))
+        for site in entry["answered"]:
+            self._contributions[site] += 1
+
+    def _all_rounds_as_text(self) -> str:
+        return f"[{', '.join(self._rounds_as_text)}]"
 
 
 @cache

@@ -6,7 +6,6 @@ A researcher's job can ask for sites and cannot waive them: those in the server'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from nvflare.apis.fl_context import FLContext
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import read_json_object, require_object
 
 ROSTER = "roster.json"
 MANDATORY = "mandatory_sites"
@@ -48,12 +48,7 @@ def read_roster(path: Path) -> tuple[str, ...]:
     """
     if not path.is_file():
         return ()
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict) or set(content) != {MANDATORY}:
-        raise ConfigurationError(f'{path} must be {{"{MANDATORY}": [...]}}, got {content!r}')
+    content = require_object(read_json_object(path), str(path), [MANDATORY])
     return require_names(content[MANDATORY], f"{path}: {MANDATORY}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
@@ -22,6 +23,7 @@ from grandrounds.models.registry import ModelSpec
 
 @dataclass(frozen=True)
 class _Found:
+    told: Mapping[str, Any]
     problem: Problem
     data: SiteData
     own_spec: ModelSpec | None
@@ -64,13 +66,12 @@ class SiteAccess:
             DataError: if the data doctor finds something that must be mended first.
         """
         values = payload.values
-        problem = Problem.from_dict(values["problem"])
         site = fl_ctx.get_identity_name()
-        found = self._find(problem, site, fl_ctx, needs_labels)
+        found = self._find(values["problem"], site, fl_ctx, needs_labels)
         return SiteContext(
             site=site,
             round_number=payload.round_number,
-            problem=problem,
+            problem=found.problem,
             seed=values["seed"],
             data=found.data,
             device=choose_device(self._device),
@@ -78,14 +79,16 @@ class SiteAccess:
             aborted=lambda: bool(abort_signal.triggered),
             cache=StateCache(state_folder(fl_ctx, values["run_name"], site) / "received"),
             own_spec=found.own_spec,
-            datasets=lambda name: self._dataset(name, problem, site, fl_ctx),
+            datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
         )
 
-    def _find(self, problem: Problem, site: str, fl_ctx: FLContext, needs_labels: bool) -> _Found:
-        if self._found is None or self._found.problem != problem:
+    def _find(self, told: Mapping[str, Any], site: str, fl_ctx: FLContext, needs_labels: bool) -> _Found:
+        if self._found is None or self._found.told != told:
+            problem = Problem.from_dict(told)
             chosen = locate(problem.dataset, site, fl_ctx).model
             own_spec = own_model_spec(problem, site, self._own, self._backbones, chosen)
-            self._found = _Found(problem, load_checked_data(problem, site, fl_ctx, needs_labels, self._log), own_spec)
+            data = load_checked_data(problem, site, fl_ctx, needs_labels, self._log)
+            self._found = _Found(told, problem, data, own_spec)
         return self._found
 
     def _dataset(self, name: str, problem: Problem, site: str, fl_ctx: FLContext) -> SiteData:

@@ -6,9 +6,8 @@ may live in memory alone.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.federation.checkpoint import CheckpointFolder, require_same_configuration, save_models
-from grandrounds.files import replacing, write_json
+from grandrounds.files import write_csv, write_json
 
 
 class SiteStore:
@@ -32,22 +31,35 @@ class SiteStore:
 
     def __init__(self, folder: Path, run_id: str, configuration: Mapping[str, Any]) -> None:
         self.folder = folder
-        marker = folder / "run.json"
-        wanted = {"run_id": run_id, "configuration": json.loads(json.dumps(configuration))}
-        found = json.loads(marker.read_text()) if marker.is_file() else None
-        if found and found["run_id"] != run_id:
-            # Aside first: half a removed folder must not look like this run's.
-            old = folder.with_name(f".{folder.name}.{found['run_id']}")
-            folder.rename(old)
-            shutil.rmtree(old)
-            found = None
-        if found is None:
-            write_json(marker, wanted)
-        elif found != wanted:
-            require_same_configuration(wanted["configuration"], found["configuration"], marker)
+        self._marker = folder / "run.json"
+        self._wanted = {"run_id": run_id, "configuration": json.loads(json.dumps(configuration))}
+        self._seen: tuple[int, int] | None = None
         self._states = CheckpointFolder(folder / "state", configuration)
         self._staged = CheckpointFolder(folder / "staged", configuration)
         self._best = CheckpointFolder(folder / "best", configuration)
+        self.claim()
+
+    def claim(self) -> None:
+        """Make sure before a task that the folder is still this run's: its marker is read again if it is another file.
+
+        Raises:
+            CheckpointError: if what is there belongs to another configuration.
+        """
+        if self._seen is not None and self._seen == _identity(self._marker):
+            return
+        wanted = self._wanted
+        found = json.loads(self._marker.read_text()) if self._marker.is_file() else None
+        if found and found["run_id"] != wanted["run_id"]:
+            # Aside first: half a removed folder must not look like this run's.
+            old = self.folder.with_name(f".{self.folder.name}.{found['run_id']}")
+            self.folder.rename(old)
+            shutil.rmtree(old)
+            found = None
+        if found is None:
+            write_json(self._marker, wanted)
+        elif found != wanted:
+            require_same_configuration(wanted["configuration"], found["configuration"], self._marker)
+        self._seen = _identity(self._marker)
 
     def load_state(self, round_number: int) -> dict[str, Any]:
         """The state as it was before this round; empty when there is none.
@@ -57,6 +69,8 @@ class SiteStore:
         Raises:
             CheckpointError: if it is damaged or belongs to another configuration.
         """
+        if self._keeps_nothing():
+            return {}
         self._staged.discard_from(0)
         self._states.discard_from(round_number)
         checkpoint = self._states.load()
@@ -64,7 +78,8 @@ class SiteStore:
 
     def stage_state(self, round_number: int, state: Mapping[str, Any]) -> None:
         """Write the state after this round, without effect until :meth:`settle_state`; an empty state needs no file."""
-        self._staged.discard_from(0)
+        if not self._keeps_nothing():
+            self._staged.discard_from(0)
         if state:
             self._staged.save(round_number, state)
 
@@ -79,6 +94,8 @@ class SiteStore:
         Args:
             needed: the rounds of the server's checkpoints, see :meth:`CheckpointFolder.save`.
         """
+        if self._keeps_nothing():
+            return
         for round_number in self._staged.rounds():
             self._states.adopt(self._staged, round_number, needed)
 
@@ -114,10 +131,20 @@ class SiteStore:
 
     def write_predictions(self, name: str, header: list[str], rows: list[list[str]]) -> None:
         """Write predictions as CSV; they stay at the site."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([header, *rows])
-        with replacing(self.folder / f"{name}.csv") as stream:
-            stream.write(text.getvalue().encode())
+        write_csv(self.folder / f"{name}.csv", header, rows)
+
+    def _keeps_nothing(self) -> bool:
+        """Whether no state was ever written here, as with most methods: then there is no folder to search."""
+        return not (os.path.exists(self._staged.folder) or os.path.exists(self._states.folder))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one that has taken its place; None if there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def copy_to_cpu(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from grandrounds import __version__
 from grandrounds.federation.record import RunRecord, read_events, versions
 
@@ -112,6 +114,24 @@ def test_a_record_goes_on_where_a_checkpoint_ends(tmp_path):
     found = summary(tmp_path)
     assert found["contributions"] == {"a": 1, "b": 2}
     assert found["bytes"] == {"a": {"up.update": 14}, "b": {"up.update": 1}}
+
+
+def test_rounds_that_an_earlier_version_has_saved_as_a_list_are_taken_over(tmp_path):
+    resumed = RunRecord(tmp_path, {})
+    resumed.load_state_dict({"rounds": [entry(1, ["a"])], "bytes": {}, "privacy": {}, "seconds": 1.0})
+    resumed.close_round(entry(2, ["a", "b"]))
+    resumed.write("finished")
+    assert summary(tmp_path)["contributions"] == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize(("status", "lines"), [("running", 1), ("finished", 30)])
+def test_a_summary_is_laid_out_for_people_when_the_run_has_ended(tmp_path, status, lines):
+    record = RunRecord(tmp_path, {"rounds": 3})
+    record.close_round(entry(1, ["a"]))
+    record.write(status)
+    assert summary(tmp_path)["rounds_done"] == 1
+    found = (tmp_path / "summary.json").read_text().count("\n")
+    assert found == 1 if lines == 1 else found >= lines
 
 
 def test_a_saved_state_does_not_grow_with_the_record(tmp_path):

@@ -21,9 +21,10 @@ def test_the_servers_sites_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "cannot be read"),
-        ("[]", "must be"),
-        ('{"mandatory": ["a"]}', "must be"),
+        ("{", "is not valid JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"mandatory": ["a"]}', "'mandatory_sites' is missing"),
+        ('{"mandatory_sites": ["a"], "least": 2}', "unknown key 'least'; expected mandatory_sites"),
         ('{"mandatory_sites": "a"}', "must be a list of different names"),
         ('{"mandatory_sites": ["a", "a"]}', "must be a list of different names"),
         ('{"mandatory_sites": [1]}', "must be a list of different names"),

@@ -155,3 +155,30 @@ def test_a_model_is_written_with_what_is_needed_to_build_it(tmp_path):
     folder = tmp_path / "site-1"
     assert torch.load(folder / "own.pt", weights_only=True)["w"].item() == 3.0
     assert json.loads((folder / "own.json").read_text()) == {"model": {"backbone": "resnet10"}}
+
+
+def test_a_marker_is_read_again_only_if_it_has_changed(tmp_path, monkeypatch):
+    kept = store(tmp_path)
+    monkeypatch.setattr("pathlib.Path.read_text", lambda *_: pytest.fail("the marker was read"))
+    kept.claim()
+
+
+def test_a_store_that_is_kept_notices_another_start_of_the_run(tmp_path):
+    kept = store(tmp_path, "run-a")
+    keep_of_b = store(tmp_path, "run-b")
+    keep_of_b.stage_state(1, state(1))
+    keep_of_b.settle_state()
+    kept.claim()
+    assert json.loads((tmp_path / "site-1" / "run.json").read_text())["run_id"] == "run-a"
+    assert kept.load_state(2) == {}
+
+
+def test_a_store_that_is_kept_refuses_another_configuration(tmp_path):
+    kept = store(tmp_path)
+    marker = tmp_path / "site-1" / "run.json"
+    content = json.loads(marker.read_text())
+    content["configuration"]["problem"]["size"] = 64
+    marker.with_name("new").write_text(json.dumps(content))
+    marker.with_name("new").replace(marker)
+    with pytest.raises(CheckpointError, match="size"):
+        kept.claim()

@@ -22,6 +22,11 @@ def cache(tmp_path):
     return StateCache(tmp_path / "received")
 
 
+def prepared(delivery, site, peers, models):
+    rounds = {name: round_number for name, (round_number, _) in models.items()}
+    return delivery.prepare(site, peers, rounds, lambda name: models[name][1])
+
+
 def values_of(peers):
     return {name: state["w"].item() for name, state in peers.items()}
 
@@ -32,14 +37,14 @@ def kept(cache):
 
 def test_an_unchanged_model_is_sent_once_and_a_changed_one_again():
     delivery = PeerDelivery()
-    parts, values = delivery.prepare("site", ["hospital-a", "hospital-b"], MODELS)
+    parts, values = prepared(delivery, "site", ["hospital-a", "hospital-b"], MODELS)
     assert values_of(parts) == {"peer-1": 1, "peer-2": 2}
     delivery.confirm("site")
-    parts, again = delivery.prepare("site", ["hospital-b", "hospital-a"], MODELS)
+    parts, again = prepared(delivery, "site", ["hospital-b", "hospital-a"], MODELS)
     assert parts == {}
     assert again["peers"] == values["peers"][::-1]
     delivery.confirm("site")
-    parts, changed = delivery.prepare("site", ["hospital-b", "hospital-a"], MODELS | {"hospital-a": (4, model(9))})
+    parts, changed = prepared(delivery, "site", ["hospital-b", "hospital-a"], MODELS | {"hospital-a": (4, model(9))})
     assert values_of(parts) == {"peer-2": 9}, "the part has the rank of the peer that changed"
     assert changed["peers"][0] == again["peers"][0]
     assert changed["peers"][1] != again["peers"][1]
@@ -47,44 +52,44 @@ def test_an_unchanged_model_is_sent_once_and_a_changed_one_again():
 
 def test_what_was_not_answered_to_counts_as_not_there():
     delivery = PeerDelivery()
-    delivery.prepare("site", ["hospital-a"], MODELS)
-    assert delivery.prepare("site", ["hospital-a"], MODELS)[0], "not confirmed"
+    prepared(delivery, "site", ["hospital-a"], MODELS)
+    assert prepared(delivery, "site", ["hospital-a"], MODELS)[0], "not confirmed"
     delivery.confirm("site")
     delivery.forget("site")
-    assert values_of(delivery.prepare("site", ["hospital-a"], MODELS)[0]) == {"peer-1": 1}
+    assert values_of(prepared(delivery, "site", ["hospital-a"], MODELS)[0]) == {"peer-1": 1}
     delivery.forget("stranger")
     delivery.confirm("stranger")
 
 
 def test_sites_have_accounts_of_their_own():
     delivery = PeerDelivery()
-    delivery.prepare("first", ["hospital-a"], MODELS)
+    prepared(delivery, "first", ["hospital-a"], MODELS)
     delivery.confirm("first")
-    assert delivery.prepare("second", ["hospital-a"], MODELS)[0]
+    assert prepared(delivery, "second", ["hospital-a"], MODELS)[0]
 
 
 def test_a_site_is_to_keep_what_is_current_and_nothing_older():
     delivery = PeerDelivery()
-    _, first = delivery.prepare("site", ["hospital-a", "hospital-b"], MODELS)
+    _, first = prepared(delivery, "site", ["hospital-a", "hospital-b"], MODELS)
     delivery.confirm("site")
     now = MODELS | {"hospital-a": (4, model(9))}
-    _, second = delivery.prepare("site", ["hospital-c"], now)
+    _, second = prepared(delivery, "site", ["hospital-c"], now)
     assert second["keep"] == sorted([first["peers"][1], *second["peers"]]), "b is current though not wanted, a is not"
     delivery.confirm("site")
-    _, third = delivery.prepare("site", [], now)
+    _, third = prepared(delivery, "site", [], now)
     assert third == {"peers": [], "keep": second["keep"]}
 
 
 def test_keys_tell_nothing_of_a_peer_and_are_of_one_receiver_peer_round_and_process():
     delivery = PeerDelivery()
-    keys = delivery.prepare("site", list(MODELS), MODELS)[1]["peers"]
+    keys = prepared(delivery, "site", list(MODELS), MODELS)[1]["peers"]
     assert all(re.fullmatch(r"[0-9a-f]{16}", key) for key in keys)
-    assert delivery.prepare("site", list(MODELS), MODELS)[1]["peers"] == keys
+    assert prepared(delivery, "site", list(MODELS), MODELS)[1]["peers"] == keys
     later = {name: (9, state) for name, (_, state) in MODELS.items()}
     others = [
-        delivery.prepare("other", list(MODELS), MODELS)[1]["peers"],
-        delivery.prepare("site", list(later), later)[1]["peers"],
-        PeerDelivery().prepare("site", list(MODELS), MODELS)[1]["peers"],
+        prepared(delivery, "other", list(MODELS), MODELS)[1]["peers"],
+        prepared(delivery, "site", list(later), later)[1]["peers"],
+        prepared(PeerDelivery(), "site", list(MODELS), MODELS)[1]["peers"],
     ]
     assert len({*keys, *(key for found in others for key in found)}) == 12
 
@@ -136,7 +141,7 @@ def test_server_and_site_agree_over_many_rounds(cache):
         ["hospital-a", "hospital-b"],
     ]
     for number, peers in enumerate(wanted, 4):
-        parts, values = delivery.prepare("site", peers, models)
+        parts, values = prepared(delivery, "site", peers, models)
         found, lost = received_peers(Payload(number, values, parts), cache)
         assert [state["w"] for state in found.values()] == [models[peer][1]["w"] for peer in peers]
         assert (kept(cache), lost) == (values["keep"], 0)

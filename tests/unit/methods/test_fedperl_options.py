@@ -39,14 +39,14 @@ def test_what_needs_images_at_the_server_is_named(given, needed_by):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"peers": -1}, "peers must be an integer of at least 0, got -1"),
-        ({"peers": 2.0}, "peers must be an integer of at least 0, got 2.0"),
-        ({"pa_min_peers": -1}, "pa_min_peers must be an integer of at least 0, got -1"),
-        ({"warm_up": -1}, "warm_up must be an integer of at least 0, got -1"),
-        ({"peer_interval": 0}, "peer_interval must be an integer of at least 1, got 0"),
+        ({"peers": -1}, "peers must be at least 0, got -1"),
+        ({"peers": 2.0}, "peers must be an integer, got 2.0"),
+        ({"pa_min_peers": -1}, "pa_min_peers must be at least 0, got -1"),
+        ({"warm_up": -1}, "warm_up must be at least 0, got -1"),
+        ({"peer_interval": 0}, "peer_interval must be at least 1, got 0"),
         ({"gate": 1.5}, "gate must be between 0 and 1, got 1.5"),
         ({"gate": -0.5}, "gate must be between 0 and 1, got -0.5"),
-        ({"gate": math.nan}, "gate must be between 0 and 1, got nan"),
+        ({"gate": math.nan}, "gate must be finite, got nan"),
         (
             {"policy": "gated_similarity"},
             "gate is 0.0 with policy 'gated_similarity': a gated policy needs a gate above 0, another has none",
@@ -84,9 +84,9 @@ def test_fewer_peers_than_anonymity_needs_are_fine_where_none_is_anonymised(give
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"consistency_weight": math.nan}, "consistency_weight must be at least 0, got nan"),
-        ({"consistency_reduction": "max"}, "consistency_reduction must be mean or sum, got 'max'"),
-        ({"peer_agreement": "sum"}, "peer_agreement must be mean or vote, got 'sum'"),
+        ({"consistency_weight": math.nan}, "consistency_weight must be finite, got nan"),
+        ({"consistency_reduction": "max"}, "consistency_reduction must be one of mean, sum, got 'max'"),
+        ({"peer_agreement": "sum"}, "peer_agreement must be one of mean, vote, got 'sum'"),
         ({"strong_levels": [2, 3, 4]}, r"strong_levels must be two numbers, got \[2, 3, 4\]"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The server's memory of the sites' last models, and how it compares them."""
+"""How the server describes the sites' last models, and compares them."""
 
 import math
 
@@ -21,10 +21,14 @@ def random_state(number):
 
 def trained(states, features="parameters_and_buffers", scaling="minmax", **options):
     models = TrainedModels(features, scaling, **options)
-    for site, state in states.items():
-        models.keep(site, 1, state)
-    models.compare()
+    describe_all(models, states)
     return models
+
+
+def describe_all(models, states):
+    for site, state in states.items():
+        models.describe(site, state)
+    models.compare()
 
 
 def moments(state):
@@ -61,10 +65,9 @@ def test_rows_are_in_natural_order_and_agree_with_scikit_learn():
     assert models.raw_cosines() == pytest.approx((raw.min(), raw.max()), abs=1e-5)
 
 
-def test_a_models_successor_takes_its_place():
+def test_a_models_successor_takes_the_place_of_its_description():
     models = trained({"site-1": A, "site-2": B})
-    models.keep("site-2", 5, A)
-    assert models.models["site-2"] == (5, A)
+    models.describe("site-2", A)
     assert models.similarities_of("site-1")["site-2"] == pytest.approx(2 / 3), "until they are compared again"
     models.compare()
     assert models.similarities_of("site-1") == {"site-2": 1.0}
@@ -79,9 +82,7 @@ def test_only_the_named_parameters_describe_a_model_if_asked_for():
 def test_scores_on_validation_images_are_two_features_more():
     models = TrainedModels("parameters_and_buffers", "none", with_validation=True)
     models.validation = {"site-1": torch.tensor([0.5, 1.0]), "site-2": torch.tensor([1.0, 2.0])}
-    for site, state in (("site-1", A), ("site-2", B)):
-        models.keep(site, 1, state)
-    models.compare()
+    describe_all(models, {"site-1": A, "site-2": B})
     # 17 + 0.5 * 1 + 1 * 2 = 19.5; squared norms 18 + 1.25 and 19 + 5.
     assert models.similarities_of("site-1")["site-2"] == pytest.approx(19.5 / math.sqrt(19.25 * 24))
     assert models.accuracy() == {"site-1": 0.5, "site-2": 1.0}
@@ -95,18 +96,16 @@ def test_scores_that_are_kept_for_a_policy_only_are_no_features():
 
 
 @pytest.mark.parametrize("with_validation", [False, True])
-def test_what_survives_a_restart_makes_the_same_memory(with_validation):
+def test_what_survives_a_restart_makes_the_same_descriptions(with_validation):
     models = TrainedModels("parameters_and_buffers", "minmax", with_validation=with_validation)
     models.validation = {f"site-{number}": torch.tensor([0.1 * number, 1.0]) for number in range(3)}
     models.embeddings = {"site-0": torch.tensor([1.0, 2.0])}
-    for number in range(3):
-        models.keep(f"site-{number}", number + 1, random_state(number))
-    models.compare()
+    states = {f"site-{number}": random_state(number) for number in range(3)}
+    describe_all(models, states)
     restored = TrainedModels("parameters_and_buffers", "minmax", with_validation=with_validation)
     restored.load_state_dict(models.state_dict())
-    restored.load_models(models.models)
+    describe_all(restored, states)
     assert torch.equal(restored.similarity, models.similarity)
-    assert restored.models == models.models
     assert restored.accuracy() == models.accuracy()
     assert restored.embeddings.keys() == models.embeddings.keys()
     restored.validation.clear()

@@ -1,7 +1,9 @@
 """FedPerl's local training makes the update of the loop that the paper describes, with no forward pass too many."""
 
 import copy
+import importlib
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,9 +85,7 @@ def sgd(parameters):
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("optimizer", [sgd, adam])
-def test_the_update_is_that_of_the_textbook_loop_within_1e_12(textbook, context, monkeypatch, count, optimizer):
-    # The training computes losses in single precision, which would hide differences.
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+def test_the_update_is_that_of_the_textbook_loop_within_1e_12(textbook, context, count, optimizer):
     start, peers = network_in_double(0), [network_in_double(seed) for seed in range(1, count + 1)]
     ours, plain = copy.deepcopy(start), copy.deepcopy(start)
     metrics = train(ours, context, PeerGuide([folded_copy(peer) for peer in peers], GAMMA), optimizer)
@@ -165,3 +165,38 @@ def test_peers_are_as_they_were_after_the_round(context):
     before = copy.deepcopy(peer.state_dict())
     train(network_in_double(0), context, PeerGuide([peer], GAMMA), sgd)
     assert all(torch.equal(value, before[name]) for name, value in peer.state_dict().items())
+
+
+def test_in_bfloat16_the_network_computes_in_halves_and_is_kept_in_single_precision(context):
+    start = build_model(Problem("phantom", PHANTOM_CLASSES, SIZE).model_spec(pretrained=False), 0)
+    losses, computed = {}, {}
+    for precision in ("float32", "bfloat16"):
+        network, dtypes = copy.deepcopy(start), set()
+        network.classifier.register_forward_hook(lambda module, arguments, output, seen=dtypes: seen.add(output.dtype))
+        # No pseudo-label is accepted: rounding would decide about some of them.
+        metrics = train(network, replace(context, precision=precision), None, sgd, threshold=1.0)
+        assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+        losses[precision], computed[precision] = metrics["loss"], dtypes
+    assert computed == {"float32": {torch.float32}, "bfloat16": {torch.bfloat16}}
+    assert losses["bfloat16"] != losses["float32"]
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.05)
+
+
+@pytest.fixture
+def cases(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
+    return importlib.import_module("benchmarks.local_step.fedperl"), importlib.import_module(
+        "benchmarks.local_step.fedirm"
+    )
+
+
+def test_without_a_gradient_of_consistency_the_update_is_that_of_the_released_passes(cases):
+    case = cases[0].FedPerlCase("compact", SIZE, steps=2)
+    assert case.difference("ours, as released", "released") < 1e-10
+    assert case.difference("ours", "released") > 1e-3
+
+
+@pytest.mark.parametrize("part", ["labelled", "unlabelled"])
+def test_fedirm_makes_the_update_of_the_released_passes_from_fewer(cases, part):
+    case = cases[1].FedIRMCase(part, "compact", SIZE, BATCH, steps=2)
+    assert case.difference("ours", "released") < 1e-10

@@ -124,10 +124,10 @@ def test_a_later_round_starts_from_its_own_weights():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"proximal_weight": -0.01}, "proximal_weight must be at least 0 and finite, got -0.01"),
-        ({"proximal_weight": math.nan}, "proximal_weight must be at least 0 and finite, got nan"),
-        ({"proximal_weight": math.inf}, "proximal_weight must be at least 0 and finite, got inf"),
-        ({"algorithm": "lbfgs"}, "algorithm must be adam or sgd, got 'lbfgs'"),
+        ({"proximal_weight": -0.01}, "proximal_weight must be at least 0, got -0.01"),
+        ({"proximal_weight": math.nan}, "proximal_weight must be finite, got nan"),
+        ({"proximal_weight": math.inf}, "proximal_weight must be finite, got inf"),
+        ({"algorithm": "lbfgs"}, "algorithm must be one of adam, sgd, got 'lbfgs'"),
     ],
 )
 def test_options_that_do_not_fit_are_named(given, message):

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State
+from grandrounds.federation.part_files import PARTS, PartFiles
 from grandrounds.methods.fedperl.choice import nearest_peers, noise_image, random_peers
 from grandrounds.methods.fedperl.delivery import LOST, PeerDelivery
-from grandrounds.methods.fedperl.options import PeerOptions
+from grandrounds.methods.fedperl.options import PeerOptions, StoreOptions
 from grandrounds.methods.fedperl.peers import anonymised_peer, similar_peers
 from grandrounds.methods.fedperl.policy import VALIDATED, passing_peers
+from grandrounds.methods.fedperl.store import ModelStore
 from grandrounds.methods.fedperl.trained import TrainedModels
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.models.registry import build_model
 from grandrounds.options import take_options
-from grandrounds.ordering import natural_sorted
 from grandrounds.seeding import numpy_generator
 
 
@@ -31,14 +34,16 @@ class FedPerlController(FedAvgController):
     its start, so they do not depend on who answers first.
 
     Args:
-        options: those of :class:`~grandrounds.methods.fedperl.options.PeerOptions` and of
+        options: those of :class:`~grandrounds.methods.fedperl.options.PeerOptions`, of
+            :class:`~grandrounds.methods.fedperl.options.StoreOptions` and of
             :class:`~grandrounds.methods.supervised.controller.FedAvgController`.
     """
 
-    option_groups: ClassVar[tuple[type, ...]] = (PeerOptions,)
+    option_groups: ClassVar[tuple[type, ...]] = (PeerOptions, StoreOptions)
 
     def __init__(self, **options: Any) -> None:
         self.choice, others = take_options(PeerOptions, options)
+        self.storage, others = take_options(StoreOptions, others)
         super().__init__(**others)
         choice = self.choice
         self.trained = TrainedModels(
@@ -47,8 +52,9 @@ class FedPerlController(FedAvgController):
         self._delivery = PeerDelivery()
 
     def start(self) -> None:
-        """Build the initial model, note which entries are parameters, and make what describes models."""
+        """Build the initial model, note which entries are parameters, and make what keeps and describes models."""
         super().start()
+        self.store = ModelStore(PartFiles(self.folder / PARTS), self.storage.peer_memory_mib << 20)
         self._network = build_model(self.problem.model_spec(pretrained=False), self.seed).eval()
         self.trained.parameters = frozenset(name for name, _ in self._network.named_parameters())
         if self.choice.needs_validation:
@@ -64,11 +70,10 @@ class FedPerlController(FedAvgController):
     def open_round(self, sites: list[str]) -> None:
         """Expect updates from these sites and choose peers for them."""
         super().open_round(sites)
-        self._updates: dict[str, State] = {}
         self._candidates = {site: self._candidates_for(site) for site in sites}
         self._chosen = {site: self._passing(site, candidates) for site, candidates in self._candidates.items()}
-        models, now = self.trained.models, self.round_number
-        self._ages = {site: [now - models[peer][0] for peer in peers] for site, peers in self._chosen.items()}
+        trained, now = self.store.rounds, self.round_number
+        self._ages = {site: [now - trained[peer] for peer in peers] for site, peers in self._chosen.items()}
         self._note_few_models()
 
     def _candidates_for(self, site: str) -> list[str]:
@@ -88,7 +93,7 @@ class FedPerlController(FedAvgController):
     def _passing(self, site: str, candidates: list[str]) -> list[str]:
         """Those that the policy lets pass, if they are enough to be anonymous."""
         choice = self.choice
-        if site in self.trained.models or choice.policy == "gated_validation":
+        if site in self.store.rounds or choice.policy == "gated_validation":
             candidates = passing_peers(
                 candidates,
                 choice.policy,
@@ -103,7 +108,7 @@ class FedPerlController(FedAvgController):
         return [] if choice.anonymise and len(candidates) < choice.pa_min_peers else candidates
 
     def _note_few_models(self) -> None:
-        others = len(self.trained.models) - 1
+        others = len(self.store.rounds) - 1
         if self.choice.sends_in(self.round_number) and max(others, 0) < self.choice.peers:
             self.record.event("few_peers", round=self.round_number, asked=self.choice.peers, known=max(others, 0))
 
@@ -111,32 +116,34 @@ class FedPerlController(FedAvgController):
         """The global model and the site's peers, if it has any yet."""
         peers = self._chosen[site]
         if self.choice.anonymise:
-            states = [self.trained.models[name][1] for name in peers]
-            return self.payload({GLOBAL: self.sent, **({"peer-1": anonymised_peer(states)} if states else {})})
-        parts, values = self._delivery.prepare(site, peers, self.trained.models)
+            states = [self.store.get(name) for name in peers]
+            peer = {"peer-1": self.store.for_message(anonymised_peer(states))} if states else {}
+            return self.payload({GLOBAL: self.sent, **peer})
+        parts, values = self._delivery.prepare(site, peers, self.store.rounds, self.store.get)
         return self.payload({GLOBAL: self.sent, **parts}, **values)
 
     def absorb(self, site: str, result: Result) -> None:
-        """Add the update to the mean and keep it for comparison."""
+        """Keep what the site has trained, and add the update to the mean."""
+        if result.update is not None:
+            self.store.receive(site, self.round_number, apply_update(self.sent, result.update))
         super().absorb(site, result)
         if result.metrics.get(LOST):
             self._delivery.forget(site)
         else:
             self._delivery.confirm(site)
-        if result.update is not None:
-            self._updates[site] = result.update
 
     def missed(self, site: str) -> None:
         """Let the mean go on without the site, and send it everything again."""
         super().missed(site)
+        self.store.give_up(site)
         self._delivery.forget(site)
 
     def close_round(self) -> None:
-        """Average, keep what each participant has trained, and compare all that have trained."""
+        """Average, describe what each participant has trained, and compare all that have trained."""
         super().close_round()
-        for number, site in enumerate(natural_sorted(self._updates)):
-            trained = apply_update(self.sent, self._updates[site])
-            self.trained.keep(site, self.round_number, trained)
+        for number, site in enumerate(self.store.settle(max(self._checkpointed, default=0))):
+            trained = self.store.get(site)
+            self.trained.describe(site, trained)
             self._describe(site, trained, first=number == 0)
         self.trained.compare()
         rows = [[round(value, 12) for value in row] for row in self.trained.similarity.tolist()]
@@ -191,10 +198,13 @@ class FedPerlController(FedAvgController):
         super().load_state_dict(state)
         self.trained.load_state_dict(state["described"])
 
-    def snapshots(self) -> dict[str, tuple[int, State]]:
+    def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
         """What each site has trained last."""
-        return dict(self.trained.models)
+        return self.store.snapshots()
 
-    def load_snapshots(self, snapshots: dict[str, tuple[int, dict[str, torch.Tensor]]]) -> None:
-        """Take over what each site has trained last, and compare."""
-        self.trained.load_models(snapshots)
+    def load_snapshots(self, snapshots: Mapping[str, tuple[int, dict[str, Tensor]]]) -> None:
+        """Take over what each site has trained last, one at a time, and compare."""
+        for site, (round_number, state) in snapshots.items():
+            self.store.restore(site, round_number, state)
+            self.trained.describe(site, state)
+        self.trained.compare()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from grandrounds.federation.context import StateCache
 from grandrounds.federation.messages import Payload, State
@@ -31,24 +31,25 @@ class PeerDelivery:
         self._expected: dict[str, set[str]] = {}
 
     def prepare(
-        self, site: str, peers: Sequence[str], models: Mapping[str, tuple[int, State]]
+        self, site: str, peers: Sequence[str], rounds: Mapping[str, int], model_of: Callable[[str], State]
     ) -> tuple[dict[str, State], dict[str, list[str]]]:
         """What to send to a site.
 
         Args:
             site: who gets it.
             peers: the chosen peers, best first.
-            models: round and model of every site that has trained.
+            rounds: of the last training of every site that has trained.
+            model_of: gives the model of a site; asked for those that must travel.
 
         Returns:
             The models that must travel, as parts ``peer-1``, ``peer-2``, ... by rank, and the values ``peers`` (all keys
             by rank) and ``keep`` (the keys that the site is to have afterwards).
         """
-        current = {self._keys[site, name, round_number] for name, (round_number, _) in models.items()}
-        wanted = [self._keys[site, peer, models[peer][0]] for peer in peers]
+        current = {self._keys[site, name, round_number] for name, round_number in rounds.items()}
+        wanted = [self._keys[site, peer, rounds[peer]] for peer in peers]
         held = self._held.get(site, set()) & current
         parts = {
-            f"peer-{rank}": models[peer][1]
+            f"peer-{rank}": model_of(peer)
             for rank, (peer, key) in enumerate(zip(peers, wanted, strict=True), 1)
             if key not in held
         }

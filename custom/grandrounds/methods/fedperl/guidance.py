@@ -15,6 +15,7 @@ from grandrounds.methods.fedperl.loss import (
     peer_divergence,
 )
 from grandrounds.methods.fixmatch.loss import PseudoLabels, pseudo_labels
+from grandrounds.models.precision import at_least_single
 
 
 class PeerGuide:
@@ -37,7 +38,7 @@ class PeerGuide:
     def __call__(self, images: Tensor, local: Tensor, threshold: float) -> tuple[PseudoLabels, Tensor | None]:
         """Pseudo-labels, and the weighted loss of disagreement."""
         with torch.no_grad():
-            predictions = [torch.softmax(peer(images).float(), dim=1) for peer in self._peers]
+            predictions = [torch.softmax(at_least_single(peer(images)), dim=1) for peer in self._peers]
             labels = self.labels(local.detach(), predictions, threshold)
         disagreement = self.disagreement(local, predictions, labels) if self.needs_gradient else None
         return labels, None if disagreement is None else self.weight * disagreement

@@ -11,7 +11,7 @@ from grandrounds.methods.fedperl.loss import ConsistencyReduction
 from grandrounds.methods.fedperl.peers import in_warm_up
 from grandrounds.methods.fedperl.policy import VALIDATED, GateScale, Policy
 from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
-from grandrounds.options import require_words
+from grandrounds.options import require_fractions, require_least, require_words
 
 Newcomers = Literal["none", "random"]
 
@@ -62,12 +62,9 @@ class PeerOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        for name, least in (("peers", 0), ("pa_min_peers", 0), ("warm_up", 0), ("peer_interval", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
-        if not 0 <= self.gate <= 1:
-            raise ConfigurationError(f"gate must be between 0 and 1, got {self.gate!r}")
+        require_least(self, 0, "peers", "pa_min_peers", "warm_up")
+        require_least(self, 1, "peer_interval")
+        require_fractions(self, "gate")
         require_words(self, "peer_choice", "policy", "gate_scale", "newcomers", "features", "feature_scaling")
         if (self.gate > 0) != self.policy.startswith("gated"):
             raise ConfigurationError(
@@ -92,6 +89,25 @@ class PeerOptions:
 
 
 @dataclass(frozen=True)
+class StoreOptions:
+    """Where the server keeps the sites' last models; no result depends on it.
+
+    Attributes:
+        peer_memory_mib: MiB of them in memory; the others are in files of the run's folder, mapped when needed.
+    """
+
+    peer_memory_mib: int = 1024
+
+    def __post_init__(self) -> None:
+        """Check the value.
+
+        Raises:
+            ConfigurationError: if it is negative.
+        """
+        require_least(self, 0, "peer_memory_mib")
+
+
+@dataclass(frozen=True)
 class GuidanceOptions:
     """What peers add to a site's training.
 
@@ -113,9 +129,5 @@ class GuidanceOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        if not self.consistency_weight >= 0:
-            raise ConfigurationError(f"consistency_weight must be at least 0, got {self.consistency_weight}")
-        if self.consistency_reduction not in ("mean", "sum"):
-            raise ConfigurationError(f"consistency_reduction must be mean or sum, got {self.consistency_reduction!r}")
-        if self.peer_agreement not in ("mean", "vote"):
-            raise ConfigurationError(f"peer_agreement must be mean or vote, got {self.peer_agreement!r}")
+        require_least(self, 0, "consistency_weight")
+        require_words(self, "consistency_reduction", "peer_agreement")

@@ -1,4 +1,4 @@
-"""What the server keeps of the sites' last models, and how it describes them to compare them."""
+"""How the server describes the sites' last models, and compares them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from grandrounds.ordering import natural_sorted
 
 @dataclass
 class TrainedModels:
-    """The sites' models as they were at the end of their last training.
+    """Descriptions of the sites' models as they were at the end of their last training.
 
     Attributes:
         features: which entries of a model describe it.
         scaling: how features are scaled over the sites.
         parameters: the names of the trainable entries.
-        models: round of the last training, and the model, by site.
         validation: accuracy and class-weighted loss on the server's validation images, shape ``(2,)``, by site; empty
             where nothing needs them.
         embeddings: what a model predicts for a fixed image of noise, by site; empty where nothing needs them.
@@ -37,7 +36,6 @@ class TrainedModels:
     features: LayerSelection
     scaling: Normalisation
     parameters: frozenset[str] = frozenset()
-    models: dict[str, tuple[int, State]] = field(default_factory=dict)
     validation: dict[str, Tensor] = field(default_factory=dict)
     embeddings: dict[str, Tensor] = field(default_factory=dict)
     with_validation: bool = False
@@ -48,21 +46,20 @@ class TrainedModels:
     @property
     def sites(self) -> list[str]:
         """The sites that have trained, in natural order: the order of the similarity's rows."""
-        return natural_sorted(self.models)
+        return natural_sorted(self._moments)
 
     @property
     def similarity(self) -> Tensor:
         """Cosine of every pair of models, shape ``(sites, sites)``, float64."""
         return self._similarity
 
-    def keep(self, site: str, round_number: int, state: State) -> None:
-        """Replace a site's model; call :meth:`compare` when all of a round are in."""
-        self.models[site] = (round_number, state)
+    def describe(self, site: str, state: State) -> None:
+        """Describe a site's new model; call :meth:`compare` when all of a round are described."""
         self._moments[site] = layer_moments(state, self.features, self.parameters)
 
     def compare(self) -> None:
         """Compare every pair of models."""
-        if self.models:
+        if self._moments:
             self._similarity = similarity_matrix(self._rows(), self.scaling)
 
     def raw_cosines(self) -> tuple[float, float] | None:
@@ -70,7 +67,7 @@ class TrainedModels:
 
         Models that started from the same weights are often so alike that neither a ranking nor a gate means anything.
         """
-        if len(self.models) < 2:
+        if len(self._moments) < 2:
             return None
         cosines = cosine_similarity_matrix(self._rows())
         others = cosines[~torch.eye(len(cosines), dtype=torch.bool)]
@@ -95,12 +92,6 @@ class TrainedModels:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
         self.validation, self.embeddings = dict(state["validation"]), dict(state["embeddings"])
-
-    def load_models(self, models: Mapping[str, tuple[int, State]]) -> None:
-        """Take over models, and compare them."""
-        for site, (round_number, state) in models.items():
-            self.keep(site, round_number, state)
-        self.compare()
 
     def _rows(self) -> Tensor:
         rows = torch.stack([self._moments[site] for site in self.sites])

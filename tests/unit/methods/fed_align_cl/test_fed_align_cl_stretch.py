@@ -141,12 +141,12 @@ def test_a_seeded_noise_can_be_repeated_and_that_of_the_system_cannot():
     ("group", "options", "message"),
     [
         (PartOptions, {"averaged": "none"}, "averaged must be one of"),
-        (PartOptions, {"labels": "some"}, "labels must be labelled or all"),
+        (PartOptions, {"labels": "some"}, "labels must be one of labelled, all"),
         (PartOptions, {"view": "upside_down"}, "view must be one of"),
         (NoiseOptions, {"embedding_noise": "none"}, "mode must be relative, absolute or clipped"),
         (NoiseOptions, {"embedding_clip": 0.0}, "clip must be a positive number"),
         (NoiseOptions, {"weight_noise": "dp"}, "mode must be relative, absolute or none"),
-        (NoiseOptions, {"embedding_noise_source": "clock"}, "must be system or seeded"),
+        (NoiseOptions, {"embedding_noise_source": "clock"}, "must be one of system, seeded"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(group, options, message):

@@ -1,0 +1,139 @@
+"""A slow link on one machine: a TCP proxy with a bandwidth, a latency and losses, each of which can be changed at any time.
+
+Each way is a line of its own that all connections share: bytes take their time on it one after the other, and arrive a
+latency later. A lost packet shows above TCP as a pause until it has been sent again: it holds the line up for the least
+retransmission timeout of RFC 6298 as Linux has it. That is harsh (most losses are mended sooner) and simple.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+
+PACKET = 1460
+RETRANSMISSION = 0.2
+LONGEST_STAY = 0.05
+"""Seconds that a chunk may take on the line, so that a change of the line soon counts."""
+LARGEST_CHUNK, WAITING_CHUNKS = 1 << 16, 64
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What a line is like.
+
+    Attributes:
+        megabits: per second; None for no limit.
+        latency: milliseconds from one end to the other.
+        loss: the chance that a packet is lost.
+    """
+
+    megabits: float | None = None
+    latency: float = 0.0
+    loss: float = 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The bandwidth."""
+        return float("inf") if self.megabits is None else self.megabits * 1e6 / 8
+
+    @property
+    def chunk(self) -> int:
+        """Bytes that are put on the line at once."""
+        return int(min(LARGEST_CHUNK, max(PACKET, self.bytes_per_second * LONGEST_STAY)))
+
+
+class _Line:
+    """One way of the link: when what is put on it arrives."""
+
+    def __init__(self, seed: int) -> None:
+        self.quality = Quality()
+        self.carried = 0
+        self._free = 0.0
+        self._draw = random.Random(seed)
+
+    def arrival(self, size: int, now: float) -> float:
+        """The moment at which so many bytes arrive."""
+        quality = self.quality
+        packets = -(-size // PACKET)
+        lost = sum(self._draw.random() < quality.loss for _ in range(packets)) if quality.loss else 0
+        self._free = max(self._free, now) + size / quality.bytes_per_second + lost * RETRANSMISSION
+        self.carried += size
+        return self._free + quality.latency / 1000
+
+
+class SlowLink:
+    """A proxy before a port of this machine, in a thread of its own.
+
+    Args:
+        target: port to which connections are passed on.
+        seed: of the losses.
+    """
+
+    def __init__(self, target: int, seed: int = 0) -> None:
+        self.port = 0
+        self._target = target
+        self._lines = (_Line(seed), _Line(seed + 1))
+        self._loop = asyncio.new_event_loop()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Listen at a free port, which is ``port`` from now on."""
+        self._thread.start()
+        self._listening.wait()
+
+    def set(self, quality: Quality) -> None:
+        """Change both ways."""
+        for line in self._lines:
+            line.quality = quality
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Bytes so far: to the target, and back."""
+        return self._lines[0].carried, self._lines[1].carried
+
+    def stop(self) -> None:
+        """Cut all connections."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._connected, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        self._listening.set()
+        self._loop.run_forever()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        server.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(self._carry(reader, back, self._lines[0]), self._carry(there, writer, self._lines[1]))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: _Line) -> None:
+        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WAITING_CHUNKS)
+        delivering = asyncio.create_task(self._deliver(waiting, writer))
+        with suppress(OSError):
+            while not delivering.done() and (chunk := await reader.read(line.quality.chunk)):
+                arrival = line.arrival(len(chunk), self._loop.time())
+                await waiting.put((arrival, chunk))
+                # The sender is not let ahead of the line: it would find its buffers empty when the line is slow.
+                await asyncio.sleep(max(0.0, arrival - line.quality.latency / 1000 - self._loop.time()))
+        await waiting.put((0.0, b""))
+        await delivering
+
+    async def _deliver(self, waiting: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while (item := await waiting.get())[1]:
+                await asyncio.sleep(max(0.0, item[0] - self._loop.time()))
+                writer.write(item[1])
+                await writer.drain()
+        writer.close()

@@ -1,0 +1,24 @@
+"""Values that are not finite are found wherever they are, and large ones are not taken for them."""
+
+import pytest
+import torch
+
+from grandrounds.errors import MessageError
+from grandrounds.federation.tensor_checks import require_finite_tensors
+
+INFINITY = float("inf")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_finite_values_whose_sum_is_too_large_are_let_through(dtype):
+    largest = torch.finfo(dtype).max
+    assert not torch.isfinite(torch.full((64,), largest, dtype=dtype).sum())
+    require_finite_tensors({"w": torch.full((64,), largest, dtype=dtype), "n": torch.tensor([3])}, "update")
+
+
+@pytest.mark.parametrize(
+    "values", [[float("nan"), 1.0], [INFINITY, 1.0], [1.0, -INFINITY], [INFINITY, -INFINITY], [3e38, 3e38, -INFINITY]]
+)
+def test_a_tensor_with_a_value_that_is_not_finite_is_named(values):
+    with pytest.raises(MessageError, match=r"update\['b'\]"):
+        require_finite_tensors({"a": torch.ones(2), "b": torch.tensor(values)}, "update")
