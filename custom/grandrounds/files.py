@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
+import hashlib
+import io
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,11 +43,40 @@ def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = 
         stream.write((json.dumps(content, indent=2, default=default) + "\n").encode())
 
 
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    r"""A table as CSV with LF line ends in UTF-8; the same table always gives the same bytes.
+
+    Example:
+        >>> csv_bytes(["image", "label"], [("a,b.png", 1)])
+        b'image,label\n"a,b.png",1\n'
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue().encode()
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Write a table as CSV, atomically.
+
+    Returns:
+        The SHA-256 of the file's bytes, in hexadecimal.
+    """
+    content = csv_bytes(header, rows)
+    with replacing(path) as stream:
+        stream.write(content)
+    return hashlib.sha256(content).hexdigest()
+
+
 def append_line(path: Path, content: Any) -> None:
     """Append one JSON object as a line; the folder is made when it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(content) + "\n")
+    line = (json.dumps(content) + "\n").encode()
+    try:
+        stream = path.open("ab")
+    except FileNotFoundError:  # asked only then: most lines follow others
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("ab")
+    with stream:
+        stream.write(line)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -63,6 +95,37 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not valid JSON: no UTF-8 text ({error.reason})") from error
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path} must be a JSON object, got {type(content).__name__}")
+    return content
+
+
+def require_object(
+    content: Any, where: str, required: Collection[str] = (), optional: Collection[str] = ()
+) -> Mapping[str, Any]:
+    """Check an object in a JSON file: all keys that it needs are there, and none that nobody knows.
+
+    Args:
+        content: as it was read.
+        where: the file and the place in it.
+        required: keys that must be there.
+        optional: keys that may be there.
+
+    Returns:
+        The object.
+
+    Raises:
+        ConfigurationError: naming the place and the key.
+
+    Example:
+        >>> require_object({"lines": 3}, "a.json", ["lines"])["lines"]
+        3
+    """
+    known = {*required, *optional}
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"{where} must be an object with {', '.join(sorted(known))}, got {content!r}")
+    for key in sorted(set(required) - content.keys()):
+        raise ConfigurationError(f"{where}: {key!r} is missing")
+    for key in sorted(content.keys() - known):
+        raise ConfigurationError(f"{where}: unknown key {key!r}; expected {', '.join(sorted(known))}")
     return content
 
 

@@ -9,8 +9,9 @@ latter it names in ``option_groups`` and makes with :func:`take_options`, so tha
 from __future__ import annotations
 
 import inspect
+import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -67,6 +68,30 @@ def require_words(options: object, *names: str) -> None:
             raise ConfigurationError(f"{name} must be one of {', '.join(words)}, got {value!r}")
 
 
+def require_least(options: object, least: float, *names: str) -> None:
+    """Check options that are finite numbers from a smallest one on, in a group that checks its values.
+
+    Args:
+        options: the group, a dataclass.
+        least: the smallest number.
+        names: its fields; what may be None is not checked where it is.
+
+    Raises:
+        ConfigurationError: naming the option, what was expected and what came.
+    """
+    _require_numbers(options, names, lambda value: value >= least, f"at least {least}")
+
+
+def require_positive(options: object, *names: str) -> None:
+    """Check options that are finite numbers above zero; otherwise as :func:`require_least`."""
+    _require_numbers(options, names, lambda value: value > 0, "positive")
+
+
+def require_fractions(options: object, *names: str) -> None:
+    """Check options that are numbers in [0, 1]; otherwise as :func:`require_least`."""
+    _require_numbers(options, names, lambda value: 0 <= value <= 1, "between 0 and 1")
+
+
 def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group, dict[str, Any]]:
     """Make a component's options of those arguments that are theirs.
 
@@ -114,6 +139,15 @@ def option_types(component: type) -> dict[str, Any]:
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
             break
     return found
+
+
+def _require_numbers(options: object, names: Sequence[str], fits: Callable[[float], bool], expected: str) -> None:
+    known = get_type_hints(type(options))
+    for name in names:
+        value = getattr(options, name)
+        require_type(value, known[name], name)
+        if value is not None and not (math.isfinite(value) and fits(value)):
+            raise ConfigurationError(f"{name} must be {expected if math.isfinite(value) else 'finite'}, got {value}")
 
 
 def _fits(value: Any, annotation: Any) -> bool:

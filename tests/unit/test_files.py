@@ -1,5 +1,6 @@
 """Nobody sees half a file, and two jobs cannot write one run."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import append_line, exclusive, read_json_object, replacing, write_json
+from grandrounds.files import append_line, exclusive, read_json_object, replacing, write_csv, write_json
 
 
 def test_an_error_while_writing_leaves_the_old_file_and_no_other(tmp_path):
@@ -35,6 +36,15 @@ def test_the_old_file_is_seen_until_the_new_one_is_complete(tmp_path):
         stream.write(b"two")
         assert path.read_bytes() == b"one"
     assert path.read_bytes() == b"two"
+
+
+def test_a_table_has_quotes_only_where_needed_and_comes_with_its_hash(tmp_path):
+    digest = write_csv(
+        tmp_path / "deep" / "t.csv", ["image", "note"], iter([("a,b", 'said "no"'), ("é", None), (1, 2)])
+    )
+    written = (tmp_path / "deep" / "t.csv").read_bytes()
+    assert written == 'image,note\n"a,b","said ""no"""\né,\n1,2\n'.encode()
+    assert digest == hashlib.sha256(written).hexdigest()
 
 
 def test_a_replaced_file_is_as_readable_as_any_other(tmp_path):

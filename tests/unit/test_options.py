@@ -5,7 +5,15 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import option_types, require_type, take_options
+from grandrounds.options import (
+    option_types,
+    require_fractions,
+    require_least,
+    require_positive,
+    require_type,
+    require_words,
+    take_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +70,42 @@ def test_a_value_of_another_type_is_refused_with_what_was_expected(value, annota
 def test_an_annotation_that_options_cannot_have_is_a_mistake_of_the_program():
     with pytest.raises(TypeError, match="options cannot be of type"):
         require_type(1, complex, "executor.option")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    steps: int | None = None
+    rate: float = 0.5
+    view: Literal["none", "weak"] = "none"
+
+
+def test_numbers_in_their_range_pass_to_its_ends():
+    numbers = Numbers(steps=2, rate=1)
+    require_least(numbers, 2, "steps")
+    require_fractions(numbers, "rate")
+    require_fractions(Numbers(rate=0.0), "rate")
+    require_positive(Numbers(rate=1e-300), "rate", "steps")
+    require_words(numbers, "view")
+
+
+@pytest.mark.parametrize(
+    ("check", "options", "message"),
+    [
+        (lambda n: require_least(n, 2, "steps"), {"steps": 1}, "steps must be at least 2, got 1"),
+        (lambda n: require_least(n, 2, "steps"), {"steps": 2.0}, "steps must be an integer or null, got 2.0"),
+        (lambda n: require_least(n, 0, "steps", "rate"), {"rate": -1.0}, "rate must be at least 0, got -1.0"),
+        (lambda n: require_least(n, 0, "rate"), {"rate": math.inf}, "rate must be finite, got inf"),
+        (lambda n: require_least(n, 0, "rate"), {"rate": None}, "rate must be a number, got None"),
+        (lambda n: require_positive(n, "rate"), {"rate": 0.0}, "rate must be positive, got 0.0"),
+        (lambda n: require_positive(n, "rate"), {"rate": math.nan}, "rate must be finite, got nan"),
+        (lambda n: require_fractions(n, "rate"), {"rate": 1.5}, "rate must be between 0 and 1, got 1.5"),
+        (lambda n: require_words(n, "view"), {"view": "some"}, "view must be one of none, weak, got 'some'"),
+    ],
+)
+def test_a_number_or_word_out_of_range_is_named(check, options, message):
+    with pytest.raises(ConfigurationError) as refused:
+        check(Numbers(**options))
+    assert str(refused.value) == message
 
 
 @dataclass(frozen=True)

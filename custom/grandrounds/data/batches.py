@@ -8,7 +8,7 @@ pass over the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,35 +58,6 @@ def _passes(
         batches = np.split(generator.permutation(rows), cuts)[:steps]
         steps -= len(batches)
         yield from batches
-
-
-def virtual_client_steps(unlabelled_sizes: Sequence[int], batch_size: int, cap: int = 100) -> int:
-    r"""The number of local steps per round that every site takes.
-
-    .. math:: \min\left(\text{cap}, \min_k \left\lceil N_k / B \right\rceil\right)
-
-    Args:
-        unlabelled_sizes: :math:`N_k`, how many unlabelled images each site has.
-        batch_size: :math:`B`.
-        cap: the most steps.
-
-    Returns:
-        Steps, at least one.
-
-    Raises:
-        ValueError: if no size is given, or a size, the batch size or the cap is below one.
-
-    Example:
-        >>> virtual_client_steps([1500, 410], batch_size=16)  # ceil(410 / 16)
-        26
-    """
-    require_at_least(batch_size, 1, "batch_size")
-    require_at_least(cap, 1, "cap")
-    if len(unlabelled_sizes) == 0:
-        raise ValueError("there are no sites to count the steps of")
-    smallest = min(unlabelled_sizes)
-    require_at_least(smallest, 1, "every site's number of unlabelled images")
-    return min(cap, -(-smallest // batch_size))
 
 
 def eval_batches(rows: NDArray[np.integer], batch_size: int) -> Iterator[NDArray[np.integer]]:

@@ -69,12 +69,15 @@ class _Place:
 
     @property
     def record(self) -> Path:
+        """Says which array is the current one, and what was found while decoding."""
         return self.folder / f"{self.key}.json"
 
     def new_array(self) -> Path:
+        """A name that no other process chooses."""
         return self.folder / f"{self.key}.{uuid.uuid4().hex}.npy"
 
     def arrays(self) -> set[Path]:
+        """All arrays of this key, those of interrupted runs too."""
         return set(self.folder.glob(f"{self.key}*.npy"))
 
 

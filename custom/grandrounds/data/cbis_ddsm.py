@@ -7,7 +7,6 @@ the training set of one and in the test set of the other.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from grandrounds.data.csv_table import read_table
 from grandrounds.data.malignancy import BENIGN, MALIGNANT
 from grandrounds.data.mammo_records import Finding, Mammogram, gravest
 from grandrounds.data.manifest import require_known_label
+from grandrounds.data.published_files import images_by_folder
 from grandrounds.errors import DataError
 
 SOURCE = "CBIS-DDSM"
@@ -76,7 +76,7 @@ def read_cbis_ddsm(root: Path | str) -> tuple[tuple[Mammogram, ...], dict[str, i
     films: dict[tuple[str, str, str], list[_Abnormality]] = defaultdict(list)
     for row in rows:
         films[row.patient, row.side, row.view].append(row)
-    files = _files(root, {row.path.partition("/")[0] for row in rows})
+    files = images_by_folder(root, {row.path.partition("/")[0] for row in rows}, ".dcm")
     found = tuple(_mammogram(own, files, own[0].patient not in trained) for own in films.values())
     return found, {"abnormalities": len(rows), "patients_in_both": len(both)}
 
@@ -94,17 +94,6 @@ def _abnormalities(table: Path, test: bool) -> Iterable[_Abnormality]:
         yield _Abnormality(
             row["patient_id"], side, view, PATHOLOGY[row["pathology"]], row["image file path"], test, where
         )
-
-
-def _files(root: Path, folders: set[str]) -> dict[str, list[str]]:
-    """Paths below ``root`` of the DICOM files in each of these folders, wherever it is."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for folder, _, names in os.walk(root, followlinks=True):
-        parts = Path(folder).relative_to(root).parts
-        own = next((part for part in parts if part in folders), None)
-        if own is not None:
-            found[own] += [Path(*parts, name).as_posix() for name in names if name.lower().endswith(".dcm")]
-    return found
 
 
 def _mammogram(rows: Sequence[_Abnormality], files: Mapping[str, Sequence[str]], test: bool) -> Mammogram:

@@ -7,7 +7,6 @@ the DICOM headers alone.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from grandrounds.data.dicom import LATERALITY, read_header
 from grandrounds.data.malignancy import BENIGN, MALIGNANT
 from grandrounds.data.mammo_records import Finding, Mammogram, View, gravest, vendor_called
 from grandrounds.data.manifest import require_known_label
-from grandrounds.data.published_files import find_table
+from grandrounds.data.published_files import find_table, images_by_folder
 from grandrounds.data.rsna_patients import Progress
 from grandrounds.errors import DataError
 
@@ -51,7 +50,10 @@ def read_cmmd(root: Path | str, progress: Progress | None = None) -> tuple[tuple
     """
     root = Path(root)
     findings = _findings(root)
-    files = _files(root, {patient for patient, _ in findings})
+    files = images_by_folder(root, {patient for patient, _ in findings}, ".dcm")
+    for patient, paths in files.items():
+        if not paths:
+            raise DataError(f"{root}: no DICOM file in a folder {patient}, which {TABLE} has; complete the data set")
     total = sum(len(paths) for paths in files.values())
     found: list[Mammogram] = []
     read = without = 0
@@ -78,21 +80,6 @@ def _findings(root: Path) -> dict[Breast, Finding]:
         require_known_label(row["classification"], tuple(CLASSIFICATION), f"{where}, column classification")
         findings[row["ID1"], row["LeftRight"]].append(CLASSIFICATION[row["classification"]])
     return {breast: gravest(own) for breast, own in findings.items()}
-
-
-def _files(root: Path, patients: set[str]) -> dict[str, list[str]]:
-    """Paths below ``root`` of each patient's DICOM files, sorted."""
-    found: dict[str, list[str]] = {patient: [] for patient in sorted(patients)}
-    for folder, _, names in os.walk(root, followlinks=True):
-        parts = Path(folder).relative_to(root).parts
-        patient = next((part for part in parts if part in patients), None)
-        if patient is not None:
-            found[patient] += [Path(*parts, name).as_posix() for name in names if name.lower().endswith(".dcm")]
-    for patient, paths in found.items():
-        if not paths:
-            raise DataError(f"{root}: no DICOM file in a folder {patient}, which {TABLE} has; complete the data set")
-        paths.sort()
-    return found
 
 
 def _mammogram(root: Path, path: str, patient: str, findings: Mapping[Breast, Finding]) -> Mammogram | None:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.dicom import Window, apply_window, read_hounsfield
+from grandrounds.data.dicom import Window, read_hounsfield
+from grandrounds.data.dicom_values import apply_window
 from grandrounds.errors import ConfigurationError, DataError
 
 BRAIN: Window = (40.0, 80.0)

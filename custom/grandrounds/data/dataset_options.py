@@ -18,6 +18,7 @@ from grandrounds.data.preprocessing import Preprocess, preprocess_from
 from grandrounds.data.rsna_ich import SLICES
 from grandrounds.data.rsna_labels import Multi
 from grandrounds.errors import ConfigurationError
+from grandrounds.options import require_least
 
 Dataset = Literal[
     "ham10000",
@@ -102,8 +103,7 @@ class DatasetOptions:
         if "preprocess" in given:
             preprocess_from(given["preprocess"], "preprocess")
         options = cls(**given)
-        if options.slices < 1:
-            raise ConfigurationError(f"slices must be at least 1, got {options.slices}")
+        require_least(options, 1, "slices")
         if options.windows and options.preprocess != "none":
             raise ConfigurationError("windows are for CT and preprocess is for mammograms; leave one of them out")
         if options.published_test and arguments["test"] is not None:

@@ -1,8 +1,4 @@
-"""From a DICOM file to 8-bit grey or RGB: what a radiologist's screen would show.
-
-The order of the steps is that of the standard (DICOM PS3.4 N.2): modality transformation (rescale slope and intercept,
-or a look-up table), then the values-of-interest transformation (window or look-up table), then the polarity.
-"""
+"""From a DICOM file to 8-bit grey or RGB: what a radiologist's screen would show."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.data.dicom_values import grey_levels, group_of, modality_values
 from grandrounds.errors import DataError
 
 if TYPE_CHECKING:
@@ -48,14 +45,14 @@ class GreyImage:
     laterality: str
 
 
-def read_dicom(data: bytes, name: str, window: Window | None = None) -> NDArray[np.uint8]:
+def read_dicom(data: bytes, name: str) -> NDArray[np.uint8]:
     """Decode the first frame of a DICOM file.
+
+    The file's look-up table or first window is used, else the range between two percentiles.
 
     Args:
         data: the file's bytes.
         name: how errors call it.
-        window: centre and width in modality units (Hounsfield units in CT); it wins over what the file says. Without
-            one, the file's look-up table or first window is used, else the range between two percentiles.
 
     Returns:
         Shape ``(H, W)`` for monochrome, ``(H, W, 3)`` RGB for colour images, values 0 to 255; bright is high, also
@@ -64,11 +61,8 @@ def read_dicom(data: bytes, name: str, window: Window | None = None) -> NDArray[
     Raises:
         DataError: if this is no DICOM file, it has no pixels or not enough of them, or its transfer syntax has no
             decoder here.
-        ValueError: if ``window`` has a width below one.
     """
-    if window is not None and not window[1] >= 1:
-        raise ValueError(f"window width must be at least 1, got {window[1]}")
-    return _decoded(data, name, lambda dataset: _render(dataset, window))
+    return _decoded(data, name, _render)
 
 
 def read_hounsfield(data: bytes, name: str) -> NDArray[np.float64]:
@@ -185,7 +179,7 @@ def _require_decoder(dataset: Dataset, name: str) -> None:
         )
 
 
-def _render(dataset: Dataset, window: Window | None) -> NDArray[np.uint8]:
+def _render(dataset: Dataset) -> NDArray[np.uint8]:
     from pydicom.pixels import apply_color_lut, pixel_array
 
     frame = pixel_array(dataset, index=0)
@@ -196,7 +190,7 @@ def _render(dataset: Dataset, window: Window | None) -> NDArray[np.uint8]:
     if int(dataset.SamplesPerPixel) == 3:
         # The decoder has already undone the planar configuration and turned YBR into RGB.
         return _full_scale(frame, int(dataset.BitsStored))
-    shown = _grey_levels(frame, dataset, window)
+    shown = grey_levels(frame, dataset, FALLBACK_PERCENTILES)
     levels = np.rint(np.clip(shown, 0.0, 1.0) * 255).astype(np.uint8)
     return np.asarray(255 - levels if photometric == "MONOCHROME1" else levels, dtype=np.uint8)
 
@@ -212,12 +206,12 @@ def _hounsfield(dataset: Dataset, name: str) -> NDArray[np.float64]:
 
     if int(dataset.SamplesPerPixel) != 1 or str(dataset.PhotometricInterpretation) == "PALETTE COLOR":
         raise DataError(f"{name} is a colour image; windows in Hounsfield units are for CT slices")
-    scale = _group(dataset, "PixelValueTransformationSequence")
+    scale = group_of(dataset, "PixelValueTransformationSequence")
     if not scale.get("ModalityLUTSequence") and not ("RescaleSlope" in scale and "RescaleIntercept" in scale):
         raise DataError(
             f"{name} has no rescale slope and intercept, so its values are no Hounsfield units; take the original slice"
         )
-    return _modality_values(pixel_array(dataset, index=0), dataset)
+    return modality_values(pixel_array(dataset, index=0), dataset)
 
 
 def _grey_image(dataset: Dataset, name: str) -> GreyImage:
@@ -226,120 +220,10 @@ def _grey_image(dataset: Dataset, name: str) -> GreyImage:
     photometric = str(dataset.PhotometricInterpretation)
     if int(dataset.SamplesPerPixel) != 1 or photometric == "PALETTE COLOR":
         raise DataError(f"{name} is a colour image; expected grey levels")
-    shown = np.clip(_grey_levels(pixel_array(dataset, index=0), dataset, None, ALL_VALUES), 0.0, 1.0)
+    shown = np.clip(grey_levels(pixel_array(dataset, index=0), dataset, ALL_VALUES), 0.0, 1.0)
     stated = [str(dataset.get(keyword) or "") for keyword in LATERALITY]
     laterality = next((side for side in stated if side in ("L", "R")), "")
     return GreyImage(1.0 - shown if photometric == "MONOCHROME1" else shown, laterality)
-
-
-def _modality_values(frame: NDArray[np.number], dataset: Dataset) -> NDArray[np.float64]:
-    from pydicom.pixels import apply_modality_lut
-
-    return np.asarray(apply_modality_lut(frame, _group(dataset, "PixelValueTransformationSequence")), np.float64)
-
-
-def _grey_levels(
-    frame: NDArray[np.number],
-    dataset: Dataset,
-    window: Window | None,
-    percentiles: tuple[float, float] = FALLBACK_PERCENTILES,
-) -> NDArray[np.float64]:
-    """Stored values to grey levels in [0, 1] (before clipping); ``percentiles`` are for files that say no window."""
-    values = _modality_values(frame, dataset)
-    if window is not None:
-        return apply_window(values, *window)
-    interest = _group(dataset, "FrameVOILUTSequence")
-    if interest.get("VOILUTSequence"):
-        return _voi_table(values, interest)
-    stated = _stated_window(interest)
-    if stated is not None:
-        return apply_window(values, *stated, str(interest.get("VOILUTFunction") or "LINEAR"))
-    padding = dataset.get("PixelPaddingValue")
-    real = values[frame != padding] if padding is not None else values.ravel()
-    if real.size == 0:
-        return np.zeros_like(values)
-    low, high = np.percentile(real, percentiles)
-    return np.asarray((values - low) / (high - low) if high > low else np.zeros_like(values), np.float64)
-
-
-def apply_window(
-    values: NDArray[np.float64], centre: float, width: float, function: str = "LINEAR"
-) -> NDArray[np.float64]:
-    r"""Grey levels under a window (DICOM PS3.3 C.11.2.1.2 and C.11.2.1.3).
-
-    .. math::
-        y = \frac{x - (c - 1/2)}{w - 1} + \frac{1}{2}, \qquad
-        y_{exact} = \frac{x - c}{w} + \frac{1}{2}, \qquad
-        y_{sigmoid} = \frac{1}{1 + e^{-4 (x - c) / w}}
-
-    Args:
-        values: modality values, any shape.
-        centre: :math:`c`, in the unit of ``values``.
-        width: :math:`w`, above zero; at least one for LINEAR, where a width of one is a threshold.
-        function: ``LINEAR``, ``LINEAR_EXACT`` or ``SIGMOID``.
-
-    Returns:
-        Values in [0, 1], same shape; 0 is black.
-
-    Raises:
-        ValueError: if ``function`` is another word.
-
-    Example:
-        >>> apply_window(np.array([-100.0, 0.0, 39.5, 79.0, 100.0]), centre=40, width=80)
-        array([0. , 0. , 0.5, 1. , 1. ])
-    """
-    if function == "SIGMOID":
-        return np.asarray(1 / (1 + np.exp(np.clip(-4 * (values - centre) / width, -700, 700))), np.float64)
-    if function == "LINEAR_EXACT":
-        return np.clip((values - centre) / width + 0.5, 0.0, 1.0)
-    if function != "LINEAR":
-        raise ValueError(f"VOI LUT function must be LINEAR, LINEAR_EXACT or SIGMOID, got {function!r}")
-    if width <= 1:
-        return np.asarray(values > centre - 0.5, np.float64)
-    return np.clip((values - (centre - 0.5)) / (width - 1) + 0.5, 0.0, 1.0)
-
-
-def _voi_table(values: NDArray[np.float64], interest: Dataset) -> NDArray[np.float64]:
-    item = interest.VOILUTSequence[0]
-    entries, first, bits = (int(value) for value in item.LUTDescriptor)
-    entries = entries or 2**16
-    # The descriptor is written unsigned or signed; a first value of a signed image wraps around.
-    first -= 2**16 if first >= 2**15 and values.min() < 0 else 0
-    table = _table_entries(item.LUTData, entries, little_endian=interest.original_encoding[1] is not False)
-    index = np.clip(np.rint(values).astype(np.int64) - first, 0, entries - 1)
-    return np.asarray(table[index] / (2**bits - 1), np.float64)
-
-
-def _table_entries(raw: bytes | Sequence[int], entries: int, little_endian: bool) -> NDArray[np.int64]:
-    if not isinstance(raw, bytes):
-        return np.atleast_1d(np.asarray(raw, np.int64))
-    word = "u1" if len(raw) == entries else f"{'<' if little_endian else '>'}u2"
-    return np.frombuffer(raw, word).astype(np.int64)
-
-
-def _stated_window(interest: Dataset) -> Window | None:
-    """The first window of a file, if it has one that means something."""
-    from pydicom.multival import MultiValue
-
-    pair = []
-    for keyword in ("WindowCenter", "WindowWidth"):
-        value = interest.get(keyword)
-        value = value[0] if isinstance(value, MultiValue) and value else value
-        if value is None or isinstance(value, MultiValue):
-            return None
-        pair.append(float(value))
-    least = 1.0 if str(interest.get("VOILUTFunction") or "LINEAR") == "LINEAR" else 0.0
-    return (pair[0], pair[1]) if pair[1] >= least and pair[1] > 0 else None
-
-
-def _group(dataset: Dataset, keyword: str) -> Dataset:
-    """Where the first frame's attributes are: in a functional group of an enhanced image, else at the top."""
-    for sequence in ("PerFrameFunctionalGroupsSequence", "SharedFunctionalGroupsSequence"):
-        groups = dataset.get(sequence)
-        if groups and groups[0].get(keyword):
-            item: Dataset = groups[0].get(keyword)[0]
-            return item
-    return dataset
 
 
 def _in_one_line(error: Exception) -> str:

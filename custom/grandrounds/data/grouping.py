@@ -24,6 +24,7 @@ def whole_groups(records: Sequence[Record]) -> list[tuple[int, ...]]:
     parent = list(range(len(records)))
 
     def root(index: int) -> int:
+        """The record that stands for the group of another; the way to it is shortened for the next time."""
         while parent[index] != index:
             parent[index] = parent[parent[index]]
             index = parent[index]

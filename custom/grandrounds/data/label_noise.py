@@ -2,13 +2,14 @@
 
 MDH-FL (arXiv 2308.00155, section 4) and RHFL (Fang & Ye, CVPR 2022) test with two kinds of errors: ``symmetric``, to any
 other class alike, and ``pair``, to the next class of the vocabulary. Which class is next depends on the order of the
-vocabulary, so the order is part of the experiment.
+vocabulary, so the order is part of the experiment. What was drawn stays beside the site's manifest as a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.manifest import Record, require_known_label
+from grandrounds.files import write_csv
 from grandrounds.seeding import numpy_generator
 
 NoiseKind = Literal["none", "symmetric", "pair"]
@@ -54,39 +56,6 @@ class DrawnLabel:
     image: str
     clean: str
     noisy: str
-
-
-def transition_matrix(noise: LabelNoise, classes: int) -> NDArray[np.float64]:
-    r"""Probability of each noisy class, given the clean one, for an eligible image.
-
-    .. math:: M_{ii} = 1 - \mu, \qquad M_{ij} = \frac{\mu}{C - 1} \;\text{(symmetric)}, \qquad
-        M_{i, (i + 1) \bmod C} = \mu \;\text{(pair)}
-
-    Args:
-        noise: kind and rate.
-        classes: :math:`C`, at least two.
-
-    Returns:
-        Shape ``(classes, classes)``; rows are clean classes and sum to one. The identity without noise.
-
-    Raises:
-        ValueError: if there are fewer than two classes.
-
-    Example:
-        >>> transition_matrix(LabelNoise("pair", 0.25), 3)
-        array([[0.75, 0.25, 0.  ],
-               [0.  , 0.75, 0.25],
-               [0.25, 0.  , 0.75]])
-        >>> transition_matrix(LabelNoise("symmetric", 0.0), 2)
-        array([[1., 0.],
-               [0., 1.]])
-    """
-    if classes < 2:
-        raise ValueError(f"label noise needs at least 2 classes, got {classes}")
-    identity = np.eye(classes)
-    others = np.roll(identity, 1, axis=1) if noise.kind == "pair" else (1 - identity) / (classes - 1)
-    matrix: NDArray[np.float64] = (1 - noise.rate) * identity + noise.rate * others
-    return matrix
 
 
 def flip_labels(
@@ -173,8 +142,8 @@ def noise_counts(clean: Sequence[str], noisy: Sequence[str], classes: Sequence[s
         classes: the vocabulary.
 
     Returns:
-        Shape ``(classes, classes)``; rows are clean classes. Divided by the sums of its rows it is the matrix that was
-        realised, to compare with :func:`transition_matrix`.
+        Shape ``(classes, classes)``; rows are clean classes. Divided by the sums of its rows it is the transition matrix
+        that was realised.
 
     Example:
         >>> noise_counts(["a", "a", "b"], ["a", "b", "b"], ["a", "b"])
@@ -186,3 +155,12 @@ def noise_counts(clean: Sequence[str], noisy: Sequence[str], classes: Sequence[s
     for before, after in zip(clean, noisy, strict=True):
         counts[index[before], index[after]] += 1
     return counts
+
+
+def write_drawn_labels(labels: Sequence[DrawnLabel], path: Path) -> str:
+    """Write the drawn labels as CSV with the columns ``image,clean,noisy``, atomically.
+
+    Returns:
+        The SHA-256 of the file's bytes, in hexadecimal.
+    """
+    return write_csv(path, ("image", "clean", "noisy"), [(drawn.image, drawn.clean, drawn.noisy) for drawn in labels])

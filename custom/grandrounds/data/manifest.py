@@ -6,17 +6,15 @@ labelled``; other columns are ignored. It holds no image, so it can be kept unde
 
 from __future__ import annotations
 
-import csv
 import difflib
 import hashlib
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grandrounds.data.csv_table import read_table
 from grandrounds.errors import DataError
-from grandrounds.files import replacing
+from grandrounds.files import write_csv
 
 SPLITS = ("train", "val", "test")
 REQUIRED_COLUMNS = ("image", "label", "split", "patient")
@@ -96,16 +94,10 @@ def write_manifest(manifest: Manifest | Iterable[Record], path: Path | str) -> s
         The SHA-256 of the file's bytes, in hexadecimal.
     """
     records = manifest.records if isinstance(manifest, Manifest) else manifest
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(
+    rows = (
         (r.image, r.label, r.split, r.patient, r.lesion, r.source, int(r.labelled and r.label != "")) for r in records
     )
-    content = text.getvalue().encode()
-    with replacing(Path(path)) as stream:
-        stream.write(content)
-    return hashlib.sha256(content).hexdigest()
+    return write_csv(Path(path), COLUMNS, rows)
 
 
 def manifest_digest(path: Path | str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from grandrounds.data.label_noise import LabelNoise, NoiseKind
 from grandrounds.errors import ConfigurationError
+from grandrounds.options import require_least, require_words
 
 PublicSource = Literal["share", "folder", "matek19", "mll23", "pbc", "bloodmnist"]
 
@@ -64,10 +65,7 @@ class MutualOptions:
         given = {name: arguments[name] for name in DEFAULTS if arguments[name] is not None}
         options = cls(**{**DEFAULTS, **given})
         options._check_public(given)
-        for name in ("public_images", "private_images", "public_size"):
-            value = getattr(options, name)
-            if value is not None and value < 1:
-                raise ConfigurationError(f"{name} must be at least 1, got {value}")
+        require_least(options, 1, "public_images", "private_images", "public_size")
         try:
             LabelNoise(options.noise, options.noise_rate, options.noise_eligible)
         except ValueError as error:
@@ -92,8 +90,7 @@ class MutualOptions:
         return content
 
     def _check_public(self, given: Mapping[str, Any]) -> None:
-        if self.public not in get_args(PublicSource):
-            raise ConfigurationError(f"public must be one of {', '.join(get_args(PublicSource))}, got {self.public!r}")
+        require_words(self, "public")
         if self.public == "share" and self.public_root is not None:
             raise ConfigurationError("public_root is for public images of another place; set public, or leave it out")
         if self.public != "share" and self.public_root is None:

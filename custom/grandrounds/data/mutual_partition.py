@@ -86,6 +86,7 @@ def mutual_sites(
     """
 
     def stream(*purpose: str) -> np.random.Generator:
+        """Random numbers of one purpose, which no other choice disturbs."""
         return numpy_generator(seed, "partition", "mdhfl", *purpose)
 
     if options.private_images is not None:

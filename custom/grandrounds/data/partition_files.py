@@ -16,8 +16,7 @@ from typing import Any
 
 from grandrounds.data.dicom import Window
 from grandrounds.data.folders import file_names, put_in_place, temporary_sibling
-from grandrounds.data.label_noise import DrawnLabel
-from grandrounds.data.label_noise_file import write_drawn_labels
+from grandrounds.data.label_noise import DrawnLabel, write_drawn_labels
 from grandrounds.data.manifest import (
     SPLITS,
     Record,

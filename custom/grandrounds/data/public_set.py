@@ -7,9 +7,7 @@ of the image as it was decoded and resized. The second differs between versions 
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from grandrounds.data.cache import open_cache
 from grandrounds.data.csv_table import read_table
 from grandrounds.data.readers import open_images
 from grandrounds.errors import DataError
-from grandrounds.files import replacing
+from grandrounds.files import csv_bytes, write_csv
 
 COLUMNS = ("image", "content", "pixels")
 LIST_SUFFIX = ".sha256.csv"
@@ -55,7 +53,7 @@ class PublicSet:
     @property
     def digest(self) -> str:
         """SHA-256 over all of it, in hexadecimal: equal if and only if the sets are."""
-        return hashlib.sha256(_as_csv(self)).hexdigest()
+        return hashlib.sha256(csv_bytes(COLUMNS, _cells(self))).hexdigest()
 
 
 def list_path(manifest: Path) -> Path:
@@ -156,47 +154,9 @@ def first_unlike(here: PublicSet, there: NDArray[np.uint8]) -> str | None:
     return f"there are {len(own)} public images here and {len(there)} elsewhere; the first {common} are the same"
 
 
-def first_difference(here: PublicSet, there: PublicSet) -> str | None:
-    """Say what differs first between two public sets.
-
-    Args:
-        here: the set of this site.
-        there: the set it should be.
-
-    Returns:
-        A sentence that names the first differing image; None if the sets are equal.
-
-    Example:
-        >>> first_difference(PublicSet((PublicImage("a", "1", "1"),)), PublicSet((PublicImage("a", "2", "2"),)))
-        "public image 'a' (number 1): the file has another content"
-    """
-    for number, (ours, theirs) in enumerate(zip(here.images, there.images, strict=False), 1):
-        if ours.image < theirs.image:
-            return f"public image {ours.image!r} (number {number}) does not belong to the set"
-        if ours.image > theirs.image:
-            return f"public image {theirs.image!r} (number {number}) is missing"
-        where = f"public image {ours.image!r} (number {number})"
-        if ours.content != theirs.content:
-            return f"{where}: the file has another content"
-        if ours.pixels and theirs.pixels and ours.pixels != theirs.pixels:
-            return (
-                f"{where}: the file is the same but was decoded or resized differently; compare image sizes and Pillow's "
-                "versions"
-            )
-    return _difference_in_number(here.images, there.images)
-
-
-def require_equal_sets(here: PublicSet, there: PublicSet, site: str) -> None:
-    """Raise ``DataError`` unless a site's public set is what it should be; the first differing image is named."""
-    difference = first_difference(here, there)
-    if difference:
-        raise DataError(f"{site}: {difference}; copy the public set again, all sites need the same")
-
-
 def write_public_set(public: PublicSet, path: Path) -> None:
-    """Write the list as CSV; the same list always gives the same bytes, whose SHA-256 is its digest."""
-    with replacing(path) as stream:
-        stream.write(_as_csv(public))
+    """Write the list as CSV; the SHA-256 of the file's bytes is the set's digest."""
+    write_csv(path, COLUMNS, _cells(public))
 
 
 def read_public_set(path: Path) -> PublicSet:
@@ -233,21 +193,8 @@ def _short(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:FINGERPRINT]
 
 
-def _difference_in_number(here: Sequence[PublicImage], there: Sequence[PublicImage]) -> str | None:
-    common = min(len(here), len(there))
-    if len(here) > common:
-        return f"public image {here[common].image!r} (number {common + 1}) does not belong to the set"
-    if len(there) > common:
-        return f"public image {there[common].image!r} (number {common + 1}) is missing"
-    return None
-
-
-def _as_csv(public: PublicSet) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows((image.image, image.content, image.pixels) for image in public.images)
-    return text.getvalue().encode()
+def _cells(public: PublicSet) -> list[tuple[str, str, str]]:
+    return [(image.image, image.content, image.pixels) for image in public.images]
 
 
 def _contents(root: Path, names: Sequence[str]) -> Iterator[bytes]:

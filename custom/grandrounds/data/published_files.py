@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from grandrounds.data.manifest import Record
@@ -29,16 +29,24 @@ def images_by_name(root: Path, suffix: str) -> dict[str, str]:
     Of files of one name the one nearest to ``root`` counts, and among those the first in alphabetical order: archives
     are often unpacked twice.
     """
-    paths = [
-        Path(folder, file).relative_to(root)
-        for folder, _, files in os.walk(root, followlinks=True)
-        for file in files
-        if file.lower().endswith(suffix)
-    ]
     found: dict[str, str] = {}
-    for path in sorted(paths, key=lambda path: (len(path.parts), path.as_posix())):
+    for path in sorted(_files(root, suffix), key=lambda path: (len(path.parts), path.as_posix())):
         found.setdefault(path.stem, path.as_posix())
     return found
+
+
+def images_by_folder(root: Path, folders: Collection[str], suffix: str) -> dict[str, list[str]]:
+    """Paths below ``root`` of the files with this ending (in any case) in each of these folders, wherever it is.
+
+    Returns:
+        Sorted paths by folder, and these in the order of their names.
+    """
+    found: dict[str, list[str]] = {folder: [] for folder in sorted(folders)}
+    for path in _files(root, suffix):
+        own = next((part for part in path.parts[:-1] if part in found), None)
+        if own is not None:
+            found[own].append(path.as_posix())
+    return {folder: sorted(paths) for folder, paths in found.items()}
 
 
 def images_in_archive(archive: Path, table: Path) -> dict[str, str]:
@@ -83,3 +91,8 @@ def require_distinct(records: tuple[Record, ...], table: Path) -> tuple[Record, 
             raise DataError(f"{table}: image {record.image!r} is listed twice; remove one row")
         seen.add(record.image)
     return records
+
+
+def _files(root: Path, suffix: str) -> Iterator[Path]:
+    for folder, _, files in os.walk(root, followlinks=True):
+        yield from (Path(folder, file).relative_to(root) for file in files if file.lower().endswith(suffix))

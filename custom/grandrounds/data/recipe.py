@@ -24,6 +24,7 @@ from grandrounds.data.mutual_options import MutualOptions, require_mutual
 from grandrounds.data.rsna_labels import Multi
 from grandrounds.data.scenarios import FewLabelsUse, Scenario
 from grandrounds.errors import ConfigurationError
+from grandrounds.options import require_fractions, require_least, require_positive
 
 Scheme = Literal["sites", "dirichlet", "iid", "fedperl", "mdhfl", "unseen"]
 
@@ -147,8 +148,7 @@ class Recipe:
     def _check_numbers(self) -> None:
         if self.client_partition == "slice" and self.scheme != "iid":
             raise ConfigurationError(f"client_partition slice is for the scheme iid, got {self.scheme}")
-        if self.sites < 1:
-            raise ConfigurationError(f"sites must be at least 1, got {self.sites}")
+        require_least(self, 1, "sites")
         needed = {"fedperl": len(CLIENTS), "unseen": 1}.get(self.scheme, self.sites)
         if self.sites != needed:
             raise ConfigurationError(
@@ -156,19 +156,15 @@ class Recipe:
                 if needed > 1
                 else f"scheme {self.scheme} has one site, got {self.sites}; set sites to 1"
             )
-        if not self.alpha > 0:
-            raise ConfigurationError(f"alpha must be above 0, got {self.alpha}")
-        for field, share in self.shares.items():
-            if not 0 <= share <= 1:
-                raise ConfigurationError(f"{field} must be between 0 and 1, got {share}")
+        require_positive(self, "alpha")
+        require_fractions(self, *self.shares)
         if not self.validation + self.test < 1:
             raise ConfigurationError(
                 f"validation and test must leave something for training, got {self.validation} + {self.test}"
             )
 
     def _check_server(self) -> None:
-        if self.server_images < 0:
-            raise ConfigurationError(f"server_images must be at least 0, got {self.server_images}")
+        require_least(self, 0, "server_images")
         if self.server_images and not self.divides_sites:
             raise ConfigurationError(f"scheme {self.scheme} says what the server has; leave server_images out")
         if not 0 <= self.server_training < 1:

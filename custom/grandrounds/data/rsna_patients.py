@@ -6,8 +6,6 @@ from the headers and added to it.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from pathlib import Path
 from grandrounds.data.csv_table import read_table
 from grandrounds.data.dicom import read_patient
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.files import replacing
+from grandrounds.files import write_csv
 
 COLUMNS = ("image", "patient")
 SUFFIX = ".dcm"
@@ -62,7 +60,7 @@ def _from_headers(
             found[image] = read_patient(files[image])
     finally:
         if found:
-            _write({**known, **found}, table)
+            write_csv(table, COLUMNS, sorted({**known, **found}.items()))
     if progress:
         progress(len(missing), len(missing))
     return found
@@ -89,12 +87,3 @@ def _require_writable(table: Path) -> None:
             f"{table} cannot be written, and the patients of some images must be read from their headers and kept "
             "there; name another file (patients)"
         )
-
-
-def _write(patients: Mapping[str, str], table: Path) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(sorted(patients.items()))
-    with replacing(table) as stream:
-        stream.write(text.getvalue().encode())

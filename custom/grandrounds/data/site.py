@@ -18,7 +18,7 @@ A site may set the fewest patients behind anything that it tells of a class, whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -34,7 +34,7 @@ from grandrounds.data.preprocessing import Preprocess, preprocess_from
 from grandrounds.data.site_model import SiteModel, models_from
 from grandrounds.data.site_privacy import min_support_from
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import read_json_object
+from grandrounds.files import read_json_object, require_object
 
 CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
@@ -218,7 +218,7 @@ def load_site_data(
 
 def _read_locations(path: Path) -> dict[str, DatasetLocation]:
     content = read_json_object(path)
-    _require_keys(content, {"datasets"}, {"datasets", "models", "privacy"}, f"{path}")
+    require_object(content, str(path), ["datasets"], ["models", "privacy"])
     min_support = min_support_from(content.get("privacy", {}), f"{path}: privacy")
     datasets = content["datasets"]
     if not isinstance(datasets, dict):
@@ -231,7 +231,7 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
 
 
 def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
-    _require_keys(entry, {"manifest", "root"}, {"manifest", "root", "max_unreadable", "windows", "preprocess"}, where)
+    require_object(entry, where, ["manifest", "root"], ["max_unreadable", "windows", "preprocess"])
     for field in ("manifest", "root"):
         if not isinstance(entry[field], str) or not entry[field]:
             raise ConfigurationError(f"{where}.{field} must be a path, got {entry[field]!r}")
@@ -245,15 +245,6 @@ def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
     return DatasetLocation(
         folder / entry["manifest"], folder / entry["root"], float(limit), windows, preprocess=preprocess
     )
-
-
-def _require_keys(content: Any, required: set[str], allowed: set[str], where: str) -> None:
-    if not isinstance(content, Mapping):
-        raise ConfigurationError(f"{where} must be an object with {', '.join(sorted(required))}, got {content!r}")
-    for key in sorted(required - content.keys()):
-        raise ConfigurationError(f"{where}: {key!r} is missing")
-    for key in sorted(content.keys() - allowed):
-        raise ConfigurationError(f"{where}: unknown key {key!r}; expected {', '.join(sorted(allowed))}")
 
 
 def _for_site(location: DatasetLocation, site: str) -> DatasetLocation:

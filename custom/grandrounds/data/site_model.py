@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import require_object
 
 NORMS = ("batch", "group")
 KEYS = ("backbone", "dropout", "norm", "weights")
@@ -59,10 +60,7 @@ def models_from(models: Any, datasets: Collection[str], path: Path) -> dict[str,
 
 
 def _site_model(entry: Any, where: str, folder: Path) -> SiteModel:
-    if not isinstance(entry, Mapping):
-        raise ConfigurationError(f"{where} must be an object with {', '.join(KEYS)}, got {entry!r}")
-    for key in sorted(entry.keys() - set(KEYS)):
-        raise ConfigurationError(f"{where}: unknown key {key!r}; expected {', '.join(KEYS)}")
+    require_object(entry, where, optional=KEYS)
     backbone, norm, dropout = entry.get("backbone", ""), entry.get("norm", NORMS[0]), entry.get("dropout")
     if not isinstance(backbone, str):
         raise ConfigurationError(f"{where}.backbone must be a name, got {backbone!r}")

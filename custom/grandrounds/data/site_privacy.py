@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import require_object
 
 
 def min_support_from(privacy: Any, where: str) -> int:
@@ -27,11 +27,7 @@ def min_support_from(privacy: Any, where: str) -> int:
         >>> min_support_from({}, "grandrounds.json: privacy")
         0
     """
-    if not isinstance(privacy, Mapping):
-        raise ConfigurationError(f'{where} must be an object such as {{"min_support": 10}}, got {privacy!r}')
-    for key in sorted(privacy.keys() - {"min_support"}):
-        raise ConfigurationError(f"{where}: unknown key {key!r}; expected min_support")
-    value = privacy.get("min_support", 0)
+    value = require_object(privacy, where, optional=["min_support"]).get("min_support", 0)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ConfigurationError(f"{where}.min_support must be a whole number of patients, 0 or more, got {value!r}")
     return value

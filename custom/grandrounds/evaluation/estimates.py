@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -181,7 +181,7 @@ def mean_estimate(
     draws = [count_scores(resampled[place]) for place in confusions]
     return {
         name: Estimate(
-            _mean([float(scores[name]) for scores in of_places]),
+            mean_of_known([float(scores[name]) for scores in of_places]),
             *interval_of(_means(np.stack([scores[name] for scores in draws]))),
             cases,
         )
@@ -189,7 +189,8 @@ def mean_estimate(
     }
 
 
-def _mean(values: list[float]) -> float:
+def mean_of_known(values: Sequence[float]) -> float:
+    """The mean of the values that are not NaN; NaN where there is none."""
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else math.nan
 

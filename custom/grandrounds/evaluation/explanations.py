@@ -28,6 +28,7 @@ def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
     found: list[nn.Module] = []
 
     def note(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+        """Remember a layer whose output is maps."""
         if output.dim() == 4 and output.shape[2] * output.shape[3] > 1:
             found.append(module)
 

@@ -70,6 +70,7 @@ def class_activation(network: nn.Module, layer: nn.Module, images: Tensor, posit
     caught: list[Tensor] = []
 
     def catch(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Keep the layer's output, and let the rest of the network go on from it."""
         # A leaf of its own, so that a gradient exists where no weight asks for one.
         caught.append(output.detach().requires_grad_())
         return caught[-1].clone()

@@ -7,16 +7,13 @@ hard site, a lucky split) cancels. Differences in question are about 0.01, so an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_at_least
-
 FEWEST_PAIRS = 3
-RESAMPLED_VALUES_AT_ONCE = 1_000_000
 
 
 class PairedDifference(NamedTuple):
@@ -98,51 +95,6 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     """
     found = paired_difference(values, np.zeros(len(values)).tolist(), confidence)
     return found.mean, found.low, found.high
-
-
-def bootstrap_interval(
-    values: Sequence[float],
-    generator: np.random.Generator,
-    statistic: Callable[..., Any] = np.mean,
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic.
-
-    Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
-
-    Args:
-        values: independent observations, shape ``(n,)``.
-        generator: where the resamples are drawn from.
-        statistic: reduces an array along ``axis``, as ``numpy.mean`` and ``numpy.median`` do.
-        confidence: of the interval, in (0, 1).
-        resamples: how many times ``n`` values are drawn with replacement.
-
-    Returns:
-        Lower and upper end; NaN for fewer than three values.
-
-    Raises:
-        ValueError: if a value is not finite, the confidence is not in (0, 1), or ``resamples`` is below one.
-
-    Example:
-        >>> bootstrap_interval([2.0, 2.0, 2.0], np.random.default_rng(0))  # values without spread
-        (2.0, 2.0)
-    """
-    _require_confidence(confidence)
-    require_at_least(resamples, 1, "resamples")
-    observed = _finite(values, "values")
-    n = len(observed)
-    if n < FEWEST_PAIRS:
-        return math.nan, math.nan
-    rows = max(RESAMPLED_VALUES_AT_ONCE // n, 1)
-    estimates = np.concatenate(
-        [
-            statistic(observed[generator.integers(0, n, size=(min(rows, resamples - start), n))], axis=1)
-            for start in range(0, resamples, rows)
-        ]
-    )
-    low, high = np.quantile(estimates, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
 
 
 def _finite(values: Sequence[float], name: str) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_probabilities
+from grandrounds.evaluation.estimates import class_count_scores, mean_of_known
 from grandrounds.evaluation.metrics import confusion_matrix
 
 Predictions = tuple[NDArray[np.integer], NDArray[np.floating]]
@@ -85,16 +86,9 @@ def precision_recall_f1(confusion: NDArray[np.integer]) -> list[PrecisionRecallF
         >>> precision_recall_f1(np.array([[3, 1], [0, 0]]))[0]
         PrecisionRecallF1(n=4, precision=1.0, recall=0.75, f1=0.8571428571428571)
     """
-    scores = []
-    true, predicted = confusion.sum(axis=1).tolist(), confusion.sum(axis=0).tolist()
-    for correct, n, guesses in zip(np.diag(confusion).tolist(), true, predicted, strict=True):
-        if n:
-            scores.append(
-                PrecisionRecallF1(n, correct / guesses if guesses else 0.0, correct / n, 2 * correct / (n + guesses))
-            )
-        else:
-            scores.append(PrecisionRecallF1(0, math.nan, math.nan, math.nan))
-    return scores
+    scores = class_count_scores(confusion)
+    columns = (confusion.sum(axis=1), scores["precision"], scores["sensitivity"], scores["f1"])
+    return [PrecisionRecallF1(*entry) for entry in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def class_scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> list[ClassScores]:
@@ -143,12 +137,7 @@ def per_class(places: Mapping[str, Predictions]) -> PerClass:
 
 def _mean(row: Sequence[ClassScores]) -> ClassScores:
     n, *columns = zip(*row, strict=True)
-    return ClassScores(sum(n), *(_mean_of_known(column) for column in columns))
-
-
-def _mean_of_known(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
+    return ClassScores(sum(n), *(mean_of_known(column) for column in columns))
 
 
 def _areas(

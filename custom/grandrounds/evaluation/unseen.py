@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.grouping import ARGMAX, SUMMED, Grouping, group_predictions
 from grandrounds.evaluation.predict import predict
-from grandrounds.files import replacing
+from grandrounds.files import write_csv
 from grandrounds.models.registry import ModelSpec, build_model
 
 
@@ -168,18 +166,15 @@ def write_predictions(
         vocabulary: that of the labels.
         grouping: adds the columns ``group_argmax`` and ``group_summed``, both readings of the prediction.
     """
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
     readings = [] if grouping is None else [ARGMAX, SUMMED]
     columns = [*(f"group_{reading}" for reading in readings), *(f"probability_{name}" for name in classes)]
-    writer.writerow(["site", "image", "label", "predicted", *columns])
+    rows = []
     for place, found in places.items():
         groups = _group_names(found, grouping) if grouping else [()] * len(found.names)
         for name, label, row, group in zip(found.names, found.labels, found.probabilities, groups, strict=True):
             predicted = classes[int(row.argmax())]
-            writer.writerow([place, name, vocabulary[label], predicted, *group, *(f"{value:.6f}" for value in row)])
-    with replacing(path) as stream:
-        stream.write(text.getvalue().encode())
+            rows.append([place, name, vocabulary[label], predicted, *group, *(f"{value:.6f}" for value in row)])
+    write_csv(path, ["site", "image", "label", "predicted", *columns], rows)
 
 
 def _group_names(found: PlacePredictions, grouping: Grouping) -> list[tuple[str, ...]]:

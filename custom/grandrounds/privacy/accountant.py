@@ -82,24 +82,6 @@ def spent_epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> fl
     return composed_epsilon(steps, delta) if len(steps) == len(relevant) else math.inf
 
 
-def next_release_exceeds(
-    target: float, spendings: Sequence[Spending], following: Spending, delta: float, unit: Unit
-) -> bool:
-    """Whether one more release would bring the epsilon above ``target``; asked before anything is trained.
-
-    Args:
-        target: the most that may be spent, for ``unit`` at ``delta``.
-        spendings: what was released so far.
-        following: what would be released next.
-        delta: above 0 and below 1.
-        unit: whom the guarantee is for.
-
-    Raises:
-        ValueError: if ``delta`` is outside its range.
-    """
-    return exceeds(spent_epsilon([*spendings, following], delta, unit), target)
-
-
 def exceeds(epsilon: float, target: float) -> bool:
     """Whether ``epsilon`` is above ``target`` by more than the rounding of a noise that was chosen to reach it.
 

@@ -15,6 +15,8 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from grandrounds.errors import ConfigurationError
+
 State = Mapping[str, Tensor]
 RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -76,44 +78,28 @@ def l2_norm(update: State) -> float:
     return math.hypot(*(float(torch.linalg.vector_norm(value.double())) for value in floating.values()))
 
 
+def require_clip(clip: float) -> None:
+    """Check that a bound is one.
+
+    Raises:
+        ConfigurationError: if it is not positive and finite.
+    """
+    if not 0 < clip < math.inf:
+        raise ConfigurationError(f"clip must be a positive number, got {clip}: noise without clipping has no epsilon")
+
+
 def clipping_factor(norm: float, clip: float) -> float:
     r"""What an update of this norm is multiplied by: :math:`\min(1, C / \|u\|_2)`.
 
     Raises:
-        ValueError: if ``clip`` is not positive and finite.
+        ConfigurationError: if ``clip`` is not positive and finite.
 
     Example:
         >>> clipping_factor(0.5, clip=1.0), clipping_factor(4.0, clip=1.0)
         (1.0, 0.25)
     """
-    if not 0 < clip < math.inf:
-        raise ValueError(f"clip must be a positive number, got {clip}: without a bound noise has no epsilon")
+    require_clip(clip)
     return 1.0 if norm <= clip else clip / norm
-
-
-def clip_update(update: State, clip: float) -> dict[str, Tensor]:
-    """The update, shortened so that its norm is at most ``clip``; its direction stays.
-
-    Args:
-        update: differences by ``state_dict`` name, finite.
-        clip: :math:`C`, the bound on the L2 norm over all floating-point entries.
-
-    Returns:
-        New tensors of the same dtypes; integer entries are copied. The norm is never above ``clip`` by more than the
-        rounding of the entries' dtype (below 1e-6 of it for single precision).
-
-    Raises:
-        ValueError: if ``clip`` is not positive, an entry is not finite, or none is of floating point.
-
-    Example:
-        >>> clip_update({"w": torch.tensor([3.0, 4.0]), "count": torch.tensor(7)}, clip=1.0)
-        {'w': tensor([0.6000, 0.8000]), 'count': tensor(7)}
-    """
-    factor = clipping_factor(l2_norm(update), clip)
-    return {
-        name: (value.double() * factor).to(value.dtype) if value.is_floating_point() else value.clone()
-        for name, value in update.items()
-    }
 
 
 def clip_rows(samples: Tensor, clip: float) -> Tensor:
@@ -127,7 +113,8 @@ def clip_rows(samples: Tensor, clip: float) -> Tensor:
         A new tensor of the same shape and dtype.
 
     Raises:
-        ValueError: if the shape or ``clip`` is wrong or a row is not finite (named).
+        ConfigurationError: if ``clip`` is not positive and finite.
+        ValueError: if the shape is wrong or a row is not finite (named).
 
     Example:
         >>> clip_rows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), clip=1.0)
@@ -139,8 +126,7 @@ def clip_rows(samples: Tensor, clip: float) -> Tensor:
             f"samples must be of floating point and of shape (samples, features), got {samples.dtype} of "
             f"shape {tuple(samples.shape)}"
         )
-    if not 0 < clip < math.inf:
-        raise ValueError(f"clip must be a positive number, got {clip}: without a bound noise has no epsilon")
+    require_clip(clip)
     bad = ~torch.isfinite(samples).all(dim=1)
     if bool(bad.any()):
         raise ValueError(f"row {int(bad.nonzero()[0])} has a value that is NaN or infinite")

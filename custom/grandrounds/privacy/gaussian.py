@@ -6,14 +6,13 @@ Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018.
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.clipping import NormPolicy, State, apply_norm_policy, clipping_factor, l2_norm
+from grandrounds.privacy.clipping import NormPolicy, State, apply_norm_policy, clipping_factor, l2_norm, require_clip
 from grandrounds.privacy.secure_noise import RandomBytes, with_noise
 from grandrounds.privacy.spending import Mechanism, Spending
 from grandrounds.privacy.units import Unit, update_sensitivity
@@ -47,10 +46,7 @@ class GaussianMechanism:
     kinds: frozenset[str] = frozenset({MODEL_UPDATE})
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip < math.inf:
-            raise ConfigurationError(
-                f"clip must be a positive number, got {self.clip}: noise without clipping has no epsilon"
-            )
+        require_clip(self.clip)
         if SOFT_LABELS in self.kinds:
             raise ConfigurationError("kinds: soft labels with noise are no distributions; quantise or deny them")
         self.spending()

@@ -73,19 +73,6 @@ class Ledger:
         """
         return LedgerContent(self._file.read())
 
-    def would_exceed(self, dataset: DatasetIdentity, following: Spending, delta: float, target: float) -> bool:
-        """Whether booking ``following`` would bring the data set above ``target``, for the unit of ``following``.
-
-        To be asked before training; :meth:`book` asks again, when nobody else can book in between.
-
-        Raises:
-            ConfigurationError: if the ledger has another data set under this name, or this one under another.
-            DataError: if it was damaged, altered or cut.
-        """
-        content = self.content()
-        content.require_known(dataset)
-        return exceeds(_epsilon([*content.spendings(dataset.name), following], delta, following.unit), target)
-
     def book(
         self, purpose: Purpose, dataset: DatasetIdentity, spending: Spending, delta: float, target: float = math.inf
     ) -> Booking:

@@ -2,9 +2,8 @@ r"""The noise of Fed-Align-CL, as published and as released: obfuscation, withou
 
 Jiménez-Sánchez et al., "Memory-aware curriculum federated learning for breast cancer classification", 2021, add
 :math:`N(0, s^2 \sigma^2)` to what sites send; the released code scales the noise by each tensor's own standard deviation.
-Nothing is clipped. One record can move the result by any amount, so no finite epsilon holds. :func:`epsilon_if_bounded` says
-what it would be if the assumed sensitivity were true. The functions exist for comparison with the published results. They
-take a generator with a seed because nothing here is a secret.
+Nothing is clipped. One record can move the result by any amount, so no finite epsilon holds. The functions exist for
+comparison with the published results. They take a generator with a seed because nothing here is a secret.
 """
 
 from __future__ import annotations
@@ -15,28 +14,24 @@ import torch
 from torch import Generator, Tensor
 
 from grandrounds.privacy.clipping import State, floating_entries
-from grandrounds.privacy.conversions import gaussian_epsilon
 
 VARIANCE = "running_var"
 
 
-def absolute_noise(
-    update: State, variance: float, generator: Generator, assumed_sensitivity: float = 1.0
-) -> dict[str, Tensor]:
-    r"""The paper's noise: the same standard deviation on every entry, :math:`s \sqrt{\sigma^2}`.
+def absolute_noise(update: State, variance: float, generator: Generator) -> dict[str, Tensor]:
+    r"""The paper's noise: the same standard deviation :math:`\sigma` on every entry; its sensitivity :math:`s` is one.
 
     Args:
         update: weights or differences by ``state_dict`` name.
         variance: :math:`\sigma^2`; the paper tries 0, 0.001, 0.01 and 0.1.
         generator: a CPU generator.
-        assumed_sensitivity: :math:`s`, which the paper sets to one.
 
     Returns:
         New tensors of the same dtypes. Integer buffers and running variances are copies: with noise on it, a variance
         may be negative.
 
     Raises:
-        ValueError: if ``variance`` or ``assumed_sensitivity`` is negative or not finite.
+        ValueError: if ``variance`` is negative or not finite.
 
     Example:
         >>> state = {"w": torch.ones(3), "bn.running_var": torch.ones(1)}
@@ -44,8 +39,7 @@ def absolute_noise(
         tensor([1., 1., 1.])
     """
     _require_scale(variance, "variance")
-    _require_scale(assumed_sensitivity, "assumed_sensitivity")
-    return _noised(update, dict.fromkeys(_noisy(update), assumed_sensitivity * math.sqrt(variance)), generator)
+    return _noised(update, dict.fromkeys(_noisy(update), math.sqrt(variance)), generator)
 
 
 def relative_noise(update: State, fraction: float, generator: Generator) -> dict[str, Tensor]:
@@ -73,25 +67,6 @@ def relative_noise(update: State, fraction: float, generator: Generator) -> dict
         name: fraction * float(value.double().std()) for name, value in _noisy(update).items() if value.numel() > 1
     }
     return _noised(update, scales, generator)
-
-
-def epsilon_if_bounded(sigma: float, assumed_sensitivity: float, releases: int, delta: float) -> float:
-    """The epsilon that the noise would have if two neighbouring results were never further apart than assumed.
-
-    Args:
-        sigma: standard deviation of the noise.
-        assumed_sensitivity: what is taken for granted and not enforced, in L2.
-        releases: how often something leaves.
-        delta: above 0 and below 1.
-
-    Raises:
-        ValueError: if an argument is outside its range.
-
-    Example:
-        >>> round(epsilon_if_bounded(math.sqrt(0.001), 1.0, releases=1, delta=1e-5))
-        634
-    """
-    return gaussian_epsilon(sigma / assumed_sensitivity, delta, releases)
 
 
 def _noisy(update: State) -> dict[str, Tensor]:

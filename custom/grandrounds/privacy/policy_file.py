@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.messages import ReleaseKind
+from grandrounds.files import require_object
 from grandrounds.privacy.conversions import require_delta
 from grandrounds.privacy.policy import TASKS, ReleaseRule, ScalarRule, SitePolicy
 from grandrounds.privacy.treatment import (
@@ -67,8 +68,8 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     Example:
         >>> parse_policy({"unit": "site", "delta": 1e-5}, "scope strict").rule_for(ReleaseKind.MODEL_UPDATE, "update")
     """
-    required = {"unit", "delta"}
-    entry = _object(content, where, required, required | {"releases", "scalars", "facts", "target_epsilon", "tasks"})
+    optional = ["releases", "scalars", "facts", "target_epsilon", "tasks"]
+    entry = require_object(content, where, ["unit", "delta"], optional)
     unit = _word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit")
     delta = _number(entry["delta"], f"{where}.delta")
     try:
@@ -96,7 +97,7 @@ def read_policies(content: Any, where: str) -> dict[str, SitePolicy]:
         ConfigurationError: if it is no such file, a scope has no policy or a wrong one, the gate is not among both kinds of
             a scope's filters, or no scope is the default.
     """
-    scopes = _object(content, where, {"scopes", "default_scope"}, {"scopes", "default_scope", "components"})["scopes"]
+    scopes = require_object(content, where, ["scopes", "default_scope"], ["components"])["scopes"]
     if not isinstance(scopes, list) or not all(isinstance(scope, dict) and scope.get("name") for scope in scopes):
         raise ConfigurationError(f"{where}: scopes must be a list of objects with a name")
     policies = {}
@@ -132,11 +133,10 @@ def policy_of_scope(properties: Any, where: str) -> SitePolicy:
 
 
 def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
-    common = {"kind", "name", "treatment"}
-    treatment = _word(_object(content, where, common)["treatment"], FIELDS, f"{where}.treatment")
-    entry = _object(
-        content, where, common, common | {"entries", "outside_budget", "running_statistics"} | FIELDS[treatment]
-    )
+    required, optional = ["kind", "name", "treatment"], {"entries", "outside_budget", "running_statistics"}
+    entry = require_object(content, where, required, optional.union(*FIELDS.values()))
+    treatment = _word(entry["treatment"], FIELDS, f"{where}.treatment")
+    require_object(entry, where, required, optional | FIELDS[treatment])
     kind = ReleaseKind(_word(entry["kind"], [kind.value for kind in ReleaseKind], f"{where}.kind"))
     outside = entry.get("outside_budget", False)
     if not isinstance(outside, bool):
@@ -170,12 +170,12 @@ def _made(name: str, entry: Mapping[str, Any], kind: ReleaseKind, unit: Unit, wh
         support = CurveSupport if kind is ReleaseKind.CURVES else MinimumSupport
         return support(_whole(entry.get("least", LEAST_SUPPORT), f"{where}.least"))
     if name == "quantise":
-        return Quantise(_whole(_required(entry, "levels", where), f"{where}.levels"))
+        return Quantise(_whole(entry.get("levels"), f"{where}.levels"))
     if name == "record_level":
         if unit is not Unit.RECORD:
             raise ConfigurationError(f"{where}: such training protects a record, so unit must be record, got {unit}")
         field_name = "least_noise_multiplier"
-        return RecordLevel(_number(_required(entry, field_name, where), f"{where}.{field_name}"))
+        return RecordLevel(_number(entry.get(field_name), f"{where}.{field_name}"))
     return AsItIs() if name == "as_it_is" else Deny()
 
 
@@ -213,8 +213,7 @@ def _require_countable(policy: SitePolicy, where: str) -> None:
 
 
 def _scalar(content: Any, where: str) -> ScalarRule:
-    known = {"name", "part", "minimum_support"}
-    entry = _object(content, where, known, known)
+    entry = require_object(content, where, ["name", "part", "minimum_support"])
     least = _whole(entry["minimum_support"], f"{where}.minimum_support")
     if least < 1:
         raise ConfigurationError(f"{where}.minimum_support must be at least 1, got {least}")
@@ -236,23 +235,6 @@ def _items(entry: Mapping[str, Any], key: str, where: str, default: Iterable[str
     if not isinstance(value, list):
         raise ConfigurationError(f"{where}.{key} must be a list, got {value!r}")
     return list(enumerate(value))
-
-
-def _object(content: Any, where: str, required: set[str], known: set[str] | None = None) -> Mapping[str, Any]:
-    if not isinstance(content, Mapping):
-        raise ConfigurationError(f"{where} must be an object, got {content!r}")
-    for key in sorted(required - content.keys()):
-        raise ConfigurationError(f"{where}: {key} is missing")
-    unknown = content.keys() - known if known is not None else set()
-    for key in sorted(map(str, unknown)):
-        raise ConfigurationError(f"{where}: unknown key {key!r}; expected {', '.join(sorted(known or ()))}")
-    return content
-
-
-def _required(entry: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in entry:
-        raise ConfigurationError(f"{where}: {key} is missing")
-    return entry[key]
 
 
 def _number(value: Any, where: str) -> float:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.privacy.clipping import require_clip
 from grandrounds.privacy.secure_noise import RandomBytes, with_noise
 from grandrounds.privacy.spending import Mechanism, Spending
 from grandrounds.privacy.units import Unit
@@ -57,10 +58,7 @@ class RecordLevelOptions:
     def __post_init__(self) -> None:
         if not 0 < self.noise_multiplier < math.inf:
             raise ConfigurationError(f"noise_multiplier must be a positive number, got {self.noise_multiplier}")
-        if not 0 < self.clip < math.inf:
-            raise ConfigurationError(
-                f"clip must be a positive number, got {self.clip}: noise without clipping has no epsilon"
-            )
+        require_clip(self.clip)
         if self.microbatch < 1:
             raise ConfigurationError(f"microbatch must be at least 1, got {self.microbatch}")
         self.spending()
@@ -185,6 +183,7 @@ class PrivateStep:
         values = {name: parameter.detach() for name, parameter in trained.items()}
 
         def loss_of(parameters: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
+            """The loss of one sample as a function of the parameters."""
             return self._loss(functional_call(self._network, parameters, (image[None],)), target[None])
 
         each = vmap(grad(loss_of), in_dims=(None, 0, 0), randomness="different")(values, images, targets)

@@ -27,6 +27,7 @@ from grandrounds.privacy.clipping import (
     RUNNING_STATISTICS,
     NormPolicy,
     clip_rows,
+    require_clip,
 )
 from grandrounds.privacy.coarsening import quantise_rows, withhold_classes
 from grandrounds.privacy.gaussian import GaussianMechanism
@@ -140,10 +141,7 @@ class ClipAndNoiseSamples(Treatment):
     sigma: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip < math.inf:
-            raise ConfigurationError(
-                f"clip must be a positive number, got {self.clip}: noise without clipping has no epsilon"
-            )
+        require_clip(self.clip)
         self.spending(None)
 
     def spending(self, trained: Spending | None) -> Spending:

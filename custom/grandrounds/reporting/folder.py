@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from grandrounds.evaluation.estimates import Estimate
-from grandrounds.files import replacing, write_json
+from grandrounds.files import replacing, write_csv, write_json
 from grandrounds.reporting.content import Report
 from grandrounds.reporting.drawings import OfMethod, run_drawings, unique_names
 from grandrounds.reporting.html import Html
@@ -44,9 +42,9 @@ def write_report(report: Report, folder: Path, of_method: OfMethod) -> Path:
         for run in report.runs
     }
     write_json(folder / NUMBERS, report.to_json())
-    _write_csv(folder / "tables" / "sites.csv", ["run", "place", "kind", "images", "score", *ESTIMATE], _places(report))
+    write_csv(folder / "tables" / "sites.csv", ["run", "place", "kind", "images", "score", *ESTIMATE], _places(report))
     header = ["run", "place", "kind", "class", "score", *ESTIMATE]
-    _write_csv(folder / "tables" / "classes.csv", header, _classes(report))
+    write_csv(folder / "tables" / "classes.csv", header, _classes(report))
     if report.comparison:
         names = [
             "method",
@@ -59,7 +57,7 @@ def write_report(report: Report, folder: Path, of_method: OfMethod) -> Path:
             "adjusted_p",
             "relative_improvement_percent",
         ]
-        _write_csv(folder / "tables" / "comparison.csv", names, _differences(report))
+        write_csv(folder / "tables" / "comparison.csv", names, _differences(report))
     with replacing(folder / PAGE) as stream:
         stream.write(page(report, shared, of_runs).encode())
     return folder / PAGE
@@ -108,12 +106,3 @@ def _differences(report: Report) -> Iterator[list[Any]]:
 def _cells(estimate: Estimate) -> list[Any]:
     found: Mapping[str, Any] = estimate.to_json()
     return ["" if found[name] is None else found[name] for name in ESTIMATE]
-
-
-def _write_csv(path: Path, header: list[str], rows: Iterator[list[Any]]) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    with replacing(path) as stream:
-        stream.write(text.getvalue().encode())

@@ -102,6 +102,7 @@ def groups_in(sites_dir: Path) -> CaseGroups:
     """
 
     def look_up(site: str, dataset: str, images: Sequence[str]) -> list[str]:
+        """The images' groups by the site's own manifest."""
         path = locate_dataset(site, dataset, [sites_dir]).manifest
         known = {record.image: record.group for record in read_manifest(path).records}
         missing = sum(image not in known for image in images)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.data.batches import eval_batches, index_batches, virtual_client_steps
+from grandrounds.data.batches import eval_batches, index_batches
 from grandrounds.seeding import numpy_generator
 
 ROWS = np.arange(100, 110)
@@ -66,29 +66,6 @@ def test_refuses_no_rows_before_the_first_batch_is_asked_for():
         index_batches(ROWS, 0, 1, numpy_generator("refused"))
     with pytest.raises(ValueError, match="steps must be at least 0, got -1"):
         index_batches(ROWS, 4, -1, numpy_generator("refused"))
-
-
-def test_virtual_client_steps_of_fedperls_ten_clients():
-    sizes = (1500, 1500, 1500, 1500, 1207, 1500, 1500, 737, 835, 410)
-    assert virtual_client_steps(sizes, batch_size=16) == 26  # ceil(410 / 16)
-    assert virtual_client_steps(sizes[:4], batch_size=16) == 94  # ceil(1500 / 16)
-    assert virtual_client_steps([416, 500], batch_size=16) == 26  # divides exactly
-
-
-def test_virtual_client_steps_are_capped():
-    assert virtual_client_steps([5000, 9000], batch_size=16) == 100
-    assert virtual_client_steps([5000, 9000], batch_size=16, cap=7) == 7
-
-
-def test_virtual_client_steps_refuse_a_site_without_images():
-    with pytest.raises(ValueError, match="every site's number of unlabelled images must be at least 1, got 0"):
-        virtual_client_steps([100, 0], batch_size=16)
-    with pytest.raises(ValueError, match="there are no sites"):
-        virtual_client_steps([], batch_size=16)
-    with pytest.raises(ValueError, match="batch_size must be at least 1"):
-        virtual_client_steps([100], batch_size=0)
-    with pytest.raises(ValueError, match="cap must be at least 1"):
-        virtual_client_steps([100], batch_size=16, cap=0)
 
 
 def test_evaluation_batches_keep_order_and_lose_nothing():

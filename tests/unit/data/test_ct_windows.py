@@ -51,10 +51,10 @@ def test_hounsfield_units_do_not_depend_on_how_they_are_stored(ct_slice):
     np.testing.assert_array_equal(read_windows(doubled, "ct", HAEMORRHAGE_WINDOWS), expected)
 
 
-def test_one_window_is_a_grey_image_and_the_one_that_read_dicom_shows_under_it(ct_slice):
-    raw = ct_slice(HOUNSFIELD)
-    assert read_windows(raw, "ct", [(40, 80)]).shape == (3, 2)
-    np.testing.assert_array_equal(read_windows(raw, "ct", [(80, 200)]), read_dicom(raw, "ct", window=(80, 200)))
+def test_one_window_is_a_grey_image_and_the_one_of_a_file_that_states_it(ct_slice):
+    stated = ct_slice(HOUNSFIELD, WindowCenter="80", WindowWidth="200")
+    assert read_windows(stated, "ct", [(40, 80)]).shape == (3, 2)
+    np.testing.assert_array_equal(read_windows(stated, "ct", [(80, 200)]), read_dicom(stated, "ct"))
 
 
 def test_the_order_of_the_windows_is_that_of_the_channels():

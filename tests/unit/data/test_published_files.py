@@ -3,7 +3,13 @@
 import pytest
 
 from grandrounds.data.manifest import Record
-from grandrounds.data.published_files import find_table, image_called, images_by_name, require_distinct
+from grandrounds.data.published_files import (
+    find_table,
+    image_called,
+    images_by_folder,
+    images_by_name,
+    require_distinct,
+)
 from grandrounds.errors import DataError
 
 
@@ -12,6 +18,14 @@ def test_of_copies_the_nearest_and_then_the_first_in_alphabetical_order_counts(t
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     assert images_by_name(tmp_path, ".jpg") == {"z": "z.jpg", "y": "b/y.jpg", "x": "a/x.jpg"}
+
+
+def test_images_of_a_folder_are_found_at_any_depth_and_those_of_others_are_left_out(tmp_path):
+    for path in ("x/D1/2.DCM", "x/D1/s/1.dcm", "D1/0.txt", "D2/a.dcm", "D3/b.dcm", "c.dcm"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    found = images_by_folder(tmp_path, {"D2", "D1", "D9"}, ".dcm")
+    assert list(found.items()) == [("D1", ["x/D1/2.DCM", "x/D1/s/1.dcm"]), ("D2", ["D2/a.dcm"]), ("D9", [])]
 
 
 def test_folders_that_are_links_are_searched(tmp_path):

@@ -17,7 +17,7 @@ from grandrounds.errors import ConfigurationError
         ({"min_support": 2.5}, "x.min_support must be a whole number of patients, 0 or more, got 2.5"),
         ({"min_support": True}, "x.min_support must be a whole number of patients, 0 or more, got True"),
         ({"floor": 3}, "x: unknown key 'floor'; expected min_support"),
-        ([10], 'x must be an object such as {"min_support": 10}, got [10]'),
+        ([10], "x must be an object with min_support, got [10]"),
     ],
 )
 def test_what_is_no_floor_is_refused(privacy, message):

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grandrounds.evaluation.paired import bootstrap_interval, paired_difference
-from grandrounds.seeding import numpy_generator
+from grandrounds.evaluation.paired import paired_difference
 
 A, B = [0.74, 0.71, 0.80, 0.69, 0.77], [0.73, 0.72, 0.77, 0.66, 0.75]
 
@@ -68,57 +67,3 @@ def test_equal_differences_give_a_point_and_certainty_only_if_there_is_a_differe
 def test_refuses_what_are_no_pairs(a, b, confidence, message):
     with pytest.raises(ValueError, match=message):
         paired_difference(a, b, confidence)
-
-
-@pytest.mark.parametrize("statistic", [np.mean, np.median])
-def test_bootstrap_agrees_with_scipys_percentile_interval(statistic):
-    values = numpy_generator("bootstrap values").exponential(size=40)
-    expected = stats.bootstrap(
-        (values,), statistic, n_resamples=20_000, method="percentile", rng=numpy_generator("scipy")
-    ).confidence_interval
-    interval = bootstrap_interval(values, numpy_generator("ours"), statistic, resamples=20_000)
-    assert interval == pytest.approx((expected.low, expected.high), abs=0.02)
-
-
-def test_bootstrap_of_a_mean_narrows_with_confidence_and_is_reproducible():
-    wide = bootstrap_interval(A, numpy_generator("b"), confidence=0.95)
-    narrow = bootstrap_interval(A, numpy_generator("b"), confidence=0.5)
-    assert wide[0] < narrow[0] < np.mean(A) < narrow[1] < wide[1]
-    assert wide == bootstrap_interval(A, numpy_generator("b"), confidence=0.95)
-
-
-def test_bootstrap_of_many_values_draws_every_resample():
-    # 600 resamples of 5000 values are drawn in several parts; a tenth of them would scatter by more than this.
-    values = numpy_generator("many").normal(size=5000)
-    low, high = bootstrap_interval(values, numpy_generator("parts"), resamples=600)
-    half = 1.96 * values.std() / math.sqrt(5000)
-    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.2 * half)
-
-
-def test_bootstrap_draws_as_many_resamples_as_asked():
-    sizes = []
-
-    def counting_mean(values, axis):
-        sizes.append(values.shape)
-        return values.mean(axis=axis)
-
-    bootstrap_interval(np.arange(300_000.0), numpy_generator("count"), counting_mean, resamples=7)
-    assert sum(rows for rows, _ in sizes) == 7
-    assert {n for _, n in sizes} == {300_000}
-
-
-def test_bootstrap_gives_no_interval_for_two_values():
-    assert all(math.isnan(end) for end in bootstrap_interval([0.1, 0.9], numpy_generator("two")))
-
-
-@pytest.mark.parametrize(
-    ("values", "options", "message"),
-    [
-        ([1, 2, math.nan], {}, "entry 2 of values must be finite, got nan"),
-        (A, {"confidence": 0.0}, "confidence must be between 0 and 1, got 0"),
-        (A, {"resamples": 0}, "resamples must be at least 1, got 0"),
-    ],
-)
-def test_bootstrap_refuses_what_it_cannot_resample(values, options, message):
-    with pytest.raises(ValueError, match=message):
-        bootstrap_interval(values, numpy_generator("refused"), **options)

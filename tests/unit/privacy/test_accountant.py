@@ -13,7 +13,6 @@ from grandrounds.privacy.accountant import (
     composed_epsilon,
     exceeds,
     least_noise_multiplier,
-    next_release_exceeds,
     spent_epsilon,
 )
 from grandrounds.privacy.conversions import combined_multiplier, gaussian_epsilon, gaussian_noise_multiplier
@@ -182,12 +181,12 @@ def test_one_release_without_a_guarantee_leaves_none():
     assert spent_epsilon([gaussian(Unit.SITE), no_guarantee(0.03)], 1e-5, Unit.RECORD) == math.inf
 
 
-def test_the_next_release_exceeds_exactly_when_it_does():
+def test_a_target_is_exceeded_by_the_first_release_too_many():
     release = gaussian(Unit.SITE)
     target = gaussian_epsilon(4.0, 1e-5, 10)
-    assert not next_release_exceeds(target, [release] * 9, release, 1e-5, Unit.SITE)
-    assert next_release_exceeds(target, [release] * 10, release, 1e-5, Unit.SITE)
-    assert next_release_exceeds(1e9, [], no_guarantee(), 1e-5, Unit.SITE)
+    assert not exceeds(spent_epsilon([release] * 10, 1e-5, Unit.SITE), target)
+    assert exceeds(spent_epsilon([release] * 11, 1e-5, Unit.SITE), target)
+    assert exceeds(math.inf, 1e9)
     assert exceeds(math.nan, 1.0)
 
 

@@ -118,8 +118,8 @@ def test_scalars_need_a_part_and_its_least_number_of_patients():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], r"here must be an object, got \[\]"),
-        ({"delta": 1e-5}, "here: unit is missing"),
+        ([], r"here must be an object with .*, got \[\]"),
+        ({"delta": 1e-5}, "here: 'unit' is missing"),
         (policy(unit="hospital"), "here.unit must be one of record, presence, site, got 'hospital'"),
         (policy(delta=0), "here: delta must be above 0 and below 1"),
         (policy(delta="1e-5"), "here.delta must be a finite number, got '1e-5'"),
@@ -171,7 +171,7 @@ def test_scalars_need_a_part_and_its_least_number_of_patients():
             policy({"kind": "encrypted_rows", "name": "r", "treatment": "quantise", "levels": 9, "entries": ["rows"]}),
             "quantise is not for encrypted_rows",
         ),
-        (policy(scalars=[{"name": "x", "part": "val"}]), r"scalars\[0\]: minimum_support is missing"),
+        (policy(scalars=[{"name": "x", "part": "val"}]), r"scalars\[0\]: 'minimum_support' is missing"),
         (policy(scalars=[{"name": "x", "part": "all", "minimum_support": 2}]), r"scalars\[0\].part must be one of"),
         (policy(scalars=[{"name": "x", "part": "val", "minimum_support": 0}]), "minimum_support must be at least 1"),
     ],
@@ -205,7 +205,7 @@ def test_a_file_has_the_gate_on_both_ways_and_a_default():
         read_policies(privacy_file(policy(), task_result_filters=None), "privacy.json")
     with pytest.raises(ConfigurationError, match=r"default_scope 'open' is not defined \(scopes: strict\)"):
         read_policies(privacy_file(policy()) | {"default_scope": "open"}, "privacy.json")
-    with pytest.raises(ConfigurationError, match="default_scope is missing"):
+    with pytest.raises(ConfigurationError, match="'default_scope' is missing"):
         read_policies({"scopes": []}, "privacy.json")
     with pytest.raises(ConfigurationError, match=r"properties\.grandrounds is missing"):
         read_policies(privacy_file(policy(), properties={}), "privacy.json")

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.methods.fed_align_cl.loss import discriminator_loss, encoder_loss, taken_for_own
+from grandrounds.privacy.clipping import require_clip
 
 RELEASED_WEIGHT = 0.1
 
@@ -38,15 +39,14 @@ def clip_embeddings(embeddings: Tensor, clip: float) -> Tensor:
         The same shape and dtype, with the graph.
 
     Raises:
-        ValueError: if ``clip`` is not positive and finite.
+        ConfigurationError: if ``clip`` is not positive and finite.
 
     Example:
         >>> clip_embeddings(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), clip=1.0)
         tensor([[0.6000, 0.8000],
                 [0.3000, 0.4000]])
     """
-    if not 0 < clip < float("inf"):
-        raise ValueError(f"clip must be a positive number, got {clip}")
+    require_clip(clip)
     norms = torch.linalg.vector_norm(embeddings, dim=1, keepdim=True)
     factors: Tensor = clip / norms.clamp_min(clip)
     return embeddings * factors

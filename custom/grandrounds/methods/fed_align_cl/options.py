@@ -6,9 +6,8 @@ describes; the released code's alignment, which moves no encoder, is ``update=as
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fed_align_cl.bank import LARGEST, BankRows
@@ -16,6 +15,7 @@ from grandrounds.methods.fed_align_cl.curriculum import FORGOTTEN
 from grandrounds.methods.fed_align_cl.memory import Comparison
 from grandrounds.methods.fed_align_cl.participant import LEARNING_RATE, Role
 from grandrounds.methods.fed_align_cl.schedule import ITERATIONS, PACE, WARM_UP
+from grandrounds.options import require_least, require_positive, require_words
 
 Exchange = Literal["paced", "return_gradient", "ship_discriminator", "server_side"]
 Update = Literal["summed", "joint", "pair_sequential", "as_released"]
@@ -49,10 +49,9 @@ class ScheduleOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        _require_whole(self, 1, "iterations")
-        _require_whole(self, 1, "pace")
-        _require_whole(self, 0, "warm_up")
-        _require_positive(self, "learning_rate")
+        require_least(self, 1, "iterations", "pace")
+        require_least(self, 0, "warm_up")
+        require_positive(self, "learning_rate")
 
 
 @dataclass(frozen=True)
@@ -90,17 +89,12 @@ class AlignmentOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        _require_choice(self, "exchange", Exchange)
-        _require_choice(self, "update", Update)
+        require_words(self, "exchange", "update", "bank_rows")
+        require_positive(self, "weight", "alignment_learning_rate", "discriminator_learning_rate")
+        require_least(self, 1, "largest_bank")
         if self.update not in FITTING[self.exchange]:
             fitting = ", ".join(FITTING[self.exchange])
             raise ConfigurationError(f"update must be one of {fitting} with {self.exchange}, got {self.update!r}")
-        _require_positive(self, "weight")
-        for name in ("alignment_learning_rate", "discriminator_learning_rate"):
-            if getattr(self, name) is not None:
-                _require_positive(self, name)
-        _require_whole(self, 1, "largest_bank")
-        _require_choice(self, "bank_rows", BankRows)
 
     def learning_rates(self, classification: float) -> dict[Role, float]:
         """The learning rate of each optimizer.
@@ -140,23 +134,5 @@ class CurriculumOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        _require_choice(self, "comparison", Comparison)
-        _require_positive(self, "factor")
-
-
-def _require_whole(options: Any, least: int, name: str) -> None:
-    value = getattr(options, name)
-    if not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
-def _require_positive(options: Any, name: str) -> None:
-    value = getattr(options, name)
-    if not 0 < value < math.inf:
-        raise ConfigurationError(f"{name} must be a positive number, got {value}")
-
-
-def _require_choice(options: Any, name: str, choices: Any) -> None:
-    value = getattr(options, name)
-    if value not in get_args(choices):
-        raise ConfigurationError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
+        require_words(self, "comparison")
+        require_positive(self, "factor")

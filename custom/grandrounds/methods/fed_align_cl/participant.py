@@ -30,6 +30,7 @@ from grandrounds.methods.fed_align_cl.alignment import (
 )
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions, noisy_embeddings
 from grandrounds.models.batch_statistics import statistics_untouched
+from grandrounds.models.precision import at_least_single
 from grandrounds.models.split import split_network
 from grandrounds.privacy.secure_noise import RandomBytes
 
@@ -100,7 +101,7 @@ class Participant:
 
     def classify(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take a step of classification; return the cross-entropy before it, without a graph (Eq. 1)."""
-        loss = F.cross_entropy(_at_least_single(self.network(images)), labels)
+        loss = F.cross_entropy(at_least_single(self.network(images)), labels)
         self._descend("classification", loss, self.network)
         return loss.detach()
 
@@ -164,7 +165,7 @@ class Participant:
         """
         own = self._with_noise(self._encoder(images))
         adversary = self.discriminate(own, batches)
-        classification = F.cross_entropy(_at_least_single(self._head(own.clean)), labels)
+        classification = F.cross_entropy(at_least_single(self._head(own.clean)), labels)
         alignment = encoder_objective(self.discriminator, others, own.clean, own.noisy)
         self._descend("classification", classification + weight * alignment, self.network)
         return {
@@ -174,7 +175,7 @@ class Participant:
         }
 
     def _with_noise(self, embeddings: Tensor) -> Embedded:
-        embeddings = _at_least_single(embeddings)
+        embeddings = at_least_single(embeddings)
         return Embedded(embeddings, noisy_embeddings(embeddings, self._noise, self._random_bytes))
 
     def _align(self, loss: Tensor) -> Tensor:
@@ -188,8 +189,3 @@ class Participant:
         # Into this part alone: the discriminators that the loss goes through keep their gradients as they are.
         torch.autograd.backward(loss, inputs=[p for p in part.parameters() if p.requires_grad])
         self._optimizers[role].step()
-
-
-def _at_least_single(values: Tensor) -> Tensor:
-    """Half precision is for the network, not for losses; double precision stays."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from grandrounds.data.augment import View
-from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fed_align_cl.averaging import Averaged
 from grandrounds.methods.fed_align_cl.noise import (
     LEVEL,
@@ -19,6 +18,7 @@ from grandrounds.methods.fed_align_cl.noise import (
     WeightNoise,
     WeightNoiseOptions,
 )
+from grandrounds.options import require_words
 from grandrounds.privacy.secure_noise import RandomBytes
 from grandrounds.seeding import numpy_generator
 
@@ -54,12 +54,7 @@ class PartOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        if self.averaged not in get_args(Averaged):
-            raise ConfigurationError(f"averaged must be one of {', '.join(get_args(Averaged))}, got {self.averaged!r}")
-        if self.labels not in ("labelled", "all"):
-            raise ConfigurationError(f"labels must be labelled or all, got {self.labels!r}")
-        if self.view not in get_args(View):
-            raise ConfigurationError(f"view must be one of {', '.join(get_args(View))}, got {self.view!r}")
+        require_words(self, "averaged", "labels", "view")
 
 
 @dataclass(frozen=True)
@@ -89,10 +84,7 @@ class NoiseOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        if self.embedding_noise_source not in get_args(NoiseSource):
-            raise ConfigurationError(
-                f"embedding_noise_source must be system or seeded, got {self.embedding_noise_source!r}"
-            )
+        require_words(self, "embedding_noise_source")
         _ = self.weights, self.embeddings
 
     @property

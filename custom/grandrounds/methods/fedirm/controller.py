@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
@@ -13,8 +15,10 @@ from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result, State
 from grandrounds.federation.selection import ModelSelection
 from grandrounds.methods.fedirm.executor import OWN_RELATION, RELATION
-from grandrounds.methods.fedirm.relation import MIN_SUPPORT, Relation, mean_relation, require_relation
+from grandrounds.methods.fedirm.options import ServerOptions
+from grandrounds.methods.fedirm.relation import Relation, mean_relation, require_relation
 from grandrounds.methods.fedirm.schedule import unlabelled_sites_train
+from grandrounds.options import take_options
 from grandrounds.ordering import natural_sorted
 
 LABELLED_CHOICE = "labelled_choice"
@@ -28,21 +32,16 @@ class FedIRMController(AveragingController):
     masked, and the record says so.
 
     Args:
-        unlabelled_start: the first round in which unlabelled sites train, counted from 0; None never lets them.
-        min_support: fewest patients of a class at a site for its row to count in the mean; 0 counts every row, the uniform
-            ones of absent classes too (paper and authors' code), but none that its site has withheld.
-        options: those of :class:`~grandrounds.federation.averaging.AveragingController`.
+        options: those of :class:`~grandrounds.methods.fedirm.options.ServerOptions` and
+            :class:`~grandrounds.federation.averaging.AveragingController`.
     """
 
     introductions: ClassVar[bool] = True
+    option_groups: ClassVar[tuple[type, ...]] = (ServerOptions,)
 
-    def __init__(self, *, unlabelled_start: int | None = 21, min_support: int = MIN_SUPPORT, **options: Any) -> None:
-        super().__init__(**options)
-        for name, value in (("unlabelled_start", unlabelled_start), ("min_support", min_support)):
-            if value is not None and value < 0:
-                raise ConfigurationError(f"{name} must be at least 0, got {value}")
-        self.unlabelled_start = unlabelled_start
-        self.min_support = min_support
+    def __init__(self, **options: Any) -> None:
+        self.choice, others = take_options(ServerOptions, options)
+        super().__init__(**others)
         self.relation: Relation | None = None
         self._of_sites: dict[str, dict[str, Relation]] = {}
         self._came: set[str] = set()
@@ -79,7 +78,7 @@ class FedIRMController(AveragingController):
             well = natural_sorted({*well, *self._wait_for_labels()})
         labelled = [site for site in well if self.has_labels(site)]
         self._called_back = [] if labelled else self._call_back()
-        start = self.unlabelled_start
+        start = self.choice.unlabelled_start
         if start is not None and unlabelled_sites_train(self.round_number - 1, start):
             return natural_sorted({*well, *self._called_back})
         return labelled or self._called_back
@@ -123,7 +122,7 @@ class FedIRMController(AveragingController):
             "labelled": [site for site in sites if self.has_labels(site)],
             "unlabelled": [site for site in sites if not self.has_labels(site)],
         }
-        if self.round_number == 1 and self.unlabelled_start is not None and self._all_have_labels():
+        if self.round_number == 1 and self.choice.unlabelled_start is not None and self._all_have_labels():
             self.log_warning(self.fl_ctx, "every site has a labelled training image: none trains as one without labels")
 
     def payload_for(self, site: str) -> Payload:
@@ -136,7 +135,7 @@ class FedIRMController(AveragingController):
 
     def _relation_wanted(self) -> bool:
         """Whether a site without labels may match this round's matrix in the next round."""
-        start = self.unlabelled_start
+        start = self.choice.unlabelled_start
         return start is not None and not self._all_have_labels() and unlabelled_sites_train(self.round_number, start)
 
     def _all_have_labels(self) -> bool:
@@ -192,7 +191,7 @@ class FedIRMController(AveragingController):
             self.record.event("not_averaged", round=self.round_number, answered=natural_sorted(self._came))
         told, own = self._of_sites[RELATION], self._of_sites[OWN_RELATION]
         if told:
-            self.relation = mean_relation([told[site] for site in natural_sorted(told)], self.min_support)
+            self.relation = mean_relation([told[site] for site in natural_sorted(told)], self.choice.min_support)
         if told or own:
             self.record.event(
                 "relation",
@@ -227,8 +226,7 @@ class FedIRMController(AveragingController):
         """When unlabelled sites begin and which rows count, beside the rest."""
         return {
             **super().fingerprint(),
-            "unlabelled_start": self.unlabelled_start,
-            "min_support": self.min_support,
+            **asdict(self.choice),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -237,13 +235,13 @@ class FedIRMController(AveragingController):
         relation = self.relation._asdict() if self.relation else None
         return {**super().state_dict(), RELATION: relation, "taught": self._taught, LABELLED_CHOICE: choice}
 
-    def snapshots(self) -> dict[str, tuple[int, State]]:
+    def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
         """The model that the labelled sites' validation labels would choose."""
         model, choice = self._labelled_choice.model, self._labelled_choice.choice
         chosen = {} if model is None else {LABELLED_CHOICE: (int(choice["round"]), model)}
         return {**super().snapshots(), **chosen}
 
-    def load_snapshots(self, snapshots: dict[str, tuple[int, dict[str, Tensor]]]) -> None:
+    def load_snapshots(self, snapshots: Mapping[str, tuple[int, dict[str, Tensor]]]) -> None:
         """Take it over."""
         super().load_snapshots({name: value for name, value in snapshots.items() if name != LABELLED_CHOICE})
         self._labelled_choice.model = snapshots[LABELLED_CHOICE][1] if LABELLED_CHOICE in snapshots else None

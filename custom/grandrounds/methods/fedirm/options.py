@@ -1,4 +1,4 @@
-"""How a FedIRM site trains, as checked values: what all sites share, and what labelled and unlabelled ones do.
+"""How FedIRM's server and sites work, as checked values: what all sites share, and what labelled and unlabelled ones do.
 
 The defaults are what this project advises; Liu et al. (FedIRM, MICCAI 2021) and the authors' code are presets of the job.
 Rounds are counted from 0 here, as the paper counts them: by how many came before.
@@ -6,19 +6,15 @@ Rounds are counted from 0 here, as the paper counts them: by how many came befor
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from grandrounds.checks import require_at_least, require_fraction
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationAverage, RelationSource
 from grandrounds.methods.fedirm.schedule import RampKind
 from grandrounds.methods.fedirm.teacher import ALPHA
 from grandrounds.methods.fedirm.uncertainty import DRAWS, THRESHOLD
-from grandrounds.options import require_words
+from grandrounds.options import require_fractions, require_least, require_positive, require_words
 
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
 Objective = Literal["fedirm", "self_training"]
@@ -28,11 +24,33 @@ Divisor = Literal["images", "batch_size"]
 
 
 @dataclass(frozen=True)
+class ServerOptions:
+    """What the server does.
+
+    Attributes:
+        unlabelled_start: the first round in which unlabelled sites train, counted from 0; None never lets them.
+        min_support: fewest patients of a class at a site for its row to count in the mean; 0 counts every row, the uniform
+            ones of absent classes too (paper and authors' code), but none that its site has withheld.
+    """
+
+    unlabelled_start: int | None = 21
+    min_support: int = MIN_SUPPORT
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        require_least(self, 0, "unlabelled_start", "min_support")
+
+
+@dataclass(frozen=True)
 class LocalOptions:
     """Local training, the same at all sites.
 
     Attributes:
-        batch_size: images per step.
+        batch_size: images per step, at least two for batch normalisation.
         epochs: passes over the site's images in a round.
         steps: steps in a round instead, the same at every site whatever its size; None counts epochs.
         weight_decay: Adam's, coupled (L2).
@@ -51,12 +69,9 @@ class LocalOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        if self.batch_size < 2:
-            raise ConfigurationError(f"batch_size must be at least 2 (batch normalisation), got {self.batch_size}")
-        _require_at_least(self, 1, "epochs")
-        if self.steps is not None:
-            _require_at_least(self, 1, "steps")
-        _require_at_least(self, 0, "weight_decay")
+        require_least(self, 2, "batch_size")
+        require_least(self, 1, "epochs", "steps")
+        require_least(self, 0, "weight_decay")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigurationError(f"betas must be two numbers from 0 to below 1, got {list(self.betas)}")
 
@@ -109,8 +124,8 @@ class RelationOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        _require_positive(self, "temperature")
-        _require_at_least(self, 0, "min_support")
+        require_positive(self, "temperature")
+        require_least(self, 0, "min_support")
         require_words(self, "relation_average", "relation_source")
 
 
@@ -139,11 +154,9 @@ class LabelledOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        _require_positive(self, "learning_rate")
-        if self.later_learning_rate is not None:
-            _require_positive(self, "later_learning_rate")
-        _require_at_least(self, 0, "learning_rate_change")
-        _require_fraction(self, "smoothing")
+        require_positive(self, "learning_rate", "later_learning_rate")
+        require_least(self, 0, "learning_rate_change")
+        require_fractions(self, "smoothing")
 
 
 @dataclass(frozen=True)
@@ -203,40 +216,11 @@ class UnlabelledOptions:
         require_words(
             self, "unlabelled_objective", "teacher", "consistency_divisor", "ramp_kind", "mc_dropout", "bn_updates"
         )
-        _require_positive(self, "unlabelled_learning_rate")
-        for name in ("teacher_decay", "min_confidence", "self_training_confidence"):
-            _require_fraction(self, name)
-        for name in ("consistency_scale", "relation_weight", "ramp_length", "uncertainty_threshold"):
-            _require_at_least(self, 0, name)
-        _require_at_least(self, 1, "draws")
+        require_positive(self, "unlabelled_learning_rate")
+        require_fractions(self, "teacher_decay", "min_confidence", "self_training_confidence")
+        require_least(self, 0, "consistency_scale", "relation_weight", "ramp_length", "uncertainty_threshold")
+        require_least(self, 1, "draws")
         if not 0 < self.teacher_temperature <= 1:
             raise ConfigurationError(
                 f"teacher_temperature must be above 0 and at most 1, got {self.teacher_temperature}"
             )
-
-
-def _require_positive(options: object, name: str) -> None:
-    value = getattr(options, name)
-    if not (value > 0 and math.isfinite(value)):
-        raise ConfigurationError(f"{name} must be positive, got {value}")
-
-
-def _require_at_least(options: object, least: float, name: str) -> None:
-    value = getattr(options, name)
-    if not math.isfinite(value):
-        raise ConfigurationError(f"{name} must be a finite number of at least {least}, got {value}")
-    with _as_configuration_error():
-        require_at_least(value, least, name)
-
-
-def _require_fraction(options: object, name: str) -> None:
-    with _as_configuration_error():
-        require_fraction(getattr(options, name), name)
-
-
-@contextmanager
-def _as_configuration_error() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
-from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedirm.consensus import SUBSET_SIZE, SUBSETS, ConsensusMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
+from grandrounds.options import require_least, take_options
 from grandrounds.seeding import numpy_generator
+
+
+@dataclass(frozen=True)
+class ConsensusOptions:
+    """How the consensus is found.
+
+    Attributes:
+        subsets: how many subsets of the round's sites are drawn.
+        subset_size: sites in each.
+        distance_scale: beta: how fast a model's weight falls with its distance from its subset's mean. It acts only where
+            it is about as large as images over distance: with the 0.01 of the authors' command for skin lesions and 700
+            images a site all weigh the same (their commands for SVHN and CIFAR-100 have 1e4).
+    """
+
+    subsets: int = SUBSETS
+    subset_size: int = SUBSET_SIZE
+    distance_scale: float = 1e4
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        require_least(self, 1, "subsets", "subset_size")
+        require_least(self, 0, "distance_scale")
 
 
 class ConsensusController(FedIRMController):
@@ -17,33 +44,14 @@ class ConsensusController(FedIRMController):
     Its sites train as FedIRM's with ``relation_weight=0``: labelled ones on their labels, the others from a mean teacher.
 
     Args:
-        subsets: how many subsets of the round's sites are drawn.
-        subset_size: sites in each.
-        distance_scale: beta: how fast a model's weight falls with its distance from its subset's mean. It acts only where
-            it is about as large as images over distance: with the 0.01 of the authors' command for skin lesions and 700
-            images a site all weigh the same (their commands for SVHN and CIFAR-100 have 1e4).
-        options: those of :class:`~grandrounds.methods.fedirm.controller.FedIRMController`.
+        options: those of :class:`ConsensusOptions` and :class:`~grandrounds.methods.fedirm.controller.FedIRMController`.
     """
 
-    def __init__(
-        self,
-        *,
-        subsets: int = SUBSETS,
-        subset_size: int = SUBSET_SIZE,
-        distance_scale: float = 1e4,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        for name, value, least in (
-            ("subsets", subsets, 1),
-            ("subset_size", subset_size, 1),
-            ("distance_scale", distance_scale, 0),
-        ):
-            if not value >= least:
-                raise ConfigurationError(f"{name} must be at least {least}, got {value}")
-        self.subsets = subsets
-        self.subset_size = subset_size
-        self.distance_scale = distance_scale
+    option_groups: ClassVar[tuple[type, ...]] = (ConsensusOptions,)
+
+    def __init__(self, **options: Any) -> None:
+        self.consensus, others = take_options(ConsensusOptions, options)
+        super().__init__(**others)
 
     def start(self) -> None:
         """Build the initial model, and note which entries are parameters."""
@@ -55,8 +63,9 @@ class ConsensusController(FedIRMController):
         """Expect an update from each of these sites."""
         super().open_round(sites)
         generator = numpy_generator(self.seed, "consensus", self.round_number)
+        options = self.consensus
         self._consensus = ConsensusMean(
-            sites, self.subsets, self.subset_size, self.distance_scale, self._parameters, generator
+            sites, options.subsets, options.subset_size, options.distance_scale, self._parameters, generator
         )
         self._mean = self._consensus
 
@@ -67,9 +76,4 @@ class ConsensusController(FedIRMController):
 
     def fingerprint(self) -> dict[str, Any]:
         """How the consensus is found, beside the rest."""
-        return {
-            **super().fingerprint(),
-            "subsets": self.subsets,
-            "subset_size": self.subset_size,
-            "distance_scale": self.distance_scale,
-        }
+        return {**super().fingerprint(), **asdict(self.consensus)}

@@ -18,6 +18,7 @@ from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.training import Views, set_unlabelled_rate
+from grandrounds.models.precision import at_least_single
 
 
 def train_on_own_labels(
@@ -73,12 +74,13 @@ def _learn(
     batches = index_batches(rows, local.batch_size, steps, context.generator("unlabelled batches"))
 
     def loss_of(step: int) -> Tensor:
+        """The loss of a step on the pseudo-labels of its batch, times the ramp."""
         batch = next(batches)
         with context.autocast():
             logits = network(views.draw(batch, step, 1)[0])
         ramp = ramp_up(local.elapsed(context.round_number, step, len(rows)), options.ramp_length, options.ramp_kind)
         set_unlabelled_rate(optimizer, options, ramp)
-        return ramp * labelled_loss([logits.float()], torch.from_numpy(label_of[batch]).to(context.device))
+        return ramp * labelled_loss([at_least_single(logits)], torch.from_numpy(label_of[batch]).to(context.device))
 
     train_steps(context, steps, loss_of, Descent(network, optimizer), meter)
     return meter.total("loss") / steps

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from grandrounds.checks import require_at_least
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.batch_statistics import normalises_by_batch, statistics_untouched
+from grandrounds.models.precision import at_least_single
 
 DRAWS = 8
 THRESHOLD = math.log(2)
@@ -126,7 +127,7 @@ def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
     if features.dim() != 2:
         raise ValueError(f"features must have shape (batch, features), got {tuple(features.shape)}")
     logits: Tensor = head(features.repeat(draws, 1))
-    return torch.softmax(logits.float(), dim=1).reshape(draws, len(features), logits.shape[1])
+    return torch.softmax(at_least_single(logits), dim=1).reshape(draws, len(features), logits.shape[1])
 
 
 @torch.no_grad()
@@ -153,7 +154,7 @@ def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = 
     require_at_least(draws, 1, "draws")
     with statistics_untouched(network):
         passes = [logits, *(network(images) for _ in range(draws - 1))]
-    return torch.softmax(torch.stack(passes).float(), dim=2)
+    return torch.softmax(at_least_single(torch.stack(passes)), dim=2)
 
 
 def _require_dropout(network: nn.Module, name: str, remedy: str) -> None:

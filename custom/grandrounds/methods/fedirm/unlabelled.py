@@ -27,6 +27,7 @@ from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_t
 from grandrounds.methods.fedirm.training import Views, set_unlabelled_rate
 from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws, logits_and_features
 from grandrounds.models.batch_statistics import BATCH_NORMS
+from grandrounds.models.precision import at_least_single
 from grandrounds.models.registry import head_of
 
 _logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class SiteTeacher:
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         """Probabilities of shape ``(batch, classes)``, sharpened if that is asked for."""
-        logits = self.network(images).float()
+        logits = at_least_single(self.network(images))
         return torch.softmax(logits / self._options.teacher_temperature, dim=1)
 
     def follow(self, student: nn.Module) -> None:
@@ -114,14 +115,15 @@ class UnlabelledStep:
             logits, features = logits_and_features(self._network, self._head, first)
             taught = self._teacher.predict(second)
         require_finite(logits, "prediction", step)
-        probabilities = torch.softmax(logits.float(), dim=1)
+        wide = at_least_single(logits)
+        probabilities = torch.softmax(wide, dim=1)
         keep = self._certain(first, logits, features) & (probabilities.amax(dim=1) >= options.min_confidence)
-        own = pseudo_relation(logits.float(), keep, self._relations.temperature, source=self._relations.relation_source)
+        own = pseudo_relation(wide, keep, self._relations.temperature, source=self._relations.relation_source)
         # A batch may have one image more than a full one: a single one that was left over has joined it.
         divisor = max(self._batch_size, len(rows)) if options.consistency_divisor == "batch_size" else None
         consistency = consistency_loss(probabilities, taught, divisor)
         matching = relation_matching_loss(self.target, own)
-        labels = logits.detach().float().argmax(dim=1)
+        labels = wide.detach().argmax(dim=1)
         self.own.add(own, rows, labels, keep)
         self._count(rows, labels, keep)
         self.meter.add("matched_rows", (self.target.known & own.known).sum())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.statistics.figures import LEVELS
+from grandrounds.options import require_least
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,6 @@ class StatisticsOptions:
     bins: int = 16
 
     def __post_init__(self) -> None:
-        if self.min_count < 1:
-            raise ConfigurationError(f"min_count must be at least 1, got {self.min_count}")
+        require_least(self, 1, "min_count")
         if self.bins < 1 or LEVELS % self.bins:
             raise ConfigurationError(f"bins must divide {LEVELS}, got {self.bins}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any, get_type_hints
 
 from grandrounds.errors import ConfigurationError, DataError
@@ -106,13 +106,12 @@ class LocalController(RoundController):
 
 
 def _training_options(given: dict[str, Any]) -> TrainingOptions:
-    known = {field.name for field in fields(TrainingOptions)}
-    unknown = sorted(given.keys() - known)
+    types = get_type_hints(TrainingOptions)
+    unknown = sorted(given.keys() - types.keys())
     if unknown:
         raise ConfigurationError(
-            f"{SERVER_TRAINING} has no option {unknown[0]!r}; there are {', '.join(sorted(known))}"
+            f"{SERVER_TRAINING} has no option {unknown[0]!r}; there are {', '.join(sorted(types))}"
         )
-    types = get_type_hints(TrainingOptions)
     for option, value in given.items():
         require_type(value, types[option], f"{SERVER_TRAINING}.{option}")
     try:
