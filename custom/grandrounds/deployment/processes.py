@@ -72,6 +72,7 @@ def run_all(commands: Iterable[Sequence[str]], workers: int) -> None:
     waiting, lock = iter(commands), Lock()
 
     def work() -> list[str]:
+        """Run what is waiting, one after the other, until nothing is; give what failed."""
         failed: list[str] = []
         while True:
             with lock:

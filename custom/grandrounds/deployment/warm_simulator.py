@@ -120,6 +120,7 @@ class _ShortPauses:
         return getattr(time, name)
 
     def sleep(self, seconds: float) -> None:
+        """As ``time.sleep``, but not for long."""
         time.sleep(min(seconds, LONGEST_PAUSE))
 
 

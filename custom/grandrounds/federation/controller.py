@@ -34,6 +34,9 @@ from grandrounds.federation.selection import ModelSelection
 from grandrounds.files import exclusive
 from grandrounds.ordering import natural_sorted
 
+LEAST = {"rounds": 1, "min_sites": 1, "validate_every": 0, "checkpoint_every": 1}
+"""The smallest values of options."""
+
 
 class RoundController(SiteConversation):
     """A federation that works in rounds; a method says what travels and what is made of it.
@@ -85,23 +88,6 @@ class RoundController(SiteConversation):
         preset: str = "",
     ) -> None:
         super().__init__()
-        limits = (
-            ("rounds", rounds, 1),
-            ("min_sites", min_sites, 1),
-            ("validate_every", validate_every, 0),
-            ("checkpoint_every", checkpoint_every, 1),
-        )
-        for name, value, least in limits:
-            if not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
-        if sites_per_round is not None and sites_per_round < min_sites:
-            raise ConfigurationError(f"sites_per_round is {sites_per_round}, below min_sites = {min_sites}")
-        if selection_metric not in SELECTABLE:
-            raise ConfigurationError(
-                f"selection_metric must be one of {', '.join(SELECTABLE)}, got {selection_metric!r}"
-            )
-        if resume not in ("auto", "never", "require"):
-            raise ConfigurationError(f"resume must be auto, never or require, got {resume!r}")
         require_run_name(run_name)
         self.mandatory_sites = require_names(mandatory_sites or (), "mandatory_sites")
         self.problem = Problem.from_dict(problem)
@@ -118,6 +104,7 @@ class RoundController(SiteConversation):
         self.resume = resume
         self.checkpoint_every = checkpoint_every
         self.preset = preset
+        self._require_values()
         self.round_number = 0
         self.run_id = uuid.uuid4().hex
         self.health = SiteHealth()
@@ -127,6 +114,21 @@ class RoundController(SiteConversation):
         self._checkpointed = []
         self._selection = ModelSelection(selection_metric)
         self._under_way = False
+
+    def _require_values(self) -> None:
+        """Check options whose values must be some of what their types allow."""
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
+        if self.sites_per_round is not None and self.sites_per_round < self.min_sites:
+            raise ConfigurationError(f"sites_per_round is {self.sites_per_round}, below min_sites = {self.min_sites}")
+        if self.selection_metric not in SELECTABLE:
+            raise ConfigurationError(
+                f"selection_metric must be one of {', '.join(SELECTABLE)}, got {self.selection_metric!r}"
+            )
+        if self.resume not in ("auto", "never", "require"):
+            raise ConfigurationError(f"resume must be auto, never or require, got {self.resume!r}")
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""

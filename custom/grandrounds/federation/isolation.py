@@ -52,12 +52,14 @@ class _Line:
         self._sending = threading.Lock()
 
     def send(self, kind: str, value: Any) -> None:
+        """Send a message; threads may send at once."""
         # Not multiprocessing's own pickling: it would share a tensor's memory, which ends with the child.
         message = pickle.dumps((kind, value), pickle.HIGHEST_PROTOCOL)
         with self._sending:
             self._connection.send_bytes(message)
 
     def receive(self) -> tuple[str, Any]:
+        """Wait for a message: its kind and its value."""
         kind, value = pickle.loads(self._connection.recv_bytes())
         return kind, value
 
@@ -68,6 +70,7 @@ class _RecordsToParent(QueueHandler):
         self._line = line
 
     def enqueue(self, record: logging.LogRecord) -> None:
+        """The handler's hook."""
         self._line.send(LOG, record)
 
 

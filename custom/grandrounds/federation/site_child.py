@@ -56,6 +56,7 @@ class _Engine:
         self._workspace = Workspace(place.root, place.site)
 
     def get_workspace(self) -> Workspace:
+        """The site's own, as FLARE's engine gives it."""
         return self._workspace
 
     def fire_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -64,6 +65,7 @@ class _Engine:
 
 class _AdmissionOfParent:
     def admit_training(self, training: Spending) -> None:
+        """As the privacy gate's, which only the parent has."""
         ask_parent(training)
 
 

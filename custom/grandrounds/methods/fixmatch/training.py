@@ -189,6 +189,7 @@ def train_semi_supervised(
     meter = Meter()
 
     def loss_of(step: int) -> Tensor | None:
+        """The loss of a step; none where it has no image to learn from."""
         losses = []
         with context.autocast():
             if labelled:
