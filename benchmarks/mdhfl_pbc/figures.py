@@ -27,8 +27,9 @@ def figures(results: Results, titles: Mapping[str, str], shown: tuple[str, ...])
     """
     for kind, name in KINDS.items():
         curves = accuracy_by_noise(results, kind)
-        if any(len(points) > 1 for points in curves.values()):
-            yield f"accuracy_{kind}", f"Accuracy by share of wrong labels, {name}", _noise_figure(curves, titles, name)
+        if curves:
+            title = f"Accuracy by share of wrong labels, {name}, of the seeds that all shares have"
+            yield f"accuracy_{kind}", title, _noise_figure(curves, titles, name)
     setting = next(iter(results))
     yield "sites", "Accuracy of each site", _site_figure(results[setting], titles)
     runs = results[setting]
@@ -44,15 +45,23 @@ def figures(results: Results, titles: Mapping[str, str], shown: tuple[str, ...])
 
 
 def accuracy_by_noise(results: Results, kind: str) -> dict[str, dict[float, list[float]]]:
-    """By method and rate of a kind of noise (no noise is rate zero), the accuracy of each seed: a mean over sites."""
-    curves: dict[str, dict[float, list[float]]] = {}
+    """By method and rate of a kind of noise (no noise is rate zero), the accuracy of each seed: a mean over sites.
+
+    Only methods that were run at several rates, and of these the seeds that all rates have: a curve compares nothing else.
+    """
+    found: dict[str, dict[float, dict[int, float]]] = {}
     for methods in results.values():
         for method, runs in methods.items():
-            for run in runs.values():
+            for seed, run in runs.items():
                 if run["partition"]["noise"] in (kind, "none"):
                     scores = [scores["own.accuracy"] for scores in run["test"].values()]
-                    points = curves.setdefault(method, {})
-                    points.setdefault(run["partition"]["noise_rate"], []).append(float(np.mean(scores)))
+                    points = found.setdefault(method, {}).setdefault(run["partition"]["noise_rate"], {})
+                    points[seed] = float(np.mean(scores))
+    curves: dict[str, dict[float, list[float]]] = {}
+    for method, rates in found.items():
+        seeds = set.intersection(*(set(points) for points in rates.values()))
+        if len(rates) > 1 and seeds:
+            curves[method] = {rate: [points[seed] for seed in sorted(seeds)] for rate, points in rates.items()}
     return curves
 
 
@@ -69,6 +78,7 @@ def _noise_figure(curves: Mapping[str, Mapping[float, list[float]]], titles: Map
             color=look.colour, marker=look.marker, linestyle=look.dash, markersize=4,
         )  # fmt: skip
     label_axes(axes, f"share of wrong labels ({name})", "accuracy (mean of sites)", "")
+    axes.set_ylim(top=axes.get_ylim()[1] + 0.25 * np.ptp(axes.get_ylim()))  # room for the legend
     draw_legend(axes, columns=2)
     return figure
 

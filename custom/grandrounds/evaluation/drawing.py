@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 BLUE, VERMILION, GREY, PALE = "#0072B2", "#D55E00", "#595959", "#D0D0D0"
-COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 """Of lines and dots, in this order. Yellow is left out: it cannot be seen on white."""
 MATRIX_COLOURS = "Blues"
 SMALL, NORMAL = 9, 11
