@@ -99,10 +99,14 @@ def require_roster(job: Job, connected: Collection[str]) -> None:
     """Check that the sites which a job needs are connected.
 
     Raises:
+        ConfigurationError: if the job asks for a GPU at a site that takes no part in it.
         GrandRoundsError: naming the sites that are missing.
     """
     deployed = [site for sites in job.meta["deploy_map"].values() for site in sites]
     named = [site for site in deployed if site not in ("@ALL", "server")]
+    strangers = sorted(set(job.meta.get("resource_spec", {})).difference(named)) if named else []
+    if strangers:
+        raise ConfigurationError(f"--gpu-memory: {', '.join(strangers)} takes no part ({', '.join(named)} do)")
     missing = [site for site in job.meta.get("mandatory_clients", ()) if site not in connected]
     if missing:
         raise GrandRoundsError(

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import socket
 import sys
@@ -79,8 +80,12 @@ def start_server(folder: Path, job: Path) -> int | None:
         job: FLARE's job folder; its classes are imported beforehand.
 
     Returns:
-        The server's process, or None if the folder's name is too long for a socket.
+        The server's process, or None if the folder's name is too long for a socket, or FLARE could not start a program
+        there: it splits its command at spaces, and disks for temporary files may hold no programs (``noexec``).
     """
+    stand_in = write_stand_in(folder)
+    if shlex.split(str(stand_in)) != [str(stand_in)] or not os.access(stand_in, os.X_OK):
+        return None
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(str(folder / "workers"))
@@ -92,7 +97,7 @@ def start_server(folder: Path, job: Path) -> int | None:
         _serve(listener, job)
     listener.close()
     os.environ[ADDRESS_VARIABLE] = str(folder / "workers")
-    sys.executable = str(write_stand_in(folder))
+    sys.executable = str(stand_in)
     return server
 
 

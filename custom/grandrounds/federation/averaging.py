@@ -10,7 +10,7 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.controller import RoundController
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
-from grandrounds.federation.precision import FULL, UPDATE_PRECISION, UpdatePrecision, require_precision
+from grandrounds.federation.precision import FULL, UpdatePrecision, precision_entry, require_precision
 from grandrounds.federation.server_images import ServerImages
 from grandrounds.models.registry import architecture_fingerprint, build_model
 
@@ -120,12 +120,11 @@ class AveragingController(RoundController):
 
     def fingerprint(self) -> dict[str, Any]:
         """The architecture, the weighting, whose images select, and the updates' precision where it is not full."""
-        shortened = {} if self.update_precision == FULL else {UPDATE_PRECISION: self.update_precision}
         return {
             "architecture": architecture_fingerprint(self.state),
             "weighting": self.weighting,
             "selection_images": self.selection_images,
-            **shortened,
+            **precision_entry(self.update_precision),
         }
 
     def state_dict(self) -> dict[str, Any]:

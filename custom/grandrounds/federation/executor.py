@@ -115,6 +115,7 @@ class SiteExecutor(SiteHooks):
         self._network: tuple[ModelSpec, nn.Module] | None = None
         self._staged: tuple[SiteStore, Payload] | None = None
         self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
+        # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
         self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._keep_what_left)
 

@@ -108,6 +108,8 @@ def read_saved(path: Path, mapped: bool = False) -> dict[str, Any]:
     """
     try:
         return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=mapped or None))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing: has somebody deleted it?") from error
     except Exception as error:
         raise CheckpointError(
             f"{path}: the checkpoint is damaged ({type(error).__name__}); without it the run goes on from the one before"

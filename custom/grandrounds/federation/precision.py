@@ -38,6 +38,11 @@ def require_precision(name: object) -> UpdatePrecision:
     raise ConfigurationError(f"{UPDATE_PRECISION} must be float32, float16 or bfloat16, got {name!r}")
 
 
+def precision_entry(precision: UpdatePrecision) -> dict[str, Any]:
+    """What a checkpoint's configuration says of it: nothing of single precision, as before there was another."""
+    return {} if precision == FULL else {UPDATE_PRECISION: precision}
+
+
 def round_updates(message: Shareable, values: Mapping[str, Any]) -> None:
     """Round the model update of an answer to the precision that the task asks for; other releases stay as they are.
 
@@ -65,8 +70,8 @@ def rounded(state: Mapping[str, Tensor], precision: UpdatePrecision, name: str) 
 
     Args:
         state: finite, its floating entries of single precision.
-        precision: half of single precision: ``float16`` has eleven binary digits, and from 6e-8 to 65504; ``bfloat16`` has
-            eight, and the range of single precision.
+        precision: half of single precision: ``float16`` has eleven binary digits from 6.1e-5 to 65504, and steps of 6e-8
+            below; ``bfloat16`` has eight, and the range of single precision.
         name: how an error calls the state.
 
     Raises:

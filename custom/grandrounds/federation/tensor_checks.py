@@ -11,9 +11,12 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 
+KNOWN = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+"""Floating-point types that can be added up; the narrower ones cannot."""
+
 
 def require_tensors(state: Any, name: str) -> None:
-    """Check that something is a dictionary of tensors.
+    """Check that something is a dictionary of tensors, whose floating-point types are among the ``KNOWN``.
 
     Raises:
         MessageError: if it is not; the entry is named.
@@ -23,6 +26,8 @@ def require_tensors(state: Any, name: str) -> None:
     for key, value in state.items():
         if not isinstance(value, Tensor):
             raise MessageError(f"{name}[{key!r}] must be a tensor, got {type(value).__name__}")
+        if value.is_floating_point() and value.dtype not in KNOWN:
+            raise MessageError(f"{name}[{key!r}] must be of half, single or double precision, got {value.dtype}")
 
 
 def require_finite_tensors(state: Any, name: str) -> None:

@@ -53,6 +53,7 @@ FIELDS = {
     "record_level": {"least_noise_multiplier"},
     "deny": set[str](),
 }
+NEEDED = {"quantise": ["levels"], "record_level": ["least_noise_multiplier"]}
 
 
 def parse_policy(content: Any, where: str) -> SitePolicy:
@@ -136,7 +137,7 @@ def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
     required, optional = ["kind", "name", "treatment"], {"entries", "outside_budget", "running_statistics"}
     entry = require_object(content, where, required, optional.union(*FIELDS.values()))
     treatment = _word(entry["treatment"], FIELDS, f"{where}.treatment")
-    require_object(entry, where, required, optional | FIELDS[treatment])
+    require_object(entry, where, [*required, *NEEDED.get(treatment, [])], optional | FIELDS[treatment])
     kind = ReleaseKind(_word(entry["kind"], [kind.value for kind in ReleaseKind], f"{where}.kind"))
     outside = entry.get("outside_budget", False)
     if not isinstance(outside, bool):
@@ -170,12 +171,12 @@ def _made(name: str, entry: Mapping[str, Any], kind: ReleaseKind, unit: Unit, wh
         support = CurveSupport if kind is ReleaseKind.CURVES else MinimumSupport
         return support(_whole(entry.get("least", LEAST_SUPPORT), f"{where}.least"))
     if name == "quantise":
-        return Quantise(_whole(entry.get("levels"), f"{where}.levels"))
+        return Quantise(_whole(entry["levels"], f"{where}.levels"))
     if name == "record_level":
         if unit is not Unit.RECORD:
             raise ConfigurationError(f"{where}: such training protects a record, so unit must be record, got {unit}")
         field_name = "least_noise_multiplier"
-        return RecordLevel(_number(entry.get(field_name), f"{where}.{field_name}"))
+        return RecordLevel(_number(entry[field_name], f"{where}.{field_name}"))
     return AsItIs() if name == "as_it_is" else Deny()
 
 

@@ -27,6 +27,12 @@ def test_a_roster_is_what_flare_will_read(tmp_path):
     assert server["workflows"][0]["args"]["mandatory_sites"] == ["a"]
 
 
+def test_a_gpu_is_asked_for_only_where_the_job_runs():
+    job = with_gpu_memory(with_roster(load_job("fedperl"), ["a", "b"], [], 2), {"a": 8.0, "bb": 8.0})
+    with pytest.raises(ConfigurationError, match=r"--gpu-memory: bb takes no part \(a, b do\)"):
+        require_roster(job, ["a", "b", "bb"])
+
+
 def test_the_given_job_stays_as_it_is():
     job = load_job("fedperl")
     with_roster(job, ["a", "b"], ["a"], 2)

@@ -1,8 +1,10 @@
 """The stand-in that FLARE's simulator starts in place of a worker."""
 
 import json
+import os
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grandrounds.deployment.jobs import load_job, write_job
-from grandrounds.deployment.warm_simulator import ADDRESS_VARIABLE, WORKER, modules_of, write_stand_in
+from grandrounds.deployment.warm_simulator import ADDRESS_VARIABLE, WORKER, modules_of, start_server, write_stand_in
 
 
 @pytest.fixture
@@ -70,3 +72,13 @@ def test_without_a_server_a_stand_in_becomes_the_worker(folder):
 def test_the_modules_of_a_jobs_classes_at_sites_are_found(tmp_path):
     job = write_job(load_job("fedavg"), tmp_path / "job")
     assert modules_of(job) == ["grandrounds.methods.supervised.executor"]
+
+
+@pytest.mark.parametrize(("name", "programs_run"), [("temporary files", True), ("x" * 120, True), ("temporary", False)])
+def test_where_flare_could_not_start_a_stand_in_its_simulator_stays_as_it_is(folder, monkeypatch, name, programs_run):
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK or programs_run)
+    before, place = sys.executable, folder / name
+    place.mkdir()
+    assert start_server(place, folder) is None
+    assert (sys.executable, ADDRESS_VARIABLE in os.environ) == (before, False)

@@ -22,3 +22,11 @@ def test_finite_values_whose_sum_is_too_large_are_let_through(dtype):
 def test_a_tensor_with_a_value_that_is_not_finite_is_named(values):
     with pytest.raises(MessageError, match=r"update\['b'\]"):
         require_finite_tensors({"a": torch.ones(2), "b": torch.tensor(values)}, "update")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_a_floating_point_type_that_cannot_be_added_up_is_named(dtype):
+    with pytest.raises(
+        MessageError, match=r"update\['b'\] must be of half, single or double precision, got torch.float8"
+    ):
+        require_finite_tensors({"a": torch.ones(2), "b": torch.ones(2).to(dtype)}, "update")

@@ -36,6 +36,13 @@ def test_models_of_one_kind_are_averaged_and_a_kind_of_one_stays():
     assert means["a"]["w"].dtype == torch.float32
 
 
+@pytest.mark.parametrize(("precision", "said"), [("float32", {}), ("bfloat16", {"update_precision": "bfloat16"})])
+def test_a_checkpoint_from_before_updates_could_be_shortened_still_fits(precision, said):
+    options = with_options(load_job("feddf"), [f"controller.update_precision={precision}"]).options("controller")
+    found = FusionController(**options).fingerprint()
+    assert {name: value for name, value in found.items() if name == "update_precision"} == said
+
+
 def test_models_that_cannot_be_averaged_are_refused():
     states = {"a": {"w": torch.ones(2)}, "b": {"w": torch.ones(3)}}
     with pytest.raises(ValueError, match="models of a and b are said to be of one architecture and differ in entries"):

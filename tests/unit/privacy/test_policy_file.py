@@ -147,6 +147,10 @@ def test_scalars_need_a_part_and_its_least_number_of_patients():
         (policy(update_rule(outside_budget="yes")), "outside_budget must be true or false"),
         (policy(update_rule(kind="soft_labels")), "clip_and_noise is not for soft_labels|entries is missing"),
         (policy({"kind": "soft_labels", "name": "r", "treatment": "quantise", "levels": 9}), "entries is missing"),
+        (
+            policy({"kind": "soft_labels", "name": "r", "treatment": "quantise", "entries": ["x"]}),
+            "'levels' is missing",
+        ),
         (policy(update_rule(kind="embeddings", entries=["x"])), "unit must be record, got site"),
         (
             policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support", "least": 1}),

@@ -21,7 +21,7 @@ from grandrounds.federation.messages import Payload, Release, ReleaseKind, Resul
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
 from grandrounds.methods.mdhfl.contributions import RowSum
 from grandrounds.methods.mdhfl.exchange import RowMessage
-from grandrounds.methods.mdhfl.options import Alignment, AlignmentOptions, Content, ExchangeOptions, LocalOptions
+from grandrounds.methods.mdhfl.options import Alignment, AlignmentOptions, Content, ExchangeOptions
 from grandrounds.methods.mdhfl.own_labels_executor import OwnLabelsExecutor
 from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
 from grandrounds.methods.mdhfl.public import public_images
@@ -48,7 +48,7 @@ class MutualExecutor(OwnLabelsExecutor):
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({ROWS: ReleaseKind.SOFT_LABELS})
     introduction_facts: ClassVar[tuple[str, ...]] = (PUBLIC,)
-    option_groups: ClassVar[tuple[type, ...]] = (AlignmentOptions, LocalOptions)
+    option_groups: ClassVar[tuple[type, ...]] = (AlignmentOptions,)
 
     def __init__(self, **options: Any) -> None:
         self.alignment, others = take_options(AlignmentOptions, options)

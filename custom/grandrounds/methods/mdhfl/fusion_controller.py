@@ -20,7 +20,7 @@ from grandrounds.federation.controller import RoundController
 from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
 from grandrounds.federation.places import SERVER
-from grandrounds.federation.precision import FULL, UPDATE_PRECISION, UpdatePrecision, require_precision
+from grandrounds.federation.precision import FULL, UpdatePrecision, precision_entry, require_precision
 from grandrounds.federation.site_data import load_dataset
 from grandrounds.federation.site_store import copy_to_cpu
 from grandrounds.methods.mdhfl.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
@@ -163,9 +163,9 @@ class FusionController(RoundController):
         return {"distillation_loss": {self._backbone(kind): round(loss, 5) for kind, loss in self._losses.items()}}
 
     def fingerprint(self) -> dict[str, Any]:
-        """How it is distilled, and how updates travel."""
-        shared = {"public": self.public, UPDATE_PRECISION: self.update_precision}
-        return {**super().fingerprint(), **asdict(self.fusion), **shared}
+        """How it is distilled, and the updates' precision where it is not full."""
+        shortened = precision_entry(self.update_precision)
+        return {**super().fingerprint(), **asdict(self.fusion), "public": self.public, **shortened}
 
     def state_dict(self) -> dict[str, Any]:
         """The models by architecture."""
