@@ -44,6 +44,7 @@ def main() -> None:
         return
     load, quick = os.getloadavg()[0], options.quick
     small, large, rounds = ((2, 10), (), 4) if quick else ((2, 4, 10, 100), (2, 4, 10), options.rounds)
+    trained_sites, trained_rounds = (2, 4) if quick else (TRAINED_SITES, 8)
     cases = [(sites, SMALL) for sites in small] + [(sites, LARGE) for sites in large]
     idle_rounds = [
         in_child(MODULE, "--part", "idle", "--sites", sites, "--parameters", size, "--rounds", rounds)
@@ -52,7 +53,7 @@ def main() -> None:
     result = {
         "in_process": idle_rounds,
         "shares": in_child("benchmarks.rounds.shares"),
-        "trained": in_child(MODULE, "--part", "trained", "--sites", 2 if quick else TRAINED_SITES, "--rounds", 4),
+        "trained": in_child(MODULE, "--part", "trained", "--sites", trained_sites, "--rounds", trained_rounds),
         "site_process": {name: in_child("benchmarks.rounds.start", name) for name in ("ours", "torch's own")},
     }
     print(tables(result))
