@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import MEBIBYTE, arguments_of, report, spread
-from benchmarks.rounds.simulator import beyond_training
+from benchmarks.rounds.simulator import Sampler, beyond_training
 from benchmarks.soak.run import KINDS, free_port
 
 from grandrounds.deployment.jobs import load_job, with_options
@@ -28,7 +27,6 @@ from grandrounds.federation.record import read_events
 
 RESULT = Path(__file__).with_name("provisioned.json")
 SITES, ROUNDS = (2, 4), 20
-SAMPLE_SECONDS = 2.0
 OPTIONS = (
     *("controller.run_name=rounds", "controller.validate_every=0", "problem.image_size=32"),
     *("executor.steps=2", "executor.batch_size=4", "executor.device=cpu", "executor.cpu_threads=1"),
@@ -53,7 +51,8 @@ def provisioned_rounds(sites: int, rounds: int) -> dict[str, Any]:
         federation = prepare(Path(folder) / "federation", names, free_port())
         try:
             start(federation)
-            with Largest(federation) as largest:
+            largest = Largest(federation)
+            with Sampler(largest.look):
                 kit = federation.kit(federation.researcher)
                 submit_and_watch(kit, job, Path(folder) / "results", lambda line: None)
         finally:
@@ -68,28 +67,18 @@ def provisioned_rounds(sites: int, rounds: int) -> dict[str, Any]:
 
 
 class Largest:
-    """Samples the resident memory of a federation's processes while a run goes on: the largest of each kind, in bytes."""
+    """The largest resident memory of each kind of a federation's processes, in bytes, over all that was looked at."""
 
     def __init__(self, federation: Federation) -> None:
         self.bytes = dict.fromkeys(KINDS, 0)
         self._federation = federation
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Largest:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
-            for kind, module in KINDS.items():
-                names = [self._federation.server] if kind.startswith("server") else self._federation.sites
-                found = [one for name in names for one in running_module(self._federation.kits / name, module)]
-                self.bytes[kind] = max([self.bytes[kind], *map(resident_bytes, found)])
+    def look(self) -> None:
+        """Look at the processes that there are."""
+        for kind, module in KINDS.items():
+            names = [self._federation.server] if kind.startswith("server") else self._federation.sites
+            found = [one for name in names for one in running_module(self._federation.kits / name, module)]
+            self.bytes[kind] = max([self.bytes[kind], *map(resident_bytes, found)])
 
 
 def table(result: dict[str, Any]) -> str:

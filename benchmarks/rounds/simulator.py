@@ -15,6 +15,7 @@ import os
 import tempfile
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -60,7 +61,8 @@ def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, worke
         images = one_set_of_images(Path(folder) / "images")
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         workspace = Path(folder) / "run"
-        with Memory() as memory:
+        sizes = [0]
+        with Sampler(lambda: sizes.append(sum(map(proportional_bytes, _descendants(os.getpid()))))):
             engine.simulate(job, workspace, site_names(sites), images, engine="flare", threads=threads)
         events = read_events(workspace / "results")
     return {
@@ -69,7 +71,7 @@ def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, worke
         "backbone": backbone,
         "processes": workers,
         "seconds_beyond_training": spread(beyond_training(events, sites, threads)),
-        "mib_of_all_processes": round(memory.largest / MEBIBYTE, 1),
+        "mib_of_all_processes": round(max(sizes) / MEBIBYTE, 1),
     }
 
 
@@ -86,15 +88,15 @@ def beyond_training(events: list[dict[str, Any]], sites: int, threads: int) -> l
     return [whole[number] - needed[number] for number in sorted(whole)[1:]]
 
 
-class Memory:
-    """Samples the processes below this one while a run goes on; ``largest`` is the most bytes of all together."""
+class Sampler:
+    """Calls its ``sample`` about once a second while a run goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, sample: Callable[[], None]) -> None:
+        self._sample = sample
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.largest = 0
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Sampler:
         self._thread.start()
         return self
 
@@ -104,7 +106,7 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._ended.wait(SAMPLE_SECONDS):
-            self.largest = max(self.largest, sum(map(proportional_bytes, _descendants(os.getpid()))))
+            self._sample()
 
 
 def _descendants(process: int) -> list[int]:

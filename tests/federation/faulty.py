@@ -13,6 +13,7 @@ from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.app_constant import AppConstants
+from torch import Tensor
 
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.messages import (
@@ -82,7 +83,25 @@ class SpoilsWhatItGot(FixMatchExecutor):
         return result
 
 
-class ScaleUpdate(Filter):
+class ChangeUpdate(Filter):
+    """Changes every entry of the update, in fresh tensors; subclasses say how."""
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """FLARE's hook."""
+        if shareable.get_return_code() != ReturnCode.OK:
+            return shareable
+        dxo = from_shareable(shareable)
+        for part in dxo.data.values():
+            if part.data_kind == DataKind.WEIGHT_DIFF:
+                part.data = {name: self.changed(value) for name, value in part.data.items()}
+        return dxo.update_shareable(shareable)
+
+    def changed(self, value: Tensor) -> Tensor:
+        """What becomes of an entry."""
+        raise NotImplementedError
+
+
+class ScaleUpdate(ChangeUpdate):
     """Multiplies every floating entry of the update.
 
     Args:
@@ -93,15 +112,9 @@ class ScaleUpdate(Filter):
         super().__init__()
         self.factor = factor
 
-    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Scale in fresh tensors."""
-        if shareable.get_return_code() != ReturnCode.OK:
-            return shareable
-        dxo = from_shareable(shareable)
-        for part in dxo.data.values():
-            if part.data_kind == DataKind.WEIGHT_DIFF:
-                part.data = {k: v * self.factor if v.is_floating_point() else v for k, v in part.data.items()}
-        return dxo.update_shareable(shareable)
+    def changed(self, value: Tensor) -> Tensor:
+        """Scaled, where it has fractions."""
+        return value * self.factor if value.is_floating_point() else value
 
 
 class Refuse(Filter):
