@@ -117,6 +117,14 @@ class ScaleUpdate(ChangeUpdate):
         return value * self.factor if value.is_floating_point() else value
 
 
+class CoarseUpdate(ChangeUpdate):
+    """Makes every entry a multiple of 1/128 between -1 and 1, which every half precision can hold."""
+
+    def changed(self, value: Tensor) -> Tensor:
+        """Rounded."""
+        return (value * 128).round().clamp(-128, 128) / 128
+
+
 class Refuse(Filter):
     """Lets nothing pass."""
 

@@ -65,7 +65,7 @@ def test_half_the_bytes_travel_and_the_model_is_nearly_the_same(
 @pytest.mark.parametrize("precision", HALVES)
 def test_what_can_be_represented_makes_the_same_model_to_the_bit(tiny, run, identical, tmp_path, precision):
     plain, halved = (
-        run(filtered(tiny("ssfl", *ROUNDS, asked_for(name)), "coarse.CoarseUpdate"), tmp_path / name, SITES)
+        run(filtered(tiny("ssfl", *ROUNDS, asked_for(name)), "faulty.CoarseUpdate"), tmp_path / name, SITES)
         for name in ("float32", precision)
     )
     assert identical(plain.models, halved.models)
