@@ -139,7 +139,7 @@ def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcom
     from grandrounds.deployment.admin_session import admin_session, connected_sites
     from grandrounds.deployment.disclosure import disclose, lines_of
     from grandrounds.deployment.kit import read_kit
-    from grandrounds.deployment.submission import submit_and_watch
+    from grandrounds.deployment.submission import require_gpu_sites, submit_and_watch
 
     person, console = read_kit(kit), notes()
     connected: list[str] = []
@@ -149,6 +149,7 @@ def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcom
     except GrandRoundsError:
         if not dry_run:
             raise
+    require_gpu_sites(job, connected)
     for line in lines_of(disclose(job), connected):
         say(console, line)
     if dry_run:

@@ -95,18 +95,29 @@ def with_gpu_memory(job: Job, gpu_memory: Mapping[str, float]) -> Job:
     return replace(job, meta={**job.meta, "resource_spec": {**job.meta.get("resource_spec", {}), **asked}})
 
 
+def require_gpu_sites(job: Job, connected: Collection[str]) -> None:
+    """Check that every site whose GPU a job asks for takes part in it.
+
+    Args:
+        job: it names its sites, or goes to all that are connected.
+        connected: empty if that is not known.
+
+    Raises:
+        ConfigurationError: naming the others.
+    """
+    taking_part = _named_sites(job) or sorted(connected)
+    strangers = sorted(set(job.meta.get("resource_spec", {})).difference(taking_part))
+    if strangers and taking_part:
+        raise ConfigurationError(f"--gpu-memory: {', '.join(strangers)} takes no part ({', '.join(taking_part)} do)")
+
+
 def require_roster(job: Job, connected: Collection[str]) -> None:
     """Check that the sites which a job needs are connected.
 
     Raises:
-        ConfigurationError: if the job asks for a GPU at a site that takes no part in it.
         GrandRoundsError: naming the sites that are missing.
     """
-    deployed = [site for sites in job.meta["deploy_map"].values() for site in sites]
-    named = [site for site in deployed if site not in ("@ALL", "server")]
-    strangers = sorted(set(job.meta.get("resource_spec", {})).difference(named)) if named else []
-    if strangers:
-        raise ConfigurationError(f"--gpu-memory: {', '.join(strangers)} takes no part ({', '.join(named)} do)")
+    named = _named_sites(job)
     missing = [site for site in job.meta.get("mandatory_clients", ()) if site not in connected]
     if missing:
         raise GrandRoundsError(
@@ -119,6 +130,12 @@ def require_roster(job: Job, connected: Collection[str]) -> None:
         raise GrandRoundsError(
             f"the job needs {least} sites, {len(there)} are connected ({', '.join(there) or 'none'}); wait for the others"
         )
+
+
+def _named_sites(job: Job) -> list[str]:
+    """Those that a job is deployed to; none if it is to all."""
+    deployed = [site for sites in job.meta["deploy_map"].values() for site in sites]
+    return [site for site in deployed if site not in ("@ALL", "server")]
 
 
 def submit_and_watch(

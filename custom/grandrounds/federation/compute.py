@@ -1,10 +1,42 @@
-"""Where to compute."""
+"""Where and how a site computes."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.options import require_words
+
+
+@dataclass(frozen=True)
+class ComputeOptions:
+    """How a site computes.
+
+    Attributes:
+        device: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda[:index]``.
+        cpu_threads: threads of torch on the CPU; None leaves torch's default. Sums depend on it in the last bits.
+        precision: ``float32``, or ``bfloat16`` for autocast.
+        compiler: ``inductor`` trains layers that torch's compiler has made, see
+            :func:`~grandrounds.models.compilation.compile_layers`; models differ in the last digits. ``aot_eager`` goes the
+            same way without generated code, to find out what is at fault.
+        isolation: ``process`` works on each task in a child process, which opens the images anew: a crash there, or memory
+            that runs out, costs this site the round and not the federation its job. Models are the same, bit for bit.
+
+    Raises:
+        ConfigurationError: if a word is not known; whether there is such a device turns out with the first task.
+    """
+
+    device: str = "auto"
+    cpu_threads: int | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compiler: Literal["none", "inductor", "aot_eager"] = "none"
+    isolation: Literal["none", "process"] = "none"
+
+    def __post_init__(self) -> None:
+        require_words(self, "precision", "compiler", "isolation")
 
 
 def choose_device(name: str) -> torch.device:

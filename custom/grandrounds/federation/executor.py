@@ -20,6 +20,7 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.evaluation.curve_release import SiteCurves
+from grandrounds.federation.compute import ComputeOptions
 from grandrounds.federation.context import SiteContext, TaskAborted
 from grandrounds.federation.curves import curve_releases, keep_curves, told_curves
 from grandrounds.federation.isolation import WorkerLost, WorkerStopped, run_isolated
@@ -50,6 +51,7 @@ from grandrounds.federation.site_hooks import SiteHooks
 from grandrounds.federation.site_store import SiteStore
 from grandrounds.federation.testing import prediction_rows, scored
 from grandrounds.models.registry import ModelSpec, architecture_fingerprint
+from grandrounds.options import take_options
 from grandrounds.privacy.record_level import ProtectionOptions
 
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)
@@ -66,52 +68,43 @@ class SiteExecutor(SiteHooks):
         model: ``shared`` starts each round from the model that the server sends and answers with the update; ``own`` goes on
             with the site's own model, which never leaves it.
         optimizer: ``fresh`` in every round, or ``kept`` from round to round.
-        device: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda[:index]``.
-        cpu_threads: threads of torch on the CPU; None leaves torch's default. Sums depend on it in the last bits.
-        precision: ``float32``, or ``bfloat16`` for autocast.
         backbones: names of backbones by site, where sites have models of their own; the others, and None, take the
             problem's. What a site's ``grandrounds.json`` says under ``models`` overrides it.
         test_last: where sites have models of their own, test that of the last round too, as ``own_last``.
-        isolation: ``process`` works on each task in a child process, which opens the images anew: a crash there, or memory
-            that runs out, costs this site the round and not the federation its job. Models are the same, bit for bit.
-        protection: of :class:`~grandrounds.privacy.record_level.ProtectionOptions`.
+        options: of :class:`~grandrounds.federation.compute.ComputeOptions` and
+            :class:`~grandrounds.privacy.record_level.ProtectionOptions`.
     """
 
-    option_groups: ClassVar[tuple[type, ...]] = (ProtectionOptions,)
+    option_groups: ClassVar[tuple[type, ...]] = (ComputeOptions, ProtectionOptions)
 
     def __init__(
         self,
         *,
         model: Literal["shared", "own"] = "shared",
         optimizer: Literal["fresh", "kept"] = "fresh",
-        device: str = "auto",
-        cpu_threads: int | None = None,
-        precision: Literal["float32", "bfloat16"] = "float32",
         backbones: dict[str, str] | None = None,
         test_last: bool = False,
-        isolation: Literal["none", "process"] = "none",
-        **protection: Any,
+        **options: Any,
     ) -> None:
         super().__init__()
-        self.protection = ProtectionOptions(**protection)
+        self.compute, options = take_options(ComputeOptions, options)
+        self.protection = ProtectionOptions(**options)
         self.protection.require_possible(type(self).__name__, self.record_level_obstacle)
         if model not in self.models:
             raise ConfigurationError(f"model must be {' or '.join(self.models)}, got {model!r}")
         if optimizer not in ("fresh", "kept"):
             raise ConfigurationError(f"optimizer must be fresh or kept, got {optimizer!r}")
-        if precision not in ("float32", "bfloat16"):
-            raise ConfigurationError(f"precision must be float32 or bfloat16, got {precision!r}")
-        if isolation not in ("none", "process"):
-            raise ConfigurationError(f"isolation must be none or process, got {isolation!r}")
+        if self.compute.compiler != "none" and self.protection.record_noise_multiplier is not None:
+            raise ConfigurationError(
+                "record_noise_multiplier takes gradients image by image, which needs compiler=none"
+            )
         if test_last and model != "own":
             raise ConfigurationError("test_last tests a site's own model of the last round, which needs model=own")
         self.model = model
         self.test_last = test_last
         self.optimizer = optimizer
         self.kept: dict[str, Any] = {}
-        self.cpu_threads = cpu_threads
-        self.isolation = isolation
-        self._access = SiteAccess(model == "own", backbones or {}, device, precision, self.logger)
+        self._access = SiteAccess(model == "own", backbones or {}, self.compute, self.logger)
         self._network: tuple[ModelSpec, nn.Module] | None = None
         self._staged: tuple[SiteStore, Payload] | None = None
         self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
@@ -153,7 +146,7 @@ class SiteExecutor(SiteHooks):
         self._staged = None
         try:
             payload = decode_payload(shareable)
-            work = self._work_in_child if self.isolation == "process" else self.work
+            work = self._work_in_child if self.compute.isolation == "process" else self.work
             reply, store = work(task_name, payload, fl_ctx, abort_signal)
             if task_name == TRAIN:
                 self._staged = (store, payload)
@@ -180,8 +173,8 @@ class SiteExecutor(SiteHooks):
             TaskAborted: if the server gives the task up.
             Exception: whatever keeps the task from being done.
         """
-        if self.cpu_threads:
-            torch.set_num_threads(self.cpu_threads)
+        if self.compute.cpu_threads:
+            torch.set_num_threads(self.compute.cpu_threads)
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
         store = self._store(payload, context, fl_ctx)

@@ -11,7 +11,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from grandrounds.data.site import SiteData
-from grandrounds.federation.compute import choose_device
+from grandrounds.federation.compute import ComputeOptions, choose_device
 from grandrounds.federation.context import SiteContext, StateCache
 from grandrounds.federation.messages import Payload
 from grandrounds.federation.places import state_folder
@@ -35,20 +35,17 @@ class SiteAccess:
     Args:
         own: whether sites have models of their own.
         backbones: the job's choice of backbones by site.
-        device: where to compute, see :func:`~grandrounds.federation.compute.choose_device`.
-        precision: ``float32`` or ``bfloat16``.
+        compute: how the site computes.
         log: for what the data doctor warns of.
 
     Raises:
         ConfigurationError: if the backbones do not exist, or sites share a model.
     """
 
-    def __init__(
-        self, own: bool, backbones: Mapping[str, str], device: str, precision: str, log: logging.Logger
-    ) -> None:
+    def __init__(self, own: bool, backbones: Mapping[str, str], compute: ComputeOptions, log: logging.Logger) -> None:
         require_backbones(backbones, own)
         self._own, self._backbones = own, dict(backbones)
-        self._device, self._precision, self._log = device, precision, log
+        self._compute, self._log = compute, log
         self._found: _Found | None = None
         self._datasets: dict[tuple[str, Problem], SiteData] = {}
 
@@ -74,8 +71,8 @@ class SiteAccess:
             problem=found.problem,
             seed=values["seed"],
             data=found.data,
-            device=choose_device(self._device),
-            precision=self._precision,
+            device=choose_device(self._compute.device),
+            precision=self._compute.precision,
             aborted=lambda: bool(abort_signal.triggered),
             cache=StateCache(state_folder(fl_ctx, values["run_name"], site) / "received"),
             own_spec=found.own_spec,

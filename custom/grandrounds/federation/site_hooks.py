@@ -14,6 +14,7 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import difference
+from grandrounds.federation.compute import ComputeOptions
 from grandrounds.federation.context import SiteContext
 from grandrounds.federation.introduction import Introduction
 from grandrounds.federation.messages import (
@@ -28,6 +29,7 @@ from grandrounds.federation.messages import (
 )
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
 from grandrounds.federation.training import Algorithm, new_optimizer
+from grandrounds.models.compilation import compile_layers
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.privacy.spending import Spending
 
@@ -50,6 +52,7 @@ class SiteHooks(Executor):
 
     model: str
     optimizer: str
+    compute: ComputeOptions
     test_last: bool
     kept: dict[str, Any]
     """What lasts from one round to the next."""
@@ -187,6 +190,8 @@ class SiteHooks(Executor):
         """The site's one network, built once; its weights are whatever was loaded last, so a teacher needs its own."""
         if self._network is None or self._network[0] != context.model_spec:
             self._network = (context.model_spec, self.build(context))
+            if self.compute.compiler != "none":
+                compile_layers(self._network[1], self.compute.compiler)
         return self._network[1]
 
 

@@ -11,7 +11,14 @@ from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 from grandrounds.deployment.disclosure import disclose, lines_of
 from grandrounds.deployment.job_watch import JobWatch, summary_in
 from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
-from grandrounds.deployment.submission import Outcome, _progress, require_roster, with_gpu_memory, with_roster
+from grandrounds.deployment.submission import (
+    Outcome,
+    _progress,
+    require_gpu_sites,
+    require_roster,
+    with_gpu_memory,
+    with_roster,
+)
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 
@@ -30,7 +37,15 @@ def test_a_roster_is_what_flare_will_read(tmp_path):
 def test_a_gpu_is_asked_for_only_where_the_job_runs():
     job = with_gpu_memory(with_roster(load_job("fedperl"), ["a", "b"], [], 2), {"a": 8.0, "bb": 8.0})
     with pytest.raises(ConfigurationError, match=r"--gpu-memory: bb takes no part \(a, b do\)"):
-        require_roster(job, ["a", "b", "bb"])
+        require_gpu_sites(job, ["a", "b", "bb"])
+
+
+def test_a_job_for_all_asks_for_gpus_of_sites_that_are_connected():
+    job = with_gpu_memory(load_job("fedperl"), {"a": 8.0, "bb": 8.0})
+    require_gpu_sites(job, ["bb", "b", "a"])
+    require_gpu_sites(job, [])
+    with pytest.raises(ConfigurationError, match=r"--gpu-memory: bb takes no part \(a, b do\)"):
+        require_gpu_sites(job, ["b", "a"])
 
 
 def test_the_given_job_stays_as_it_is():
