@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data.run import tables as data_tables
+from benchmarks.local_step.compiler import table as compiler_table
 from benchmarks.local_step.table import table as step_table
 from benchmarks.rounds.flower import table as flower_table
 from benchmarks.rounds.provisioned import table as provisioned_table
@@ -33,6 +34,7 @@ PARTS: Mapping[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "scaling": ("scaling/result.json", scaling_table),
     "server": ("server/result.json", server_tables),
     "data": ("data/result.json", data_tables),
+    "compiler": ("local_step/compiler.json", compiler_table),
     "wire": ("wire/result.json", wire_table),
     "precision": ("wire/precision.json", precision_table),
     "slow_link": ("wire/slow_link.json", slow_link_table),

@@ -19,8 +19,8 @@ class ComputeOptions:
         device: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda[:index]``.
         cpu_threads: threads of torch on the CPU; None leaves torch's default. Sums depend on it in the last bits.
         precision: ``float32``, or ``bfloat16`` for autocast.
-        compiler: ``inductor`` trains layers that torch's compiler has made, see
-            :func:`~grandrounds.models.compilation.compile_layers`; models differ in the last digits. ``aot_eager`` goes the
+        compiler: ``inductor`` trains a network that torch's compiler has made, see
+            :func:`~grandrounds.models.compilation.compile_network`; models differ in the last digits. ``aot_eager`` goes the
             same way without generated code, to find out what is at fault.
         isolation: ``process`` works on each task in a child process, which opens the images anew: a crash there, or memory
             that runs out, costs this site the round and not the federation its job. Models are the same, bit for bit.

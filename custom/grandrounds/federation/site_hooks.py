@@ -29,7 +29,7 @@ from grandrounds.federation.messages import (
 )
 from grandrounds.federation.site_store import SiteStore, copy_to_cpu
 from grandrounds.federation.training import Algorithm, new_optimizer
-from grandrounds.models.compilation import compile_layers
+from grandrounds.models.compilation import compile_network
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.privacy.spending import Spending
 
@@ -191,7 +191,7 @@ class SiteHooks(Executor):
         if self._network is None or self._network[0] != context.model_spec:
             self._network = (context.model_spec, self.build(context))
             if self.compute.compiler != "none":
-                compile_layers(self._network[1], self.compute.compiler)
+                compile_network(self._network[1], self.compute.compiler)
         return self._network[1]
 
 

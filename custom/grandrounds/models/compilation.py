@@ -1,24 +1,32 @@
-"""Layers of a network that torch's compiler has made."""
+"""Networks that torch's compiler has made."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
-from grandrounds.models.weights import head_name
+COMPILER = "made_by_compiler"
 
 
-def compile_layers(network: nn.Module, compiler: str) -> None:
-    """Let torch compile what comes before the head; each of the network's children by itself, when it is first called.
+def compile_network(network: nn.Module, compiler: str) -> None:
+    """Let torch compile a network as a whole, when it is first called.
 
-    Parameters, their names and their values stay as they are, and parts of :func:`~grandrounds.models.split.split_network`
-    go through the same compiled layers. Copies are not compiled. Each process compiles anew, and again for batches of
-    another size; on a CPU a C++ compiler must be installed.
+    Parameters, their names and their values stay as they are, and what is drawn (dropout) is drawn alike. The encoder of
+    :func:`~grandrounds.models.split.split_network` is compiled for itself; copies are not. Each process compiles anew, and
+    again for batches of another size, for evaluation, and without gradients; on a CPU a C++ compiler must be installed.
 
     Args:
-        network: as :func:`~grandrounds.models.registry.build_model` makes it; it is changed.
+        network: it is changed.
         compiler: a backend of ``torch.compile``.
     """
-    head = head_name(network)
-    for name, child in network.named_children():
-        if name != head:
-            child.compile(backend=compiler)
+    options: dict[str, Any] = {"options": {"fallback_random": True}} if compiler == "inductor" else {}
+    network.compile(backend=compiler, **options)
+    setattr(network, COMPILER, compiler)
+
+
+def compile_likewise(part: nn.Module, network: nn.Module) -> None:
+    """Let torch compile a part if the network that it is of is compiled."""
+    # The mark alone is no sign: a copy has it, too.
+    if network._compiled_call_impl is not None:
+        compile_network(part, getattr(network, COMPILER))

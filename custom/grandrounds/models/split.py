@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from grandrounds.models.compilation import compile_likewise
 from grandrounds.models.weights import head_name
 
 
@@ -48,6 +49,7 @@ def split_network(network: nn.Module) -> SplitNetwork:
     # A copy of the outermost module alone: its table of children is its own, the children are shared.
     encoder = copy.copy(network)
     encoder._modules = {**network._modules, name: nn.Identity()}
+    compile_likewise(encoder, network)
     return SplitNetwork(encoder, network.get_submodule(name))
 
 

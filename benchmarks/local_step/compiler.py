@@ -1,0 +1,155 @@
+"""What torch's compiler (``executor.compiler=inductor``) makes of a training step on this machine.
+
+Steps of supervised training, of a plain network and of a compiled one, in turn, and the first step, in which the
+compiler works, its C++ compiler's processes included. Then the first step with another number of images, as those that
+FedPerl accepts are in every step. Each network in a process of its own, with an empty cache of the compiler. The compiler
+orders sums in another way; that its gradient is as near to that in double precision as the plain one is checked. Some five
+minutes of processor time.
+
+    python -m benchmarks.local_step.compiler
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.measure import arguments_of, emit, in_child, in_turn, milliseconds, report, spread
+from torch.nn import functional as F
+
+from grandrounds.evaluation.tables import markdown_table
+from grandrounds.federation.memory import keep_freed_memory
+from grandrounds.federation.training import new_optimizer
+from grandrounds.models.compilation import compile_network
+from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.seeding import torch_generator
+
+RESULT = Path(__file__).with_name("compiler.json")
+MODULE = "benchmarks.local_step.compiler"
+CASES = (("compact", 64, 16), ("resnet10", 32, 16), ("efficientnet_b0", 96, 16))
+CLASSES, ERROR_OVER_PLAIN = 5, 10.0
+
+
+def main() -> None:
+    """Measure all networks, print a table and write ``compiler.json``."""
+    options = arguments_of(__doc__, RESULT, repeats={"type": int, "default": 15}, case={"nargs": 3, "default": None})
+    if options.case:
+        name, size, batch = options.case
+        emit(measured(name, int(size), int(batch), options.repeats))
+        return
+    load = os.getloadavg()[0]
+    cases = []
+    for name, size, batch in CASES[:1] if options.quick else CASES:
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+            cases.append(
+                in_child(MODULE, "--repeats", 2 if options.quick else options.repeats, "--case", name, size, batch)
+            )
+        print(f"measured: {name}", flush=True)
+    result = {"cases": cases}
+    print(table(result))
+    report(result, options, load)
+
+
+def measured(name: str, size: int, batch: int, repeats: int) -> dict[str, Any]:
+    """Steps of one network.
+
+    Raises:
+        SystemExit: if the compiled network has another gradient.
+    """
+    torch.set_num_threads(1)
+    torch._inductor.config.compile_threads = 1
+    keep_freed_memory()
+    steps = {
+        "plain": Training(name, size, batch),
+        "compiled": Training(name, size, batch, compiled=True),
+    }
+    first = {loop: first_step(steps[loop], batch) for loop in steps}
+    exact = Training(name, size, batch, dtype=torch.float64)
+    exact.step(batch)
+    errors = {loop: relative(training.gradient(), exact.gradient()) for loop, training in steps.items()}
+    if not errors["compiled"] < ERROR_OVER_PLAIN * errors["plain"]:
+        raise SystemExit(f"{name}: errors of the gradients are {errors}")
+    found = in_turn({loop: lambda made=training: made.step(batch) for loop, training in steps.items()}, repeats)
+    return {
+        "network": name,
+        "image_size": size,
+        "batch": batch,
+        "ms_per_step": {loop: milliseconds(costs) for loop, costs in found.items()},
+        "plain_over_compiled": spread([a.cpu / b.cpu for a, b in zip(*found.values(), strict=True)], 3),
+        "s_of_first_step": first,
+        "s_of_first_step_of_another_size": {loop: first_step(steps[loop], batch - 3) for loop in steps},
+        "error_of_gradient": {loop: float(f"{error:.1e}") for loop, error in errors.items()},
+    }
+
+
+class Training:
+    """Supervised training of one network on noise of different colours."""
+
+    def __init__(
+        self, name: str, size: int, batch: int, *, compiled: bool = False, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.network = build_model(ModelSpec(name, CLASSES), seed=1).to(dtype).train()
+        if compiled:
+            compile_network(self.network, "inductor")
+        self._optimizer = new_optimizer(self.network.parameters(), "adam", 1e-4)
+        generator = torch_generator("images")
+        images = torch.rand(batch, 3, 1, 1, generator=generator) + torch.rand(batch, 3, size, size, generator=generator)
+        self._images = images.to(dtype, memory_format=torch.channels_last)
+        self._labels = torch.arange(batch) % CLASSES
+
+    def step(self, batch: int) -> None:
+        """One step on so many of the images."""
+        torch.manual_seed(1)
+        loss = F.cross_entropy(self.network(self._images[:batch]), self._labels[:batch])
+        self._optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+
+    def gradient(self) -> torch.Tensor:
+        """Of the last step, as one vector."""
+        return torch.cat([parameter.grad.flatten() for parameter in self.network.parameters()])
+
+
+def relative(gradient: torch.Tensor, exact: torch.Tensor) -> float:
+    """Norm of the difference from a gradient in double precision, over its norm."""
+    return float((gradient - exact).norm() / exact.norm())
+
+
+def first_step(training: Training, batch: int) -> float:
+    """Seconds of the processor for a step, with those of processes that it starts."""
+    before = _spent()
+    training.step(batch)
+    return round(_spent() - before, 2)
+
+
+def _spent() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """What both take."""
+    header = ["network", "ms", "ms compiled", "ms / ms compiled", "lowest", "highest"]
+    header += ["s of first step compiled", "s of another size", "error", "error compiled"]
+    rows = [
+        [
+            f"{case['network']}, {case['image_size']} px, batches of {case['batch']}",
+            *(case["ms_per_step"][loop]["cpu"]["median"] for loop in ("plain", "compiled")),
+            *(case["plain_over_compiled"][name] for name in ("median", "lowest", "highest")),
+            case["s_of_first_step"]["compiled"],
+            case["s_of_first_step_of_another_size"]["compiled"],
+            *(f"{case['error_of_gradient'][loop]:.0e}" for loop in ("plain", "compiled")),
+        ]
+        for case in result["cases"]
+    ]
+    return markdown_table(header, rows, 2)
+
+
+if __name__ == "__main__":
+    main()
