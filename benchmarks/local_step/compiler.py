@@ -1,10 +1,10 @@
 """What torch's compiler (``executor.compiler=inductor``) makes of a training step on this machine.
 
 Steps of supervised training, of a plain network and of a compiled one, in turn, and the first step, in which the
-compiler works, its C++ compiler's processes included. Then the first step with another number of images, as those that
-FedPerl accepts are in every step. Each network in a process of its own, with an empty cache of the compiler. The compiler
-orders sums in another way; that its gradient is as near to that in double precision as the plain one is checked. Some five
-minutes of processor time.
+compiler works, its C++ compiler's processes included. Then the first step with another number of images, which is compiled
+for all numbers. Each network in a process of its own, with an empty cache of the compiler. The compiler orders sums in
+another way; that its gradient is as near to that in double precision as the plain one is checked. Some eight minutes of
+processor time.
 
     python -m benchmarks.local_step.compiler
 """

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
+from grandrounds.federation import site_hooks
 
 TINY = ["controller.rounds=3", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
 SITES = ["site-1", "site-2", "site-3"]
@@ -56,6 +58,16 @@ def outcome(workspace):
         results=results,
         record=next((workspace / "state").iterdir()) / "server",
     )
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Networks are compiled by a backend that counts their graphs."""
+    torch._dynamo.reset()
+    counter, compile_network = CompileCounterWithBackend("aot_eager"), site_hooks.compile_network
+    monkeypatch.setattr(site_hooks, "compile_network", lambda network, _: compile_network(network, counter))
+    yield counter
+    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="session")

@@ -266,9 +266,20 @@ def test_fewer_images_than_iterations_end_the_run_with_the_number_that_would_do(
         go(tmp_path, "executor.iterations=30")
 
 
+def test_compiled_networks_learn_the_same(go, whole, tmp_path, graphs):
+    found = go(tmp_path, "executor.compiler=aot_eager")
+    assert graphs.frame_count > 0
+    for name, value in whole.models["last"].items():
+        torch.testing.assert_close(found.models["last"][name], value, rtol=1e-2, atol=1e-3, msg=name)
+
+
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
+        (
+            "executor.compiler=aot_eager executor.recompute_activations=true",
+            "recompute_activations needs compiler=none",
+        ),
         ("executor.exchange=ship_discriminator", "exchange must be paced between machines"),
         ("executor.model=own", "model must be shared"),
         ("executor.embedding_noise_level=0", "embeddings do not leave bare"),
@@ -280,7 +291,7 @@ def test_fewer_images_than_iterations_end_the_run_with_the_number_that_would_do(
 )
 def test_options_that_make_no_sense_are_refused(assignment, message, go, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
-        go(tmp_path, assignment)
+        go(tmp_path, *assignment.split())
 
 
 def test_the_presets_differ_where_text_and_code_do():

@@ -72,6 +72,19 @@ def test_every_site_learns_from_the_two_others_and_keeps_a_network_of_its_own(wh
     assert backbones == {"site-1": "compact", "site-2": "shufflenet", "site-3": "mobilenetv2"}
 
 
+def test_compiled_networks_learn_the_same(run, hospitals, tmp_path, graphs):
+    told = []
+    for compiler in ("none", "aot_eager"):
+        job = small("controller.rounds=2", "executor.backbones={}", f"executor.compiler={compiler}")
+        found = run(job, tmp_path / compiler, SITES[:2], sites_dir=hospitals)
+        told.append(answers(found))
+        assert bool(graphs.frame_count) == (compiler != "none")
+    plain, compiled = told
+    for site in SITES[:2]:
+        assert compiled[1, site]["pretrain_loss"] == pytest.approx(plain[1, site]["pretrain_loss"], rel=1e-2)
+        assert compiled[2, site]["alignment_loss"] == pytest.approx(plain[2, site]["alignment_loss"], rel=1e-2)
+
+
 def test_rows_are_all_that_travels_and_the_way_down_does_not_depend_on_the_number_of_sites(whole):
     rows = PUBLIC_IMAGES * CLASSES * 4
     for site in SITES:

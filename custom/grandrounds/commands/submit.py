@@ -149,7 +149,7 @@ def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcom
     except GrandRoundsError:
         if not dry_run:
             raise
-    require_gpu_sites(job, connected)
+    require_gpu_sites(job, [] if dry_run else connected)
     for line in lines_of(disclose(job), connected):
         say(console, line)
     if dry_run:

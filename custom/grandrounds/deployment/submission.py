@@ -21,6 +21,8 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 POLL_SECONDS = 2.0
 RECONNECT_SECONDS = 180.0
+FOR_ALL = "@default"
+"""FLARE's key of what a job takes at every site."""
 
 Tell = Callable[[str], None]
 Result = TypeVar("Result")
@@ -96,7 +98,7 @@ def with_gpu_memory(job: Job, gpu_memory: Mapping[str, float]) -> Job:
 
 
 def require_gpu_sites(job: Job, connected: Collection[str]) -> None:
-    """Check that every site whose GPU a job asks for takes part in it.
+    """Check, before a job is first submitted, that every site whose GPU it asks for takes part in it.
 
     Args:
         job: it names its sites, or goes to all that are connected.
@@ -105,10 +107,15 @@ def require_gpu_sites(job: Job, connected: Collection[str]) -> None:
     Raises:
         ConfigurationError: naming the others.
     """
-    taking_part = _named_sites(job) or sorted(connected)
-    strangers = sorted(set(job.meta.get("resource_spec", {})).difference(taking_part))
+    named = _named_sites(job)
+    taking_part = named or sorted(connected)
+    strangers = sorted(set(job.meta.get("resource_spec", {})).difference(taking_part, [FOR_ALL]))
     if strangers and taking_part:
-        raise ConfigurationError(f"--gpu-memory: {', '.join(strangers)} takes no part ({', '.join(taking_part)} do)")
+        what = "does not take part" if named else "is not connected"
+        raise ConfigurationError(
+            f"the job asks for a GPU (--gpu-memory, resource_spec) at {', '.join(strangers)}, which {what} "
+            f"({', '.join(taking_part)})"
+        )
 
 
 def require_roster(job: Job, connected: Collection[str]) -> None:

@@ -19,11 +19,12 @@ class ComputeOptions:
         device: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda[:index]``.
         cpu_threads: threads of torch on the CPU; None leaves torch's default. Sums depend on it in the last bits.
         precision: ``float32``, or ``bfloat16`` for autocast.
-        compiler: ``inductor`` trains a network that torch's compiler has made, see
-            :func:`~grandrounds.models.compilation.compile_network`; models differ in the last digits. ``aot_eager`` goes the
-            same way without generated code, to find out what is at fault.
+        compiler: ``inductor`` compiles the network with torch, see
+            :func:`~grandrounds.models.compilation.compile_network`; models differ in the last digits, also between one
+            process and another. ``aot_eager`` does the same without generated code, to tell errors of the code from others.
         isolation: ``process`` works on each task in a child process, which opens the images anew: a crash there, or memory
-            that runs out, costs this site the round and not the federation its job. Models are the same, bit for bit.
+            that runs out, costs this site the round and not the federation its job. Without a compiler models are the same,
+            bit for bit.
 
     Raises:
         ConfigurationError: if a word is not known; whether there is such a device turns out with the first task.

@@ -118,7 +118,7 @@ class TestSubmit:
                 "--gpu-memory must be SITE=GIB,... with numbers above 0, got 'hospital-a'",
             ),
             (["--gpu-memory", "hospital-a=-1"], "with numbers above 0, got 'hospital-a=-1'"),
-            (["--gpu-memory", "hospital-q=8"], "--gpu-memory: hospital-q takes no part (hospital-a, hospital-b do)"),
+            (["--gpu-memory", "hospital-q=8"], "hospital-q, which is not connected (hospital-a, hospital-b)"),
             (["--set", "controller.peeers=1"], "did you mean controller.peers"),
             (
                 ["--sites", "hospital-a", "--min-sites", 1, "--mandatory-sites", "z"],

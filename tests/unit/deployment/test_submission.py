@@ -36,15 +36,15 @@ def test_a_roster_is_what_flare_will_read(tmp_path):
 
 def test_a_gpu_is_asked_for_only_where_the_job_runs():
     job = with_gpu_memory(with_roster(load_job("fedperl"), ["a", "b"], [], 2), {"a": 8.0, "bb": 8.0})
-    with pytest.raises(ConfigurationError, match=r"--gpu-memory: bb takes no part \(a, b do\)"):
+    with pytest.raises(ConfigurationError, match=r"GPU .* at bb, which does not take part \(a, b\)"):
         require_gpu_sites(job, ["a", "b", "bb"])
 
 
 def test_a_job_for_all_asks_for_gpus_of_sites_that_are_connected():
-    job = with_gpu_memory(load_job("fedperl"), {"a": 8.0, "bb": 8.0})
+    job = with_gpu_memory(load_job("fedperl"), {"a": 8.0, "bb": 8.0, "@default": 4.0})
     require_gpu_sites(job, ["bb", "b", "a"])
     require_gpu_sites(job, [])
-    with pytest.raises(ConfigurationError, match=r"--gpu-memory: bb takes no part \(a, b do\)"):
+    with pytest.raises(ConfigurationError, match=r"GPU .* at bb, which is not connected \(a, b\)"):
         require_gpu_sites(job, ["b", "a"])
 
 

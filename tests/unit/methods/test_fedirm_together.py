@@ -23,7 +23,7 @@ from grandrounds.methods.fedirm.relation import (
 )
 from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
-from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws, logits_and_features
+from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws
 from grandrounds.models.registry import DropoutLinear
 from grandrounds.seeding import torch_generator
 
@@ -77,8 +77,9 @@ class Site:
     def train_unlabelled(self, network, target, ramp, relation_weight):
         optimizer, distances = torch.optim.Adam(network.parameters(), 0.02), []
         for images in self.images.split(BATCH):
-            logits, features = logits_and_features(network, network[-1], noisy(images))
-            own = pseudo_relation(logits, certain(head_draws(network[-1], features)))
+            features = network[:-1](noisy(images))
+            logits = network[-1](features)
+            own = pseudo_relation(logits, certain(head_draws(network[-1], features.detach())))
             with torch.no_grad():
                 taught = self.teacher(noisy(images)).softmax(dim=1)
             consistency = consistency_loss(logits.softmax(dim=1), taught)

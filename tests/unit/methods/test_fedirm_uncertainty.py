@@ -12,10 +12,10 @@ from grandrounds.methods.fedirm.uncertainty import (
     certain,
     full_draws,
     head_draws,
-    logits_and_features,
     predictive_entropy,
 )
 from grandrounds.models.registry import DropoutLinear, ModelSpec, build_model, head_of
+from grandrounds.models.split import split_network
 from grandrounds.seeding import torch_generator
 
 
@@ -109,28 +109,14 @@ def test_the_authors_threshold_keeps_even_what_is_wholly_unknown():
     assert certain(unknown, threshold=2.0).tolist() == [True]
 
 
-def test_one_pass_gives_the_logits_with_a_graph_and_the_features_without():
-    network = small_network()
-    head = network[1]
-    logits, features = logits_and_features(network, head, random("images", 5, 4))
-    assert network[0].passes == 1
-    assert features.shape == (5, 6)
-    assert not features.requires_grad
-    logits.sum().backward()
-    assert network[0].layers[0].weight.grad.any()
-    head.eval()
-    caught, again = logits_and_features(network.eval(), head, random("images", 5, 4))
-    torch.testing.assert_close(caught, nn.functional.linear(again, head.weight, head.bias))
-    assert not head._forward_pre_hooks
-
-
 @pytest.mark.parametrize("backbone", ["compact", "densenet121", "efficientnet_b0", "resnet18"])
-def test_the_head_of_every_backbone_makes_draws_from_caught_features(backbone):
+def test_the_head_of_every_backbone_makes_draws_from_features(backbone):
     network = build_model(ModelSpec(backbone, classes=3, dropout=0.2), seed=1)
-    logits, features = logits_and_features(network, head_of(network), torch.rand(2, 3, 64, 64))
+    encoder, head = split_network(network)
+    features = encoder(torch.rand(2, 3, 64, 64)).detach()
     before, caught = buffers(network), features.clone()
-    draws = head_draws(head_of(network), features, 3)
-    assert draws.shape == (3, *logits.shape)
+    draws = head_draws(head, features, 3)
+    assert draws.shape == (3, 2, 3)
     assert not draws.requires_grad
     assert not torch.equal(draws[0], draws[1])
     assert equal(buffers(network), before)
@@ -140,7 +126,7 @@ def test_the_head_of_every_backbone_makes_draws_from_caught_features(backbone):
 def test_draws_of_the_head_are_those_of_whole_passes_with_the_same_masks():
     images, masks = random("images", 5, 4), (random("masks", 8 * 5, 6) > 0).float()
     whole, cheap = small_network(), small_network()
-    _, features = logits_and_features(cheap, cheap[1], images)
+    features = cheap[0](images).detach()
     whole[1].dropout, cheap[1].dropout = Scripted(masks), Scripted(masks)
     with torch.no_grad():
         expected = torch.stack([whole(images).softmax(dim=1) for _ in range(8)])
@@ -258,11 +244,6 @@ def test_dropout_in_densenets_layers_counts_as_dropout():
             lambda: full_draws(small_network(), torch.ones(2, 4), torch.ones(2, 3), 0),
             ValueError,
             "draws must be at least 1, got 0",
-        ),
-        (
-            lambda: logits_and_features(small_network(), nn.Linear(6, 3), torch.ones(2, 4)),
-            ValueError,
-            "the network must call its head once in a pass, got 0 calls",
         ),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from grandrounds.errors import ConfigurationError
 from grandrounds.models.compilation import compile_network
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.models.split import split_network
@@ -50,6 +51,14 @@ def test_a_step_is_the_same_and_one_graph(networks, parts):
 @pytest.mark.parametrize("networks", ["compact"], indirect=True)
 def test_a_copy_and_its_parts_are_plain(networks):
     network, _, counter = networks
-    gradients(copy.deepcopy(network), parts=False)
-    gradients(copy.deepcopy(network), parts=True)
+    for parts in (False, True):
+        gradients(copy.deepcopy(network), parts)
     assert counter.frame_count == 0
+
+
+def test_without_a_c_compiler_it_is_said_at_once(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    network = build_model(ModelSpec("compact", 5), seed=1)
+    with pytest.raises(ConfigurationError, match=r"compiler=inductor needs a C\+\+ compiler .* use compiler=none"):
+        compile_network(network, "inductor")
+    compile_network(network, "aot_eager")

@@ -79,6 +79,8 @@ class FedAlignExecutor(SiteExecutor):
                 f"exchange must be paced between machines, got {self.alignment.exchange!r}, which exchanges embeddings in "
                 "every iteration and is for studies in one process"
             )
+        if self.parts.recompute_activations and self.compute.compiler != "none":
+            raise ConfigurationError("recompute_activations needs compiler=none: torch cannot compile what it does")
         if self.alignment.bank_rows == "distinct" and self.curriculum.replacement:
             raise ConfigurationError(
                 "bank_rows=distinct needs replacement=false: an image that an order has twice would be in two rows of a bank"

@@ -76,31 +76,6 @@ def certain(draws: Tensor, threshold: float = THRESHOLD) -> Tensor:
     return predictive_entropy(draws) < threshold
 
 
-def logits_and_features(network: nn.Module, head: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Pass images once and also catch what goes into the head.
-
-    Args:
-        network: maps ``images`` to logits, calling ``head`` once.
-        head: the part of it that maps features ``(batch, features)`` to logits, dropout included.
-        images: one batch.
-
-    Returns:
-        The logits with their graph, shape ``(batch, classes)``; the features without one.
-
-    Raises:
-        ValueError: if the network does not call the head once.
-    """
-    caught: list[Tensor] = []
-    hook = head.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0].detach()))
-    try:
-        logits: Tensor = network(images)
-    finally:
-        hook.remove()
-    if len(caught) != 1:
-        raise ValueError(f"the network must call its head once in a pass, got {len(caught)} calls")
-    return logits, caught[0]
-
-
 @torch.no_grad()
 def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
     """Predict several times with other dropout before the last layer, from features that are computed once.

@@ -25,10 +25,10 @@ from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relat
 from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
 from grandrounds.methods.fedirm.training import Views, set_unlabelled_rate
-from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws, logits_and_features
+from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws
 from grandrounds.models.batch_statistics import BATCH_NORMS
 from grandrounds.models.precision import at_least_single
-from grandrounds.models.registry import head_of
+from grandrounds.models.split import split_network
 
 _logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class UnlabelledStep:
     ) -> None:
         self._context, self._network, self._teacher = context, network, teacher
         self._options, self._relations, self._batch_size = options, relations, batch_size
-        self._head = head_of(network)
+        self._encoder, self._head = split_network(network)
         self._views = Views(context, "unlabelled")
         classes = len(context.problem.classes)
         unknown = Relation(torch.full((classes, classes), 1 / classes), torch.zeros(classes, dtype=torch.int64))
@@ -112,12 +112,13 @@ class UnlabelledStep:
         options = self._options
         first, second = views
         with self._context.autocast():
-            logits, features = logits_and_features(self._network, self._head, first)
+            features = self._encoder(first)
+            logits = self._head(features)
             taught = self._teacher.predict(second)
         require_finite(logits, "prediction", step)
         wide = at_least_single(logits)
         probabilities = torch.softmax(wide, dim=1)
-        keep = self._certain(first, logits, features) & (probabilities.amax(dim=1) >= options.min_confidence)
+        keep = self._certain(first, logits, features.detach()) & (probabilities.amax(dim=1) >= options.min_confidence)
         own = pseudo_relation(wide, keep, self._relations.temperature, source=self._relations.relation_source)
         # A batch may have one image more than a full one: a single one that was left over has joined it.
         divisor = max(self._batch_size, len(rows)) if options.consistency_divisor == "batch_size" else None

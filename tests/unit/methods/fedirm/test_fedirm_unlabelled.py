@@ -252,7 +252,7 @@ def test_the_step_size_follows_the_ramp_where_that_is_asked_for(context):
 @pytest.mark.parametrize(("source", "temperature"), [("logits", 2.0), ("probabilities", 2.0), ("logits", 0.5)])
 def test_an_own_matrix_is_made_of_logits_or_of_probabilities_as_asked(context, source, temperature):
     network, outputs = network_of(), []
-    network.register_forward_hook(lambda _, inputs, output: outputs.append(output.detach().numpy()))
+    head_of(network).register_forward_hook(lambda _, inputs, output: outputs.append(output.detach().numpy()))
     relations = RelationOptions(min_support=0, relation_source=source, temperature=temperature)
     local = LocalOptions(batch_size=48, steps=1)
     own = listen(network, context, local=local, relations=relations, mc_dropout="none")[1]

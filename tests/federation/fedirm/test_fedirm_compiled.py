@@ -1,0 +1,10 @@
+"""FedIRM with compiled networks; sites with and without labels share a process, and with it what is compiled."""
+
+import pytest
+
+
+def test_what_sites_tell_is_what_plain_networks_tell(small, go, whole, answers, tmp_path, graphs):
+    found = answers(go(small("executor.compiler=aot_eager"), tmp_path))
+    assert graphs.frame_count > 0
+    for place, told in answers(whole).items():
+        assert found[place]["loss"] == pytest.approx(told["loss"], rel=1e-2), place
