@@ -164,6 +164,8 @@ def _work(line: socket.socket) -> None:
     """In the worker: FLARE's own, with the stand-in's arguments and surroundings; it does not return."""
     status = 1
     try:
+        # A session of its own, as FLARE gives it: at its end a worker may kill its process group.
+        os.setsid()
         line.settimeout(None)
         with line.makefile("rb") as stream:
             request = json.loads(stream.readline())

@@ -69,6 +69,34 @@ def test_without_a_server_a_stand_in_becomes_the_worker(folder):
     assert "--parent_pid" in done.stdout
 
 
+KILLS_ITS_GROUP = """
+import json, os, socket
+from types import SimpleNamespace
+from grandrounds.deployment import warm_simulator
+
+def run(**given):
+    os.killpg(os.getpgrp(), 9)
+
+worker = SimpleNamespace(parse_arguments=lambda: SimpleNamespace(workspace="."), main=None, mpm=SimpleNamespace(run=run))
+warm_simulator.import_module = lambda name: worker
+simulator, line = socket.socketpair()
+simulator.sendall(json.dumps({"arguments": [], "environment": {}, "folder": os.getcwd()}).encode() + b"\\n")
+child = os.fork()
+if not child:
+    simulator.close()
+    warm_simulator._work(line)
+line.close()
+print(os.waitpid(child, 0)[1], simulator.recv(1))
+"""
+
+
+def test_a_worker_that_kills_its_process_group_kills_only_itself():
+    """FLARE's does, if its watch over its parent wakes between the end of the work and the end of the process."""
+    command = [sys.executable, "-c", KILLS_ITS_GROUP]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+    assert (done.returncode, done.stdout) == (0, "9 b''\n"), done.stderr
+
+
 def test_the_modules_of_a_jobs_classes_at_sites_are_found(tmp_path):
     job = write_job(load_job("fedavg"), tmp_path / "job")
     assert modules_of(job) == ["grandrounds.methods.supervised.executor"]
