@@ -106,7 +106,7 @@ def arguments_of(description: str, result: Path, **more: Mapping[str, Any]) -> a
 def report(result: Mapping[str, Any], options: argparse.Namespace, load_before: float) -> None:
     """Write the result as JSON with the circumstances; with ``--quick`` only print it."""
     from grandrounds.deployment.processes import machine
-    from grandrounds.federation.record import versions
+    from grandrounds.federation.server.record import versions
     from grandrounds.files import write_json
 
     load = {"load_before": round(load_before, 2), "load_after": round(os.getloadavg()[0], 2)}

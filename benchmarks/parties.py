@@ -19,15 +19,15 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_event_type import AppEventType
 
 from benchmarks.measure import Cost, resident_mib
-from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.averaging import AveragingController
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.executor import SiteExecutor
-from grandrounds.federation.messages import GLOBAL, Payload, Result, State, model_update
-from grandrounds.federation.site_store import SiteStore
+from grandrounds.federation.server.averaging import AveragingController
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.executor import SiteExecutor
+from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.supervised.executor import SupervisedExecutor
+from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, model_update
 
 HERE = "benchmarks.parties"
 TRAIN_CPU = "train_cpu_seconds"

@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from grandrounds.reporting.style import draw_legend, draw_line, label_axes, looks, new_axes
+from grandrounds.reporting.figures.style import draw_legend, draw_line, label_axes, looks, new_axes
 
 HERE = Path(__file__).parent
 FIGURES = HERE.parent / "docs" / "figures"

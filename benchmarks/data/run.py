@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional as F
 
-from grandrounds.data.augment import View, draw_views, to_tensor
-from grandrounds.data.cache import open_cache
+from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.evaluation.tables import markdown_table
-from grandrounds.federation.memory import keep_freed_memory
-from grandrounds.federation.optimizers import Adam
+from grandrounds.federation.site.compute import keep_freed_memory
+from grandrounds.federation.site.training import Adam
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.seeding import derive_seed, numpy_generator
 

@@ -36,7 +36,7 @@ def main() -> None:
         print(json.dumps(hundred_sites(workspace / "hundred")))
         return
     from grandrounds.deployment.processes import machine
-    from grandrounds.federation.record import versions
+    from grandrounds.federation.server.record import versions
 
     result = {
         "in_process": in_process_overhead(workspace, arguments.repeats),
@@ -80,7 +80,7 @@ def in_process_overhead(workspace: Path, repeats: int) -> dict[str, Any]:
 
 def simulator_overhead(workspace: Path) -> dict[str, Any]:
     """Seconds of a round beyond the longest training in it: four sites, four threads, the first round left out."""
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
 
     shutil.rmtree(workspace, ignore_errors=True)
     run_job(workspace, 4, rounds=12, engine="flare", steps=2)
@@ -138,14 +138,14 @@ def bare_loop(sites: int, rounds: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from grandrounds.data.augment import draw_views, to_tensor
     from grandrounds.data.batches import index_batches
+    from grandrounds.data.images.views import draw_views, to_tensor
     from grandrounds.data.site import load_site_data, read_site_config
     from grandrounds.deployment.jobs import load_job
-    from grandrounds.evaluation.predict import predict
-    from grandrounds.federation.problem import Problem
+    from grandrounds.evaluation.external import predict
     from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
     from grandrounds.models.registry import build_model
+    from grandrounds.protocol.problem import Problem
     from grandrounds.seeding import derive_seed, numpy_generator
 
     job = load_job("fedavg")

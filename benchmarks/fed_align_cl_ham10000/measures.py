@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from grandrounds.data.malignancy import MALIGNANT
+from grandrounds.data.datasets.malignancy import MALIGNANT
 from grandrounds.evaluation.binary_curves import curve_areas
 from grandrounds.evaluation.domain_probe import plane_of, site_probe, site_silhouette
 from grandrounds.models.split import embeddings_and_penultimate
@@ -39,8 +39,8 @@ def measured(job: Any, weights: Path, partition: Path, sites: list[str], plane: 
         By site both areas and counts; the probe, the silhouette and, if wanted, the plane of each layer, with the sites'
         and images' classes.
     """
-    from grandrounds.evaluation.unseen import load_trained
-    from grandrounds.federation.problem import Problem
+    from grandrounds.evaluation.external import load_trained
+    from grandrounds.protocol.problem import Problem
 
     problem = Problem.from_dict(job.options("problem"))
     model = load_trained(problem.model_spec(pretrained=False), weights)
@@ -107,7 +107,7 @@ def _embedded(
     model: nn.Module, images: NDArray[np.uint8], rows: NDArray[np.int64]
 ) -> tuple[Layers, NDArray[np.float64]]:
     """Both layers and the difference of the logits, malignant less benign."""
-    from grandrounds.data.augment import to_tensor
+    from grandrounds.data.images.views import to_tensor
 
     found, scores = [], []
     for start in range(0, len(rows), BATCH):

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.evaluation.anova import compare_methods
-from grandrounds.evaluation.paired import paired_difference
 from grandrounds.evaluation.tables import format_interval, markdown_table, put_between
+from grandrounds.evaluation.tests import compare_methods, paired_difference
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "methods.md"
@@ -170,7 +169,7 @@ class Report:
     def _planes(self, setting: str, methods: dict[str, Runs]) -> Iterator[str]:
         if self.content["settings"][setting].get("table") == "short":
             return
-        from grandrounds.evaluation.embedding_figures import plane_figure
+        from grandrounds.reporting.figures.embeddings import plane_figure
 
         drawn = {self.titles[method]: self._plane(setting, method) for method in methods}
         for layer, title in LAYERS.items():

@@ -140,8 +140,8 @@ class Benchmark:
 
     def _partitions(self, setting: str, seed: int) -> tuple[Path, Path]:
         """The sites' images, and the same images at one site; where asked, training images are left out."""
-        from grandrounds.data.partition_files import read_partition, write_partition
-        from grandrounds.data.recipes import make_partition
+        from grandrounds.data.partition.files import read_partition, write_partition
+        from grandrounds.data.partition.make import make_partition
 
         folder = self.workspace / f"sites_{seed}"
         made = make_partition(root=self.root, out=folder, seed=seed, **self._data(seed))
@@ -251,7 +251,7 @@ def _thinned(records: list[Any], share: float, seed: int, site: str) -> list[Any
 
 def _losses(summary: dict[str, Any], place: Path) -> dict[str, list[float | None]]:
     """Means over sites of what they tell of each round."""
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
 
     names = ("loss", "loss_alignment", "loss_discriminator", "validation.log_loss")
     rounds: dict[int, list[dict[str, float]]] = {}

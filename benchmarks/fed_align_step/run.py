@@ -30,14 +30,14 @@ from benchmarks.measure import ROOT
 from torch import Tensor, nn
 
 from grandrounds.federation.aggregation import OrderedMean
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
-from grandrounds.methods.fed_align_cl.memory import Memory
+from grandrounds.methods.fed_align_cl.curriculum import Memory
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions
 from grandrounds.methods.fed_align_cl.paced import Neighbour, paced_iteration
 from grandrounds.methods.fed_align_cl.participant import MakeOptimizer, Participant, make_optimizers
 from grandrounds.methods.fed_align_cl.schedule import communications, scores_are_due
-from grandrounds.models.resnet22 import ResNet22, recompute_activations
+from grandrounds.models.backbones.resnet22 import ResNet22, recompute_activations
 from grandrounds.models.split import split_network
 from grandrounds.seeding import numpy_generator, torch_generator
 

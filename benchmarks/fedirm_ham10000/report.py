@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.evaluation.paired import paired_difference
-from grandrounds.evaluation.relations import (
+from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, put_between
+from grandrounds.evaluation.tests import paired_difference
+from grandrounds.reporting.figures.relations import (
     RelationRound,
     relation_figure,
     relation_gap,
     score_over_sites_figure,
 )
-from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, put_between
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "methods.md"

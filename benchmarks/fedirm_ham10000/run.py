@@ -136,7 +136,7 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, round
 
 def _partition(group_by: str, labelled: int, seed: int, root: Path, workspace: Path) -> Path:
     """Ten sites, of which the first so many have labels; who has them changes no image's place."""
-    from grandrounds.data.recipes import make_partition
+    from grandrounds.data.partition.make import make_partition
 
     folder = workspace / f"sites_{group_by}_{labelled}_{seed}"
     make_partition(
@@ -186,9 +186,8 @@ def _predictions(job: Any, weights: Path, partition: Path) -> dict[str, dict[str
     """Labels and probabilities of each site's validation and test images."""
     from grandrounds.data.site import load_site_data, locate_dataset
     from grandrounds.deployment.simulate import choose_sites
-    from grandrounds.evaluation.predict import predict
-    from grandrounds.evaluation.unseen import load_trained
-    from grandrounds.federation.problem import Problem
+    from grandrounds.evaluation.external import load_trained, predict
+    from grandrounds.protocol.problem import Problem
 
     problem = Problem.from_dict(job.options("problem"))
     model = load_trained(problem.model_spec(pretrained=False), weights)
@@ -212,7 +211,7 @@ def _together(predictions: dict[str, dict[str, Predicted]], sites: list[str], pa
 
 def _diagnostics(place: Path) -> dict[str, list[float | None]]:
     """What unlabelled sites tell, as means over them in each round in which they trained."""
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
 
     rounds: dict[int, list[dict[str, float]]] = {}
     for event in read_events(place / "results"):
@@ -228,8 +227,8 @@ def _diagnostics(place: Path) -> dict[str, list[float | None]]:
 
 def _relations(place: Path) -> dict[int, Any]:
     """Every fifth round's matrices: of the labelled sites, and the mean of the unlabelled sites' where released."""
-    from grandrounds.evaluation.relations import mean_of_known
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
+    from grandrounds.reporting.figures.relations import mean_of_known
 
     found: dict[int, Any] = {}
     for event in read_events(place / "results"):
@@ -251,7 +250,7 @@ def _rows(matrix: np.ndarray) -> list[list[float] | None]:
 
 def _own_support(place: Path) -> dict[int, list[int]]:
     """Patients surely taken for each class, over all unlabelled sites; -1 where every site withholds the class."""
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
 
     found: dict[int, list[int]] = {}
     for event in read_events(place / "results"):

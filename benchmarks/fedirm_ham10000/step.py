@@ -29,15 +29,15 @@ from torch import Tensor, nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.deployment.processes import machine
-from grandrounds.federation.context import SiteContext, StateCache
-from grandrounds.federation.memory import keep_freed_memory
-from grandrounds.federation.problem import Problem
+from grandrounds.federation.site.compute import keep_freed_memory
+from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.fedirm.options import RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
 from grandrounds.methods.fedirm.training import Views
 from grandrounds.methods.fedirm.uncertainty import full_draws, head_draws
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, UnlabelledStep
 from grandrounds.models.registry import DropoutLinear, build_model, head_of
+from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator, torch_generator
 
 CLASSES = tuple(f"class {number}" for number in range(7))

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.evaluation.paired import paired_difference
 from grandrounds.evaluation.tables import format_interval, markdown_table
+from grandrounds.evaluation.tests import paired_difference
 
 HERE = Path(__file__).parent
 REFERENCE = "fedperl_pa"

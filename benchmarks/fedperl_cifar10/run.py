@@ -121,9 +121,9 @@ def accuracy_of(file: Path, problem: dict[str, Any], partition: Path, sites: lis
     import torch
 
     from grandrounds.data.site import load_site_data, locate_dataset
-    from grandrounds.evaluation.predict import predict
-    from grandrounds.federation.problem import Problem
+    from grandrounds.evaluation.external import predict
     from grandrounds.models.registry import build_model
+    from grandrounds.protocol.problem import Problem
 
     told = Problem.from_dict(problem)
     network = build_model(told.model_spec(pretrained=False), seed=0)
@@ -147,7 +147,7 @@ def _mean_accuracy(test: dict[str, dict[str, float]]) -> float:
 
 def _course(place: Path) -> dict[str, Any]:
     """Scores on the validation images; share of accepted pseudo-labels and their accuracy over each ten rounds."""
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
 
     events = read_events(place / "results")
     course: dict[str, Any] = {

@@ -17,13 +17,13 @@ import numpy as np
 
 from grandrounds.evaluation.communication import additional_communication, measured_communication, relative_improvement
 from grandrounds.evaluation.communities import community_order
-from grandrounds.evaluation.figures import SimilarityRound, peer_frequency_figure, similarity_figure
-from grandrounds.evaluation.paired import paired_difference
 from grandrounds.evaluation.per_class import precision_recall_f1
 from grandrounds.evaluation.tables import format_interval, markdown_table
+from grandrounds.evaluation.tests import paired_difference
 from grandrounds.methods.fedperl.peers import chance_within_group, pick_matrix, within_group_share
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.ordering import natural_sorted
+from grandrounds.reporting.figures.run import SimilarityRound, peer_frequency_figure, similarity_figure
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"

@@ -55,7 +55,7 @@ def main() -> None:
 def run(method: str, seed: int, root: Path, workspace: Path) -> None:
     """Run one method with one seed and write its result."""
     os.environ.setdefault("GRANDROUNDS_CACHE", str((workspace / "cache").absolute()))
-    from grandrounds.data.recipes import make_partition
+    from grandrounds.data.partition.make import make_partition
     from grandrounds.deployment.jobs import load_job, with_options
     from grandrounds.deployment.simulate import choose_sites, simulate
 
@@ -98,8 +98,8 @@ def run(method: str, seed: int, root: Path, workspace: Path) -> None:
 
 def _predictions(place: Path, classes: list[str]) -> dict[str, dict[str, Any]]:
     """Calibration, risk and confusion matrix of each site's test predictions, by model (``own``, ``common``) and site."""
+    from grandrounds.evaluation.external import scores
     from grandrounds.evaluation.metrics import confusion_matrix
-    from grandrounds.evaluation.report import scores
 
     found: dict[str, dict[str, Any]] = {}
     for path in sorted((place / "state").glob("*/*/predictions_*.csv")):
@@ -123,7 +123,7 @@ def _notes(summary: dict[str, Any], name: str) -> dict[int, Any]:
 
 def _similarity(place: Path) -> dict[int, Any]:
     """Every tenth round's similarity matrix, with the sites of its rows and the range of unscaled cosines."""
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
 
     events = [event for event in read_events(place / "results") if event["event"] == "similarity"]
     return {
@@ -139,7 +139,7 @@ def _digest(workspace: Path) -> str:
 
 def _pseudo_labels(place: Path) -> dict[str, list[float | None]]:
     """Share of accepted pseudo-labels and their accuracy, as means over the participants of each round."""
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
 
     rounds: dict[int, list[dict[str, float]]] = {}
     for event in read_events(place / "results"):

@@ -23,8 +23,8 @@ from benchmarks.measure import arguments_of, emit, in_child, in_turn, millisecon
 from torch.nn import functional as F
 
 from grandrounds.evaluation.tables import markdown_table
-from grandrounds.federation.memory import keep_freed_memory
-from grandrounds.federation.training import new_optimizer
+from grandrounds.federation.site.compute import keep_freed_memory
+from grandrounds.federation.site.training import new_optimizer
 from grandrounds.models.compilation import compile_network
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.seeding import torch_generator

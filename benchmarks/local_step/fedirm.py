@@ -13,16 +13,16 @@ from benchmarks.local_step.released import Indices, fedirm_labelled_step, fedirm
 from torch import nn
 
 from grandrounds.data.batches import index_batches
-from grandrounds.data.phantom import PHANTOM_CLASSES
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.problem import Problem
-from grandrounds.federation.training import new_optimizer
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.training import new_optimizer
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
 from grandrounds.methods.fedirm.teacher import make_teacher
 from grandrounds.methods.fedirm.training import Views, train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
 from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import torch_generator
 
 RATE, DROPOUT = 2e-4, 0.2

@@ -13,17 +13,17 @@ from benchmarks.local_step.released import as_released, fedperl_round
 from benchmarks.local_step.textbook import textbook_round
 from torch import Tensor, nn
 
-from grandrounds.data.phantom import PHANTOM_CLASSES
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.problem import Problem
-from grandrounds.federation.training import new_optimizer
-from grandrounds.methods.fedperl.guidance import PeerGuide
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.training import new_optimizer
+from grandrounds.methods.fedperl.peer_pseudo_labels import PeerGuide
 from grandrounds.methods.fedperl.peers import anonymised_peer
 from grandrounds.methods.fixmatch.loss import PseudoLabels
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
-from grandrounds.models.folding import folded_copy
+from grandrounds.models.inference import folded_copy
 from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import Problem
 
 BATCH, GAMMA, RATE = 16, 0.01, 0.001
 IMAGES, LABELLED = 96, 32

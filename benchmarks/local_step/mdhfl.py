@@ -15,10 +15,10 @@ from benchmarks.mdhfl_step.textbook import as_tensor, textbook_pass, textbook_ro
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grandrounds.methods.mdhfl.options import AlignmentOptions
-from grandrounds.methods.mdhfl.public_rows import public_rows
-from grandrounds.methods.mdhfl.training import AlignmentStep, Target, align
-from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.methods.mutual.options import AlignmentOptions
+from grandrounds.methods.mutual.predictions import public_rows
+from grandrounds.methods.mutual.training import AlignmentStep, Target, align
+from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.seeding import numpy_generator
 

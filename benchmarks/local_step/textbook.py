@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grandrounds.data.augment import draw_views, to_tensor
 from grandrounds.data.batches import index_batches
-from grandrounds.federation.context import SiteContext
+from grandrounds.data.images.views import draw_views, to_tensor
+from grandrounds.federation.site.context import SiteContext
 
 
 def textbook_round(

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.curve_figures import confusion_figure
-from grandrounds.reporting.style import draw_legend, label_axes, looks, new_axes
+from grandrounds.reporting.figures.curves import confusion_figure
+from grandrounds.reporting.figures.style import draw_legend, label_axes, looks, new_axes
 
 Run = Mapping[str, Any]
 Results = Mapping[str, Mapping[str, Mapping[int, Run]]]

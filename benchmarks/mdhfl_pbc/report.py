@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from figures import figures
 
-from grandrounds.evaluation.paired import paired_difference
 from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, put_between
+from grandrounds.evaluation.tests import paired_difference
 from grandrounds.files import replacing
 from grandrounds.ordering import natural_sorted
 

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.data.partition import SERVER
-from grandrounds.data.partition_files import PUBLIC_NAME
+from grandrounds.data.partition.divide import SERVER
+from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.processes import machine, run_all
 from grandrounds.files import write_json
@@ -94,7 +94,7 @@ def _result(setting: str, method: str, seed: int, trial: Path | None) -> Path:
 def run(setting: str, method: str, seed: int, root: Path, workspace: Path, trial: bool) -> None:
     """Run one method with one kind of noise and one seed, and write its result."""
     os.environ.setdefault("GRANDROUNDS_CACHE", str((workspace / "cache").absolute()))
-    from grandrounds.data.recipes import make_partition
+    from grandrounds.data.partition.make import make_partition
     from grandrounds.deployment.jobs import load_job, with_options
     from grandrounds.deployment.simulate import choose_sites, simulate
 
@@ -250,7 +250,7 @@ def _losses(place: Path) -> dict[str, dict[int, dict[str, float]]]:
 
 
 def _answers(place: Path) -> Iterator[dict[str, Any]]:
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
 
     for event in read_events(place / "results"):
         if event["event"] == "answer" and event["task"] == "train":

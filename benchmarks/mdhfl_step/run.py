@@ -29,16 +29,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grandrounds.files import write_json
-from grandrounds.methods.mdhfl.contributions import Contribution, sum_rows
-from grandrounds.methods.mdhfl.distillation import alignment_loss
-from grandrounds.methods.mdhfl.encrypted.ciphertexts import add_encrypted, decrypt_sum, encrypt_rows, make_keys
-from grandrounds.methods.mdhfl.encrypted.exchange import pack
-from grandrounds.methods.mdhfl.leave_one_out import leave_one_out_mean
-from grandrounds.methods.mdhfl.options import AlignmentOptions
-from grandrounds.methods.mdhfl.public_rows import public_rows
-from grandrounds.methods.mdhfl.training import AlignmentStep, Target, align
-from grandrounds.methods.mdhfl.wire import bytes_of_rows
-from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, decrypt_sum, encrypt_rows, make_keys
+from grandrounds.methods.baselines.encryption.exchange import pack
+from grandrounds.methods.mutual.contributions import Contribution, leave_one_out_mean, sum_rows
+from grandrounds.methods.mutual.distillation import alignment_loss
+from grandrounds.methods.mutual.options import AlignmentOptions
+from grandrounds.methods.mutual.predictions import public_rows
+from grandrounds.methods.mutual.soft_labels import bytes_of_rows
+from grandrounds.methods.mutual.training import AlignmentStep, Target, align
+from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.seeding import numpy_generator, torch_generator
 

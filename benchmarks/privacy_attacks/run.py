@@ -21,16 +21,15 @@ from attacks import AttackedNetwork, invert, membership, one_step_update, simila
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grandrounds.data.phantom import PHANTOM_CLASSES, draw_phantom
-from grandrounds.data.phantom_devices import PHANTOM_DEVICES
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, draw_phantom
 from grandrounds.files import write_json
 from grandrounds.models.registry import ModelSpec, build_model
-from grandrounds.privacy.accountant import least_noise_multiplier
-from grandrounds.privacy.conversions import gaussian_noise_multiplier
-from grandrounds.privacy.obfuscation import absolute_noise
-from grandrounds.privacy.record_level import PrivateStep, RecordLevelOptions, poisson_batches
-from grandrounds.privacy.treatment import ClipAndNoise
-from grandrounds.privacy.units import Unit, update_sensitivity
+from grandrounds.privacy.accounting.accountant import least_noise_multiplier
+from grandrounds.privacy.accounting.conversions import gaussian_noise_multiplier
+from grandrounds.privacy.gate.treatment import ClipAndNoise
+from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions, poisson_batches
+from grandrounds.privacy.mechanisms.obfuscation import absolute_noise
+from grandrounds.protocol.spending import Unit, update_sensitivity
 from grandrounds.seeding import numpy_generator
 
 HERE = Path(__file__).parent

@@ -30,11 +30,11 @@ from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.processes import machine, run_all
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.files import write_json
-from grandrounds.privacy.accountant import least_noise_multiplier
-from grandrounds.privacy.conversions import gaussian_noise_multiplier
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.policy_file import GATE
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.accounting.accountant import least_noise_multiplier
+from grandrounds.privacy.accounting.conversions import gaussian_noise_multiplier
+from grandrounds.privacy.gate.policy_file import GATE
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.spending import Unit
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -118,7 +118,7 @@ def run(task: str, root: Path, workspace: Path, results: Path, trial: list[str])
 
 def _partition(method: str, seed: int, root: Path, workspace: Path) -> Path:
     """Sites with the same images for all methods; they differ in which of them have labels."""
-    from grandrounds.data.recipes import make_partition
+    from grandrounds.data.partition.make import make_partition
 
     folder = workspace / f"sites_{method}_{seed}"
     choices = CONFIGURATION["partition"] | CONFIGURATION["methods"][method]["partition"]
@@ -202,10 +202,9 @@ def _budget(protection: str, place: Path, sites: list[str]) -> dict[str, Any] | 
 def _scores(job: Job, weights: Path, partition: Path, sites: list[str]) -> dict[str, float]:
     """Scores of a model on the test images of all sites together."""
     from grandrounds.data.site import load_site_data, locate_dataset
+    from grandrounds.evaluation.external import load_trained, predict
     from grandrounds.evaluation.metrics import classification_metrics
-    from grandrounds.evaluation.predict import predict
-    from grandrounds.evaluation.unseen import load_trained
-    from grandrounds.federation.problem import Problem
+    from grandrounds.protocol.problem import Problem
 
     problem = Problem.from_dict(job.options("problem"))
     model = load_trained(problem.model_spec(pretrained=False), weights)

@@ -23,7 +23,7 @@ from grandrounds.deployment.local_federation import Federation, prepare, start, 
 from grandrounds.deployment.process_tree import resident_bytes, running_module
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.evaluation.tables import markdown_table
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 
 RESULT = Path(__file__).with_name("provisioned.json")
 SITES, ROUNDS = (2, 4), 20

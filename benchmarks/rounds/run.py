@@ -98,7 +98,7 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
     """Share of processor time outside the sites' training, round by round."""
     from benchmarks.parties import TRAIN_CPU, one_set_of_images, run_clocked, site_names, trained_job
 
-    from grandrounds.federation.record import read_events
+    from grandrounds.federation.server.record import read_events
 
     with tempfile.TemporaryDirectory() as folder:
         workspace = Path(folder) / "run"

@@ -27,7 +27,7 @@ from grandrounds.deployment import simulate as engine
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.process_tree import children_of
 from grandrounds.evaluation.tables import markdown_table
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 
 FORKED, STARTED = "forked", "started"
 # Sites, threads, network, rounds: resnet9 has 6.6 million parameters, the most of those that need no torchvision.

@@ -29,11 +29,11 @@ def main() -> None:
     import grandrounds.methods.fed_align_cl.executor
     import grandrounds.methods.fedirm.executor
     import grandrounds.methods.fedperl.executor
-    import grandrounds.methods.mdhfl.executor
-    import grandrounds.privacy.filters  # noqa: F401
+    import grandrounds.methods.mutual.executor
+    import grandrounds.privacy.gate.filters  # noqa: F401
 
     note("executors", began)
-    from grandrounds.federation.optimizers import Adam
+    from grandrounds.federation.site.training import Adam
     from grandrounds.models.registry import ModelSpec, build_model
 
     began = time.process_time()

@@ -45,13 +45,13 @@ from benchmarks.measure import (
 
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.aggregation import OrderedMean, apply_update
-from grandrounds.federation.checkpoint import CheckpointFolder
-from grandrounds.federation.part_files import PartFiles
+from grandrounds.federation.server.checkpoint import CheckpointFolder
+from grandrounds.federation.server.tensor_files import PartFiles
 from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.peers import anonymised_peer
 from grandrounds.methods.fedperl.similarity import layer_moments, similarity_matrix
+from grandrounds.methods.fedperl.similarity_tracker import TrainedModels
 from grandrounds.methods.fedperl.store import ModelStore
-from grandrounds.methods.fedperl.trained import TrainedModels
 
 RESULT = Path(__file__).with_name("result.json")
 SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)

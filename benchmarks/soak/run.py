@@ -38,7 +38,7 @@ from grandrounds.deployment.process_tree import resident_bytes, running_module, 
 from grandrounds.deployment.processes import machine
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.record import EVENTS, read_events, versions
+from grandrounds.federation.server.record import EVENTS, read_events, versions
 from grandrounds.files import write_json
 
 RESULT = Path(__file__).parent / "result.json"

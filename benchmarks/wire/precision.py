@@ -25,16 +25,16 @@ from nvflare.apis.filter import Filter
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
-from grandrounds.data.ham10000 import HAM10000_CLASSES, read_ham10000
-from grandrounds.data.partition import by_source
-from grandrounds.data.partition_files import write_partition
-from grandrounds.data.splits import assign_splits
+from grandrounds.data.datasets.skin.ham10000 import HAM10000_CLASSES, read_ham10000
+from grandrounds.data.partition.divide import by_source
+from grandrounds.data.partition.files import write_partition
+from grandrounds.data.partition.splits import assign_splits
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import confusion_matrix
 from grandrounds.evaluation.tables import markdown_table
-from grandrounds.federation.messages import UPDATE
-from grandrounds.federation.precision import DTYPES, FULL
+from grandrounds.protocol.messages import UPDATE
+from grandrounds.protocol.precision import DTYPES, FULL
 from grandrounds.seeding import numpy_generator
 
 RESULT = Path(__file__).with_name("precision.json")

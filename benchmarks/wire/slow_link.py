@@ -35,7 +35,7 @@ from grandrounds.deployment.local_federation import Federation, prepare, start, 
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.tables import markdown_table
-from grandrounds.federation.record import EVENTS, read_events
+from grandrounds.federation.server.record import EVENTS, read_events
 from grandrounds.files import read_json_object, write_json
 
 RESULT = Path(__file__).with_name("slow_link.json")

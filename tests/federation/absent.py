@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import Payload, Result
-from grandrounds.methods.mdhfl.executor import MutualExecutor
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.methods.mutual.executor import MutualExecutor
+from grandrounds.protocol.messages import Payload, Result
+from grandrounds.protocol.registration import Introduction
 
 
 class AbsentExecutor(MutualExecutor):

@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation import site_hooks
+from grandrounds.federation.site import hooks as site_hooks
 
 TINY = ["controller.rounds=3", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
 SITES = ["site-1", "site-2", "site-3"]

@@ -6,9 +6,9 @@ import os
 import signal
 from typing import Any
 
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.messages import Payload, Result
+from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
+from grandrounds.protocol.messages import Payload, Result
 
 
 class CrashingExecutor(FedPerlExecutor):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from grandrounds.federation.context import SiteContext
-from grandrounds.methods.mdhfl.executor import MutualExecutor
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.methods.mutual.executor import MutualExecutor
 
 
 class DoubleExecutor(MutualExecutor):

@@ -15,17 +15,10 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.app_constant import AppConstants
 from torch import Tensor
 
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.messages import (
-    Payload,
-    Release,
-    ReleaseKind,
-    Result,
-    decode_payload,
-    model_update,
-)
+from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, decode_payload, model_update
 
 
 class FaultyExecutor(FedPerlExecutor):

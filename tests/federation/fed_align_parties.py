@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fed_align_cl.executor import FedAlignExecutor
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 
 
 class FaultyAligner(FedAlignExecutor):

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.protocol.registration import Introduction
 
 
 class AskingController(FedAvgController):

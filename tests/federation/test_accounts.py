@@ -5,8 +5,8 @@ import csv
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
-from grandrounds.federation.record import read_events
+from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import ModelSpec, build_model
 
 SITES = ["site-1", "site-2", "site-3"]

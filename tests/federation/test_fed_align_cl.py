@@ -5,14 +5,14 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.presets import presets_of, with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fed_align_cl import executor
+from grandrounds.methods.fed_align_cl.local_steps import StretchWork
 from grandrounds.methods.fed_align_cl.participant import ROLES
-from grandrounds.methods.fed_align_cl.stretch import StretchWork
 from grandrounds.models.norm import norm_entries
 from grandrounds.models.registry import ModelSpec, build_model
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.privacy.ledger import Ledger
+from grandrounds.privacy.ledger.ledger import Ledger
 
 SITES = ["site-1", "site-2", "site-3"]
 CLIP, MULTIPLIER, IMAGES = 1.0, 8.0, 28
@@ -37,7 +37,7 @@ def behind_a_gate(run, hospitals, tmp_path):
     def go(rules, *assignments):
         local = tmp_path / "flare" / "site-1" / "local"
         local.mkdir(parents=True)
-        filters = [{"path": "grandrounds.privacy.filters.SitePrivacyGate"}]
+        filters = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
         policy = {
             "unit": "record",
             "delta": 1e-5,

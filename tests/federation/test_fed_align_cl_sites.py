@@ -7,7 +7,7 @@ import torch
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fed_align_cl import executor
 from grandrounds.methods.fed_align_cl.paced import Neighbour
 

@@ -8,14 +8,14 @@ import torch
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.messages import floating_entries
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
+from grandrounds.protocol.messages import floating_entries
 
 tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.methods.mdhfl.encrypted.keys import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
-from grandrounds.methods.mdhfl.encrypted_mean import executor as site_side  # noqa: E402
-from grandrounds.methods.mdhfl.encrypted_mean.controller import EncryptedMeanController  # noqa: E402
+from grandrounds.methods.baselines.encryption.ciphertexts import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
+from grandrounds.methods.baselines.fedavg_he import executor as site_side  # noqa: E402
+from grandrounds.methods.baselines.fedavg_he.controller import EncryptedMeanController  # noqa: E402
 
 SITES = ["site-1", "site-2", "site-3"]
 ROUNDS = 3

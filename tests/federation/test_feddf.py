@@ -6,10 +6,10 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 
 SITES = ["site-1", "site-2", "site-3"]
 BACKBONES = {"site-1": "compact", "site-2": "shufflenet", "site-3": "compact"}

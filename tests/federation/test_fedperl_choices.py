@@ -5,14 +5,14 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.phantom import PHANTOM_CLASSES
-from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.deployment.jobs import check_job
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.record import read_events
-from grandrounds.methods.fedperl.choice import noise_image
+from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fedperl.delivery import PeerDelivery, received_peers
+from grandrounds.methods.fedperl.peer_selection import noise_image
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.seeding import numpy_generator

@@ -4,7 +4,7 @@ import pytest
 
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 
 SITES = ["site-1", "site-2", "site-3", "site-4"]
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from grandrounds.deployment.jobs import write_job
-from grandrounds.federation.in_process import run_in_process
-from grandrounds.federation.messages import Payload
-from grandrounds.federation.site_child import seconds_left
+from grandrounds.federation.engine import run_in_process
+from grandrounds.federation.site.worker import seconds_left
+from grandrounds.protocol.messages import Payload
 
 SITES = ["site-1", "site-2"]
 ISOLATED = "executor.isolation=process"

@@ -6,11 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
-from grandrounds.data.phantom_site import phantom_site
-from grandrounds.data.public_set import open_public_set, write_public_set
+from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.public_set import open_public_set, write_public_set
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 
 SITES = ["site-1", "site-2", "site-3"]
 BACKBONES = '{"site-1": "compact", "site-2": "shufflenet", "site-3": "mobilenetv2"}'

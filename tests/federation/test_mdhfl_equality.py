@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.phantom_site import phantom_site
-from grandrounds.data.readers import open_images
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.federation.problem import Problem
-from grandrounds.methods.mdhfl.schedule import local_batches, public_order
+from grandrounds.methods.mutual.schedule import local_batches, public_order
 from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
 # One small network: in others rounding errors grow beyond the tolerance in some Adam steps. The sites' images differ.

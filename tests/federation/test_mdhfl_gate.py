@@ -6,10 +6,10 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.federation.record import read_events
-from grandrounds.privacy.ledger import Ledger
+from grandrounds.federation.server.record import read_events
+from grandrounds.privacy.ledger.ledger import Ledger
 
 SITES = ["site-1", "site-2", "site-3"]
 LEVELS = 5
@@ -48,7 +48,7 @@ def hospitals(tmp_path_factory, shared_cache):
 
 def install_gate(local, site):
     local.mkdir(parents=True)
-    filters = [{"path": "grandrounds.privacy.filters.SitePrivacyGate"}]
+    filters = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
     scope = {"name": "strict", "properties": {"grandrounds": POLICY}, "task_data_filters": filters}
     scope["task_result_filters"] = filters
     (local / "privacy.json").write_text(json.dumps({"scopes": [scope], "default_scope": "strict"}))

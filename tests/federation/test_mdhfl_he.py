@@ -6,18 +6,22 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.record import read_events
-from grandrounds.methods.mdhfl.controller import MutualController
+from grandrounds.federation.server.record import read_events
+from grandrounds.methods.mutual.controller import MutualController
 
 tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.methods.mdhfl.encrypted.ciphertexts import decrypt_sum  # noqa: E402
-from grandrounds.methods.mdhfl.encrypted.controller import EncryptedController  # noqa: E402
-from grandrounds.methods.mdhfl.encrypted.exchange import unpack  # noqa: E402
-from grandrounds.methods.mdhfl.encrypted.keys import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
+from grandrounds.methods.baselines.encryption.ciphertexts import (  # noqa: E402
+    SERVER_KEY,
+    SITE_KEY,
+    decrypt_sum,
+    write_keys,
+)
+from grandrounds.methods.baselines.encryption.controller import EncryptedController  # noqa: E402
+from grandrounds.methods.baselines.encryption.exchange import unpack  # noqa: E402
 
 SITES = ["site-1", "site-2", "site-3"]
 PUBLIC_IMAGES, CLASSES, ROUNDS = 32, 4, 3

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.data.ham10000 import HAM10000_CLASSES, read_ham10000
-from grandrounds.data.partition import by_source
-from grandrounds.data.partition_files import write_partition
-from grandrounds.data.recipes import make_partition
-from grandrounds.data.splits import assign_splits
+from grandrounds.data.datasets.skin.ham10000 import HAM10000_CLASSES, read_ham10000
+from grandrounds.data.partition.divide import by_source
+from grandrounds.data.partition.files import write_partition
+from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.splits import assign_splits
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.seeding import numpy_generator

@@ -11,9 +11,9 @@ import pytest
 from grandrounds.deployment.jobs import write_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.checkpoint import CheckpointFolder
-from grandrounds.federation.in_process import run_in_process
-from grandrounds.federation.record import read_events
+from grandrounds.federation.engine import run_in_process
+from grandrounds.federation.server.checkpoint import CheckpointFolder
+from grandrounds.federation.server.record import read_events
 from grandrounds.files import exclusive
 
 SITES = ["site-1", "site-2", "site-3"]

@@ -7,10 +7,10 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.models.registry import ModelSpec, build_model
 

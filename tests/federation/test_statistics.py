@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.jobs import check_job, load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.messages import Result
 from grandrounds.methods.statistics.controller import StatisticsController
+from grandrounds.protocol.messages import Result
 
 SITES = ["site-1", "site-2"]
 

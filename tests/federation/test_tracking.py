@@ -2,7 +2,7 @@
 
 import pytest
 
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 
 SITES = ["site-1", "site-2"]
 TENSORBOARD = {"id": "tensorboard", "path": "nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver", "args": {}}

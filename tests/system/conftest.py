@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from grandrounds.deployment.kit import processes_of
+from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import prepare, start, stop
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
-from grandrounds.deployment.admin_session import admin_session, connected_sites
-from grandrounds.deployment.job_watch import summary_in
+from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.deployment.job_watch import admin_session, connected_sites, summary_in
 from grandrounds.deployment.jobs import JOBS, Job, load_job, with_options, write_job
-from grandrounds.deployment.kit import processes_of, read_kit, running_processes
-from grandrounds.deployment.kit_doctor import examine_kit
+from grandrounds.deployment.kit.doctor import examine_kit
+from grandrounds.deployment.kit.read import processes_of, read_kit, running_processes
 from grandrounds.deployment.local_federation import prepare
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from grandrounds.deployment.certificates import certificate_fault, connection_fault
-from grandrounds.deployment.finished_run import trained_model
-from grandrounds.deployment.kit import processes_of, read_kit
-from grandrounds.deployment.kit_doctor import examine_kit
+from grandrounds.deployment.kit.certificates import certificate_fault, connection_fault
+from grandrounds.deployment.kit.doctor import examine_kit
+from grandrounds.deployment.kit.overlay import PROVISIONING, apply_overlay
+from grandrounds.deployment.kit.read import processes_of, read_kit
 from grandrounds.deployment.local_federation import Federation, await_sites, start_participant, stop
-from grandrounds.deployment.overlay import PROVISIONING, apply_overlay
 from grandrounds.models.registry import build_model
+from grandrounds.reporting.finished_run import trained_model
 
 pytestmark = pytest.mark.provisioned
 

@@ -10,15 +10,15 @@ import time
 import pytest
 import torch
 
-from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment import local_federation
 from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.kit.overlay import OVERLAYS, Choices
 from grandrounds.deployment.local_federation import await_sites
-from grandrounds.deployment.overlay import OVERLAYS, Choices
 from grandrounds.deployment.process_tree import running_module
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
-from grandrounds.federation.record import EVENTS, read_events
+from grandrounds.federation.server.record import EVENTS, read_events
 
 pytestmark = pytest.mark.provisioned
 
@@ -123,9 +123,14 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
 @pytest.mark.skipif(not ENCRYPTION, reason="encryption needs TenSEAL")
 def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_path, shared_cache):
     """With the keys of FLARE's ``HEBuilder``. What the server has got is read here with a hospital's key."""
-    from grandrounds.methods.mdhfl.encrypted.ciphertexts import add_encrypted, decrypt_sum, is_private
-    from grandrounds.methods.mdhfl.encrypted.exchange import unpack
-    from grandrounds.methods.mdhfl.encrypted.keys import SERVER_KEY, SITE_KEY
+    from grandrounds.methods.baselines.encryption.ciphertexts import (
+        SERVER_KEY,
+        SITE_KEY,
+        add_encrypted,
+        decrypt_sum,
+        is_private,
+    )
+    from grandrounds.methods.baselines.encryption.exchange import unpack
 
     summary = finish(federation, small("mdhfl_he", "controller.rounds=2"), tmp_path / "results").summary
     assert contributors(summary) == [sorted(NETWORKS), []]

@@ -6,20 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from grandrounds.deployment.admin_session import admin_session
+from grandrounds.deployment.job_watch import admin_session
 from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
-from grandrounds.deployment.overlay import Choices
+from grandrounds.deployment.kit.overlay import Choices
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.problem import Problem
 from grandrounds.models.registry import build_model
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.spending import Mechanism
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.spending import Mechanism, Unit
 
 pytestmark = pytest.mark.provisioned
 
 GATED, OPEN = "hospital-a", "hospital-b"
-GATE = [{"path": "grandrounds.privacy.filters.SitePrivacyGate"}]
+GATE = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
 CLIP, MULTIPLIER = 0.05, 1e-2
 SIGMA = 2 * CLIP * MULTIPLIER
 """Noise as large as the clipped update over all entries, so that clipping shows as well as noise."""
@@ -94,7 +93,7 @@ def honest(job):
 def loosening(job):
     """A job with a policy of its own, in all places where a site has one, and with a filter that says all is treated."""
     arguments = {"clip": 1e6, "noise_multiplier": 1e-15}
-    loose = {"path": "grandrounds.privacy.filters.GaussianPrivacy", "args": arguments}
+    loose = {"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": arguments}
     filters = [{"tasks": ["train"], "filters": [loose]}]
     client = job.client | {"task_result_filters": filters}
     return Job(job.meta, job.server, client), {"privacy.json": LOOSE}

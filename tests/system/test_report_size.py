@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grandrounds.federation.record import RunRecord
-from grandrounds.federation.site_store import SiteStore
+from grandrounds.federation.server.record import RunRecord
+from grandrounds.federation.site.store import SiteStore
 from grandrounds.seeding import numpy_generator
 
 RUNS, SITES, ROUNDS, IMAGES = 10, [f"site-{number}" for number in range(1, 11)], 50, 250

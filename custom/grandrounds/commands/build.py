@@ -52,7 +52,7 @@ def build(
     """Write a job's folder and say how to run it."""
     from grandrounds.deployment.jobs import write_job
     from grandrounds.deployment.simulate import allowed_classes
-    from grandrounds.federation.places import SITES_VARIABLE
+    from grandrounds.federation.paths import SITES_VARIABLE
 
     options = assignments_of(rounds, image_size, backbone, seed, assignments)
     configured, names = configured_job(job, sites, sites_dir, options, preset)

@@ -1,4 +1,7 @@
-"""``grandrounds doctor``: is the data fit for training, and a startup kit for a federation?"""
+"""``grandrounds doctor --kit``: can this participant of a federation take part?
+
+``grandrounds doctor``: is the data fit for training, and a startup kit for a federation?
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,36 @@ from rich.text import Text
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.commands.output import results, say, say_json
-from grandrounds.commands.site_doctor import examine_kit
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from grandrounds.data.doctor import Finding
     from grandrounds.data.site import DatasetLocation
+
+
+def examine_kit(folder: Path, network: bool, json: bool) -> None:
+    """Examine a startup kit, show the findings, and end with status 1 if something must be mended."""
+    from grandrounds.deployment.kit.doctor import examine_kit as examine
+    from grandrounds.deployment.kit.read import read_kit, running_processes
+
+    kit = read_kit(folder)
+    findings = examine(kit, network)
+    failures = sum(finding.level == "failure" for finding in findings)
+    warnings = sum(finding.level == "warning" for finding in findings)
+    if json:
+        say_json({kit.name: [asdict(finding) for finding in findings]})
+    else:
+        console = results()
+        console.print(findings_table({kit.name: findings}))
+        state = "running" if running_processes(kit) else "not running"
+        end = "mend the failures, then start again" if failures else "it can take part"
+        say(
+            console,
+            f"{kit.name} ({kit.kind} of {kit.project}, {state}): {failures} failures, {warnings} warnings; {end}",
+        )
+    if failures:
+        raise typer.Exit(1)
+
 
 LEVELS: Mapping[str, tuple[str, str]] = {
     "ok": ("OK", "green"),
@@ -125,7 +152,7 @@ def _examine(
     located: Mapping[str, DatasetLocation], classes: Sequence[str], image_size: int, channels: int, needs_labels: bool
 ) -> dict[str, list[Finding]]:
     from grandrounds.data.doctor import examine_location
-    from grandrounds.federation.site_data import CACHE_VARIABLE
+    from grandrounds.federation.site.data import CACHE_VARIABLE
 
     with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
         cache = Path(os.environ.get(CACHE_VARIABLE, temporary)) / "cache"

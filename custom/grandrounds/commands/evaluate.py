@@ -1,4 +1,7 @@
-"""``grandrounds evaluate``: a finished run's model on images that no site of the run has seen."""
+"""Scores of a trained model as tables.
+
+``grandrounds evaluate``: a finished run's model on images that no site of the run has seen.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,106 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from grandrounds.commands.evaluation_tables import class_table, group_table, place_table
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.commands.output import notes, results, say, say_json
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from grandrounds.data.site import DatasetLocation
-    from grandrounds.deployment.finished_run import TrainedModel
-    from grandrounds.evaluation.unseen import PlacePredictions
+    from grandrounds.evaluation.external import PlacePredictions
+    from grandrounds.reporting.finished_run import TrainedModel
+
+
+PLACE_COLUMNS: Mapping[str, str] = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced\nacc.",
+    "precision_weighted": "weighted\nprecision",
+    "recall_weighted": "weighted\nrecall",
+    "f1_weighted": "weighted\nF1",
+    "ece": "ECE",
+    "mce": "MCE",
+    "risk": "risk",
+    "aurc": "AURC",
+    "coverage_at_risk_0.1": "coverage at\nrisk 0.1",
+}
+CLASS_COLUMNS: Mapping[str, str] = {
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "average_precision": "average\nprecision",
+    "auroc_hard_label": "AUROC,\nhard labels",
+    "auprc_hard_label": "AUPRC,\nhard labels",
+}
+READINGS: Mapping[str, str] = {"argmax": "group of the most probable class", "summed": "most probable group"}
+
+
+def place_table(report: Mapping[str, Any]) -> Table:
+    """Scores of each place, their mean, and those of all images together.
+
+    Args:
+        report: what :func:`grandrounds.evaluation.external.report` returns.
+    """
+    unit = "groups of classes" if report["labels"] == "groups" else "classes"
+    table = _table("site", f"test images, {unit}", ("images", *PLACE_COLUMNS.values()))
+    for place, scores in report["places"].items():
+        _add(table, place, scores, PLACE_COLUMNS)
+    if len(report["places"]) > 1:
+        table.add_section()
+        _add(table, "mean", {**report["mean"], "n": ""}, PLACE_COLUMNS)
+        _add(table, "pooled", report["pooled"], PLACE_COLUMNS)
+    return table
+
+
+def class_table(classes: Mapping[str, Any]) -> Table:
+    """Scores of each class, over all images; with several sites, the mean over those that have the class as well.
+
+    Args:
+        classes: the entry ``classes`` of a report.
+    """
+    several = any(entry["places"] > 1 for entry in classes.values())
+    table = _table("class", "classes, each against all others", ("images", *CLASS_COLUMNS.values()))
+    for name, entry in classes.items():
+        _add(table, f"{name}, pooled" if several else name, entry["pooled"], CLASS_COLUMNS)
+    if several:
+        table.add_section()
+        for name, entry in classes.items():
+            _add(table, f"{name}, mean of {entry['places']}", {**entry["mean"], "n": ""}, CLASS_COLUMNS)
+    return table
+
+
+def group_table(groups: Mapping[str, Any]) -> Table:
+    """Scores of each group over all images, in both readings.
+
+    Args:
+        groups: the entry ``groups`` of a report.
+    """
+    columns = {name: CLASS_COLUMNS[name] for name in ("precision", "recall", "f1")}
+    table = _table("reading", "groups of classes, all sites together", ("group", "images", *columns.values()))
+    for reading, label in READINGS.items():
+        for group, scores in groups[reading].items():
+            table.add_row(label, Text(group), str(scores["n"]), *(_number(scores[name]) for name in columns))
+        table.add_section()
+    return table
+
+
+def _table(first: str, title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(first, title=title, title_justify="left")
+    for label in columns:
+        table.add_column(label, justify="left" if label == "group" else "right")
+    return table
+
+
+def _add(table: Table, name: str, scores: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+    table.add_row(Text(name), str(scores["n"]), *(_number(scores[column]) for column in columns))
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"
+
 
 HELP = """Test a finished run's model on the test images of a place that never took part.
 
@@ -58,10 +151,9 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Predict, and show the scores."""
-    from grandrounds.deployment.finished_run import trained_model
+    from grandrounds.evaluation.external import labels_are_groups, report, write_predictions
     from grandrounds.evaluation.grouping import grouping_of
-    from grandrounds.evaluation.report import report
-    from grandrounds.evaluation.unseen import labels_are_groups, write_predictions
+    from grandrounds.reporting.finished_run import trained_model
 
     grouped = groups_of(groups) if groups is not None else None
     locations = _located(sites_dir, site, manifest, root)
@@ -139,8 +231,8 @@ def _predict(
 ) -> dict[str, PlacePredictions]:
     import torch
 
-    from grandrounds.evaluation.unseen import load_place, load_trained, predict_place
-    from grandrounds.federation.site_data import CACHE_VARIABLE
+    from grandrounds.evaluation.external import load_place, load_trained, predict_place
+    from grandrounds.federation.site.data import CACHE_VARIABLE
 
     problem = trained.problem
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -159,7 +251,7 @@ def _predict(
 def _write_curves(folder: Path, found: Mapping[str, PlacePredictions], classes: Sequence[str], by_group: bool) -> None:
     """``PLACE/curves_common.json`` for each place, as a report finds them in a run's results."""
     from grandrounds.evaluation.cases import cases_of
-    from grandrounds.evaluation.curve_release import curves_of, write_curves
+    from grandrounds.evaluation.curves import curves_of, write_curves
 
     if by_group:
         raise typer.BadParameter("--curves: the labels are groups of classes, and curves are of classes")

@@ -29,10 +29,10 @@ def export(
     licence: Annotated[str | None, typer.Option(help="Licence of the data that the model was trained on.")] = None,
 ) -> None:
     """Write the model and say where it is."""
-    from grandrounds.reporting.bundle import export_model
-    from grandrounds.reporting.content import report_on
+    from grandrounds.reporting.export.bundle import export_model
+    from grandrounds.reporting.model import report_on
     from grandrounds.reporting.predictions import groups_in
-    from grandrounds.reporting.record import read_run
+    from grandrounds.reporting.runs import read_run
 
     found = read_run(run, run.absolute().name, groups_in(sites_dir) if sites_dir else None)
     for path in export_model(report_on([found]), found, out, licence):

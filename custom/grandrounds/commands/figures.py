@@ -63,7 +63,7 @@ def figures(
     """Draw the figures and say where they are."""
     from grandrounds.commands.image_figures import image_drawings, scenario_drawings
     from grandrounds.commands.method_figures import drawings
-    from grandrounds.reporting.curves import sites_of
+    from grandrounds.reporting.figures.training import sites_of
 
     if against and sites_dir is None:
         raise typer.BadParameter("--against shows single images: give --sites-dir as well")
@@ -91,7 +91,7 @@ def events_of(run: Path) -> list[Event]:
         ConfigurationError: if there is no record.
         DataError: if it is damaged.
     """
-    from grandrounds.federation.record import EVENTS, read_events
+    from grandrounds.federation.server.record import EVENTS, read_events
 
     for folder in (run, run / "results"):
         if (folder / EVENTS).is_file():
@@ -107,7 +107,7 @@ def events_of(run: Path) -> list[Event]:
 
 def classes_of(run: Path) -> list[str]:
     """The vocabulary of a run; empty where its summary does not tell."""
-    from grandrounds.federation.record import SUMMARY
+    from grandrounds.federation.server.record import SUMMARY
 
     for folder in (run, run / "results"):
         with suppress(ConfigurationError, LookupError, TypeError):
@@ -128,7 +128,7 @@ def groups_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
     Raises:
         ConfigurationError: if there is no such file, or a site has no community in it.
     """
-    from grandrounds.data.partition_files import DESCRIPTION_FILE
+    from grandrounds.data.partition.files import DESCRIPTION_FILE
 
     place = path / DESCRIPTION_FILE if path.is_dir() else path
     if not place.is_file():

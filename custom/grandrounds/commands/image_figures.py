@@ -56,10 +56,9 @@ def scenario_drawings(run: Path, others: Sequence[str], sites_dir: Path) -> dict
     import numpy as np
     import torch
 
-    from grandrounds.data.augment import to_tensor
-    from grandrounds.evaluation.explanations import prediction_maps
-    from grandrounds.evaluation.grad_cam import scenarios
-    from grandrounds.evaluation.scenario_figures import scenario_figure
+    from grandrounds.data.images.views import to_tensor
+    from grandrounds.evaluation.grad_cam import prediction_maps, scenarios
+    from grandrounds.reporting.figures.scenario import scenario_figure
     from grandrounds.reporting.label import names_of, require_one_vocabulary, split_argument
     from grandrounds.reporting.validation import site_predictions
 
@@ -86,7 +85,7 @@ def scenario_drawings(run: Path, others: Sequence[str], sites_dir: Path) -> dict
 
 
 def _with_model(path: Path, name: str) -> Run:
-    from grandrounds.reporting.record import read_run
+    from grandrounds.reporting.runs import read_run
 
     found = read_run(path, name)
     if found.weights is None or found.model != "common":
@@ -108,9 +107,9 @@ def _all_mammograms(run: Run, sites_dir: Path) -> bool:
 def _sheets(found: SitePredictions, classes: Sequence[str]) -> dict[str, Figure]:
     import numpy as np
 
-    from grandrounds.data.augment import to_tensor
-    from grandrounds.evaluation.explanations import prediction_maps
-    from grandrounds.evaluation.sample_sheet import choose_samples, sample_figure
+    from grandrounds.data.images.views import to_tensor
+    from grandrounds.evaluation.grad_cam import prediction_maps
+    from grandrounds.reporting.figures.sample_sheet import choose_samples, sample_figure
 
     # Of these alone the same ones are chosen again: maps are computed for what is shown.
     rows = np.unique(np.concatenate(choose_samples(found.labels, found.probabilities)))
@@ -124,10 +123,10 @@ def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
     import numpy as np
     import torch
 
-    from grandrounds.data.augment import to_tensor
+    from grandrounds.data.images.views import to_tensor
     from grandrounds.evaluation.domain_probe import PERPLEXITY, plane_of, site_silhouette
-    from grandrounds.evaluation.embedding_figures import plane_figure
     from grandrounds.models.split import embeddings_and_penultimate
+    from grandrounds.reporting.figures.embeddings import plane_figure
 
     names = np.array([found.site for found in sites for _ in found.labels], np.str_)
     if len(names) <= PERPLEXITY or len(sites) < 2:

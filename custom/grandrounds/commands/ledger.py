@@ -14,8 +14,8 @@ from grandrounds.commands.output import results, say, say_json
 from grandrounds.errors import DataError
 
 if TYPE_CHECKING:
-    from grandrounds.privacy.entries import Booking
-    from grandrounds.privacy.ledger import LedgerContent
+    from grandrounds.privacy.ledger.entries import Booking
+    from grandrounds.privacy.ledger.ledger import LedgerContent
 
 GROUP_HELP = "Open, read, check and amend a site's privacy ledger."
 HELP = """Show what a site has released, and what that amounts to.
@@ -81,7 +81,7 @@ Noted = Annotated[str | None, typer.Option(metavar="HASH", help="A head that was
 
 def create(folder: Folder, site: Annotated[str, typer.Option(help="The site's name, as in its startup kit.")]) -> None:
     """Open a ledger."""
-    from grandrounds.privacy.ledger import Ledger
+    from grandrounds.privacy.ledger.ledger import Ledger
 
     content = Ledger.create(folder, site).content()
     say(results(), f"privacy ledger of {site}, opened {content.opening.time}, with {len(content.bookings)} releases")
@@ -90,7 +90,7 @@ def create(folder: Folder, site: Annotated[str, typer.Option(help="The site's na
 
 def verify(folder: Folder, noted: Noted = None) -> None:
     """Check a ledger; what is wrong is an error."""
-    from grandrounds.privacy.ledger import LEDGER_NAME, read_ledger
+    from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 
     content = read_ledger(folder / LEDGER_NAME)
     if noted is not None:
@@ -110,8 +110,8 @@ def amend(
 ) -> None:
     """Record that a data set has changed."""
     from grandrounds.data.manifest import read_manifest
-    from grandrounds.privacy.entries import DatasetIdentity
-    from grandrounds.privacy.ledger import LEDGER_NAME, Ledger, dataset_fingerprint, read_ledger
+    from grandrounds.privacy.ledger.entries import DatasetIdentity
+    from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint, read_ledger
 
     records = read_manifest(manifest).records
     fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
@@ -130,7 +130,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show the ledger."""
-    from grandrounds.privacy.ledger import LEDGER_NAME, read_ledger
+    from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 
     content = read_ledger(folder / LEDGER_NAME)
     if noted is not None:
@@ -161,7 +161,7 @@ def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, 
     Raises:
         DataError: if ``verify`` is set and an epsilon is not what follows from the releases.
     """
-    from grandrounds.privacy.spending import counted
+    from grandrounds.protocol.spending import counted
 
     bookings = [booking for booking in content.bookings if booking.dataset.name == name]
     latest = bookings[-1]

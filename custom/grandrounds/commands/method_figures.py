@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from grandrounds.reporting.curves import round_curve, training_curves, validation_curves
+from grandrounds.reporting.figures.training import round_curve, training_curves, validation_curves
 from grandrounds.reporting.run import Event
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from grandrounds.evaluation.figures import SimilarityRound
-    from grandrounds.evaluation.relations import RelationRound
+    from grandrounds.reporting.figures.relations import RelationRound
+    from grandrounds.reporting.figures.run import SimilarityRound
 
 MEGABYTE = 1e6
 
@@ -34,7 +34,7 @@ def drawings(
     order = community_order(groups) if groups else list(sites)
     drawn = {**_of_peers(events, order, groups), **_of_training(events, order, groups)}
     if relations := relation_rounds(events, len(classes)):
-        from grandrounds.evaluation.relations import relation_figure
+        from grandrounds.reporting.figures.relations import relation_figure
 
         shown = rounds_to_show([entry.round_number for entry in relations], None)
         drawn["relation"] = relation_figure(relations, shown, classes)
@@ -42,7 +42,7 @@ def drawings(
 
 
 def _of_peers(events: Sequence[Event], sites: Sequence[str], groups: Mapping[str, str] | None) -> dict[str, Figure]:
-    from grandrounds.evaluation.figures import similarity_figure
+    from grandrounds.reporting.figures.run import similarity_figure
 
     first, drawn = first_round_with_peers(events), {}
     if first is not None:
@@ -55,7 +55,7 @@ def _of_peers(events: Sequence[Event], sites: Sequence[str], groups: Mapping[str
 
 
 def _of_training(events: Sequence[Event], sites: Sequence[str], groups: Mapping[str, str] | None) -> dict[str, Figure]:
-    from grandrounds.evaluation.figures import accuracy_figure, pseudo_label_figure
+    from grandrounds.reporting.figures.run import accuracy_figure, pseudo_label_figure
 
     drawn = {}
     metric = next((event["metric"] for event in reversed(events) if event["event"] == "score"), None)
@@ -69,7 +69,7 @@ def _of_training(events: Sequence[Event], sites: Sequence[str], groups: Mapping[
 
 def _of_rounds(events: Sequence[Event], classes: int) -> dict[str, Figure]:
     """How undecided the soft labels are, and what has travelled."""
-    from grandrounds.reporting.course_figures import rounds_figure
+    from grandrounds.reporting.figures.training import rounds_figure
 
     entropy = {"mean over public images": round_curve(events, "row_entropy")}
     moved = {
@@ -87,8 +87,8 @@ def _of_rounds(events: Sequence[Event], classes: int) -> dict[str, Figure]:
 
 
 def _peer_frequency(events: Sequence[Event], sites: Sequence[str], groups: Mapping[str, str] | None) -> Figure:
-    from grandrounds.evaluation.figures import peer_frequency_figure
     from grandrounds.methods.fedperl.peers import chance_within_group, pick_matrix, within_group_share
+    from grandrounds.reporting.figures.run import peer_frequency_figure
 
     made = picks(events)
     own = None
@@ -114,7 +114,7 @@ def similarities(events: Sequence[Event]) -> list[SimilarityRound]:
     """How alike the models were after each round."""
     import numpy as np
 
-    from grandrounds.evaluation.figures import SimilarityRound
+    from grandrounds.reporting.figures.run import SimilarityRound
 
     return [
         SimilarityRound(event["round"], event["sites"], np.array(event["matrix"], dtype=np.float64))
@@ -141,7 +141,7 @@ def relation_rounds(events: Sequence[Event], classes: int) -> list[RelationRound
     """The relation matrices of each round in which sites with labels and sites without told theirs."""
     import numpy as np
 
-    from grandrounds.evaluation.relations import RelationRound, mean_of_known
+    from grandrounds.reporting.figures.relations import RelationRound, mean_of_known
 
     found = []
     for event in events:

@@ -1,13 +1,20 @@
-"""What the commands print: results on the standard output, everything else on the standard error."""
+"""What the commands print: results on the standard output, everything else on the standard error.
+
+What a run has come to, for a person to read.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 WIDTH_WITHOUT_TERMINAL = 160
 INTERRUPTED = 130  # exit status after Ctrl-C, by the shells' convention
@@ -62,3 +69,67 @@ def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_WITHOUT_TERMINAL
     return Console(stderr=stderr, width=width)
+
+
+MODELS: Mapping[str, str] = {"common": "selected", "own": "own choice"}
+COLUMNS: Mapping[str, str] = {"balanced_accuracy": "balanced acc.", "f1_weighted": "weighted F1"}
+
+
+def score_table(summary: Mapping[str, Any]) -> Table:
+    """Scores on each site's test images, with their mean over sites.
+
+    ``common`` is the model that the federation selected, ``own`` the one that scored best on the site's validation
+    images; a job that exchanges no models has no common one. A site without test images has no score.
+
+    Args:
+        summary: a run's ``summary.json``.
+    """
+    tests: Mapping[str, Mapping[str, float]] = summary["test"]
+    models = [model for model in MODELS if any(f"{model}.n" in scores for scores in tests.values())]
+    keys = [f"{model}.{metric}" for model in models for metric in COLUMNS]
+    table = Table("site", title="test images", title_justify="left")
+    table.add_column("images", justify="right")
+    for model in models:
+        for label in COLUMNS.values():
+            table.add_column(f"{MODELS[model]}\n{label}", justify="right")
+    counts = {site: _count(scores, models) for site, scores in tests.items()}
+    for site, scores in tests.items():
+        table.add_row(site, str(counts[site]), *(_number(scores.get(key, math.nan)) for key in keys))
+    table.add_section()
+    means = [_mean([scores[key] for scores in tests.values() if key in scores]) for key in keys]
+    table.add_row("mean", "", *map(_number, means))
+    return table
+
+
+def facts(summary: Mapping[str, Any]) -> list[str]:
+    """Selected round, bytes and time of a run, a line each.
+
+    Args:
+        summary: a run's ``summary.json``.
+    """
+    selected = summary["selected"]
+    lines = [f"selected: the model after round {selected['round']} of {summary['rounds_done']}"]
+    if selected.get("metric"):
+        lines[0] += f" ({selected['metric']} {selected['score']:.3f}, mean over the sites' validation images)"
+    moved = {
+        direction: sum(
+            size for parts in summary["bytes"].values() for name, size in parts.items() if name.startswith(direction)
+        )
+        for direction in ("down.", "up.")
+    }
+    lines.append(f"moved: {megabytes(moved['down.'])} to the sites, {megabytes(moved['up.'])} from them")
+    rounds = sum(entry["round_seconds"] for entry in summary["rounds"])
+    lines.append(f"time: {duration(rounds)} in {summary['rounds_done']} rounds")
+    return lines
+
+
+def _count(scores: Mapping[str, float], models: Sequence[str]) -> int:
+    return int(next((scores[f"{model}.n"] for model in models if f"{model}.n" in scores), 0))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else math.nan
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"

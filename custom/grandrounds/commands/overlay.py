@@ -41,8 +41,8 @@ def overlay(
     json: Json = False,
 ) -> None:
     """Apply the overlay and say what became of each file."""
-    from grandrounds.deployment.kit import read_kit, running_processes
-    from grandrounds.deployment.overlay import Choices, apply_overlay
+    from grandrounds.deployment.kit.overlay import Choices, apply_overlay
+    from grandrounds.deployment.kit.read import read_kit, running_processes
 
     found = read_kit(kit)
     mandatory = None if mandatory_sites is None else comma_separated(mandatory_sites) or []

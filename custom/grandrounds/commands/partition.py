@@ -180,7 +180,7 @@ def partition(
 ) -> None:
     """Make a partition and show it."""
     choices = {name: _plain(value) for name, value in locals().items() if name not in ("json", "root", "out")}
-    from grandrounds.data.recipes import make_partition
+    from grandrounds.data.partition.make import make_partition
 
     choices |= {name: comma_separated(choices[name]) for name in ("classes", "labelled_sites")}
     choices["windows"] = parse_windows(windows)
@@ -267,7 +267,7 @@ def what_next(description: Mapping[str, Any], out: Path) -> list[str]:
 
 def _fitting_job(description: Mapping[str, Any]) -> str:
     """The job that was made for such a partition, with the options without which it cannot run on it."""
-    from grandrounds.data.dataset_options import MALIGNANCY
+    from grandrounds.data.datasets.registry import MALIGNANCY
 
     if "public_set" in description:
         return "mdhfl"

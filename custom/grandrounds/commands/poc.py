@@ -51,8 +51,8 @@ def up(
 ) -> None:
     """Prepare if needed, start, and say how to go on."""
     from grandrounds.deployment import local_federation as local
-    from grandrounds.deployment.kit import processes_of
-    from grandrounds.deployment.overlay import Choices
+    from grandrounds.deployment.kit.overlay import Choices
+    from grandrounds.deployment.kit.read import processes_of
 
     names = comma_separated(sites) or []
     if (folder / local.DESCRIPTION).is_file():
@@ -97,7 +97,7 @@ def down(folder: Folder) -> None:
 def status(folder: Folder) -> None:
     """Show the running processes."""
     from grandrounds.deployment import local_federation as local
-    from grandrounds.deployment.kit import running_processes
+    from grandrounds.deployment.kit.read import running_processes
 
     federation = local.load(folder)
     for name in (federation.server, *federation.sites):

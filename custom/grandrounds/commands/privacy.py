@@ -15,7 +15,7 @@ from grandrounds.commands.output import results, say, say_json
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from grandrounds.privacy.policy import ReleaseRule, SitePolicy
+    from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
 
 GROUP_HELP = "Check a site's privacy policy."
 CHECK_HELP = """Check a privacy.json and say what it lets out, and for how many rounds.
@@ -44,7 +44,7 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The site's privacy.json.")], json: Json = False
 ) -> None:
     """Check a policy."""
-    from grandrounds.privacy.policy_file import read_policies
+    from grandrounds.privacy.gate.policy_file import read_policies
 
     try:
         content = json_module.loads(file.read_text(encoding="utf-8"))
@@ -74,9 +74,9 @@ def summary(policy: SitePolicy) -> dict[str, Any]:
 
 def rounds_within(rule: ReleaseRule, policy: SitePolicy) -> int | None:
     """How many releases of a rule fit into the least target; None without a target, or without an epsilon."""
-    from grandrounds.privacy.accountant import exceeds
-    from grandrounds.privacy.conversions import gaussian_epsilon
-    from grandrounds.privacy.treatment import ClipAndNoise, ClipAndNoiseSamples
+    from grandrounds.privacy.accounting.accountant import exceeds
+    from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+    from grandrounds.privacy.gate.treatment import ClipAndNoise, ClipAndNoiseSamples
 
     target = min(policy.target_epsilon.values(), default=math.inf)
     if not isinstance(rule.treatment, ClipAndNoise | ClipAndNoiseSamples) or target == math.inf:

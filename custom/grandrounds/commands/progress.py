@@ -1,18 +1,117 @@
-"""How far a run is: the state that follows from its events, as a bar on a terminal and as lines elsewhere."""
+"""Following a run from outside: the events that it appends to its record, read as they come.
+
+The run may be in this process or in FLARE's; the file is the same.
+
+How far a run is: the state that follows from its events, as a bar on a terminal and as lines elsewhere.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+import os
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, median
+from types import TracebackType
+from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from grandrounds.commands.follow import Event
 from grandrounds.commands.output import duration, say
+
+POLL_SECONDS = 0.1
+
+Event = dict[str, Any]
+
+
+class EventTail:
+    """Reads the events that are appended to a file from now on, also when the file is removed and begun again.
+
+    Args:
+        path: the file; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # The old file is kept open: as long as it is, no new file can have its number, and the two can be told apart.
+        self._stream: BinaryIO | None = None
+        self._partial = b""
+        self._open()
+        if self._stream:
+            self._stream.seek(0, os.SEEK_END)
+
+    def read(self) -> list[Event]:
+        """The events that are complete and were not returned before, in order."""
+        events = self._new_events()
+        if self._replaced():
+            self.close()
+            self._open()
+            events += self._new_events()
+        return events
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream:
+            self._stream.close()
+        self._stream, self._partial = None, b""
+
+    def _open(self) -> None:
+        if self._path.is_file():
+            self._stream = self._path.open("rb")
+
+    def _replaced(self) -> bool:
+        try:
+            now = self._path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return self._stream is None or now.st_ino != os.fstat(self._stream.fileno()).st_ino
+
+    def _new_events(self) -> list[Event]:
+        if self._stream is None:
+            return []
+        *lines, self._partial = (self._partial + self._stream.read()).split(b"\n")
+        return [json.loads(line) for line in lines if line]
+
+
+class Follower:
+    """A context in which every new event of a file is shown, the last ones included.
+
+    Args:
+        path: the file with the events.
+        show: is called with each event, in a thread of the follower's.
+    """
+
+    def __init__(self, path: Path, show: Callable[[Event], None]) -> None:
+        self._tail = EventTail(path)
+        self._show = show
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="follow-events", daemon=True)
+
+    def __enter__(self) -> Follower:
+        """Start to follow."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Show what has come in the meantime, and stop."""
+        self._done.set()
+        self._thread.join()
+        self._tail.close()
+
+    def _follow(self) -> None:
+        last = False
+        while not last:
+            last = self._done.wait(POLL_SECONDS)
+            for event in self._tail.read():
+                self._show(event)
+
 
 PACE_ROUNDS = 5
 

@@ -30,9 +30,9 @@ def provision(
     wheel: Annotated[Path | None, typer.Option(help="The reviewed wheel; it must be what is installed.")] = None,
 ) -> None:
     """Provision and overlay."""
-    from grandrounds.deployment.kit import read_kit
-    from grandrounds.deployment.overlay import Choices, apply_overlay
-    from grandrounds.deployment.provisioning import provision as make
+    from grandrounds.deployment.kit.overlay import Choices, apply_overlay
+    from grandrounds.deployment.kit.provision import provision as make
+    from grandrounds.deployment.kit.read import read_kit
 
     kits = make(project, out)
     console = results()

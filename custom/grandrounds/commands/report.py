@@ -17,7 +17,7 @@ from grandrounds.errors import ConfigurationError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from grandrounds.reporting.content import Operation
+    from grandrounds.reporting.model import Operation
     from grandrounds.reporting.run import Run
 
 HELP = """Report on one run, or compare several.
@@ -66,8 +66,8 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the report and say where it is."""
-    from grandrounds.reporting.content import report_on
     from grandrounds.reporting.folder import write_report
+    from grandrounds.reporting.model import report_on
 
     found = _runs(runs, sites_dir, groups, model.value if model else None)
     operations = _operations(found, sites_dir) if sites_dir else {}
@@ -83,7 +83,7 @@ def _runs(arguments: Sequence[str], sites_dir: Path | None, groups: Path | None,
     from grandrounds.commands.figures import groups_of
     from grandrounds.reporting.label import names_of, split_argument
     from grandrounds.reporting.predictions import groups_in
-    from grandrounds.reporting.record import read_run
+    from grandrounds.reporting.runs import read_run
 
     if sites_dir is not None and not sites_dir.is_dir():
         raise ConfigurationError(f"--sites-dir: there is no folder {sites_dir}")
@@ -96,7 +96,7 @@ def _runs(arguments: Sequence[str], sites_dir: Path | None, groups: Path | None,
 
 
 def _operations(runs: Sequence[Run], sites_dir: Path) -> dict[str, dict[str, Operation]]:
-    from grandrounds.reporting.content import operating_points
+    from grandrounds.reporting.model import operating_points
     from grandrounds.reporting.validation import validation_cases
 
     return {run.name: operating_points(run, validation_cases(run, sites_dir)) for run in runs}

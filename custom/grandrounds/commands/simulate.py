@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grandrounds.commands.choices import EngineChoice
-from grandrounds.commands.follow import Follower
 from grandrounds.commands.options import (
     Assignments,
     Backbone,
@@ -25,9 +24,8 @@ from grandrounds.commands.options import (
     assignments_of,
     configured_job,
 )
-from grandrounds.commands.output import INTERRUPTED, notes, results, say, say_json
-from grandrounds.commands.progress import progress_on
-from grandrounds.commands.scores import facts, score_table
+from grandrounds.commands.output import INTERRUPTED, facts, notes, results, say, say_json, score_table
+from grandrounds.commands.progress import Follower, progress_on
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
@@ -99,7 +97,7 @@ def _followed(
     wire: bool,
 ) -> dict[str, Any]:
     from grandrounds.deployment import simulate as simulation
-    from grandrounds.federation.record import EVENTS
+    from grandrounds.federation.server.record import EVENTS
 
     flare = engine is EngineChoice.FLARE
     events = simulation.simulation_of(job, workspace).record / EVENTS

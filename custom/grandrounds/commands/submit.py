@@ -22,8 +22,7 @@ from grandrounds.commands.options import (
     assignments_of,
     comma_separated,
 )
-from grandrounds.commands.output import notes, results, say, say_json
-from grandrounds.commands.scores import facts, score_table
+from grandrounds.commands.output import facts, notes, results, say, say_json, score_table
 from grandrounds.errors import GrandRoundsError
 from grandrounds.ordering import natural_sorted
 
@@ -136,9 +135,9 @@ def _prepared(
 
 
 def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcome | None:
-    from grandrounds.deployment.admin_session import admin_session, connected_sites
     from grandrounds.deployment.disclosure import disclose, lines_of
-    from grandrounds.deployment.kit import read_kit
+    from grandrounds.deployment.job_watch import admin_session, connected_sites
+    from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.submission import require_gpu_sites, submit_and_watch
 
     person, console = read_kit(kit), notes()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grandrounds.data.cifar_pickles import read_batch
-from grandrounds.data.labelled_arrays import PARTS, digest_of, is_made_from, write_arrays
+from grandrounds.data.datasets.cifar10 import read_batch
+from grandrounds.data.datasets.labelled_arrays import PARTS, digest_of, is_made_from, write_arrays
 from grandrounds.errors import DataError
 
 UNPACKED = "cifar100.npz"

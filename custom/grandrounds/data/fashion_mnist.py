@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from grandrounds.data.labelled_arrays import (
+from grandrounds.data.datasets.labelled_arrays import (
     LabelledImages,
     digest_of,
     is_made_from,
@@ -22,8 +22,8 @@ from grandrounds.data.labelled_arrays import (
     require_labels,
     write_arrays,
 )
+from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
-from grandrounds.data.readers import open_images
 from grandrounds.errors import DataError
 
 FASHION_MNIST_CLASSES = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from grandrounds.data.cifar10 import CIFAR10_CLASSES, batches_folder, read_cifar10, unpack_cifar10
+from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, batches_folder, read_cifar10, unpack_cifar10
 from grandrounds.data.fashion_mnist import (
     FASHION_MNIST_CLASSES,
     UNPACKED,
@@ -21,7 +21,7 @@ from grandrounds.data.fashion_mnist import (
 )
 from grandrounds.data.fedmatch_division import Distribution, FedMatchSizes, ValidationAt, fedmatch_clients
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition_files import write_partition
+from grandrounds.data.partition.files import write_partition
 from grandrounds.errors import ConfigurationError
 
 FedMatchDataset = Literal["cifar10", "fashion_mnist"]
@@ -64,7 +64,7 @@ def make_fedmatch_partition(
         overwrite: replace another partition in ``out``.
 
     Returns:
-        What ``partition.json`` says, see :func:`~grandrounds.data.partition_files.write_partition`. ``used_up`` in it is
+        What ``partition.json`` says, see :func:`~grandrounds.data.partition.files.write_partition`. ``used_up`` in it is
         how many images of each class were drawn in vain because there were no more.
 
     Raises:

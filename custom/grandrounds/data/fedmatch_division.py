@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition import SERVER, Sites
+from grandrounds.data.partition.divide import SERVER, Sites
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.seeding import numpy_generator
 

@@ -9,11 +9,15 @@ CT slices in DICOM files may say as well under which windows they are looked at,
     {"datasets": {"ich": {"manifest": "ich.csv", "root": "/data/ct", "windows": [[40, 80], [80, 200], [40, 380]]}}}
 
 Mammograms are cropped to the breast, turned to one side and padded where ``"preprocess": "mammogram"`` is said
-(:mod:`~grandrounds.data.mammo_view`).
+(:mod:`~grandrounds.data.images.mammogram`).
 
 A site may set the fewest patients behind anything that it tells of a class, which no job can lower: ``"privacy":
 {"min_support": 10}`` beside ``datasets``. Where a method lets sites have models of their own, ``"models": {"skin":
 {"backbone": "resnet10"}}`` says which (:mod:`~grandrounds.data.site_model`).
+
+What a site says in its ``grandrounds.json`` of its own privacy, whatever a job asks for.
+
+{"datasets": {...}, "privacy": {"min_support": 10}}
 """
 
 from __future__ import annotations
@@ -26,13 +30,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.cache import OriginalShape, Quarantined, open_cache
-from grandrounds.data.ct_windows import windows_from
-from grandrounds.data.dicom import Window
+from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
+from grandrounds.data.images.ct_windows import windows_from
+from grandrounds.data.images.dicom import Window
+from grandrounds.data.images.preprocessing import Preprocess, preprocess_from
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.preprocessing import Preprocess, preprocess_from
 from grandrounds.data.site_model import SiteModel, models_from
-from grandrounds.data.site_privacy import min_support_from
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object, require_object
 
@@ -257,3 +260,25 @@ def _require_files(location: DatasetLocation, name: str, path: Path) -> None:
         raise ConfigurationError(f"{path}: datasets.{name}.manifest: there is no file {location.manifest}")
     if not location.root.exists():
         raise ConfigurationError(f"{path}: datasets.{name}.root: there is no file or folder {location.root}")
+
+
+def min_support_from(privacy: Any, where: str) -> int:
+    """The fewest patients behind anything that is told of a class; a job can ask for more, never for fewer.
+
+    Args:
+        privacy: the entry as it was read.
+        where: how errors call it, for example ``grandrounds.json: privacy``.
+
+    Raises:
+        ConfigurationError: naming the key, what was expected and what came.
+
+    Example:
+        >>> min_support_from({"min_support": 10}, "grandrounds.json: privacy")
+        10
+        >>> min_support_from({}, "grandrounds.json: privacy")
+        0
+    """
+    value = require_object(privacy, where, optional=["min_support"]).get("min_support", 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"{where}.min_support must be a whole number of patients, 0 or more, got {value!r}")
+    return value

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from grandrounds.deployment.jobs import Job, named_classes
-from grandrounds.federation.messages import UPDATE, ReleaseKind
+from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
 
 @dataclass(frozen=True)

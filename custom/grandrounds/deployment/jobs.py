@@ -21,9 +21,9 @@ from typing import Any, get_type_hints
 
 import grandrounds
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.problem import Problem
 from grandrounds.files import read_json_object, write_json
 from grandrounds.options import option_types, require_type
+from grandrounds.protocol.problem import Problem
 
 PACKAGE = Path(grandrounds.__file__).parent
 # A checkout has the jobs beside the package's folder; a wheel installs them under the environment's prefix.

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from grandrounds.deployment.admin_session import admin_session, connected_sites
+from grandrounds.deployment.job_watch import admin_session, connected_sites
 from grandrounds.deployment.jobs import PACKAGE
-from grandrounds.deployment.kit import Kit, processes_of, read_kit
-from grandrounds.deployment.kit_machine import port_fault
-from grandrounds.deployment.overlay import Choices, apply_overlay
-from grandrounds.deployment.provisioning import PROJECT, local_project, provision, read_project, write_project
+from grandrounds.deployment.kit.machine import port_fault
+from grandrounds.deployment.kit.overlay import Choices, apply_overlay
+from grandrounds.deployment.kit.provision import PROJECT, local_project, provision, read_project, write_project
+from grandrounds.deployment.kit.read import Kit, processes_of, read_kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import read_json_object, write_json
 

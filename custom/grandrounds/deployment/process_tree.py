@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grandrounds.deployment.kit import PROCESSES, processes_of
+from grandrounds.deployment.kit.read import PROCESSES, processes_of
 
 
 def children_of(process: int) -> list[int]:

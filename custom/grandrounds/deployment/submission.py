@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 from nvflare.fuel.flare_api.flare_api import Session
 
-from grandrounds.deployment.admin_session import admin_session, connected_sites
-from grandrounds.deployment.job_watch import JobWatch, SiteWatch, refusals, summary_in
+from grandrounds.deployment.job_watch import JobWatch, SiteWatch, admin_session, connected_sites, refusals, summary_in
 from grandrounds.deployment.jobs import Job, write_job
-from grandrounds.deployment.kit import Kit
+from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 POLL_SECONDS = 2.0

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.confidence import falling_confidence
+from grandrounds.evaluation.selective import falling_confidence
 
 Z = 1.645
 LEAST_LEFT = 40

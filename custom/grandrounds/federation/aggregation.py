@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from grandrounds.federation.messages import UPDATE, State, floating_entries, tensor_bytes
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import UPDATE, State, floating_entries, tensor_bytes
 
 HELD_BYTES = 1 << 26
 

@@ -16,10 +16,8 @@ from torch import Tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.cases import cases_of
-from grandrounds.evaluation.curve_counts import COUNTS, counts_of, curves_from
-from grandrounds.evaluation.curve_release import SiteCurves, curves_of, write_curves
-from grandrounds.evaluation.site_curves import LEAST
-from grandrounds.federation.messages import CURVES, Release, ReleaseKind, Result
+from grandrounds.evaluation.curves import COUNTS, LEAST, SiteCurves, counts_of, curves_from, curves_of, write_curves
+from grandrounds.protocol.messages import CURVES, Release, ReleaseKind, Result
 
 
 def told_curves(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> SiteCurves:

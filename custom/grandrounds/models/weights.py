@@ -1,4 +1,10 @@
-"""Start from trained weights: torchvision's ImageNet checkpoints, or a file.
+"""Import torchvision, also where its compiled operators do not fit the installed torch.
+
+A torchvision built for CUDA cannot load its operators beside a CPU-only torch, and then refuses to be imported although
+its networks need none of them. Here the operators that the import asks for are declared (never implemented) and the
+import is repeated. On a sound installation nothing is touched.
+
+Start from trained weights: torchvision's ImageNet checkpoints, or a file.
 
 What does not fit for a good reason is adapted: the head of another class count, or one that the file lacks whole, stays
 untrained (and the log says so), the first convolution is averaged over its input channels, batch statistics are of no use
@@ -7,21 +13,51 @@ to group norm. Everything else that does not fit is refused: a silently half-loa
 
 from __future__ import annotations
 
+import importlib
 import logging
 import pickle
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.vision import import_torchvision
 
 if TYPE_CHECKING:
     from grandrounds.models.registry import ModelSpec
+
+
+MISSING_OPERATOR = "operator torchvision::nms does not exist"
+NMS_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+
+
+def import_torchvision() -> ModuleType:
+    """Import torchvision.
+
+    Returns:
+        The module ``torchvision``. Where its operators were missing they stay missing: calling one raises
+        ``NotImplementedError``. Networks and transforms work.
+
+    Raises:
+        ImportError: if torchvision is not installed.
+        RuntimeError: if its import fails for another reason than its missing operators.
+    """
+    try:
+        return importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if MISSING_OPERATOR not in str(error):
+            raise
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    for operator in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{operator}", NMS_SIGNATURE)
+    return importlib.import_module("torchvision")
+
 
 IMAGENET = "imagenet"
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

@@ -10,10 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.evaluation.anova import MethodsCompared, compare_methods
-from grandrounds.evaluation.blocks import Blocked, Win, blocked_anova, bonferroni, wins
 from grandrounds.evaluation.communication import relative_improvement
-from grandrounds.evaluation.paired import PairedDifference, paired_difference
+from grandrounds.evaluation.tests import (
+    Blocked,
+    MethodsCompared,
+    PairedDifference,
+    Win,
+    blocked_anova,
+    bonferroni,
+    compare_methods,
+    paired_difference,
+    wins,
+)
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores

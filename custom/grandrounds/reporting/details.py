@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from grandrounds.evaluation.anova import MethodsCompared
-from grandrounds.evaluation.blocks import Blocked
 from grandrounds.evaluation.estimates import FEWEST_CASES
+from grandrounds.evaluation.tests import Blocked, MethodsCompared
 from grandrounds.reporting.comparison import Comparison
-from grandrounds.reporting.content import MOST_DETAILED_RUNS, Report
-from grandrounds.reporting.html import Child, Html, table, tag
-from grandrounds.reporting.overview import distrust_box
-from grandrounds.reporting.run import MODELS, Run
-from grandrounds.reporting.scores import Place, RunScores
-from grandrounds.reporting.words import (
+from grandrounds.reporting.format import (
     CLASS_NAMES,
     MISSING,
     SCORE_NAMES,
@@ -23,6 +17,11 @@ from grandrounds.reporting.words import (
     number_words,
     p_words,
 )
+from grandrounds.reporting.html import Child, Html, table, tag
+from grandrounds.reporting.model import MOST_DETAILED_RUNS, Report
+from grandrounds.reporting.overview import distrust_box
+from grandrounds.reporting.run import MODELS, Run
+from grandrounds.reporting.scores import Place, RunScores
 
 SITE_SCORES = ("balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "precision_weighted")
 SENT_SCORES = (*SITE_SCORES, "auroc", "average_precision")

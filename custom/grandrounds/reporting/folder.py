@@ -8,13 +8,13 @@ from typing import Any
 
 from grandrounds.evaluation.estimates import Estimate
 from grandrounds.files import replacing, write_csv, write_json
-from grandrounds.reporting.content import Report
-from grandrounds.reporting.drawings import OfMethod, run_drawings, unique_names
+from grandrounds.reporting.figures.catalogue import OfMethod, run_drawings, unique_names
+from grandrounds.reporting.figures.shared import shared_drawings
+from grandrounds.reporting.figures.style import Drawing, figure_element, svg_of, write_drawing
 from grandrounds.reporting.html import Html
+from grandrounds.reporting.model import Report
 from grandrounds.reporting.page import page
-from grandrounds.reporting.rendering import Drawing, figure_element, svg_of, write_drawing
 from grandrounds.reporting.scores import Place, RunScores
-from grandrounds.reporting.shared_drawings import shared_drawings
 
 PAGE, NUMBERS = "report.html", "report.json"
 ESTIMATE = ("value", "low", "high", "cases")

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from grandrounds.evaluation.estimates import Estimate
-from grandrounds.evaluation.paired import FEWEST_PAIRS
+from grandrounds.evaluation.tests import FEWEST_PAIRS
 from grandrounds.reporting.comparison import FEWEST_SEEDS, Comparison
-from grandrounds.reporting.content import Report, moved, over_seeds
-from grandrounds.reporting.html import Child, Html, table, tag
-from grandrounds.reporting.run import MODELS, Run
-from grandrounds.reporting.words import (
+from grandrounds.reporting.format import (
     SCORE_NAMES,
     bytes_words,
     counted,
@@ -21,6 +18,9 @@ from grandrounds.reporting.words import (
     number_words,
     p_words,
 )
+from grandrounds.reporting.html import Child, Html, table, tag
+from grandrounds.reporting.model import Report, moved, over_seeds
+from grandrounds.reporting.run import MODELS, Run
 
 MOST_DOUBTS = 4
 NO_PRIVACY = "No privacy ledger lies with the run: nothing bounds what the sent updates tell about a patient."

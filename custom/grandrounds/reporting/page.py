@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grandrounds import __version__
-from grandrounds.reporting.content import Report
 from grandrounds.reporting.details import comparison_section, glossary, run_section
 from grandrounds.reporting.html import Html, tag
+from grandrounds.reporting.model import Report
 from grandrounds.reporting.overview import overview
 
 STYLE = Path(__file__).with_name("page.css")

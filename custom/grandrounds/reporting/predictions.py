@@ -12,7 +12,7 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import locate_dataset
 from grandrounds.errors import DataError
 from grandrounds.evaluation.cases import Cases, cases_of
-from grandrounds.evaluation.curve_release import SiteCurves, read_curves
+from grandrounds.evaluation.curves import SiteCurves, read_curves
 from grandrounds.reporting.run import MODELS
 
 CaseGroups = Callable[[str, str, Sequence[str]], list[str]]

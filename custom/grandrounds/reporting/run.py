@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.evaluation.cases import Cases
-from grandrounds.evaluation.curve_release import SiteCurves
+from grandrounds.evaluation.curves import SiteCurves
 
 Event = Mapping[str, Any]
 FINISHED = "finished"

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.evaluation.areas import area_estimates
+from grandrounds.evaluation.auc import area_estimates
 from grandrounds.evaluation.calibration import calibration_errors, reliability_points
 from grandrounds.evaluation.cases import Cases, joined, resampled_confusions
-from grandrounds.evaluation.confidence import top_confidence
 from grandrounds.evaluation.estimates import (
     FEWEST_CASES,
     Estimate,
@@ -21,7 +20,7 @@ from grandrounds.evaluation.estimates import (
     mean_estimate,
     score_estimates,
 )
-from grandrounds.evaluation.selective import coverage_at_risk, risk_coverage
+from grandrounds.evaluation.selective import coverage_at_risk, risk_coverage, top_confidence
 from grandrounds.reporting.run import Run
 from grandrounds.seeding import numpy_generator
 

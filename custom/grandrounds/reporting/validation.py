@@ -16,10 +16,9 @@ from torch import nn
 
 from grandrounds.data.site import Part, SiteData, load_site_data, locate_dataset
 from grandrounds.evaluation.cases import Cases, cases_of
-from grandrounds.evaluation.predict import predict
-from grandrounds.evaluation.unseen import load_trained
-from grandrounds.federation.problem import Problem
-from grandrounds.federation.site_data import CACHE_VARIABLE
+from grandrounds.evaluation.external import load_trained, predict
+from grandrounds.federation.site.data import CACHE_VARIABLE
+from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.run import Run
 
 

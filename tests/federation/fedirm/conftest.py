@@ -2,8 +2,8 @@
 
 import pytest
 
-from grandrounds.data.phantom_site import phantom_site
-from grandrounds.federation.record import read_events
+from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.federation.server.record import read_events
 
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]
 SITES = LABELLED + UNLABELLED

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from grandrounds.data.phantom_site import phantom_site
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
+from grandrounds.protocol.registration import Introduction
 
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]
 SITES = LABELLED + UNLABELLED

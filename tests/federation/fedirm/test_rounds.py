@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]
 SITES = LABELLED + UNLABELLED

@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests of the gate share gate_h
 
 from gate_house import gated
 
-from grandrounds.federation.messages import Payload, encode_payload
-from grandrounds.federation.problem import Problem
-from grandrounds.privacy.filters import SitePrivacyGate
-from grandrounds.privacy.ledger import Ledger
+from grandrounds.privacy.gate.filters import SitePrivacyGate
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.messages import Payload, encode_payload
+from grandrounds.protocol.problem import Problem
 
-GATE = "grandrounds.privacy.filters.SitePrivacyGate"
+GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
 UPDATE = {
     "kind": "model_update",
     "name": "update",

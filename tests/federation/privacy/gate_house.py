@@ -7,9 +7,9 @@ from nvflare.apis.filter import FilterChainType, FilterContextKey, FilterSource
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import ReservedHeaderKey
 
-from grandrounds.federation.messages import REASON_HEADER, ReleaseKind, Result, encode_result, model_update
-from grandrounds.privacy.filters import SitePrivacyGate
-from grandrounds.privacy.refusals import Reason
+from grandrounds.privacy.gate.audit import Reason
+from grandrounds.privacy.gate.filters import SitePrivacyGate
+from grandrounds.protocol.messages import REASON_HEADER, ReleaseKind, Result, encode_result, model_update
 
 SECRET = 0.31415926
 CODES = [value for name, value in vars(ReturnCode).items() if name.isupper()]

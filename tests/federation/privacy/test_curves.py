@@ -10,10 +10,10 @@ import torch
 
 from grandrounds.errors import MessageError
 from grandrounds.federation.curves import received_curves
-from grandrounds.federation.messages import Release, ReleaseKind, Result
-from grandrounds.reporting.content import report_on
-from grandrounds.reporting.drawings import run_drawings
-from grandrounds.reporting.record import read_run
+from grandrounds.protocol.messages import Release, ReleaseKind, Result
+from grandrounds.reporting.figures.catalogue import run_drawings
+from grandrounds.reporting.model import report_on
+from grandrounds.reporting.runs import read_run
 
 SITES = ["site-1", "site-2", "site-3"]
 SCORES = [{"name": "*", "part": "test", "minimum_support": 2}]

@@ -8,9 +8,9 @@ from nvflare.apis.workspace import Workspace
 
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.release_facts import dataset_facts
+from grandrounds.federation.site.release_facts import dataset_facts
 from grandrounds.files import write_json
-from grandrounds.privacy.ledger import dataset_fingerprint
+from grandrounds.privacy.ledger.ledger import dataset_fingerprint
 
 RECORDS = [
     Record("a", "nevus", "train", "p"),

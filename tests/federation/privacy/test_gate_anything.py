@@ -9,7 +9,7 @@ from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
-from grandrounds.federation.messages import TREATED, ReleaseKind
+from grandrounds.protocol.messages import TREATED, ReleaseKind
 
 # Without shrinking: a counterexample here is small already.
 ANYTHING = settings(

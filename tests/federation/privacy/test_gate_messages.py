@@ -10,20 +10,12 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.private.privacy_manager import Scope
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.messages import (
-    REASON_HEADER,
-    TREATED,
-    Result,
-    decode_result,
-    encode_payload,
-    encode_result,
-)
-from grandrounds.federation.release_facts import ADMISSION, TRAINED
-from grandrounds.privacy.filters import GaussianPrivacy, SitePrivacyGate
-from grandrounds.privacy.gate import Gate
-from grandrounds.privacy.refusals import Reason, Refused
-from grandrounds.privacy.spending import Mechanism, Spending
-from grandrounds.privacy.units import Unit
+from grandrounds.federation.site.release_facts import ADMISSION, TRAINED
+from grandrounds.privacy.gate.audit import Reason, Refused
+from grandrounds.privacy.gate.filters import GaussianPrivacy, SitePrivacyGate
+from grandrounds.privacy.gate.gate import Gate
+from grandrounds.protocol.messages import REASON_HEADER, TREATED, Result, decode_result, encode_payload, encode_result
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 
 def test_a_good_answer_leaves_treated(house):

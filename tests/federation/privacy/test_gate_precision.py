@@ -2,8 +2,8 @@
 
 import torch
 
-from grandrounds.federation.averaging import AveragingController
-from grandrounds.privacy.ledger import Ledger
+from grandrounds.federation.server.averaging import AveragingController
+from grandrounds.privacy.ledger.ledger import Ledger
 
 SITES = ["site-1", "site-2"]
 HALF = [

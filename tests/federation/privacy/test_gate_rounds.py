@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from grandrounds.privacy.conversions import gaussian_epsilon
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.refusals import Reason
+from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+from grandrounds.privacy.gate.audit import Reason
+from grandrounds.privacy.ledger.ledger import Ledger
 
 SITES = ["site-1", "site-2"]
 ROUNDS = ["controller.rounds=3", "controller.min_sites=1", "controller.validate_every=1"]
@@ -38,7 +38,7 @@ def test_no_job_loosens_the_gate_and_its_own_filter_adds_no_noise(
     job = tiny("ssfl", "controller.rounds=1", "controller.validate_every=0")
     if job_filters:
         arguments = {"clip": 1e3, "noise_multiplier": 1e3, "running_statistics": "average"}
-        filters = [{"path": "grandrounds.privacy.filters.GaussianPrivacy", "args": arguments}]
+        filters = [{"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": arguments}]
         job.client["task_result_filters"].append({"tasks": ["train"], "filters": filters})
     still = job_without_training(tiny, run, tmp_path / "plain")
     for name, value in run(job, tmp_path, sites=SITES).models["last"].items():

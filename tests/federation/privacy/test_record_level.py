@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.privacy.accountant import spent_epsilon
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.spending import Mechanism
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.accounting.accountant import spent_epsilon
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.spending import Mechanism, Unit
 
 SITES = ["site-1", "site-2"]
 PROTECTED = [

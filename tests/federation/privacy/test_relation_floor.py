@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.federation.record import read_events
+from grandrounds.federation.server.record import read_events
 
 SITES = ["site-1", "site-2"]
 PRESETS = Path(__file__).parents[3] / "jobs" / "fedirm" / "presets.json"

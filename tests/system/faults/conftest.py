@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from grandrounds.deployment.finished_run import trained_model
 from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.local_federation import await_sites
 from grandrounds.deployment.process_tree import running_module, training_child
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch
-from grandrounds.federation.record import EVENTS, read_events
+from grandrounds.federation.server.record import EVENTS, read_events
 from grandrounds.models.registry import build_model
+from grandrounds.reporting.finished_run import trained_model
 
 LIMIT_SECONDS = 400
 STUDY = "study"

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from grandrounds.cli import build_app
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition_files import write_partition
+from grandrounds.data.partition.files import write_partition
 
 CLASSES = ("nevus", "melanoma")
 SPLITS = ("train", "train", "train", "train", "val", "val", "test", "test")

@@ -38,10 +38,10 @@ def test_the_command_line_is_built_without_torch_and_flare():
 def test_words_of_options_are_those_that_the_package_knows():
     from typing import get_args
 
-    from grandrounds.data.datasets import Dataset
-    from grandrounds.data.lesion_collection import Variant
-    from grandrounds.data.recipe import Scheme
-    from grandrounds.data.scenarios import FewLabelsUse, Scenario
+    from grandrounds.data.datasets.registry import Dataset
+    from grandrounds.data.datasets.skin.joint import Variant
+    from grandrounds.data.partition.config import Scheme
+    from grandrounds.data.partition.fedperl import FewLabelsUse, Scenario
     from grandrounds.deployment.simulate import Engine
 
     assert tuple(DatasetChoice) == get_args(Dataset)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from grandrounds.commands import figures, method_figures
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition_files import write_partition
+from grandrounds.data.partition.files import write_partition
 
 SITES = ["site-1", "site-2", "site-10"]
 LIKENESS = [[1.0, 0.8, 0.2], [0.8, 1.0, 0.4], [0.2, 0.4, 1.0]]

@@ -1,6 +1,6 @@
 import json
 
-from grandrounds.commands.follow import EventTail, Follower
+from grandrounds.commands.progress import EventTail, Follower
 
 
 def append(path, *numbers):

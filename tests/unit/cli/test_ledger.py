@@ -4,13 +4,12 @@ import re
 import pytest
 
 from grandrounds.data.manifest import Record, write_manifest
-from grandrounds.privacy.chain import ChainedFile
-from grandrounds.privacy.conversions import gaussian_epsilon
-from grandrounds.privacy.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.ledger import LEDGER_NAME, Ledger, dataset_fingerprint
-from grandrounds.privacy.renyi import renyi_epsilon
-from grandrounds.privacy.spending import GaussianSteps, Mechanism, Spending, no_guarantee, outside_budget
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+from grandrounds.privacy.accounting.renyi import renyi_epsilon
+from grandrounds.privacy.ledger.chain import ChainedFile
+from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint
+from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee, outside_budget
 
 SKIN = DatasetIdentity("skin", "a" * 64)
 UPDATE = Spending(Mechanism.GAUSSIAN, Unit.SITE, sensitivity=2.0, sigma=32.0)

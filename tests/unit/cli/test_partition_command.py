@@ -84,7 +84,7 @@ def test_scenario_and_server_are_given_to_the_recipe(run, pictures, tmp_path):
 
 
 def test_the_command_line_and_the_recipe_draw_the_same_random_numbers(run, pictures, tmp_path):
-    from grandrounds.data.recipes import make_partition
+    from grandrounds.data.partition.make import make_partition
 
     drawn = run("partition", *pictures, "--scheme", "iid", "--sites", 2, "--out", tmp_path / "a", "--json")
     root, table = pictures[2], pictures[4]

@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 
 from grandrounds.commands import privacy
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.conversions import gaussian_epsilon
+from grandrounds.privacy.accounting.conversions import gaussian_epsilon
 
-GATE = [{"path": "grandrounds.privacy.filters.SitePrivacyGate"}]
+GATE = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
 UPDATE = {"kind": "model_update", "name": "update", "treatment": "clip_and_noise", "clip": 1.0, "noise_multiplier": 16}
 ROWS = {"kind": "soft_labels", "name": "rows", "treatment": "quantise", "levels": 20, "entries": ["rows"]}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.data.recipes import make_partition
+from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 
 DATA = Path(os.environ.get("GRANDROUNDS_DATA", Path(__file__).parents[4] / "shared" / "data"))

@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from grandrounds.commands.scores import facts, score_table
+from grandrounds.commands.output import facts, score_table
 
 
 def rows(table):

@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from grandrounds.data.augment import (
+from grandrounds.data.images.randaugment import strong_view
+from grandrounds.data.images.views import (
     WeakParameters,
     apply_weak,
     draw_views,
@@ -16,8 +17,7 @@ from grandrounds.data.augment import (
     turned_view,
     weak_view,
 )
-from grandrounds.data.randaugment import strong_view
-from grandrounds.models.vision import import_torchvision
+from grandrounds.models.weights import import_torchvision
 from grandrounds.seeding import numpy_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (12, 24, 32, 3), dtype=np.uint8)

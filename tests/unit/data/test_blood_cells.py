@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from grandrounds.data.blood_cells import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23, read_matek19, read_mll23
+from grandrounds.data.datasets.blood import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23, read_matek19, read_mll23
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data import cache as cache_module
-from grandrounds.data import readers
-from grandrounds.data.cache import open_cache
+from grandrounds.data.images import cache as cache_module
+from grandrounds.data.images import readers
+from grandrounds.data.images.cache import open_cache
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.seeding import numpy_generator
 

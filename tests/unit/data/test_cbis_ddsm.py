@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from grandrounds.data.cbis_ddsm import read_cbis_ddsm
-from grandrounds.data.mammo_records import Mammogram
+from grandrounds.data.datasets.mammography.cbis_ddsm import read_cbis_ddsm
+from grandrounds.data.datasets.mammography.records import Mammogram
 from grandrounds.errors import DataError
 
 ROWS = [

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from grandrounds.data.cifar10 import CIFAR10_CLASSES, batches_folder, read_cifar10, unpack_cifar10
+from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, batches_folder, read_cifar10, unpack_cifar10
+from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
-from grandrounds.data.readers import open_images
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from grandrounds.data.cifar100 import unpack_cifar100
-from grandrounds.data.public_set import open_public_set
-from grandrounds.data.readers import open_images
+from grandrounds.data.images.readers import open_images
+from grandrounds.data.partition.public_set import open_public_set
 from grandrounds.errors import DataError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from grandrounds.data.cmmd import read_cmmd
-from grandrounds.data.mammo_records import Mammogram
+from grandrounds.data.datasets.mammography.cmmd import read_cmmd
+from grandrounds.data.datasets.mammography.records import Mammogram
 from grandrounds.errors import DataError
 
 BREASTS = [("D1-0001", "R", "Benign"), ("D1-0002", "L", "Benign"), ("D1-0002", "L", "Malignant")]

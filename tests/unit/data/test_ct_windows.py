@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 from pydicom.pixels import apply_modality_lut, apply_windowing
 
-from grandrounds.data.cache import open_cache
-from grandrounds.data.ct_windows import HAEMORRHAGE_WINDOWS, read_windows, window_channels, windows_from
-from grandrounds.data.dicom import read_dicom
+from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.ct_windows import HAEMORRHAGE_WINDOWS, read_windows, window_channels, windows_from
+from grandrounds.data.images.dicom import read_dicom
+from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, write_manifest
-from grandrounds.data.partition_files import write_partition
-from grandrounds.data.readers import open_images
+from grandrounds.data.partition.files import write_partition
 from grandrounds.data.site import load_site_data, locate_dataset, read_site_config
 from grandrounds.errors import ConfigurationError, DataError
 

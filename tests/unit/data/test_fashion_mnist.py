@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from grandrounds.data.fashion_mnist import FASHION_MNIST_CLASSES, read_fashion_mnist, unpack_fashion_mnist
+from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
-from grandrounds.data.readers import open_images
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 

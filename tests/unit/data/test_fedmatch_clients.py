@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.data.fedmatch_clients import make_fedmatch_partition
-from grandrounds.data.partition_files import read_partition
+from grandrounds.data.partition.files import read_partition
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.seeding import numpy_generator

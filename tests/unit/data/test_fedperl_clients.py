@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from grandrounds.data.fedperl_clients import client_counts, fedperl_clients, scaled_sources
 from grandrounds.data.manifest import Record
+from grandrounds.data.partition.fedperl import client_counts, fedperl_clients, scaled_sources
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 

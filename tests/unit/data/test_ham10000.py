@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.data.ham10000 import HAM10000_CLASSES, read_ham10000
+from grandrounds.data.datasets.skin.ham10000 import HAM10000_CLASSES, read_ham10000
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition import by_source
-from grandrounds.data.partition_files import write_partition
-from grandrounds.data.splits import assign_splits
+from grandrounds.data.partition.divide import by_source
+from grandrounds.data.partition.files import write_partition
+from grandrounds.data.partition.splits import assign_splits
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from grandrounds.data.inbreast import read_inbreast
-from grandrounds.data.mammo_records import Mammogram
+from grandrounds.data.datasets.mammography.inbreast import read_inbreast
+from grandrounds.data.datasets.mammography.records import Mammogram
 from grandrounds.errors import DataError
 
 ROWS = [

@@ -4,9 +4,9 @@ import csv
 
 import pytest
 
-from grandrounds.data.isic2018 import ISIC2018_CLASSES, read_isic2018
+from grandrounds.data.datasets.skin.isic2018 import ISIC2018_CLASSES, read_isic2018
 from grandrounds.data.manifest import Record
-from grandrounds.data.recipes import make_partition
+from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 
 ROWS = [("ISIC_1", "MEL", "HAM_1"), ("ISIC_2", "AKIEC", "HAM_2"), ("ISIC_3", "MEL", "HAM_1")]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grandrounds.data.label_noise import (
+from grandrounds.data.manifest import Record
+from grandrounds.data.partition.label_noise import (
     DrawnLabel,
     LabelNoise,
     flip_labels,
@@ -14,7 +15,6 @@ from grandrounds.data.label_noise import (
     noise_counts,
     write_drawn_labels,
 )
-from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 

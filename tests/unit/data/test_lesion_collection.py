@@ -4,8 +4,8 @@ import zipfile
 
 import pytest
 
-from grandrounds.data.lesion_collection import Removed, read_lesions
-from grandrounds.data.lesions import LESION_CLASSES
+from grandrounds.data.datasets.skin.classes import LESION_CLASSES
+from grandrounds.data.datasets.skin.joint import Removed, read_lesions
 from grandrounds.errors import DataError
 
 ISIC2019 = [

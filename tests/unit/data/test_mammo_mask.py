@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.csv_table import read_table
-from grandrounds.data.mammo_mask import bounding_box, breast_mask, chest_wall_on_right, otsu_threshold
+from grandrounds.data.images.breast_mask import bounding_box, breast_mask, chest_wall_on_right, otsu_threshold
+from grandrounds.data.manifest import read_table
 
 
 def half_disc(height=256, width=192, radius=90, on_right=False):

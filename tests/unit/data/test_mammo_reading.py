@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.mammo_reading import read_mammogram
+from grandrounds.data.images.mammogram import read_mammogram
 from grandrounds.errors import DataError
 
 STORED = np.array([[0, 1000], [2000, 4095]])

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.mammo_records import Mammogram
-from grandrounds.data.mammo_vendors import SIMULATED_VENDORS, Vendor, as_shown, deal_vendors, render_vendors
-from grandrounds.data.mini_mias import read_mini_mias
+from grandrounds.data.datasets.mammography.mini_mias import read_mini_mias
+from grandrounds.data.datasets.mammography.records import Mammogram
+from grandrounds.data.datasets.mammography.vendors import (
+    SIMULATED_VENDORS,
+    Vendor,
+    as_shown,
+    deal_vendors,
+    render_vendors,
+)
 from grandrounds.errors import ConfigurationError
 
 FINDINGS = ("normal", "normal", "benign", "malignant")

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from grandrounds.data.mammo_view import fit_square, mammogram_square, to_bytes, to_chest_wall_left, without_background
+from grandrounds.data.images.mammogram import (
+    fit_square,
+    mammogram_square,
+    to_bytes,
+    to_chest_wall_left,
+    without_background,
+)
 from grandrounds.errors import DataError
 from grandrounds.models.intensities import standardise
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from grandrounds.data.mammo_records import Mammogram
-from grandrounds.data.mini_mias import read_mini_mias
+from grandrounds.data.datasets.mammography.mini_mias import read_mini_mias
+from grandrounds.data.datasets.mammography.records import Mammogram
 from grandrounds.errors import DataError
 
 ROWS = [

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.blood_cells import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23
+from grandrounds.data.datasets.blood import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.public_set import read_public_set
-from grandrounds.data.recipes import make_partition
+from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.public_set import read_public_set
 
 EACH = 5
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from grandrounds.data.cifar10 import CIFAR10_CLASSES
-from grandrounds.data.labelled_arrays import LabelledImages, write_arrays
+from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES
+from grandrounds.data.datasets.labelled_arrays import LabelledImages, write_arrays
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.public_set import read_public_set
-from grandrounds.data.recipes import make_partition
+from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.public_set import read_public_set
 
 NUMBERS = {"alpha": 5.0, "validation": 0.0, "test": 0.2, "noise": "pair", "noise_rate": 0.2, "public_size": 32}
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.data.datasets.blood import PBC_CLASSES, read_pbc
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.mutual_options import DEFAULTS, MutualOptions
-from grandrounds.data.mutual_partition import mutual_sites
-from grandrounds.data.partition_files import AtEverySite, read_partition, write_partition
-from grandrounds.data.pbc import PBC_CLASSES, read_pbc
-from grandrounds.data.public_set import (
+from grandrounds.data.partition.files import AtEverySite, read_partition, write_partition
+from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.mutual import DEFAULTS, MutualOptions, mutual_sites
+from grandrounds.data.partition.public_set import (
     fingerprints,
     first_unlike,
     list_path,
@@ -23,7 +23,6 @@ from grandrounds.data.public_set import (
     open_public_set,
     read_public_set,
 )
-from grandrounds.data.recipes import make_partition
 from grandrounds.data.site import locate_dataset, read_site_config
 from grandrounds.errors import ConfigurationError, DataError
 

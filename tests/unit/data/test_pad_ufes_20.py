@@ -2,8 +2,8 @@
 
 import pytest
 
+from grandrounds.data.datasets.skin.pad_ufes_20 import read_pad_ufes_20
 from grandrounds.data.manifest import Record
-from grandrounds.data.pad_ufes_20 import read_pad_ufes_20
 from grandrounds.errors import DataError
 
 ROWS = [

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from grandrounds.data.fedperl_clients import fedperl_clients
 from grandrounds.data.manifest import Record, manifest_digest, read_manifest
-from grandrounds.data.partition import by_source, dirichlet, draw_server, iid, unseen
-from grandrounds.data.partition_files import read_partition, write_partition
+from grandrounds.data.partition.divide import by_source, dirichlet, draw_server, iid, unseen
+from grandrounds.data.partition.fedperl import fedperl_clients
+from grandrounds.data.partition.files import read_partition, write_partition
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.seeding import numpy_generator
 

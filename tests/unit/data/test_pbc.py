@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from grandrounds.data.datasets.blood import PBC_CLASSES, read_bloodmnist, read_pbc
+from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
-from grandrounds.data.pbc import PBC_CLASSES, read_bloodmnist, read_pbc
-from grandrounds.data.readers import open_images
 from grandrounds.errors import DataError
 
 TABLE = "image,label,patient,source,subtype\nig/MY_1.jpg,ig,,PBC,MY\nplatelet/P_1.jpg,platelet,,PBC,PLATELET\n"

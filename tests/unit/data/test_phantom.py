@@ -10,10 +10,9 @@ from scipy.ndimage import gaussian_filter
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, Device, draw_phantom, take_picture
+from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.phantom import PHANTOM_CLASSES, draw_phantom
-from grandrounds.data.phantom_devices import PHANTOM_DEVICES, Device, take_picture
-from grandrounds.data.phantom_site import phantom_site
 from grandrounds.errors import ConfigurationError
 from grandrounds.seeding import numpy_generator
 

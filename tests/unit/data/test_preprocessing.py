@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.cache import open_cache
-from grandrounds.data.mammo_view import mammogram_square
+from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.mammogram import mammogram_square
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.errors import ConfigurationError, DataError
 

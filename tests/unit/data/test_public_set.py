@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.public_set import (
+from grandrounds.data.partition.public_set import (
     PublicSet,
     fingerprints,
     first_unlike,

@@ -2,14 +2,14 @@
 
 import pytest
 
-from grandrounds.data.manifest import Record
-from grandrounds.data.published_files import (
+from grandrounds.data.datasets.published import (
     find_table,
     image_called,
     images_by_folder,
     images_by_name,
     require_distinct,
 )
+from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image, ImageOps
 from scipy.stats import chisquare
 
-from grandrounds.data.randaugment import (
+from grandrounds.data.images.randaugment import (
     OPERATION_NAMES,
     Operation,
     apply_operation,
@@ -15,7 +15,7 @@ from grandrounds.data.randaugment import (
     strong_view,
     to_pil,
 )
-from grandrounds.models.vision import import_torchvision
+from grandrounds.models.weights import import_torchvision
 from grandrounds.seeding import numpy_generator
 
 

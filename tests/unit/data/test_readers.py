@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.decoding import decode_image, to_square
-from grandrounds.data.readers import open_images
+from grandrounds.data.images.decoding import decode_image, to_square
+from grandrounds.data.images.readers import open_images
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 

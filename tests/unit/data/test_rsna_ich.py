@@ -7,11 +7,10 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
+from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, draw_slices, read_rsna_ich
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition_files import write_partition
-from grandrounds.data.recipes import make_partition
-from grandrounds.data.rsna_ich import draw_slices, read_rsna_ich
-from grandrounds.data.rsna_labels import RSNA_ICH_CLASSES
+from grandrounds.data.partition.files import write_partition
+from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.seeding import numpy_generator
 

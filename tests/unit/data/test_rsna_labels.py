@@ -2,7 +2,7 @@
 
 import pytest
 
-from grandrounds.data.rsna_labels import RSNA_ICH_CLASSES, read_subtypes, single_labels
+from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, read_subtypes, single_labels
 from grandrounds.errors import DataError
 
 HEADER = "ID,Label"

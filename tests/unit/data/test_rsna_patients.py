@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from grandrounds.data import rsna_patients
-from grandrounds.data.rsna_patients import find_patients
+from grandrounds.data.datasets import rsna_ich as rsna_patients
+from grandrounds.data.datasets.rsna_ich import find_patients
 from grandrounds.errors import ConfigurationError, DataError
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from grandrounds.data.manifest import Record
-from grandrounds.data.scenarios import relabel
+from grandrounds.data.partition.fedperl import relabel
 from grandrounds.errors import ConfigurationError
 
 

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from grandrounds.data.site import read_site_config
-from grandrounds.data.site_privacy import min_support_from
+from grandrounds.data.site import min_support_from, read_site_config
 from grandrounds.errors import ConfigurationError
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from grandrounds.data.grouping import majority, whole_groups
 from grandrounds.data.manifest import Record
-from grandrounds.data.splits import (
+from grandrounds.data.partition.splits import (
     assign_splits,
     divide_groups,
     divide_into_counts,

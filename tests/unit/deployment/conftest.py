@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from grandrounds.deployment.kit import read_kit
+from grandrounds.deployment.kit.read import read_kit
 
 RESOURCES = {
     "format_version": 2,

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from nvflare.fuel.flare_api.api_spec import AuthenticationError, JobNotDone, NoConnection
 
-from grandrounds.deployment import admin_session as module
-from grandrounds.deployment.admin_session import admin_session
+from grandrounds.deployment import job_watch as module
+from grandrounds.deployment.job_watch import admin_session
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 PERSON = SimpleNamespace(kind="person", name="researcher@a.example", folder="kit", host="localhost", port=8002)

@@ -3,7 +3,7 @@
 import pytest
 
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition_files import write_partition
+from grandrounds.data.partition.files import write_partition
 from grandrounds.deployment.simulate import choose_sites
 from grandrounds.errors import ConfigurationError
 

@@ -39,8 +39,8 @@ def server(monkeypatch):
         tell("submitted as j")
         return state.outcome
 
-    monkeypatch.setattr("grandrounds.deployment.admin_session.admin_session", session)
-    monkeypatch.setattr("grandrounds.deployment.admin_session.connected_sites", lambda _: ["hospital-a", "hospital-b"])
+    monkeypatch.setattr("grandrounds.deployment.job_watch.admin_session", session)
+    monkeypatch.setattr("grandrounds.deployment.job_watch.connected_sites", lambda _: ["hospital-a", "hospital-b"])
     monkeypatch.setattr("grandrounds.deployment.submission.submit_and_watch", submit)
     return state
 
@@ -168,7 +168,7 @@ class TestOverlay:
         assert {entry["what"] for entry in result["files"]} == {"written"}
 
     def test_who_is_running_is_told_to_restart_if_something_has_changed(self, run, make_kit, monkeypatch):
-        monkeypatch.setattr("grandrounds.deployment.kit.running_processes", lambda kit: [1])
+        monkeypatch.setattr("grandrounds.deployment.kit.read.running_processes", lambda kit: [1])
         kit = make_kit("site").folder
         assert "hospital-a is running: restart it" in run("overlay", kit).stdout
         assert "restart" not in run("overlay", kit).stdout
@@ -178,7 +178,7 @@ class TestProvision:
     def test_kits_of_servers_and_sites_get_the_overlay(self, run, make_kit, monkeypatch, tmp_path):
         kits = make_kit("site").folder.parent
         make_kit("person")
-        monkeypatch.setattr("grandrounds.deployment.provisioning.provision", lambda project, out: kits)
+        monkeypatch.setattr("grandrounds.deployment.kit.provision.provision", lambda project, out: kits)
         result = run("provision", tmp_path / "project.yml", "--out", tmp_path / "kits")
         assert result.exit_code == 0, result.output
         assert [line.partition(":")[0] for line in result.stdout.splitlines()] == ["person", "site"]
@@ -225,7 +225,7 @@ class TestPoc:
 
     def test_what_is_running_is_not_started_again(self, run, federation, monkeypatch):
         (federation.folder / "federation.json").write_text("{}")
-        monkeypatch.setattr("grandrounds.deployment.kit.processes_of", lambda folder: [1])
+        monkeypatch.setattr("grandrounds.deployment.kit.read.processes_of", lambda folder: [1])
         result = run("poc", "up", federation.folder)
         assert result.exit_code == 1
         assert "is running; take it down first" in result.stderr

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 import yaml
 
-from grandrounds.deployment.overlay import PROVISIONING
-from grandrounds.deployment.provisioning import PROJECT, read_project
+from grandrounds.deployment.kit.overlay import PROVISIONING
+from grandrounds.deployment.kit.provision import PROJECT, read_project
 
 UNIT = PROVISIONING / "systemd" / "grandrounds@.service"
 

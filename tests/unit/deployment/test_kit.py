@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from grandrounds.deployment.kit import processes_of, read_kit, running_processes
+from grandrounds.deployment.kit.read import processes_of, read_kit, running_processes
 from grandrounds.errors import ConfigurationError
 
 

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from grandrounds.data.phantom_site import phantom_site
-from grandrounds.deployment import kit_files
-from grandrounds.deployment.kit import read_kit
-from grandrounds.deployment.kit_doctor import examine_kit
-from grandrounds.deployment.overlay import Choices, apply_overlay
+from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.deployment.kit import files as kit_files
+from grandrounds.deployment.kit.doctor import examine_kit
+from grandrounds.deployment.kit.overlay import Choices, apply_overlay
+from grandrounds.deployment.kit.read import read_kit
 
 
 def found(kit, check, network=False):
@@ -30,7 +30,7 @@ def failure(kit, check, network=False):
 @pytest.fixture(autouse=True)
 def same_python(monkeypatch):
     """Asking the path's ``python3`` who it is takes a second, and has a test of its own."""
-    monkeypatch.setattr("grandrounds.deployment.kit_machine._same_environment", lambda python3: True)
+    monkeypatch.setattr("grandrounds.deployment.kit.machine._same_environment", lambda python3: True)
 
 
 @pytest.fixture
@@ -319,13 +319,13 @@ def test_a_file_of_any_form_is_a_finding_and_the_other_checks_go_on(site, name, 
 
 
 def test_a_gpu_that_is_not_offered(site, monkeypatch):
-    monkeypatch.setattr("grandrounds.deployment.kit_machine._gpus_here", lambda: 1)
+    monkeypatch.setattr("grandrounds.deployment.kit.machine._gpus_here", lambda: 1)
     (finding,) = found(site, "gpu")
     assert (finding.level, "1 found, 0 offered to jobs" in finding.message) == ("warning", True)
 
 
 def test_more_gpus_than_there_are(site, monkeypatch):
-    monkeypatch.setattr("grandrounds.deployment.kit_machine._gpus_here", lambda: 1)
+    monkeypatch.setattr("grandrounds.deployment.kit.machine._gpus_here", lambda: 1)
     apply_overlay(site, Choices(gpus=2))
     assert "2 are offered to jobs, 1 found" in failure(site, "gpu")
 

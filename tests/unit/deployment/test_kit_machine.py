@@ -3,7 +3,7 @@
 import sys
 from importlib.metadata import PackageNotFoundError
 
-from grandrounds.deployment import kit_machine
+from grandrounds.deployment.kit import machine as kit_machine
 
 
 def levels(findings):

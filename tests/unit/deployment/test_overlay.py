@@ -5,13 +5,13 @@ import zipfile
 
 import pytest
 
-from grandrounds.data.phantom_site import phantom_site
-from grandrounds.deployment import overlay
-from grandrounds.deployment.overlay import LOCK, OVERLAYS, Choices, apply_overlay
-from grandrounds.deployment.package_digest import file_digest
-from grandrounds.deployment.site_policy import classes_fault
+from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.deployment.kit import overlay
+from grandrounds.deployment.kit.overlay import LOCK, OVERLAYS, Choices, apply_overlay
+from grandrounds.deployment.kit.package_digest import file_digest
+from grandrounds.deployment.kit.policy import classes_fault
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.privacy.ledger import Ledger
+from grandrounds.privacy.ledger.ledger import Ledger
 
 
 def contents(kit):
@@ -125,7 +125,7 @@ def test_a_policy_that_the_gate_would_not_take_is_not_written(make_kit, tmp_path
 
 @pytest.mark.parametrize("name", ["privacy.json", "privacy_strict.json"])
 def test_our_policies_are_ones_that_the_gate_takes(name):
-    from grandrounds.privacy.policy_file import read_policies
+    from grandrounds.privacy.gate.policy_file import read_policies
 
     assert len(read_policies(json.loads((OVERLAYS / name).read_text()), name)) == 1, "a job could choose the weaker one"
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from grandrounds.deployment.process_tree import children_of, resident_bytes, running_module, training_child
-from grandrounds.federation.isolation import run_isolated
+from grandrounds.federation.site.isolation import run_isolated
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from nvflare.private.fed.server.job_runner import JobRunner
 
 from grandrounds.deployment import local_federation
 from grandrounds.deployment.job_watch import JobWatch
-from grandrounds.deployment.kit import read_kit
-from grandrounds.deployment.provisioning import PROJECT, local_project, provision, read_project, write_project
+from grandrounds.deployment.kit.provision import PROJECT, local_project, provision, read_project, write_project
+from grandrounds.deployment.kit.read import read_kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 

@@ -15,8 +15,8 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.security.security import FLAuthorizer
 
-from grandrounds.deployment.overlay import OVERLAYS
-from grandrounds.deployment.site_policy import (
+from grandrounds.deployment.kit.overlay import OVERLAYS
+from grandrounds.deployment.kit.policy import (
     added_classes,
     classes_fault,
     component,
@@ -108,8 +108,8 @@ def test_a_list_that_only_warns_is_no_list():
     ("path", "allowed"),
     [
         ("grandrounds.methods.fedperl.executor.FedPerlExecutor", True),
-        ("grandrounds.methods.mdhfl.encrypted.controller.EncryptedController", True),
-        ("grandrounds.privacy.filters.GaussianPrivacy", True),
+        ("grandrounds.methods.baselines.encryption.controller.EncryptedController", True),
+        ("grandrounds.privacy.gate.filters.GaussianPrivacy", True),
         ("grandrounds.deployment.processes.run_all", False),
         ("grandrounds.deployment.jobs.import_module", False),
         ("grandrounds.methods.fedperl.executor.torch", False),

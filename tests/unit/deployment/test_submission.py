@@ -116,7 +116,7 @@ def test_a_model_that_stays_is_not_among_the_releases():
 
 def test_whatever_else_a_job_brings_to_the_sites_is_named():
     job = load_job("fedperl")
-    noise = {"path": "grandrounds.privacy.filters.GaussianPrivacy", "args": {"clip": {"class_path": "a.B"}}}
+    noise = {"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": {"clip": {"class_path": "a.B"}}}
     client = {
         **job.client,
         "components": [{"id": "x", "path": "nvflare.x.Recorder"}],

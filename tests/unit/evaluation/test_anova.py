@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from grandrounds.evaluation.anova import compare_methods
+from grandrounds.evaluation.tests import compare_methods
 
 RESULTS = {
     "A": [0.75, 0.76, 0.74, 0.75, 0.77],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from grandrounds.evaluation.areas import area_estimates, weighted_areas
+from grandrounds.evaluation.auc import area_estimates, weighted_areas
 from grandrounds.evaluation.cases import cases_from_confusion, cases_of
 from grandrounds.seeding import numpy_generator
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grandrounds.evaluation.blocks import Win, blocked_anova, bonferroni, wins
+from grandrounds.evaluation.tests import Win, blocked_anova, bonferroni, wins
 from grandrounds.seeding import numpy_generator
 
 

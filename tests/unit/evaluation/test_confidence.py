@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grandrounds.evaluation.confidence import falling_confidence, top_confidence
+from grandrounds.evaluation.selective import falling_confidence, top_confidence
 
 YES = np.array([True])
 

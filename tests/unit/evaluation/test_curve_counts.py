@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from grandrounds.evaluation.curve_counts import JOINED, counts_of, counts_shape, curves_from
-from grandrounds.evaluation.curve_release import SiteCurves
-from grandrounds.evaluation.site_curves import SiteCurve
+from grandrounds.evaluation.curves import JOINED, SiteCurve, SiteCurves, counts_of, counts_shape, curves_from
 
 CLASSES = ("nevus", "melanoma")
 HALVES = SiteCurve(np.array([0.0, 0.5, 1.0]), np.array([10.0, 30]), np.array([15.0, 0]))

@@ -7,7 +7,7 @@ import pytest
 
 from grandrounds.errors import DataError
 from grandrounds.evaluation.cases import cases_of
-from grandrounds.evaluation.curve_release import coarser_curves, curves_of, curves_together, read_curves, write_curves
+from grandrounds.evaluation.curves import coarser_curves, curves_of, curves_together, read_curves, write_curves
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("nevus", "melanoma", "other")

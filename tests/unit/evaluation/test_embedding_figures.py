@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from grandrounds.evaluation.embedding_figures import plane_figure
+from grandrounds.reporting.figures.embeddings import plane_figure
 
 SITES = ["site-2", "site-10", "site-2", "site-10"]
 MALIGNANT = np.array([True, False, False, False])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.evaluation.explanations import last_maps, prediction_maps
+from grandrounds.evaluation.grad_cam import last_maps, prediction_maps
 from grandrounds.models.registry import ModelSpec, build_model
 
 

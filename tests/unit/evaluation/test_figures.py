@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from grandrounds.evaluation.communities import community_blocks, community_order, mean_similarity
-from grandrounds.evaluation.figures import (
+from grandrounds.reporting.figures.run import (
     SimilarityRound,
     accuracy_figure,
     peer_frequency_figure,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grandrounds.evaluation.paired import paired_difference
+from grandrounds.evaluation.tests import paired_difference
 
 A, B = [0.74, 0.71, 0.80, 0.69, 0.77], [0.73, 0.72, 0.77, 0.66, 0.75]
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from grandrounds.evaluation import predict as predict_module
-from grandrounds.evaluation.predict import predict
+from grandrounds.evaluation import external as predict_module
+from grandrounds.evaluation.external import predict
 from grandrounds.seeding import numpy_generator, torch_generator
 
 CPU = torch.device("cpu")

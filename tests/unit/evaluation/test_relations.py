@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from grandrounds.evaluation.relations import (
+from grandrounds.reporting.figures.relations import (
     RelationRound,
     mean_of_known,
     relation_figure,

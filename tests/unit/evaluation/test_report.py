@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
+from grandrounds.evaluation.external import PlacePredictions, report, scores
 from grandrounds.evaluation.grouping import grouping_of
-from grandrounds.evaluation.report import report, scores
-from grandrounds.evaluation.unseen import PlacePredictions
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("a", "b", "c")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grandrounds.evaluation.sample_sheet import choose_samples, sample_figure
+from grandrounds.reporting.figures.sample_sheet import choose_samples, sample_figure
 
 LABELS = np.array([0, 0, 1, 1, 0])
 PROBABILITIES = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.95, 0.05], [0.5, 0.5]])

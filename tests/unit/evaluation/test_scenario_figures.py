@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from grandrounds.evaluation.grad_cam import scenarios
-from grandrounds.evaluation.scenario_figures import breast_masks, scenario_figure
+from grandrounds.reporting.figures.scenario import breast_masks, scenario_figure
 
 
 @pytest.fixture

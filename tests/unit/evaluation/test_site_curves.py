@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from grandrounds.evaluation.cases import cases_from_confusion, cases_of
-from grandrounds.evaluation.site_curves import (
+from grandrounds.evaluation.curves import (
     SiteCurve,
     area,
     precision_recall_points,

@@ -10,8 +10,7 @@ from PIL import Image
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.grouping import grouping_of
-from grandrounds.evaluation.unseen import (
+from grandrounds.evaluation.external import (
     PlacePredictions,
     labels_are_groups,
     load_place,
@@ -19,6 +18,7 @@ from grandrounds.evaluation.unseen import (
     predict_place,
     write_predictions,
 )
+from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.models.registry import ModelSpec, build_model
 
 CLASSES = ("mel", "nv")

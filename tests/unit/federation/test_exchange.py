@@ -15,8 +15,8 @@ from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.exchange import Assignment, Exchange, RunAborted
-from grandrounds.federation.messages import (
+from grandrounds.federation.server.exchange import Assignment, Exchange, RunAborted
+from grandrounds.protocol.messages import (
     REASON_HEADER,
     Payload,
     ReleaseKind,

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from grandrounds.federation.health import SiteHealth, sample_sites
+from grandrounds.federation.server.health import SiteHealth, sample_sites
 
 SITES = [f"site-{number}" for number in range(1, 11)]
 

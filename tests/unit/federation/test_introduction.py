@@ -3,7 +3,7 @@
 import pytest
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.introduction import Introduction, require_facts
+from grandrounds.protocol.registration import Introduction, require_facts
 
 
 def test_numbers_and_texts_survive_a_checkpoint():

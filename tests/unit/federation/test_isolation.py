@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.isolation import WorkerLost, WorkerStopped, ask_parent, run_isolated
+from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped, ask_parent, run_isolated
 from grandrounds.options import require_type
-from grandrounds.privacy.refusals import Reason, Refused
+from grandrounds.privacy.gate.audit import Reason, Refused
 
 CHECK = """
 import os, sys
-from grandrounds.federation.isolation import run_isolated
+from grandrounds.federation.site.isolation import run_isolated
 if __name__ == "__main__":
     print(run_isolated(os.getpid) != os.getpid())
 """
@@ -123,7 +123,7 @@ def test_a_child_has_a_deadline():
 
 ORPHAN = """
 import os, sys, time
-from grandrounds.federation.isolation import run_isolated
+from grandrounds.federation.site.isolation import run_isolated
 if __name__ == "__main__":
     print(os.getpid(), flush=True)
     run_isolated(os.system, "sleep 300 # " + sys.argv[1])

@@ -8,7 +8,7 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.messages import (
+from grandrounds.protocol.messages import (
     Payload,
     Release,
     ReleaseKind,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.federation.optimizers import SGD, Adam
+from grandrounds.federation.site.training import SGD, Adam
 
 OPTIONS = {"lr": 0.1, "weight_decay": 0.01, "fused": True}
 

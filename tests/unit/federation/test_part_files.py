@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from grandrounds.errors import CheckpointError
-from grandrounds.federation.checkpoint import CheckpointFolder
-from grandrounds.federation.part_files import PartFiles, SavedParts, mapped_copy
+from grandrounds.federation.server.checkpoint import CheckpointFolder
+from grandrounds.federation.server.tensor_files import PartFiles, SavedParts, mapped_copy
 
 STATE = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(2).half(), "counter": torch.tensor(7)}
 

@@ -8,7 +8,7 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.messages import (
+from grandrounds.protocol.messages import (
     Payload,
     Release,
     ReleaseKind,
@@ -17,7 +17,7 @@ from grandrounds.federation.messages import (
     encode_result,
     model_update,
 )
-from grandrounds.federation.precision import require_precision, round_updates, rounded, widened
+from grandrounds.protocol.precision import require_precision, round_updates, rounded, widened
 from grandrounds.seeding import torch_generator
 
 DECLARED = {"update": ReleaseKind.MODEL_UPDATE, "matrix": ReleaseKind.CLASS_STATISTICS}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.problem import Problem
+from grandrounds.protocol.problem import Problem
 
 MINIMAL = {"dataset": "skin", "classes": ["naevus", "melanoma"]}
 

@@ -28,10 +28,10 @@ def note(when):
 for method in {EXECUTORS!r}:
     import_module(f"grandrounds.methods.{{method}}.executor")
     note(method)
-import grandrounds.privacy.filters
+import grandrounds.privacy.gate.filters
 note("site's gate")
 import torch
-from grandrounds.federation.training import Descent, new_optimizer
+from grandrounds.federation.site.training import Descent, new_optimizer
 from grandrounds.models.registry import ModelSpec, build_model
 for algorithm in ("adam", "sgd"):
     network = build_model(ModelSpec("compact", 2), seed=0)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from grandrounds import __version__
-from grandrounds.federation.record import RunRecord, read_events, versions
+from grandrounds.federation.server.record import RunRecord, read_events, versions
 
 
 def entry(number, answered, dropped=None):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.selection import ModelSelection
+from grandrounds.federation.server.selection import ModelSelection
 
 
 def scores(**sites):

@@ -9,9 +9,9 @@ from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.workspace import Workspace
 
 from grandrounds.deployment.jobs import job_names, load_job
-from grandrounds.federation.places import result_folder, state_folder
-from grandrounds.federation.release_facts import ADMISSION
-from grandrounds.federation.site_child import SitePlace
+from grandrounds.federation.paths import result_folder, state_folder
+from grandrounds.federation.site.release_facts import ADMISSION
+from grandrounds.federation.site.worker import SitePlace
 
 
 @pytest.mark.parametrize("name", job_names())

@@ -4,8 +4,8 @@ import pytest
 
 from grandrounds.data.site_model import SiteModel
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.problem import Problem
-from grandrounds.federation.site_model import own_model_spec, require_backbones
+from grandrounds.federation.site.access import own_model_spec, require_backbones
+from grandrounds.protocol.problem import Problem
 
 PROBLEM = Problem("skin", ("a", "b", "c"), image_size=32, backbone="compact", weights="imagenet")
 FILE = "/sites/site-1/grandrounds.json: models.skin"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grandrounds.errors import CheckpointError
-from grandrounds.federation.site_store import SiteStore, copy_to_cpu
+from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 
 
 def state(value):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.context import StateCache
+from grandrounds.federation.site.context import StateCache
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.tensor_checks import require_finite_tensors
+from grandrounds.protocol.tensors import require_finite_tensors
 
 INFINITY = float("inf")
 

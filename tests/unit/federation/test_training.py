@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.context import SiteContext, StateCache, TaskAborted
-from grandrounds.federation.training import Descent, Meter, new_optimizer, train_steps
+from grandrounds.federation.site.context import SiteContext, StateCache, TaskAborted
+from grandrounds.federation.site.training import Descent, Meter, new_optimizer, train_steps
 
 
 def context(aborted=lambda: False, seed=1):

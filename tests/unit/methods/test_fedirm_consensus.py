@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grandrounds.methods.fedirm.consensus import ConsensusMean, distance_weights, draw_subsets, sub_consensus
+from grandrounds.methods.fedirm.rscfed import ConsensusMean, distance_weights, draw_subsets, sub_consensus
 from grandrounds.seeding import numpy_generator, torch_generator
 
 NEAR = {"w": torch.tensor([0.0, 0.0]), "statistic": torch.tensor([0.0])}

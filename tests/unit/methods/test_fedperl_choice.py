@@ -9,7 +9,7 @@ import torch
 from scipy.spatial import KDTree
 from scipy.stats import kstest, truncnorm
 
-from grandrounds.methods.fedperl.choice import nearest_peers, noise_image, random_peers
+from grandrounds.methods.fedperl.peer_selection import nearest_peers, noise_image, random_peers
 from grandrounds.seeding import numpy_generator, torch_generator
 
 SITES = [f"site-{number}" for number in range(12)]

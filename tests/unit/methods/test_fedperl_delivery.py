@@ -5,9 +5,9 @@ import re
 import pytest
 import torch
 
-from grandrounds.federation.context import StateCache
-from grandrounds.federation.messages import Payload
+from grandrounds.federation.site.context import StateCache
 from grandrounds.methods.fedperl.delivery import PeerDelivery, received_peers
+from grandrounds.protocol.messages import Payload
 
 
 def model(value):

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from grandrounds.data.augment import draw_views, to_tensor
+from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError, GrandRoundsError
-from grandrounds.federation.context import SiteContext, StateCache
-from grandrounds.federation.problem import Problem
-from grandrounds.methods.fedperl.guidance import PeerGuide, VotingGuide
+from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.methods.fedperl.peer_pseudo_labels import PeerGuide, VotingGuide
 from grandrounds.methods.fixmatch.loss import PseudoLabels, pseudo_labels
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
+from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator, torch_generator
 
 CLASSES = ("a", "b", "c")

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grandrounds.methods.fedperl.peer_selection import passing_peers
 from grandrounds.methods.fedperl.peers import similar_peers
-from grandrounds.methods.fedperl.policy import passing_peers
 from grandrounds.methods.fedperl.similarity import similarity_matrix
 
 ACCURACY = {"0": 0.7, "1": 0.7, "2": 0.69}

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.checkpoint import CheckpointFolder
-from grandrounds.federation.part_files import PARTS, PartFiles
+from grandrounds.federation.server.checkpoint import CheckpointFolder
+from grandrounds.federation.server.tensor_files import PARTS, PartFiles
 from grandrounds.methods.fedperl.options import StoreOptions
 from grandrounds.methods.fedperl.store import ModelStore
 

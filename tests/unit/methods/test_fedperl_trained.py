@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.preprocessing import minmax_scale
 
-from grandrounds.methods.fedperl.trained import TrainedModels
+from grandrounds.methods.fedperl.similarity_tracker import TrainedModels
 from grandrounds.seeding import torch_generator
 
 A = {"W1": torch.tensor([1.0, 3.0]), "W2": torch.tensor([2.0, 2.0, 5.0])}

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from grandrounds.data.phantom import PHANTOM_CLASSES, draw_phantom
-from grandrounds.data.randaugment import strong_view
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
+from grandrounds.data.images.randaugment import strong_view
 from grandrounds.data.site import SiteData
-from grandrounds.federation.context import SiteContext, StateCache
-from grandrounds.federation.problem import Problem
-from grandrounds.methods.fedperl.guidance import PeerGuide
+from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.methods.fedperl.peer_pseudo_labels import PeerGuide
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
-from grandrounds.models.folding import folded_copy
+from grandrounds.models.inference import folded_copy
 from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import Problem
 
 TEXTBOOK = Path(__file__).parents[3] / "benchmarks" / "local_step" / "textbook.py"
 SIZE, BATCH, STEPS, THRESHOLD, GAMMA = 32, 8, 3, 0.3, 0.01
@@ -146,7 +146,7 @@ def test_strong_views_are_drawn_of_accepted_images_only(context, monkeypatch):
         drawn.append(image)
         return strong_view(image, *arguments)
 
-    monkeypatch.setattr("grandrounds.data.augment.strong_view", counted)
+    monkeypatch.setattr("grandrounds.data.images.views.strong_view", counted)
     guide = Heard([folded_copy(network_in_double(1))], GAMMA)
     train(network_in_double(0), context, guide, sgd)
     assert len(drawn) == sum(guide.accepted) < BATCH * STEPS

@@ -7,11 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from grandrounds.methods.mdhfl.contributions import Contribution, sum_rows
-from grandrounds.methods.mdhfl.distillation import alignment_loss
-from grandrounds.methods.mdhfl.fresh_adam import fresh_adam_step
-from grandrounds.methods.mdhfl.leave_one_out import leave_one_out_mean
-from grandrounds.methods.mdhfl.schedule import exchange_chunks, public_order, whole_batches
+from grandrounds.methods.mutual.contributions import Contribution, leave_one_out_mean, sum_rows
+from grandrounds.methods.mutual.distillation import alignment_loss, fresh_adam_step
+from grandrounds.methods.mutual.schedule import exchange_chunks, public_order, whole_batches
 from grandrounds.seeding import torch_generator
 
 SITES = ("site-1", "site-2", "site-3")

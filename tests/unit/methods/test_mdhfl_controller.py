@@ -6,12 +6,12 @@ from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
-from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import Release, ReleaseKind, Result, encode_payload, encode_result
-from grandrounds.methods.mdhfl.contributions import RowSum
-from grandrounds.methods.mdhfl.controller import MutualController
-from grandrounds.methods.mdhfl.executor import MutualExecutor
-from grandrounds.methods.mdhfl.options import ExchangeOptions
+from grandrounds.methods.mutual.contributions import RowSum
+from grandrounds.methods.mutual.controller import MutualController
+from grandrounds.methods.mutual.executor import MutualExecutor
+from grandrounds.methods.mutual.options import ExchangeOptions
+from grandrounds.protocol.messages import Release, ReleaseKind, Result, encode_payload, encode_result
+from grandrounds.protocol.registration import Introduction
 
 
 def controller(**options):

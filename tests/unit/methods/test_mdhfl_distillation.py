@@ -4,9 +4,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from grandrounds.methods.mdhfl.contributions import Contribution, RowSum, sum_rows, usable
-from grandrounds.methods.mdhfl.distillation import alignment_loss, digest_loss, ensemble_target
-from grandrounds.methods.mdhfl.leave_one_out import alignment_scale, leave_one_out_mean, mean_of_all
+from grandrounds.methods.mutual.contributions import (
+    Contribution,
+    RowSum,
+    alignment_scale,
+    leave_one_out_mean,
+    mean_of_all,
+    sum_rows,
+    usable,
+)
+from grandrounds.methods.mutual.distillation import alignment_loss, digest_loss, ensemble_target
 from grandrounds.seeding import torch_generator
 
 D1, D2, D3 = (torch.tensor([row], dtype=torch.float64) for row in ((0.5, 0.5), (0.9, 0.1), (0.2, 0.8)))

@@ -4,25 +4,26 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.messages import PROTOCOL
-from grandrounds.methods.mdhfl.exchange import RowMessage
-from grandrounds.methods.mdhfl.options import ExchangeOptions
-from grandrounds.privacy.inspection import Answer, Expected, Part, inspect
-from grandrounds.privacy.policy_file import parse_policy
-from grandrounds.privacy.refusals import Refused
+from grandrounds.methods.mutual.exchange import RowMessage
+from grandrounds.methods.mutual.options import ExchangeOptions
+from grandrounds.privacy.gate.audit import Refused
+from grandrounds.privacy.gate.inspection import Answer, Expected, Part, inspect
+from grandrounds.privacy.gate.policy_file import parse_policy
+from grandrounds.protocol.messages import PROTOCOL
 from grandrounds.seeding import torch_generator
 
 pytest.importorskip("tenseal")
 
 
-from grandrounds.methods.mdhfl.encrypted.ciphertexts import encrypt_rows, make_keys
-from grandrounds.methods.mdhfl.encrypted.exchange import (
-    EncryptedExchange,
-    decrypt_packed_sum,
-    pack,
-    unpack,
+from grandrounds.methods.baselines.encryption.ciphertexts import (
+    SERVER_KEY,
+    SITE_KEY,
+    encrypt_rows,
+    find_key,
+    make_keys,
+    write_keys,
 )
-from grandrounds.methods.mdhfl.encrypted.keys import SERVER_KEY, SITE_KEY, find_key, write_keys
+from grandrounds.methods.baselines.encryption.exchange import EncryptedExchange, decrypt_packed_sum, pack, unpack
 
 IMAGES, CLASSES = 5, 3
 ROWS = {

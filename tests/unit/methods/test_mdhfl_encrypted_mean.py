@@ -7,9 +7,9 @@ from grandrounds.errors import MessageError
 
 pytest.importorskip("tenseal")
 
-from grandrounds.methods.mdhfl.encrypted.ciphertexts import add_encrypted, make_keys
-from grandrounds.methods.mdhfl.encrypted.exchange import pack, unpack
-from grandrounds.methods.mdhfl.encrypted_mean.models import decrypt_mean, encrypt_weights, numbers_of
+from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, make_keys
+from grandrounds.methods.baselines.encryption.exchange import pack, unpack
+from grandrounds.methods.baselines.fedavg_he.models import decrypt_mean, encrypt_weights, numbers_of
 
 MODELS = [
     {"w": torch.tensor([[1.5, -2.0], [0.0, 300.0]]), "count": torch.tensor(7), "b": torch.tensor([0.25])},

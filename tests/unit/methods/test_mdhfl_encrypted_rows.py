@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.methods.mdhfl.contributions import RowSum
-from grandrounds.methods.mdhfl.encrypted import ciphertexts as encrypted_rows
-from grandrounds.methods.mdhfl.leave_one_out import leave_one_out_mean
+from grandrounds.methods.baselines.encryption import ciphertexts as encrypted_rows
+from grandrounds.methods.mutual.contributions import RowSum, leave_one_out_mean
 from grandrounds.seeding import torch_generator
 
 IMAGES, CLASSES = 700, 13

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.methods.mdhfl.contributions import RowSum
-from grandrounds.methods.mdhfl.loss import refined_cross_entropy
-from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions, LocalOptions
-from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
-from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
-from grandrounds.methods.mdhfl.training import AlignmentStep, Private, Target, align, train_local
-from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.methods.mutual.contributions import RowSum
+from grandrounds.methods.mutual.local_training import Epoch, learn_own_labels
+from grandrounds.methods.mutual.loss import refined_cross_entropy
+from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
+from grandrounds.methods.mutual.participant import Choices, Participant, PublicImages
+from grandrounds.methods.mutual.training import AlignmentStep, Private, Target, align, train_local
+from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.seeding import numpy_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (8, 4, 4, 1), dtype=np.uint8)

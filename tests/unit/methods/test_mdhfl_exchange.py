@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
-from grandrounds.methods.mdhfl.exchange import RowExchange, RowMessage
-from grandrounds.methods.mdhfl.leave_one_out import leave_one_out_mean, loss_scale, mean_of_all
-from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions, LocalOptions
-from grandrounds.methods.mdhfl.wire import bytes_of_rows, decode_sum, encode_rows, encode_sum
+from grandrounds.methods.mutual.contributions import leave_one_out_mean, loss_scale, mean_of_all
+from grandrounds.methods.mutual.exchange import RowExchange, RowMessage
+from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
+from grandrounds.methods.mutual.soft_labels import bytes_of_rows, decode_sum, encode_rows, encode_sum
 from grandrounds.seeding import torch_generator
 
 PUBLIC = "ab" * 32

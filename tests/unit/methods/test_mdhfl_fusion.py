@@ -9,11 +9,11 @@ from torch import nn
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import Result, floating_entries, model_update
-from grandrounds.methods.mdhfl.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
-from grandrounds.methods.mdhfl.fusion_controller import FusionController
-from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.methods.feddf.controller import FusionController
+from grandrounds.methods.feddf.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
+from grandrounds.methods.mutual.work import PlainWork
+from grandrounds.protocol.messages import Result, floating_entries, model_update
+from grandrounds.protocol.registration import Introduction
 from grandrounds.seeding import numpy_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (20, 4, 4, 1), dtype=np.uint8)

@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.mdhfl.exchange import RowExchange
-from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions, LocalOptions
-from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
-from grandrounds.methods.mdhfl.schedule import exchange_chunks, local_batches, public_order
-from grandrounds.methods.mdhfl.training import Private
-from grandrounds.methods.mdhfl.wire import decode_sum, encode_sum
-from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.methods.mutual.exchange import RowExchange
+from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
+from grandrounds.methods.mutual.participant import Choices, Participant, PublicImages
+from grandrounds.methods.mutual.schedule import exchange_chunks, local_batches, public_order
+from grandrounds.methods.mutual.soft_labels import decode_sum, encode_sum
+from grandrounds.methods.mutual.training import Private
+from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.seeding import numpy_generator
 
 SITES = tuple(f"site-{number}" for number in range(1, 5))

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from grandrounds.data.public_set import PublicImage, PublicSet, fingerprints, first_unlike
+from grandrounds.data.partition.public_set import PublicImage, PublicSet, fingerprints, first_unlike
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
-from grandrounds.methods.mdhfl.public import comparable, public_images
+from grandrounds.methods.mutual.public import comparable, public_images
 
 PICTURES = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.methods.mdhfl.public_rows import public_rows
-from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.methods.mutual.predictions import public_rows
+from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.seeding import numpy_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (9, 6, 6, 3), dtype=np.uint8)
@@ -69,7 +69,7 @@ def test_a_network_in_single_precision_gives_single_precision(network):
 
 @pytest.mark.parametrize(("statistics", "expected"), [("eval", [4, 5]), ("batch", [9])])
 def test_batches_are_small_on_a_cpu_where_rows_do_not_depend_on_them(network, monkeypatch, statistics, expected):
-    monkeypatch.setattr("grandrounds.methods.mdhfl.public_rows.CPU_BATCH", 4)
+    monkeypatch.setattr("grandrounds.methods.mutual.predictions.CPU_BATCH", 4)
     sizes = []
     network.register_forward_pre_hook(lambda module, arguments: sizes.append(len(arguments[0])))
     rows_of(network, statistics=statistics)

@@ -5,14 +5,14 @@ import torch
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import MessageError
-from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result, floating_entries, model_update
-from grandrounds.methods.mdhfl.controller import MutualController
-from grandrounds.methods.mdhfl.encrypted_mean.controller import EncryptedMeanController
-from grandrounds.methods.mdhfl.encrypted_mean.executor import EncryptedMeanExecutor
-from grandrounds.methods.mdhfl.executor import MutualExecutor
-from grandrounds.methods.mdhfl.fusion_controller import FusionController
-from grandrounds.methods.mdhfl.fusion_executor import FusionExecutor
+from grandrounds.methods.baselines.fedavg_he.controller import EncryptedMeanController
+from grandrounds.methods.baselines.fedavg_he.executor import EncryptedMeanExecutor
+from grandrounds.methods.feddf.controller import FusionController
+from grandrounds.methods.feddf.executor import FusionExecutor
+from grandrounds.methods.mutual.controller import MutualController
+from grandrounds.methods.mutual.executor import MutualExecutor
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, floating_entries, model_update
+from grandrounds.protocol.registration import Introduction
 
 ROWS = torch.full((16, 4), 0.25)
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.mdhfl.options import ExchangeOptions
-from grandrounds.methods.mdhfl.rounds import Exchanges
+from grandrounds.methods.mutual.options import ExchangeOptions
+from grandrounds.methods.mutual.schedule import Exchanges
 
 
 def exchanges(images=70, **options):

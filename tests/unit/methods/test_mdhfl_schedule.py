@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.mdhfl.schedule import (
+from grandrounds.methods.mutual.schedule import (
     exchange_chunks,
     label_trust,
     local_batch_count,

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.methods.mdhfl.contributions import RowSum
-from grandrounds.methods.mdhfl.fusion import FusionOptions, distil
-from grandrounds.methods.mdhfl.options import AlignmentOptions, ExchangeOptions, LocalOptions
-from grandrounds.methods.mdhfl.own_labels import Epoch, learn_own_labels
-from grandrounds.methods.mdhfl.participant import Choices, Participant, PublicImages
-from grandrounds.methods.mdhfl.settling import settle_statistics
-from grandrounds.methods.mdhfl.training import Private
-from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.methods.feddf.fusion import FusionOptions, distil
+from grandrounds.methods.mutual.bn_recalibration import settle_statistics
+from grandrounds.methods.mutual.contributions import RowSum
+from grandrounds.methods.mutual.local_training import Epoch, learn_own_labels
+from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
+from grandrounds.methods.mutual.participant import Choices, Participant, PublicImages
+from grandrounds.methods.mutual.training import Private
+from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.seeding import numpy_generator
 
 IMAGES = np.array([0, 255, 0, 255, 255], np.uint8).reshape(5, 1, 1, 1)

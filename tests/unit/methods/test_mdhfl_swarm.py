@@ -16,8 +16,8 @@ from nvflare.app_common.ccwf.server_ctl import ClientStatus, ServerSideControlle
 
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.methods.mdhfl.swarm.controller import SwarmController
-from grandrounds.methods.mdhfl.swarm.executor import SwarmAggregator
+from grandrounds.methods.baselines.swarm.controller import SwarmController
+from grandrounds.methods.baselines.swarm.executor import SwarmAggregator
 
 SITES = ["site-1", "site-2", "site-3"]
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.methods.mdhfl.options import AlignmentOptions, LocalOptions
-from grandrounds.methods.mdhfl.training import (
+from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
+from grandrounds.methods.mutual.training import (
     AlignmentStep,
     Private,
     Target,
@@ -20,7 +20,7 @@ from grandrounds.methods.mdhfl.training import (
     private_loss,
     train_local,
 )
-from grandrounds.methods.mdhfl.work import PlainWork
+from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.seeding import numpy_generator, torch_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (12, 4, 4, 1), dtype=np.uint8)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grandrounds.methods.mdhfl.weights import ccr_weights, eccr_weights, equal_weights, parameter_change
+from grandrounds.methods.mutual.weights import ccr_weights, eccr_weights, equal_weights, parameter_change
 
 
 def test_equal_weights_of_the_others_sum_to_one():

@@ -4,10 +4,15 @@ import pytest
 import torch
 
 from grandrounds.errors import MessageError
-from grandrounds.methods.mdhfl.contributions import Contribution, sum_rows
-from grandrounds.methods.mdhfl.leave_one_out import leave_one_out_mean
-from grandrounds.methods.mdhfl.rows import require_same_public_set, require_scores, require_soft_labels
-from grandrounds.methods.mdhfl.wire import bytes_of_rows, decode_rows, encode_rows
+from grandrounds.methods.mutual.contributions import Contribution, leave_one_out_mean, sum_rows
+from grandrounds.methods.mutual.soft_labels import (
+    bytes_of_rows,
+    decode_rows,
+    encode_rows,
+    require_same_public_set,
+    require_scores,
+    require_soft_labels,
+)
 from grandrounds.seeding import torch_generator
 
 GOOD = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])

@@ -10,18 +10,18 @@ from torch.nn import functional as F
 
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.federation.context import SiteContext, StateCache
-from grandrounds.federation.problem import Problem
+from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.fed_align_cl.executor import FedAlignExecutor
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
-from grandrounds.methods.mdhfl.executor import MutualExecutor
+from grandrounds.methods.mutual.executor import MutualExecutor
+from grandrounds.methods.supervised.dp_training import train_privately
 from grandrounds.methods.supervised.executor import SupervisedExecutor
-from grandrounds.methods.supervised.private import train_privately
 from grandrounds.methods.supervised.training import TrainingOptions
-from grandrounds.privacy.record_level import ProtectionOptions, RecordLevelOptions
-from grandrounds.privacy.spending import Mechanism
+from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions, RecordLevelOptions
+from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.spending import Mechanism
 
 PROBLEM = Problem("noise", ("a", "b", "c"), 32)
 PLAIN = TrainingOptions(steps=1, batch_size=4, class_weights="none", weak_augmentation=False, algorithm="sgd")

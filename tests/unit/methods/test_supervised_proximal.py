@@ -10,7 +10,7 @@ from torch import nn
 
 from grandrounds.deployment.jobs import check_job, load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.training import Descent, proximal_loss, require_finite
+from grandrounds.federation.site.training import Descent, proximal_loss, require_finite
 from grandrounds.methods.supervised.training import TrainingOptions
 from grandrounds.seeding import torch_generator
 

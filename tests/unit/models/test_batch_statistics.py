@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.models.batch_statistics import normalises_by_batch, statistics_untouched
+from grandrounds.models.norm import normalises_by_batch, statistics_untouched
 from grandrounds.models.registry import ModelSpec, build_model
 from grandrounds.seeding import torch_generator
 

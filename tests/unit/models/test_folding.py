@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.models.folding import folded_copy
+from grandrounds.models.inference import folded_copy
 from grandrounds.models.registry import ModelSpec, build_model
 
 IMAGES = torch.rand(8, 3, 64, 64, generator=torch.Generator().manual_seed(0))

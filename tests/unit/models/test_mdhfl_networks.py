@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from grandrounds.models.folding import folded_copy
+from grandrounds.models.backbones.shufflenet import ShuffleUnit
+from grandrounds.models.inference import folded_copy
 from grandrounds.models.registry import ModelSpec, build_model, head_of, minimum_image_size
-from grandrounds.models.shufflenet import ShuffleUnit
 from grandrounds.seeding import torch_generator
 
 # Parameters and megabytes of all entries, for thirteen classes.

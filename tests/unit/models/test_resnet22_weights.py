@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models import resnet22_unpickle
+from grandrounds.models.backbones import resnet22_unpickle
+from grandrounds.models.backbones.resnet22_weights import convert_published, from_published, published_name
 from grandrounds.models.registry import ModelSpec, build_model
-from grandrounds.models.resnet22_weights import convert_published, from_published, published_name
 
 PARTS = {"norm1": "bn1", "norm2": "bn2", "conv1": "conv1", "conv2": "conv2", "shortcut": "downsample.0"}
 
@@ -167,7 +167,13 @@ def test_a_file_that_takes_too_long_is_given_up(tmp_path, old_file):
 
 
 def test_the_command_line_says_why_in_one_line(tmp_path):
-    command = [sys.executable, "-m", "grandrounds.models.resnet22_weights", str(tmp_path / "none.p"), "out.pt"]
+    command = [
+        sys.executable,
+        "-m",
+        "grandrounds.models.backbones.resnet22_weights",
+        str(tmp_path / "none.p"),
+        "out.pt",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: there is no file")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from grandrounds.models.backbones.resnet9 import ResNet9
 from grandrounds.models.registry import ModelSpec, build_model, minimum_image_size
-from grandrounds.models.resnet9 import ResNet9
 from grandrounds.seeding import torch_generator
 
 SHAPES = [

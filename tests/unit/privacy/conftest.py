@@ -7,12 +7,11 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests of the gate share gate_a
 
 from gate_answers import NOISY, RELATION, ROWS, SCALARS
 
-from grandrounds.privacy.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.gate import Gate
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.policy import SitePolicy
-from grandrounds.privacy.spending import Mechanism, Spending
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.gate.gate import Gate
+from grandrounds.privacy.gate.policy import SitePolicy
+from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 
 @pytest.fixture

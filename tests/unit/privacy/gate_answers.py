@@ -5,15 +5,14 @@ import json
 import pytest
 import torch
 
-from grandrounds.federation.messages import METRICS, PROTOCOL, ReleaseKind
-from grandrounds.privacy.audit import AUDIT_NAME
-from grandrounds.privacy.entries import DatasetIdentity
-from grandrounds.privacy.gate import TaskFacts
-from grandrounds.privacy.inspection import Answer, Expected, Part
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.policy import ReleaseRule, ScalarRule
-from grandrounds.privacy.refusals import Refused
-from grandrounds.privacy.treatment import ClipAndNoise, MinimumSupport, Quantise
+from grandrounds.privacy.gate.audit import AUDIT_NAME, Refused
+from grandrounds.privacy.gate.gate import TaskFacts
+from grandrounds.privacy.gate.inspection import Answer, Expected, Part
+from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
+from grandrounds.privacy.gate.treatment import ClipAndNoise, MinimumSupport, Quantise
+from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
 
 UPDATE, STATISTICS, SOFT = ReleaseKind.MODEL_UPDATE, ReleaseKind.CLASS_STATISTICS, ReleaseKind.SOFT_LABELS
 NOISY = ReleaseRule(UPDATE, "update", ClipAndNoise(1.0, 32.0))

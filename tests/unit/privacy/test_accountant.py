@@ -9,17 +9,11 @@ import pytest
 from scipy.stats import norm
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.accountant import (
-    composed_epsilon,
-    exceeds,
-    least_noise_multiplier,
-    spent_epsilon,
-)
-from grandrounds.privacy.conversions import combined_multiplier, gaussian_epsilon, gaussian_noise_multiplier
-from grandrounds.privacy.entries import Purpose
-from grandrounds.privacy.renyi import renyi_epsilon, sampled_gaussian_divergence
-from grandrounds.privacy.spending import GaussianSteps, Mechanism, Spending, no_guarantee
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.accounting.accountant import composed_epsilon, exceeds, least_noise_multiplier, spent_epsilon
+from grandrounds.privacy.accounting.conversions import combined_multiplier, gaussian_epsilon, gaussian_noise_multiplier
+from grandrounds.privacy.accounting.renyi import renyi_epsilon, sampled_gaussian_divergence
+from grandrounds.privacy.ledger.entries import Purpose
+from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee
 
 # Noise multiplier, sampling rate, steps, delta; loss distributions (dp-accounting), PRV (Opacus), Rényi (Opacus).
 SAMPLED = [

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.privacy.audit import AUDIT_NAME, LONGEST_TEXT, write_audit
-from grandrounds.privacy.refusals import Reason, Refused
+from grandrounds.privacy.gate.audit import AUDIT_NAME, LONGEST_TEXT, Reason, Refused, write_audit
 
 
 def test_lines_follow_each_other_and_long_texts_are_cut(tmp_path):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.privacy import chain
-from grandrounds.privacy.chain import ChainedFile
+from grandrounds.privacy.ledger import chain
+from grandrounds.privacy.ledger.chain import ChainedFile
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_file_as_it_was(file, monkeypatch
 def test_a_limit_of_the_operating_system_is_an_error_as_well(file):
     before = file.path.read_bytes()
     code = (
-        "import resource, sys; from pathlib import Path; from grandrounds.privacy.chain import ChainedFile\n"
+        "import resource, sys; from pathlib import Path; from grandrounds.privacy.ledger.chain import ChainedFile\n"
         "file = ChainedFile(Path(sys.argv[1])); limit = file.path.stat().st_size + 10\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
         "with file.extending() as extension: extension.append({'number': 4})"

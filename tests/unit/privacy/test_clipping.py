@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.clipping import NormPolicy, apply_norm_policy, clip_rows, clipping_factor, l2_norm
+from grandrounds.privacy.mechanisms.clipping import NormPolicy, apply_norm_policy, clip_rows, clipping_factor, l2_norm
 from grandrounds.seeding import numpy_generator, torch_generator
 
 

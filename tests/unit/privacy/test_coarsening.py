@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.privacy.coarsening import WITHHELD, quantise_rows, withhold_classes
+from grandrounds.privacy.mechanisms.coarsening import WITHHELD, quantise_rows, withhold_classes
 
 MATRIX = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])
 

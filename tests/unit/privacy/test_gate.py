@@ -20,18 +20,16 @@ from gate_answers import (
 )
 from gate_answers import update as update_part
 
-from grandrounds.federation.messages import METRICS, TREATED, ReleaseKind
-from grandrounds.privacy.audit import AUDIT_NAME
-from grandrounds.privacy.conversions import gaussian_epsilon
-from grandrounds.privacy.entries import DatasetIdentity
-from grandrounds.privacy.gate import Gate
-from grandrounds.privacy.inspection import Part
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.policy import ReleaseRule, ScalarRule, SitePolicy
-from grandrounds.privacy.refusals import Reason, Refused
-from grandrounds.privacy.spending import Mechanism, Spending
-from grandrounds.privacy.treatment import AsItIs, ClipAndNoise, RecordLevel
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
+from grandrounds.privacy.gate.gate import Gate
+from grandrounds.privacy.gate.inspection import Part
+from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule, SitePolicy
+from grandrounds.privacy.gate.treatment import AsItIs, ClipAndNoise, RecordLevel
+from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.messages import METRICS, TREATED, ReleaseKind
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 
 def test_an_update_leaves_clipped_noised_booked_and_written_down(gate):

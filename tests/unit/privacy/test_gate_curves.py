@@ -5,17 +5,15 @@ import json
 import pytest
 import torch
 
-from grandrounds.federation.messages import METRICS, PROTOCOL, ReleaseKind
-from grandrounds.privacy.audit import AUDIT_NAME
-from grandrounds.privacy.entries import DatasetIdentity
-from grandrounds.privacy.gate import Gate, TaskFacts
-from grandrounds.privacy.inspection import Answer, Expected, Part
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.policy import ReleaseRule, ScalarRule, SitePolicy
-from grandrounds.privacy.refusals import Reason, Refused
-from grandrounds.privacy.spending import Mechanism
-from grandrounds.privacy.treatment import ClipAndNoise, CurveSupport, Deny
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
+from grandrounds.privacy.gate.gate import Gate, TaskFacts
+from grandrounds.privacy.gate.inspection import Answer, Expected, Part
+from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule, SitePolicy
+from grandrounds.privacy.gate.treatment import ClipAndNoise, CurveSupport, Deny
+from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
+from grandrounds.protocol.spending import Mechanism, Unit
 
 CURVES = ReleaseRule(ReleaseKind.CURVES, "curves_*", CurveSupport(20), ("counts",), outside_budget=True)
 UPDATE = ReleaseRule(ReleaseKind.MODEL_UPDATE, "update", ClipAndNoise(1.0, 32.0))

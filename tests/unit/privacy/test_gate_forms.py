@@ -7,11 +7,11 @@ import pytest
 import torch
 from gate_answers import SOFT, UPDATE, answer, facts, refusal, update
 
-from grandrounds.federation.messages import METRICS, PROTOCOL, ReleaseKind
-from grandrounds.privacy.inspection import MOST_NUMBERS, Part
-from grandrounds.privacy.policy import ReleaseRule
-from grandrounds.privacy.refusals import Reason
-from grandrounds.privacy.treatment import AsItIs
+from grandrounds.privacy.gate.audit import Reason
+from grandrounds.privacy.gate.inspection import MOST_NUMBERS, Part
+from grandrounds.privacy.gate.policy import ReleaseRule
+from grandrounds.privacy.gate.treatment import AsItIs
+from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.messages import ReleaseKind
-from grandrounds.privacy.clipping import NormPolicy
-from grandrounds.privacy.gaussian import MODEL_UPDATE, SOFT_LABELS, GaussianMechanism
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.mechanisms.clipping import NormPolicy
+from grandrounds.privacy.mechanisms.gaussian import MODEL_UPDATE, SOFT_LABELS, GaussianMechanism
+from grandrounds.protocol.messages import ReleaseKind
+from grandrounds.protocol.spending import Unit
 
 COUNT = 200_000
 WIDE = 7.0

@@ -6,10 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from grandrounds.privacy.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.spending import Mechanism, Spending
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 # One child after another is killed just before the N-th line that it runs in the package, before each line of the functions
 # between the clipping and the sending, or in the middle of its N-th write, until one gets through. The children are forks of
@@ -18,14 +17,14 @@ SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
 import dp_accounting, torch
-from grandrounds.privacy.entries import DatasetIdentity
-from grandrounds.federation.messages import PROTOCOL, ReleaseKind
-from grandrounds.privacy.gate import Gate, TaskFacts
-from grandrounds.privacy.inspection import Answer, Expected, Part
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.privacy.policy import ReleaseRule, SitePolicy
-from grandrounds.privacy.treatment import ClipAndNoise
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.ledger.entries import DatasetIdentity
+from grandrounds.protocol.messages import PROTOCOL, ReleaseKind
+from grandrounds.privacy.gate.gate import Gate, TaskFacts
+from grandrounds.privacy.gate.inspection import Answer, Expected, Part
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.treatment import ClipAndNoise
+from grandrounds.protocol.spending import Unit
 
 torch.set_num_threads(1)
 os.fsync = lambda descriptor: None  # matters when the power fails, not when a process does; and it is slow

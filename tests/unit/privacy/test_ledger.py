@@ -7,12 +7,11 @@ import sys
 import pytest
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.privacy import ledger as ledger_module
-from grandrounds.privacy.conversions import gaussian_epsilon
-from grandrounds.privacy.entries import DatasetIdentity, Purpose
-from grandrounds.privacy.ledger import BudgetExceeded, Ledger, dataset_fingerprint
-from grandrounds.privacy.spending import Mechanism, Spending, no_guarantee
-from grandrounds.privacy.units import Unit
+from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+from grandrounds.privacy.ledger import ledger as ledger_module
+from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger, dataset_fingerprint
+from grandrounds.protocol.spending import Mechanism, Spending, Unit, no_guarantee
 
 DELTA = 1e-5
 
@@ -161,9 +160,9 @@ def test_fingerprints_depend_on_images_and_patients_and_not_on_their_order():
 def test_processes_that_book_at_once_lose_nothing(tmp_path, ledger):
     code = (
         "import sys; from pathlib import Path\n"
-        "from grandrounds.privacy.ledger import Ledger, Purpose, DatasetIdentity, BudgetExceeded\n"
-        "from grandrounds.privacy.spending import Mechanism, Spending\n"
-        "from grandrounds.privacy.units import Unit\n"
+        "from grandrounds.privacy.ledger.ledger import Ledger, Purpose, DatasetIdentity, BudgetExceeded\n"
+        "from grandrounds.protocol.spending import Mechanism, Spending\n"
+        "from grandrounds.protocol.spending import Unit\n"
         "ledger = Ledger(Path(sys.argv[1]), 'site-1'); done = 0\n"
         "update = Spending(Mechanism.GAUSSIAN, Unit.SITE, 2.0, 32.0)\n"
         "for number in range(15):\n"

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from grandrounds.privacy.conversions import gaussian_epsilon
-from grandrounds.privacy.obfuscation import absolute_noise, relative_noise
+from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+from grandrounds.privacy.mechanisms.obfuscation import absolute_noise, relative_noise
 from grandrounds.seeding import torch_generator
 
 COUNT = 1_000_000

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.messages import ReleaseKind
-from grandrounds.privacy.policy import SitePolicy
-from grandrounds.privacy.policy_file import parse_policy, read_policies
-from grandrounds.privacy.treatment import (
+from grandrounds.privacy.gate.policy import SitePolicy
+from grandrounds.privacy.gate.policy_file import parse_policy, read_policies
+from grandrounds.privacy.gate.treatment import (
     AsItIs,
     ClipAndNoise,
     ClipAndNoiseSamples,
@@ -19,10 +18,11 @@ from grandrounds.privacy.treatment import (
     Quantise,
     RecordLevel,
 )
-from grandrounds.privacy.units import Unit
+from grandrounds.protocol.messages import ReleaseKind
+from grandrounds.protocol.spending import Unit
 
 OVERLAYS = Path(__file__).parents[3] / "provisioning" / "overlays"
-GATE = "grandrounds.privacy.filters.SitePrivacyGate"
+GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
 UPDATE = ReleaseKind.MODEL_UPDATE
 
 

@@ -10,14 +10,13 @@ from torch.nn import functional as F
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.registry import ModelSpec, build_model
-from grandrounds.privacy.record_level import (
+from grandrounds.privacy.mechanisms.dp_sgd import (
     PrivateStep,
     RecordLevelOptions,
     poisson_batches,
     require_separate_samples,
 )
-from grandrounds.privacy.spending import Mechanism
-from grandrounds.privacy.units import Unit
+from grandrounds.protocol.spending import Mechanism, Unit
 
 TINY = 1e-12
 WIDE = 7.0

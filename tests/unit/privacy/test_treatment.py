@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.messages import ReleaseKind
-from grandrounds.privacy.spending import Mechanism, Spending
-from grandrounds.privacy.treatment import (
+from grandrounds.privacy.gate.treatment import (
     AsItIs,
     ClipAndNoise,
     ClipAndNoiseSamples,
@@ -20,7 +18,8 @@ from grandrounds.privacy.treatment import (
     RecordLevel,
     plain_copy,
 )
-from grandrounds.privacy.units import Unit
+from grandrounds.protocol.messages import ReleaseKind
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 COUNT = 100_000
 WIDE = 7.0

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from grandrounds.privacy.units import Unit, distance, update_sensitivity
+from grandrounds.protocol.spending import Unit, distance, update_sensitivity
 
 
 def test_a_detour_is_never_shorter():

@@ -10,11 +10,11 @@ from scipy.stats import ttest_rel
 from grandrounds.commands.method_figures import drawings, relation_rounds
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.reporting.comparison import METRIC
-from grandrounds.reporting.content import report_on
+from grandrounds.reporting.figures.shared import shared_drawings
 from grandrounds.reporting.label import methods_of
-from grandrounds.reporting.record import read_run
+from grandrounds.reporting.model import report_on
+from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
-from grandrounds.reporting.shared_drawings import shared_drawings
 
 RESULT = {
     "method": "fedperl",

@@ -6,8 +6,8 @@ from scipy import stats
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.reporting.comparison import compare
-from grandrounds.reporting.content import report_on
-from grandrounds.reporting.record import read_run
+from grandrounds.reporting.model import report_on
+from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
 
 from .conftest import configured

@@ -1,8 +1,8 @@
 """Curves are those of the record's events, and a score belongs to the round that made its model."""
 
 from grandrounds.commands.method_figures import drawings
-from grandrounds.federation.record import RunRecord, read_events
-from grandrounds.reporting.curves import round_curve, sites_of, training_curves, validation_curves
+from grandrounds.federation.server.record import RunRecord, read_events
+from grandrounds.reporting.figures.training import round_curve, sites_of, training_curves, validation_curves
 
 
 def answer(number, site, **metrics):

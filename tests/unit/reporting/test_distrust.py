@@ -2,8 +2,8 @@
 
 import pytest
 
-from grandrounds.reporting.content import report_on
-from grandrounds.reporting.record import read_run
+from grandrounds.reporting.model import report_on
+from grandrounds.reporting.runs import read_run
 
 from .conftest import SITES, events
 

@@ -6,14 +6,13 @@ import pytest
 from grandrounds.evaluation.cases import cases_of, joined
 from grandrounds.evaluation.communication import Traffic
 from grandrounds.evaluation.estimates import Estimate
-from grandrounds.reporting.comparison_figures import mean_learning_figure, method_figure, site_figure, traffic_figure
-from grandrounds.reporting.course_figures import budget_figure, learning_figure, rounds_figure
-from grandrounds.reporting.curve_figures import confusion_figure, reliability_figure, risk_figure, roc_figure
-from grandrounds.reporting.curves import validation_curves
-from grandrounds.reporting.record import read_run
+from grandrounds.reporting.figures.comparison import mean_learning_figure, method_figure, site_figure, traffic_figure
+from grandrounds.reporting.figures.curves import confusion_figure, reliability_figure, risk_figure, roc_figure
+from grandrounds.reporting.figures.style import looks
+from grandrounds.reporting.figures.training import budget_figure, learning_figure, rounds_figure, validation_curves
 from grandrounds.reporting.run import Spent
+from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
-from grandrounds.reporting.style import looks
 
 from .conftest import CLASSES, SITES
 

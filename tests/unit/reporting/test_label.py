@@ -6,7 +6,7 @@ import pytest
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.reporting.label import methods_of, names_of, require_one_vocabulary, split_argument
-from grandrounds.reporting.record import read_run
+from grandrounds.reporting.runs import read_run
 
 from .conftest import configured
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from grandrounds.evaluation.cases import joined
 from grandrounds.evaluation.operating_point import choose_operating_point
-from grandrounds.reporting.content import operating_points, report_on
+from grandrounds.reporting.model import operating_points, report_on
 from grandrounds.reporting.page import page
-from grandrounds.reporting.record import read_run
+from grandrounds.reporting.runs import read_run
 
 
 def test_thresholds_come_from_validation_images_and_scores_from_test_images(make_run):

@@ -8,13 +8,12 @@ from html.parser import HTMLParser
 import pytest
 
 from grandrounds.reporting import folder
-from grandrounds.reporting.content import report_on
-from grandrounds.reporting.course_figures import learning_figure
-from grandrounds.reporting.curves import validation_curves
+from grandrounds.reporting.figures.style import svg_of
+from grandrounds.reporting.figures.training import learning_figure, validation_curves
 from grandrounds.reporting.html import Html, table, tag
-from grandrounds.reporting.record import read_run
-from grandrounds.reporting.rendering import svg_of
+from grandrounds.reporting.model import report_on
 from grandrounds.reporting.run import Spent
+from grandrounds.reporting.runs import read_run
 
 from .conftest import SITES, configured, events
 

@@ -3,10 +3,10 @@
 import pytest
 
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition_files import write_partition
+from grandrounds.data.partition.files import write_partition
 from grandrounds.errors import DataError
 from grandrounds.reporting.predictions import groups_in, read_predictions
-from grandrounds.reporting.record import read_run
+from grandrounds.reporting.runs import read_run
 
 from .conftest import CLASSES, predictions
 

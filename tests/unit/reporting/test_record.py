@@ -6,11 +6,11 @@ import shutil
 import pytest
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.curve_release import curves_of, write_curves
-from grandrounds.privacy.ledger import Ledger
-from grandrounds.reporting.content import report_on
-from grandrounds.reporting.drawings import run_drawings
-from grandrounds.reporting.record import read_run
+from grandrounds.evaluation.curves import curves_of, write_curves
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.reporting.figures.catalogue import run_drawings
+from grandrounds.reporting.model import report_on
+from grandrounds.reporting.runs import read_run
 
 
 def test_a_finished_run(make_run):

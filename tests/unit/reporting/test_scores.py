@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from grandrounds.evaluation.cases import joined
-from grandrounds.reporting.record import read_run
+from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
 
 RIGHT = {"site-1": 0.5, "site-2": 0.75, "site-10": 1.0}

@@ -4,10 +4,10 @@ import pytest
 from scipy import stats
 
 from grandrounds.evaluation.estimates import Estimate
-from grandrounds.reporting.content import mean_of_seeds, over_seeds, report_on
+from grandrounds.reporting.figures.shared import shared_drawings
+from grandrounds.reporting.model import mean_of_seeds, over_seeds, report_on
 from grandrounds.reporting.overview import overview
-from grandrounds.reporting.record import read_run
-from grandrounds.reporting.shared_drawings import shared_drawings
+from grandrounds.reporting.runs import read_run
 
 from .conftest import SITES, configured
 

@@ -1,4 +1,6 @@
-"""A bank of noisy embeddings: what a hospital lets others align with between two communications.
+"""Names of what travels, and the discriminators of several sites as one dictionary of tensors.
+
+A bank of noisy embeddings: what a hospital lets others align with between two communications.
 
 Its rows are clipped, noisy, in random order and of a fixed number. It says nothing of labels, files or the order in
 which the hospital trains.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -18,7 +21,41 @@ from torch import Tensor
 from grandrounds.checks import require_at_least
 from grandrounds.errors import MessageError
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions, noisy_embeddings
-from grandrounds.privacy.secure_noise import RandomBytes
+from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
+
+BANK, EMBEDDINGS, DISCRIMINATOR = "bank", "embeddings", "discriminator"
+BATCH_SIZE, BATCH_SIZES = "batch_size", "batch_sizes"
+SEPARATOR = "/"
+
+
+def pack(states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Join the states of several sites.
+
+    Args:
+        states: by site.
+
+    Example:
+        >>> import torch
+        >>> list(pack({"site-1": {"layers.0.weight": torch.zeros(1)}}))
+        ['site-1/layers.0.weight']
+    """
+    return {f"{site}{SEPARATOR}{name}": value for site, state in states.items() for name, value in state.items()}
+
+
+def unpack(joined: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Undo :func:`pack`.
+
+    Example:
+        >>> import torch
+        >>> unpack({"site-1/layers.0.weight": torch.zeros(1)})
+        {'site-1': {'layers.0.weight': tensor([0.])}}
+    """
+    states: dict[str, dict[str, Tensor]] = {}
+    for key, value in joined.items():
+        site, _, name = key.rpartition(SEPARATOR)
+        states.setdefault(site, {})[name] = value
+    return states
+
 
 LARGEST = 256
 LARGEST_BATCH = 65_536

@@ -8,14 +8,22 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.averaging import AveragingController
-from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result
-from grandrounds.methods.fed_align_cl.bank import LARGEST_BATCH, require_bank
-from grandrounds.methods.fed_align_cl.discriminator import received_discriminator
-from grandrounds.methods.fed_align_cl.wire import BANK, BATCH_SIZE, BATCH_SIZES, DISCRIMINATOR, EMBEDDINGS, pack
+from grandrounds.federation.server.averaging import AveragingController
+from grandrounds.methods.fed_align_cl.bank import (
+    BANK,
+    BATCH_SIZE,
+    BATCH_SIZES,
+    DISCRIMINATOR,
+    EMBEDDINGS,
+    LARGEST_BATCH,
+    pack,
+    require_bank,
+)
+from grandrounds.methods.fed_align_cl.loss import received_discriminator
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import embedding_width, split_network
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result
 
 
 class FedAlignController(AveragingController):
@@ -25,7 +33,7 @@ class FedAlignController(AveragingController):
     communication the others have nothing to align with until it has answered again.
 
     Args:
-        options: those of :class:`~grandrounds.federation.averaging.AveragingController`.
+        options: those of :class:`~grandrounds.federation.server.averaging.AveragingController`.
     """
 
     def __init__(self, **options: Any) -> None:

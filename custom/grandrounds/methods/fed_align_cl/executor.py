@@ -13,30 +13,41 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import difference
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.executor import SiteExecutor
-from grandrounds.federation.messages import GLOBAL, Payload, Release, ReleaseKind, Result, State, model_update
-from grandrounds.federation.site_hooks import OPTIMIZER
-from grandrounds.federation.site_store import copy_to_cpu
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.executor import SiteExecutor
+from grandrounds.federation.site.hooks import OPTIMIZER
+from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.averaging import averaged_entries
-from grandrounds.methods.fed_align_cl.bank import require_bank
-from grandrounds.methods.fed_align_cl.curriculum import Indices
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator, received_discriminator
-from grandrounds.methods.fed_align_cl.memory import Memory
+from grandrounds.methods.fed_align_cl.bank import (
+    BANK,
+    BATCH_SIZE,
+    BATCH_SIZES,
+    DISCRIMINATOR,
+    EMBEDDINGS,
+    require_bank,
+    unpack,
+)
+from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory
+from grandrounds.methods.fed_align_cl.local_steps import StretchWork, TrainingImages, draw_order
+from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.noise import noisy_weights
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, CurriculumOptions, ScheduleOptions
+from grandrounds.methods.fed_align_cl.options import (
+    AlignmentOptions,
+    CurriculumOptions,
+    NoiseOptions,
+    PartOptions,
+    ScheduleOptions,
+)
 from grandrounds.methods.fed_align_cl.paced import Neighbour
 from grandrounds.methods.fed_align_cl.participant import ROLES, Participant, Role
 from grandrounds.methods.fed_align_cl.prediction import correct_predictions, require_channels
 from grandrounds.methods.fed_align_cl.schedule import Stretch, scores_are_due, stretch_of_round, takes_part
-from grandrounds.methods.fed_align_cl.site_options import NoiseOptions, PartOptions
-from grandrounds.methods.fed_align_cl.stretch import StretchWork, TrainingImages, draw_order
-from grandrounds.methods.fed_align_cl.wire import BANK, BATCH_SIZE, BATCH_SIZES, DISCRIMINATOR, EMBEDDINGS, unpack
 from grandrounds.methods.supervised.training import labelled_rows
-from grandrounds.models.batch_statistics import normalises_by_batch
-from grandrounds.models.resnet22 import recompute_activations
+from grandrounds.models.backbones.resnet22 import recompute_activations
+from grandrounds.models.norm import normalises_by_batch
 from grandrounds.models.split import embedding_width, split_network
 from grandrounds.options import take_options
+from grandrounds.protocol.messages import GLOBAL, Payload, Release, ReleaseKind, Result, State, model_update
 from grandrounds.seeding import numpy_generator, torch_generator
 
 
@@ -49,9 +60,9 @@ class FedAlignExecutor(SiteExecutor):
         options: those of :class:`~grandrounds.methods.fed_align_cl.options.ScheduleOptions`,
             :class:`~grandrounds.methods.fed_align_cl.options.AlignmentOptions`,
             :class:`~grandrounds.methods.fed_align_cl.options.CurriculumOptions`,
-            :class:`~grandrounds.methods.fed_align_cl.site_options.PartOptions`,
-            :class:`~grandrounds.methods.fed_align_cl.site_options.NoiseOptions` and
-            :class:`~grandrounds.federation.executor.SiteExecutor`.
+            :class:`~grandrounds.methods.fed_align_cl.options.PartOptions`,
+            :class:`~grandrounds.methods.fed_align_cl.options.NoiseOptions` and
+            :class:`~grandrounds.federation.site.executor.SiteExecutor`.
     """
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType(

@@ -1,9 +1,9 @@
 """The noise under which weights and embeddings leave a hospital: how large it is, and where it is drawn.
 
 As published (a variance for all entries) or as released (a fraction of each tensor's own deviation) it is obfuscation,
-without any guarantee; see :mod:`grandrounds.privacy.obfuscation`. Embeddings are clipped before, so that the third
-kind, a multiple of the clipping bound, is the Gaussian mechanism per embedding; what it is worth depends on how often
-one is sent, which an accountant has to say. Embeddings never travel without noise.
+without any guarantee; see :mod:`grandrounds.privacy.mechanisms.obfuscation`. Embeddings are clipped before, so that the
+third kind, a multiple of the clipping bound, is the Gaussian mechanism per embedding; what it is worth depends on how
+often one is sent, which an accountant has to say. Embeddings never travel without noise.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Generator, Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.methods.fed_align_cl.alignment import clip_embeddings
-from grandrounds.privacy.obfuscation import absolute_noise, relative_noise
-from grandrounds.privacy.secure_noise import RandomBytes, with_noise
+from grandrounds.privacy.mechanisms.obfuscation import absolute_noise, relative_noise
+from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
 
 WeightNoise = Literal["relative", "absolute", "none"]
 NoiseOfEmbeddings = Literal["relative", "absolute", "clipped"]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.optimizers import Adam
+from grandrounds.federation.site.training import Adam
 from grandrounds.methods.fed_align_cl.alignment import (
     encoder_objective,
     gradient_objective,
@@ -29,10 +29,10 @@ from grandrounds.methods.fed_align_cl.alignment import (
     train_discriminator_as_released,
 )
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions, noisy_embeddings
-from grandrounds.models.batch_statistics import statistics_untouched
+from grandrounds.models.norm import statistics_untouched
 from grandrounds.models.precision import at_least_single
 from grandrounds.models.split import split_network
-from grandrounds.privacy.secure_noise import RandomBytes
+from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
 
 Role = Literal["classification", "adversarial", "discriminator"]
 ROLES: tuple[Role, ...] = ("classification", "adversarial", "discriminator")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.methods.fed_align_cl.alignment import source_objective, target_objective, train_discriminator
-from grandrounds.methods.fed_align_cl.discriminator import received_discriminator
+from grandrounds.methods.fed_align_cl.loss import received_discriminator
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions
 from grandrounds.methods.fed_align_cl.participant import Embedded, Participant
 from grandrounds.ordering import natural_sorted

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.averaging import AveragingController
-from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import GLOBAL, Payload, ReleaseKind, Result, State
-from grandrounds.federation.selection import ModelSelection
+from grandrounds.federation.server.averaging import AveragingController
+from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.methods.fedirm.executor import OWN_RELATION, RELATION
 from grandrounds.methods.fedirm.options import ServerOptions
 from grandrounds.methods.fedirm.relation import Relation, mean_relation, require_relation
 from grandrounds.methods.fedirm.schedule import unlabelled_sites_train
 from grandrounds.options import take_options
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
+from grandrounds.protocol.registration import Introduction
 
 LABELLED_CHOICE = "labelled_choice"
 
@@ -33,7 +33,7 @@ class FedIRMController(AveragingController):
 
     Args:
         options: those of :class:`~grandrounds.methods.fedirm.options.ServerOptions` and
-            :class:`~grandrounds.federation.averaging.AveragingController`.
+            :class:`~grandrounds.federation.server.averaging.AveragingController`.
     """
 
     introductions: ClassVar[bool] = True

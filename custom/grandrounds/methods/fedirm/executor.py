@@ -10,10 +10,8 @@ from typing import Any, ClassVar
 from torch import nn
 
 from grandrounds.errors import DataError, MessageError
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.executor import SiteExecutor
-from grandrounds.federation.introduction import Introduction
-from grandrounds.federation.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, require_relation
 from grandrounds.methods.fedirm.schedule import labelled_learning_rate
@@ -21,6 +19,8 @@ from grandrounds.methods.fedirm.self_training import train_on_own_labels
 from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
 from grandrounds.options import take_options
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.protocol.registration import Introduction
 
 RELATION, OWN_RELATION = "relation", "own_relation"
 
@@ -36,7 +36,7 @@ class FedIRMExecutor(SiteExecutor):
             :class:`~grandrounds.methods.fedirm.options.LabelledOptions`,
             :class:`~grandrounds.methods.fedirm.options.RelationOptions`,
             :class:`~grandrounds.methods.fedirm.options.UnlabelledOptions` and
-            :class:`~grandrounds.federation.executor.SiteExecutor`. Where the site's ``grandrounds.json`` has a higher
+            :class:`~grandrounds.federation.site.executor.SiteExecutor`. Where the site's ``grandrounds.json`` has a higher
             ``privacy.min_support`` than ``min_support``, that counts.
     """
 

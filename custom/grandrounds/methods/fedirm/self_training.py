@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
-from grandrounds.evaluation.predict import predict
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.training import Descent, Meter, train_steps
+from grandrounds.evaluation.external import predict
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.training import Descent, Meter, train_steps
 from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.schedule import ramp_up

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grandrounds.data.augment import draw_views, to_tensor
 from grandrounds.data.batches import eval_batches, index_batches
+from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.training import Descent, Meter, train_steps
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.training import Descent, Meter, train_steps
 from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows

@@ -1,4 +1,6 @@
-"""Local training of sites without labels: agree with a teacher, and see the classes as the labelled sites do.
+"""What a site without labels takes the diseases for, over a round: for its own log, and for figures in simulations.
+
+Local training of sites without labels: agree with a teacher, and see the classes as the labelled sites do.
 
 Liu et al. (FedIRM), MICCAI 2021, section 2, and the authors' code. A step costs one pass of the student with its
 gradient and one of the teacher; finding out what is certain needs no further pass where dropout is before the last layer.
@@ -16,19 +18,52 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.training import Descent, Meter, require_finite
+from grandrounds.data.site import SiteData
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.training import Descent, Meter, require_finite
 from grandrounds.methods.fedirm.loss import consistency_loss, relation_matching_loss, unlabelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions, UnlabelledOptions
-from grandrounds.methods.fedirm.own_relation import OwnRelation
 from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relation_distance, withhold_rows
 from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
-from grandrounds.methods.fedirm.training import Views, set_unlabelled_rate
+from grandrounds.methods.fedirm.training import Views, patients_of_classes, set_unlabelled_rate
 from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws
-from grandrounds.models.batch_statistics import BATCH_NORMS
+from grandrounds.models.norm import BATCH_NORMS
 from grandrounds.models.precision import at_least_single
 from grandrounds.models.split import split_network
+
+
+class OwnRelation:
+    """The relation matrix of a site without labels: the mean of its batches' matrices, row by row where there is one.
+
+    Args:
+        data: of the site.
+        classes: how many classes there are.
+        device: where the batches are.
+    """
+
+    def __init__(self, data: SiteData, classes: int, device: torch.device) -> None:
+        self._data = data
+        self._sum = torch.zeros(classes, classes, device=device)
+        self._batches = torch.zeros(classes, dtype=torch.int64, device=device)
+        self._seen: list[tuple[np.ndarray, Tensor, Tensor]] = []
+
+    def add(self, own: Relation, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
+        """Take in a batch: its matrix, its images, what they were taken for, and which of these predictions are certain."""
+        self._sum += torch.where(own.known[:, None], own.matrix.detach(), 0.0)
+        self._batches += own.known
+        self._seen.append((rows, labels, keep))
+
+    def relation(self) -> Relation:
+        """The mean, on the CPU; ``support`` is how many patients (else lesions, else images) were surely of the class."""
+        mean = self._sum / self._batches.clamp(min=1)[:, None]
+        uniform = torch.full_like(mean, 1 / len(mean))
+        matrix = torch.where(self._batches[:, None] > 0, mean, uniform).cpu()
+        rows = np.concatenate([rows for rows, _, _ in self._seen])
+        labels = torch.cat([labels for _, labels, _ in self._seen]).cpu().numpy()
+        keep = torch.cat([keep for _, _, keep in self._seen]).cpu().numpy()
+        return Relation(matrix, patients_of_classes(self._data, rows[keep], labels[keep], len(matrix)))
+
 
 _logger = logging.getLogger(__name__)
 

@@ -10,19 +10,24 @@ import torch
 from torch import Tensor
 
 from grandrounds.federation.aggregation import apply_update
-from grandrounds.federation.messages import GLOBAL, Payload, Result, State
-from grandrounds.federation.part_files import PARTS, PartFiles
-from grandrounds.methods.fedperl.choice import nearest_peers, noise_image, random_peers
+from grandrounds.federation.server.tensor_files import PARTS, PartFiles
 from grandrounds.methods.fedperl.delivery import LOST, PeerDelivery
 from grandrounds.methods.fedperl.options import PeerOptions, StoreOptions
+from grandrounds.methods.fedperl.peer_selection import (
+    VALIDATED,
+    nearest_peers,
+    noise_image,
+    passing_peers,
+    random_peers,
+)
 from grandrounds.methods.fedperl.peers import anonymised_peer, similar_peers
-from grandrounds.methods.fedperl.policy import VALIDATED, passing_peers
+from grandrounds.methods.fedperl.similarity_tracker import TrainedModels
 from grandrounds.methods.fedperl.store import ModelStore
-from grandrounds.methods.fedperl.trained import TrainedModels
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.models.registry import build_model
 from grandrounds.options import take_options
+from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 from grandrounds.seeding import numpy_generator
 
 

@@ -11,8 +11,8 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from grandrounds.federation.context import StateCache
-from grandrounds.federation.messages import Payload, State
+from grandrounds.federation.site.context import StateCache
+from grandrounds.protocol.messages import Payload, State
 
 PEERS, KEEP, LOST = "peers", "keep", "peers_lost"
 

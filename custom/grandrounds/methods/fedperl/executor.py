@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.messages import Payload, Result, State, require_like
+from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fedperl.delivery import LOST, received_peers
-from grandrounds.methods.fedperl.guidance import PeerGuide, VotingGuide
 from grandrounds.methods.fedperl.options import GuidanceOptions
+from grandrounds.methods.fedperl.peer_pseudo_labels import PeerGuide, VotingGuide
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.methods.fixmatch.training import Guide
-from grandrounds.models.folding import folded_copy
+from grandrounds.models.inference import folded_copy
 from grandrounds.options import take_options
+from grandrounds.protocol.messages import Payload, Result, State, require_like
 
 
 class FedPerlExecutor(FixMatchExecutor):

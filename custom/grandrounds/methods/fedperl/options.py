@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.fedperl.choice import PeerChoice
 from grandrounds.methods.fedperl.loss import ConsistencyReduction
+from grandrounds.methods.fedperl.peer_selection import VALIDATED, GateScale, PeerChoice, Policy
 from grandrounds.methods.fedperl.peers import in_warm_up
-from grandrounds.methods.fedperl.policy import VALIDATED, GateScale, Policy
 from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
 from grandrounds.options import require_fractions, require_least, require_words
 

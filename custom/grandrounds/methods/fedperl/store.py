@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from grandrounds.federation.messages import State, tensor_bytes
-from grandrounds.federation.part_files import PartFiles, mapped_copy
+from grandrounds.federation.server.tensor_files import PartFiles, mapped_copy
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import State, tensor_bytes
 
 
 class ModelStore:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.messages import Payload, Result
+from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fixmatch.training import Guide, SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.options import take_options
+from grandrounds.protocol.messages import Payload, Result
 
 
 class FixMatchExecutor(SupervisedExecutor):

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grandrounds.data.augment import View, draw_views, to_tensor
 from grandrounds.data.batches import index_batches
-from grandrounds.data.randaugment import LEVELS
+from grandrounds.data.images.randaugment import LEVELS
+from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.training import Descent, Meter, require_finite, train_steps
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.training import Descent, Meter, require_finite, train_steps
 from grandrounds.methods.fixmatch.loss import PseudoLabels, UnsupervisedReduction, pseudo_labels, unsupervised_loss
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions
 from grandrounds.models.precision import at_least_single

@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.messages import Result
 from grandrounds.methods.supervised.controller import LocalController
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import Result
 
 FIGURE = re.compile(r"images\.((labelled|val|test)\.\d+|unlabelled)|size\.\d+|intensity\.\d+\.\d+")
 SHARE = "intensity"
@@ -22,7 +22,7 @@ class StatisticsController(LocalController):
     a sum to which not all sites have given is a lower bound, and ``given_by`` says how many have.
 
     Args:
-        options: those of :class:`~grandrounds.federation.controller.RoundController`; ``rounds`` is 1 and
+        options: those of :class:`~grandrounds.federation.server.controller.RoundController`; ``rounds`` is 1 and
             ``validate_every`` 0, because there is no model.
     """
 

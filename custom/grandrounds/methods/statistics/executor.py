@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grandrounds.data.site import Part, SiteData
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.executor import SiteExecutor
-from grandrounds.federation.messages import Payload, Result
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.methods.statistics.figures import class_counts, intensity_shares, size_counts
 from grandrounds.methods.statistics.options import StatisticsOptions
 from grandrounds.options import take_options
+from grandrounds.protocol.messages import Payload, Result
 
 COUNTED: tuple[Part, ...] = ("labelled", "val", "test")
 
@@ -27,7 +27,7 @@ class StatisticsExecutor(SiteExecutor):
 
     Args:
         options: those of :class:`~grandrounds.methods.statistics.options.StatisticsOptions` and of
-            :class:`~grandrounds.federation.executor.SiteExecutor`.
+            :class:`~grandrounds.federation.site.executor.SiteExecutor`.
     """
 
     needs_labels = False

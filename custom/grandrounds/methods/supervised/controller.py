@@ -6,14 +6,14 @@ from dataclasses import asdict
 from typing import Any, get_type_hints
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.federation.averaging import AveragingController
-from grandrounds.federation.controller import RoundController
-from grandrounds.federation.messages import GLOBAL, Payload, Result, State
-from grandrounds.federation.site_store import copy_to_cpu
-from grandrounds.federation.training import new_optimizer
+from grandrounds.federation.server.averaging import AveragingController
+from grandrounds.federation.server.controller import RoundController
+from grandrounds.federation.site.store import copy_to_cpu
+from grandrounds.federation.site.training import new_optimizer
 from grandrounds.methods.supervised.training import TrainingOptions, train_supervised
 from grandrounds.models.registry import build_model
 from grandrounds.options import require_type
+from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 
 SERVER_TRAINING = "controller.server_training"
 
@@ -25,7 +25,7 @@ class FedAvgController(AveragingController):
         server_training: train the global model on the server's own labelled images at the start of every round, before it
             goes out (FedPerl's scenario in which only the server has labels); the options of
             :class:`~grandrounds.methods.supervised.training.TrainingOptions` that differ from their defaults, or None.
-        options: those of :class:`~grandrounds.federation.averaging.AveragingController`.
+        options: those of :class:`~grandrounds.federation.server.averaging.AveragingController`.
     """
 
     def __init__(self, *, server_training: dict[str, Any] | None = None, **options: Any) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.executor import SiteExecutor
-from grandrounds.federation.messages import Payload, Result
-from grandrounds.methods.supervised.private import require_single_images, train_privately
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.executor import SiteExecutor
+from grandrounds.methods.supervised.dp_training import require_single_images, train_privately
 from grandrounds.methods.supervised.training import TrainingOptions, rows_to_learn, train_supervised
 from grandrounds.options import take_options
-from grandrounds.privacy.record_level import RecordLevelOptions
-from grandrounds.privacy.spending import Spending
+from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
+from grandrounds.protocol.messages import Payload, Result
+from grandrounds.protocol.spending import Spending
 
 
 class SupervisedExecutor(SiteExecutor):
@@ -20,7 +20,7 @@ class SupervisedExecutor(SiteExecutor):
 
     Args:
         options: those of :class:`~grandrounds.methods.supervised.training.TrainingOptions` and of
-            :class:`~grandrounds.federation.executor.SiteExecutor`.
+            :class:`~grandrounds.federation.site.executor.SiteExecutor`.
     """
 
     option_groups: ClassVar[tuple[type, ...]] = (TrainingOptions,)

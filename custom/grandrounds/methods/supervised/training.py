@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grandrounds.data.augment import View, draw_views, to_tensor
 from grandrounds.data.batches import index_batches
+from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
-from grandrounds.federation.context import SiteContext
-from grandrounds.federation.training import Algorithm, Descent, Meter, train_steps
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.training import Algorithm, Descent, Meter, train_steps
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.options import require_least, require_positive, require_words
 
@@ -31,7 +31,7 @@ class TrainingOptions:
         learning_rate: of the optimizer.
         class_weights: ``median`` weights the cross-entropy by median frequency (as FedPerl's code), ``none`` does not.
         algorithm: ``adam``, or ``sgd`` without momentum; neither with weight decay.
-        proximal_weight: mu of FedProx, see :func:`~grandrounds.federation.training.proximal_loss`; 0 is without.
+        proximal_weight: mu of FedProx, see :func:`~grandrounds.federation.site.training.proximal_loss`; 0 is without.
         weak_augmentation: whether images are flipped, rotated and jittered; else they are taken as they are.
     """
 

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
 from grandrounds.methods.fed_align_cl.participant import Participant, make_optimizers
 from grandrounds.seeding import numpy_generator, torch_generator

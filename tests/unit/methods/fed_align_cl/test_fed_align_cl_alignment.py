@@ -13,12 +13,16 @@ from grandrounds.methods.fed_align_cl.alignment import (
     train_discriminator,
     train_discriminator_as_released,
 )
-from grandrounds.methods.fed_align_cl.discriminator import Discriminator, make_discriminator, received_discriminator
-from grandrounds.methods.fed_align_cl.loss import encoder_loss
+from grandrounds.methods.fed_align_cl.loss import (
+    Discriminator,
+    encoder_loss,
+    make_discriminator,
+    received_discriminator,
+)
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions
 from grandrounds.methods.fed_align_cl.synchronous import ServerAdversary, synchronous_iteration
 from grandrounds.models.split import split_network
-from grandrounds.privacy.clipping import clip_rows
+from grandrounds.privacy.mechanisms.clipping import clip_rows
 from grandrounds.seeding import torch_generator
 
 ENCODER = ("0.", "1.", "3.")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from grandrounds.errors import CheckpointError
 from grandrounds.methods.fed_align_cl.curriculum import (
+    Memory,
     curriculum_order,
     curriculum_probabilities,
     curriculum_scores,
@@ -16,7 +17,6 @@ from grandrounds.methods.fed_align_cl.curriculum import (
     forgotten,
     order_with_replacement,
 )
-from grandrounds.methods.fed_align_cl.memory import Memory
 from grandrounds.seeding import numpy_generator
 
 DRAWS = 40_000

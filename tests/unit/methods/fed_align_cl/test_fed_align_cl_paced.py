@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.evaluation.domain_probe import site_probe
 from grandrounds.methods.fed_align_cl.averaging import averaged_entries
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator, received_discriminator
+from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions, CurriculumOptions, ScheduleOptions
 from grandrounds.methods.fed_align_cl.paced import Neighbour, paced_iteration

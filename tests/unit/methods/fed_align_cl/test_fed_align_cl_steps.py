@@ -7,7 +7,7 @@ import torch
 from align_hospitals import FEATURES, NOISE, SITES, batch, batches, participant, participants, state
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions
 from grandrounds.methods.fed_align_cl.paced import Neighbour, paced_iteration

@@ -9,15 +9,20 @@ from torch import nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.federation.context import SiteContext, StateCache
-from grandrounds.federation.problem import Problem
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
+from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.methods.fed_align_cl.local_steps import StretchWork, TrainingImages, draw_order
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, CurriculumOptions, ScheduleOptions
+from grandrounds.methods.fed_align_cl.options import (
+    AlignmentOptions,
+    CurriculumOptions,
+    NoiseOptions,
+    PartOptions,
+    ScheduleOptions,
+)
 from grandrounds.methods.fed_align_cl.participant import Participant, make_optimizers
 from grandrounds.methods.fed_align_cl.schedule import stretch_of_round
-from grandrounds.methods.fed_align_cl.site_options import NoiseOptions, PartOptions
-from grandrounds.methods.fed_align_cl.stretch import StretchWork, TrainingImages, draw_order
+from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
 COUNT, ITERATIONS, PACE, FEATURES = 11, 5, 2, 5  # batches of two, one image left over

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from grandrounds.data.phantom import PHANTOM_CLASSES, draw_phantom
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
 from grandrounds.data.site import SiteData
-from grandrounds.federation.context import SiteContext, StateCache
-from grandrounds.federation.problem import Problem
+from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -6,13 +6,13 @@ import numpy as np
 import scipy.special
 import torch
 
-from grandrounds.data.phantom import PHANTOM_CLASSES
-from grandrounds.federation.problem import Problem
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
 from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
 from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import Problem
 
 SIZE, BATCH, DRAWS = 32, 8, 5
 COUNTS = (12, 9, 2, 1)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from small_site import BATCH, COUNTS, LABELS, STEPS, in_groups, network_of, softened, tell
 
-from grandrounds.data.augment import to_tensor
 from grandrounds.data.batches import index_batches
-from grandrounds.data.phantom import PHANTOM_CLASSES
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
+from grandrounds.data.images.views import to_tensor
 from grandrounds.errors import DataError
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions
 

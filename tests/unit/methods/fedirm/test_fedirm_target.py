@@ -8,8 +8,8 @@ import torch
 from small_site import network_of
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.messages import GLOBAL, Payload
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
+from grandrounds.protocol.messages import GLOBAL, Payload
 
 QUARTER, COUNTS = torch.full((4, 4), 0.25), torch.ones(4, dtype=torch.int64)
 

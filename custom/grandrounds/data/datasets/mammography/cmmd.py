@@ -1,0 +1,98 @@
+"""CMMD, the Chinese mammography database: 5,202 digital mammograms of 1,775 patients with biopsies.
+
+Source: C. Cui et al., "The Chinese Mammography Database (CMMD)", The Cancer Imaging Archive, 2021,
+doi:10.7937/tcia.eqde-4b16 (CC BY 4.0). The table is of breasts; which breast an image shows, its view and its device are in
+the DICOM headers alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+from grandrounds.data.datasets.malignancy import BENIGN, MALIGNANT
+from grandrounds.data.datasets.mammography.records import Finding, Mammogram, View, gravest, vendor_called
+from grandrounds.data.datasets.published import find_table, images_by_folder
+from grandrounds.data.datasets.rsna_ich import Progress
+from grandrounds.data.images.dicom import LATERALITY, read_header
+from grandrounds.data.manifest import read_table, require_known_label
+from grandrounds.errors import DataError
+
+SOURCE = "CMMD"
+TABLE = "CMMD_clinicaldata_revision.csv"
+SHEET = "CMMD_clinicaldata_revision.xlsx"
+COLUMNS = ("ID1", "LeftRight", "classification")
+CLASSIFICATION: Mapping[str, Finding] = {"Benign": BENIGN, "Malignant": MALIGNANT}
+KEYWORDS = (*LATERALITY, "ViewPosition", "Manufacturer")
+VIEWS: Mapping[str, View] = {"CC": "CC", "MLO": "MLO"}
+
+Breast = tuple[str, str]
+"""A patient and a side."""
+
+
+def read_cmmd(root: Path | str, progress: Progress | None = None) -> tuple[tuple[Mammogram, ...], dict[str, int]]:
+    """Read the published layout: ``CMMD_clinicaldata_revision.csv`` and a folder of DICOM files per patient.
+
+    The table is published as a spreadsheet; save it as CSV. A patient's folder, ``D1-0001``, may be anywhere below.
+
+    Args:
+        root: the folder of both.
+        progress: told how many headers have been read, and of how many.
+
+    Returns:
+        The mammograms by patient and path; and how many images show a breast that the table does not have
+        (``without_label``), which are left out.
+
+    Raises:
+        DataError: if the table, a column, a value or a patient's images are missing, or a header does not say the side.
+    """
+    root = Path(root)
+    findings = _findings(root)
+    files = images_by_folder(root, {patient for patient, _ in findings}, ".dcm")
+    for patient, paths in files.items():
+        if not paths:
+            raise DataError(f"{root}: no DICOM file in a folder {patient}, which {TABLE} has; complete the data set")
+    total = sum(len(paths) for paths in files.values())
+    found: list[Mammogram] = []
+    read = without = 0
+    for patient, paths in files.items():
+        for path in paths:
+            one = _mammogram(root, path, patient, findings)
+            found += [one] if one else []
+            without += one is None
+        read += len(paths)
+        if progress:
+            progress(read, total)
+    return tuple(found), {"without_label": without}
+
+
+def _findings(root: Path) -> dict[Breast, Finding]:
+    if not (root / TABLE).is_file() and (root / SHEET).is_file():
+        raise DataError(f"{root / SHEET} is a spreadsheet; save it as {TABLE} beside it")
+    table = find_table(root, (TABLE,), SOURCE)
+    findings: dict[Breast, list[Finding]] = defaultdict(list)
+    for line, row in read_table(table, COLUMNS):
+        where = f"{table} line {line}"
+        if row["LeftRight"] not in ("L", "R"):
+            raise DataError(f"{where}, column LeftRight: expected L or R, got {row['LeftRight']!r}")
+        require_known_label(row["classification"], tuple(CLASSIFICATION), f"{where}, column classification")
+        findings[row["ID1"], row["LeftRight"]].append(CLASSIFICATION[row["classification"]])
+    return {breast: gravest(own) for breast, own in findings.items()}
+
+
+def _mammogram(root: Path, path: str, patient: str, findings: Mapping[Breast, Finding]) -> Mammogram | None:
+    header = read_header(root / path, KEYWORDS)
+    side = next((header[keyword] for keyword in LATERALITY if header[keyword] in ("L", "R")), None)
+    if side is None:
+        raise DataError(f"{root / path}: its DICOM header does not say which breast it shows (ImageLaterality)")
+    if (patient, side) not in findings:
+        return None
+    return Mammogram(
+        image=path,
+        finding=findings[patient, side],
+        patient=patient,
+        laterality="L" if side == "L" else "R",
+        view=VIEWS.get(header["ViewPosition"], ""),
+        vendor=vendor_called(header["Manufacturer"]),
+    )

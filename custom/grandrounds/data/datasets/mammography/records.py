@@ -1,0 +1,99 @@
+"""What public data sets say of a mammogram, in one form for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from grandrounds.data.datasets.malignancy import BENIGN, MALIGNANCY_CLASSES, MALIGNANT, NORMAL
+from grandrounds.data.images.mammogram import Laterality
+from grandrounds.data.manifest import Record
+
+Finding = Literal["normal", "benign", "malignant"]
+View = Literal["CC", "MLO", ""]
+Normals = Literal["benign", "class", "drop"]
+"""What becomes of images without a finding: they count as not malignant, are a class of their own, or are left out."""
+
+FINDINGS: tuple[Finding, ...] = (NORMAL, BENIGN, MALIGNANT)
+"""From the mildest to the gravest."""
+
+VENDORS = ("GE", "Siemens", "Hologic", "Fuji", "Philips", "Lorad", "IMS", "Planmed")
+
+
+@dataclass(frozen=True, slots=True)
+class Mammogram:
+    """One image of a mammography data set.
+
+    Attributes:
+        image: its name under the data set's root.
+        finding: the gravest in it.
+        patient: whose it is.
+        laterality: which breast; empty when unknown.
+        view: cranio-caudal or mediolateral oblique; empty when unknown.
+        vendor: who made the device.
+        test: whether the data set publishes it for testing.
+    """
+
+    image: str
+    finding: Finding
+    patient: str
+    laterality: Laterality = ""
+    view: View = ""
+    vendor: str = "unknown"
+    test: bool = False
+
+
+def gravest(findings: Sequence[Finding]) -> Finding:
+    """The gravest of some findings.
+
+    Example:
+        >>> gravest(["benign", "malignant", "normal"])
+        'malignant'
+    """
+    return max(findings, key=FINDINGS.index)
+
+
+def vendor_called(manufacturer: str) -> str:
+    """The short name of a manufacturer, as different devices of one write it differently.
+
+    Example:
+        >>> vendor_called("GE MEDICAL SYSTEMS"), vendor_called("SIEMENS"), vendor_called("Acme X-ray"), vendor_called("")
+        ('GE', 'Siemens', 'Acme X-ray', 'unknown')
+    """
+    words = manufacturer.casefold().replace(",", " ").split()
+    return next((name for name in VENDORS if name.casefold() in words), manufacturer.strip() or "unknown")
+
+
+def to_records(mammograms: Sequence[Mammogram], dataset: str, normals: Normals = "benign") -> tuple[Record, ...]:
+    """The records of a manifest.
+
+    Args:
+        mammograms: the images.
+        dataset: how the data set is called; ``source`` is it and the vendor, and patients of different data sets differ.
+        normals: what becomes of images without a finding.
+
+    Returns:
+        Records with the labels of :func:`vocabulary`, in split ``test`` where the data set publishes that, else ``train``.
+
+    Example:
+        >>> found = to_records([Mammogram("a.dcm", "normal", "7", vendor="GE")], "CMMD")[0]
+        >>> found.label, found.patient, found.source
+        ('benign', 'CMMD/7', 'CMMD/GE')
+    """
+    kept = [one for one in mammograms if not (one.finding == NORMAL and normals == "drop")]
+    return tuple(
+        Record(
+            image=one.image,
+            label=BENIGN if one.finding == NORMAL and normals == "benign" else one.finding,
+            split="test" if one.test else "train",
+            patient=f"{dataset}/{one.patient}",
+            source=f"{dataset}/{one.vendor}",
+        )
+        for one in kept
+    )
+
+
+def vocabulary(normals: Normals) -> tuple[str, ...]:
+    """The classes of :func:`to_records`, malignant last."""
+    return tuple(FINDINGS) if normals == "class" else MALIGNANCY_CLASSES

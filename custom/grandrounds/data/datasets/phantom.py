@@ -1,0 +1,209 @@
+"""Four imaginary dermatoscopes: what makes the pictures of one hospital differ from those of another.
+
+The differences are those between real devices: white balance, contrast, sharpness, sensor noise and the fall-off of
+light towards the corners.
+
+Drawn pictures in the manner of dermatoscopy, for demonstrations and tests on a machine without any data.
+
+They show no disease: classes are named for what is drawn. The class is in the shape alone; area, darkness, skin, place,
+texture and hair vary in the same way in every class, so that mean colours do not give it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.checks import require_at_least
+
+Image = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Device:
+    """How a device turns a scene into a picture.
+
+    Attributes:
+        white_balance: gain of red, green and blue.
+        contrast: slope around middle grey; one leaves it as it is.
+        blur: standard deviation of the point spread, as a share of the picture's side.
+        noise: standard deviation of the sensor noise, with white at one.
+        vignetting: share of the light that the corners lose.
+    """
+
+    white_balance: tuple[float, float, float]
+    contrast: float
+    blur: float
+    noise: float
+    vignetting: float
+
+
+_DEVICES: Mapping[str, Device] = MappingProxyType(
+    {
+        "device-1": Device((1.00, 1.00, 1.00), contrast=1.00, blur=0.008, noise=0.020, vignetting=0.10),
+        "device-2": Device((1.10, 0.94, 0.78), contrast=1.20, blur=0.012, noise=0.015, vignetting=0.45),
+        "device-3": Device((0.84, 0.98, 1.16), contrast=0.80, blur=0.024, noise=0.020, vignetting=0.05),
+        "device-4": Device((0.92, 0.86, 1.00), contrast=0.90, blur=0.008, noise=0.060, vignetting=0.25),
+    }
+)
+PHANTOM_DEVICES = tuple(_DEVICES)
+
+
+def device_named(name: str) -> Device:
+    """The device of that name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if name not in _DEVICES:
+        raise ValueError(f"device must be one of {', '.join(PHANTOM_DEVICES)}, got {name!r}")
+    return _DEVICES[name]
+
+
+def take_picture(scene: Image, device: Device, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """Take a picture of a scene: blur, light fall-off, white balance, contrast, noise, 8 bits, in this order.
+
+    Args:
+        scene: shape ``(size, size, 3)``, reflectance between 0 and 1.
+        device: the device.
+        generator: where the noise comes from.
+
+    Returns:
+        The picture, shape ``(size, size, 3)``.
+    """
+    spread = _spread(len(scene), device.blur)
+    seen = np.einsum("iy,yxc,jx->ijc", spread, scene, spread, optimize=True)
+    axis = np.linspace(-1, 1, len(scene))
+    seen *= 1 - device.vignetting * (axis[:, None] ** 2 + axis[None, :] ** 2)[..., None] / 2
+    seen = (seen * device.white_balance - 0.5) * device.contrast + 0.5
+    seen += generator.normal(0, device.noise, seen.shape)
+    return np.asarray(np.rint(255 * np.clip(seen, 0, 1)), dtype=np.uint8)
+
+
+def _spread(size: int, blur: float) -> Image:
+    """Gaussian point spread along one axis as a matrix; rows sum to one, so borders do not darken."""
+    offsets = np.subtract.outer(np.arange(size), np.arange(size)) / (blur * size)
+    weights = np.exp(-0.5 * offsets**2)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+Plane = NDArray[np.float64]
+Shape = Callable[[Plane, Plane, float, np.random.Generator], Plane]
+
+SMALLEST_SIDE = 8
+SKIN = np.array([0.86, 0.67, 0.57])
+PIGMENT = np.array([0.36, 0.22, 0.17])
+HAIR = np.array([0.16, 0.11, 0.09])
+EDGE = 0.05
+
+
+def draw_phantom(label: str, device: str, size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """Draw one picture.
+
+    Args:
+        label: one of ``PHANTOM_CLASSES``.
+        device: one of ``PHANTOM_DEVICES``.
+        size: side in pixels, at least 8.
+        generator: where everything else comes from.
+
+    Returns:
+        The picture, shape ``(size, size, 3)``, RGB.
+
+    Raises:
+        ValueError: if the class or the device is unknown or the picture too small.
+    """
+    if label not in _SHAPES:
+        raise ValueError(f"label must be one of {', '.join(PHANTOM_CLASSES)}, got {label!r}")
+    camera = device_named(device)
+    require_at_least(size, SMALLEST_SIDE, "size")
+    return take_picture(_scene(label, size, generator), camera, generator)
+
+
+def _scene(label: str, size: int, generator: np.random.Generator) -> Plane:
+    """Skin with a lesion and hair; reflectance between 0 and 1, shape ``(size, size, 3)``."""
+    axis = (np.arange(size) + 0.5) * 2 / size - 1
+    x, y = np.meshgrid(axis, axis)
+    skin = SKIN * generator.uniform(0.85, 1.08) * (1 + 0.05 * _texture(x, y, generator)[..., None])
+    pigment = PIGMENT * generator.uniform(0.75, 1.3) * generator.uniform(0.9, 1.1, 3)
+    depth = generator.uniform(0.45, 0.9) * (1 + 0.15 * _texture(x, y, generator))
+    cover = (_lesion(label, x, y, generator) * depth)[..., None]
+    scene = skin * (1 - cover) + pigment * cover
+    for _ in range(generator.integers(0, 4)):
+        hair = 0.6 * _hair(x, y, generator)[..., None]
+        scene = scene * (1 - hair) + HAIR * hair
+    return np.clip(scene, 0, 1)
+
+
+def _lesion(label: str, x: Plane, y: Plane, generator: np.random.Generator) -> Plane:
+    """How much of each pixel the lesion covers, between 0 and 1; shape, place and proportions are drawn."""
+    angle, stretch = generator.uniform(0, np.pi), generator.uniform(1.0, 1.25)
+    dx, dy = x - generator.uniform(-0.2, 0.2), y - generator.uniform(-0.2, 0.2)
+    along = (np.cos(angle) * dx + np.sin(angle) * dy) / stretch
+    across = (np.cos(angle) * dy - np.sin(angle) * dx) * stretch
+    inside = _SHAPES[label](along, across, generator.uniform(0.45, 0.9), generator)
+    return np.asarray(1 / (1 + np.exp(-np.clip(inside / EDGE * 2, -50, 50))))
+
+
+# Each shape covers ``area`` (the picture has 4) and returns about the distance to its edge, positive inside.
+
+
+def _round(x: Plane, y: Plane, area: float, generator: np.random.Generator) -> Plane:
+    return _lobed(x, y, area, generator.uniform(0.0, 0.06), generator)
+
+
+def _irregular(x: Plane, y: Plane, area: float, generator: np.random.Generator) -> Plane:
+    return _lobed(x, y, area, generator.uniform(0.12, 0.26), generator)
+
+
+def _lobed(x: Plane, y: Plane, area: float, roughness: float, generator: np.random.Generator) -> Plane:
+    """A disc whose radius varies with the angle by ``roughness`` (root mean square, relative)."""
+    waves = np.arange(3, 8)
+    strength = generator.dirichlet(np.full(len(waves), 2.0)) ** 0.5 * roughness * 2**0.5
+    phase = generator.uniform(0, 2 * np.pi, len(waves))
+    ripple = (strength * np.cos(waves * np.arctan2(y, x)[..., None] + phase)).sum(axis=-1)
+    radius = (area / np.pi / (1 + roughness**2)) ** 0.5 * (1 + ripple)
+    return np.asarray(radius - np.hypot(x, y))
+
+
+def _ring(x: Plane, y: Plane, area: float, generator: np.random.Generator) -> Plane:
+    hole = generator.uniform(0.35, 0.6)
+    outer = (area / np.pi / (1 - hole**2)) ** 0.5
+    radius = np.hypot(x, y)
+    return np.asarray(np.minimum(outer - radius, radius - hole * outer))
+
+
+def _clustered(x: Plane, y: Plane, area: float, generator: np.random.Generator) -> Plane:
+    number = int(generator.integers(4, 8))
+    radii = (area / np.pi * generator.dirichlet(np.full(number, 12.0))) ** 0.5
+    # A sunflower's spiral keeps the spots apart.
+    angles = np.arange(number) * 2.39996 + generator.uniform(0, 2 * np.pi)
+    reach = 0.68 * (np.arange(number) / (number - 1)) ** 0.5
+    shift = generator.normal(0, 0.05, (2, number))
+    distances = np.hypot(
+        x[..., None] - reach * np.cos(angles) - shift[0], y[..., None] - reach * np.sin(angles) - shift[1]
+    )
+    return np.asarray((radii - distances).max(axis=-1))
+
+
+def _texture(x: Plane, y: Plane, generator: np.random.Generator) -> Plane:
+    """Smooth noise of mean 0 and variance about 1: eight plane waves."""
+    waves = generator.normal(0, 4.0, (8, 2))
+    phase = generator.uniform(0, 2 * np.pi, 8)
+    return np.asarray(np.cos(x[..., None] * waves[:, 0] + y[..., None] * waves[:, 1] + phase).sum(axis=-1) / 2)
+
+
+def _hair(x: Plane, y: Plane, generator: np.random.Generator) -> Plane:
+    angle, bend = generator.uniform(0, np.pi), generator.uniform(-0.4, 0.4)
+    along, across = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
+    distance = across - generator.uniform(-0.9, 0.9) - bend * along**2
+    return np.asarray(np.exp(-((distance / 0.025) ** 2)))
+
+
+_SHAPES: Mapping[str, Shape] = MappingProxyType(
+    {"round": _round, "irregular": _irregular, "ring": _ring, "clustered": _clustered}
+)
+PHANTOM_CLASSES = tuple(_SHAPES)

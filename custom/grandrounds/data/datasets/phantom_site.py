@@ -1,0 +1,161 @@
+"""A hospital of drawn pictures: the data set of a federation that has downloaded nothing.
+
+Hospitals differ as real ones do: each has its own device, which took most of its pictures, and its own mix of classes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.checks import require_at_least
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, draw_phantom
+from grandrounds.data.manifest import Record, write_manifest
+from grandrounds.data.partition.splits import assign_splits, shares_to_counts
+from grandrounds.data.site import CONFIG_NAME
+from grandrounds.errors import ConfigurationError
+from grandrounds.files import file_names, put_in_place, replacing, temporary_sibling, write_json
+from grandrounds.seeding import derive_seed, numpy_generator
+
+DATASET_NAME = "phantom"
+IMAGES_FILE = "images.npz"
+MANIFEST_FILE = "manifest.csv"
+ARGUMENTS_FILE = "phantom.json"
+FILES = frozenset({CONFIG_NAME, IMAGES_FILE, MANIFEST_FILE, ARGUMENTS_FILE})
+
+VALIDATION, TEST = 0.15, 0.25
+OWN_DEVICE_SHARE = 0.85
+CLASS_SHARES = (0.40, 0.25, 0.20, 0.15)
+MOST_IMAGES_PER_PATIENT = 3
+LEAST_IMAGES = 12
+
+
+def phantom_site(
+    site: str,
+    folder: Path | str,
+    size: int = 48,
+    images: int = 240,
+    seed: int = 0,
+    labelled: float = 0.15,
+    devices: Sequence[str] = PHANTOM_DEVICES,
+) -> Path:
+    """Draw the data set ``phantom`` of one site into ``<folder>/<site>``, unless it is there already.
+
+    ``site-k`` has mostly pictures of device k, counted cyclically, and a few of the others; the mix of classes shifts
+    from site to site. Patients have one to three pictures of one class, and are divided 60 : 15 : 25 between training,
+    validation and testing. The same arguments give the same pictures on every machine; other arguments replace them.
+
+    Args:
+        site: the site's name; its number chooses device and classes (without a number, the name does).
+        folder: where the sites' folders are.
+        size: side of the pictures in pixels.
+        images: how many, at least 12.
+        seed: of everything that is drawn.
+        labelled: share of the training pictures whose label may be used.
+        devices: the devices in turn.
+
+    Returns:
+        The site's ``grandrounds.json``, beside ``manifest.csv`` and ``images.npz`` (array ``images``, uint8, shape
+        ``(images, size, size, 3)``; the manifest calls its items ``images/0``, ``images/1``, ...).
+
+    Raises:
+        ConfigurationError: if ``<folder>/<site>`` holds other files.
+        ValueError: if an argument is out of range.
+    """
+    require_at_least(images, LEAST_IMAGES, "images")
+    require_at_least(len(devices), 1, "the number of devices")
+    target = Path(folder).resolve() / site
+    arguments = {
+        "site": site,
+        "size": size,
+        "images": images,
+        "seed": seed,
+        "labelled": labelled,
+        "devices": list(devices),
+    }
+    if not _holds(target, arguments):
+        foreign = sorted(set(file_names(target)) - FILES)
+        if foreign:
+            raise ConfigurationError(f"{target} holds {foreign[0]}, which is not of a phantom; choose another folder")
+        with temporary_sibling(target) as temporary:
+            _write(temporary, _draw_records(site, images, seed, labelled, devices), size, seed, arguments)
+            # Another process may have finished the same drawing in the meantime.
+            if not _holds(target, arguments):
+                put_in_place(temporary, target)
+    return target / CONFIG_NAME
+
+
+def _holds(target: Path, arguments: Mapping[str, Any]) -> bool:
+    try:
+        written = json.loads((target / ARGUMENTS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(written == arguments) and set(file_names(target)) >= FILES
+
+
+def _draw_records(site: str, images: int, seed: int, labelled: float, devices: Sequence[str]) -> tuple[Record, ...]:
+    """Patients, their classes and devices, and the splits."""
+    generator = numpy_generator(seed, "phantom", site, "records")
+    sizes = generator.integers(1, MOST_IMAGES_PER_PATIENT + 1, size=images)
+    patients = np.repeat(np.arange(images), sizes)[:images].tolist()
+    number = _site_number(site)
+    # The classes shift once more after each round of devices: sites with the same device still differ.
+    class_shares = np.roll(CLASS_SHARES, number + number // len(devices))
+    label_of = _dealt(PHANTOM_CLASSES, class_shares, patients[-1] + 1, generator)
+    device_of = _dealt(devices, _device_shares(number, len(devices)), patients[-1] + 1, generator)
+    records = [
+        Record(
+            image=f"images/{index}",
+            label=label_of[patient],
+            patient=f"{site}-patient-{patient + 1}",
+            source=f"{DATASET_NAME}/{device_of[patient]}",
+        )
+        for index, patient in enumerate(patients)
+    ]
+    return assign_splits(records, generator, site=site, validation=VALIDATION, test=TEST, labelled=labelled)
+
+
+def _site_number(site: str) -> int:
+    """Zero for ``site-1``; a name without a number gets one from its hash."""
+    digits = re.search(r"(\d+)$", site)
+    return max(int(digits.group(1)) - 1, 0) if digits else derive_seed("phantom", site)
+
+
+def _device_shares(number: int, devices: int) -> NDArray[np.float64]:
+    if devices == 1:
+        return np.ones(1)
+    shares = np.full(devices, (1 - OWN_DEVICE_SHARE) / (devices - 1))
+    shares[number % devices] = OWN_DEVICE_SHARE
+    return shares
+
+
+def _dealt(names: Sequence[str], shares: NDArray[np.float64], total: int, generator: np.random.Generator) -> list[str]:
+    """Names in random order, as often as their shares say."""
+    deck = np.repeat(np.arange(len(names)), shares_to_counts(shares.tolist(), total))
+    return [names[index] for index in generator.permutation(deck)]
+
+
+def _write(folder: Path, records: Sequence[Record], size: int, seed: int, arguments: Mapping[str, Any]) -> None:
+    site = arguments["site"]
+    pictures = np.stack(
+        [
+            draw_phantom(
+                record.label,
+                record.source.partition("/")[2],
+                size,
+                numpy_generator(seed, "phantom", site, record.image),
+            )
+            for record in records
+        ]
+    )
+    with replacing(folder / IMAGES_FILE) as stream:
+        np.savez(stream, images=pictures)
+    write_manifest(records, folder / MANIFEST_FILE)
+    write_json(folder / CONFIG_NAME, {"datasets": {DATASET_NAME: {"manifest": MANIFEST_FILE, "root": IMAGES_FILE}}})
+    write_json(folder / ARGUMENTS_FILE, arguments)

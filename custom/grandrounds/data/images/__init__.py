@@ -1,0 +1,1 @@
+"""From image files to the views that a network is trained on."""

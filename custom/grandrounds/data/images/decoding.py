@@ -1,0 +1,94 @@
+"""From the bytes of one image file to pixels, and from pixels of any size to those of a network."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.images.dicom import read_dicom
+from grandrounds.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = NDArray[np.uint8]
+
+DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
+
+
+def decode_image(data: bytes, name: str) -> Pixels:
+    """Decode the bytes of a PNG, JPEG, TIFF, BMP or DICOM file; which one is seen from the bytes.
+
+    Palette, alpha and CMYK images become RGB (alpha is dropped); 16-bit grey becomes value / 257, rounded; of several
+    frames the first is taken.
+
+    Returns:
+        ``(H, W)`` grey or ``(H, W, 3)`` RGB, values 0 to 255.
+
+    Raises:
+        DataError: naming the image and the cause, if it cannot be decoded.
+    """
+    if data[128:132] == b"DICM" or name.lower().endswith(DICOM_SUFFIXES):
+        return read_dicom(data, name)
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image = Image.open(io.BytesIO(data))
+        image.load()
+    except UnidentifiedImageError:
+        raise DataError(f"{name} is no image that can be read ({len(data)} bytes); expected PNG, JPEG, ...") from None
+    except Exception as error:  # decoders raise almost anything on damaged bytes
+        raise DataError(f"{name} cannot be decoded: {error}") from error
+    return _pixels(image, name)
+
+
+def _pixels(image: Image, name: str) -> Pixels:
+    if image.mode in ("1", "L"):
+        return np.array(image.convert("L"))
+    if image.mode.startswith("I;16"):
+        return eight_bit(np.array(image))
+    if image.mode in ("I", "F"):
+        raise DataError(f"{name} has 32 bits per pixel; convert it to 8 or 16 bits")
+    # By way of RGBA: a palette may state its transparency in a way that RGB alone cannot take.
+    image = image.convert("RGBA") if image.mode in ("P", "PA") else image
+    return np.array(image.convert("RGB"))
+
+
+def eight_bit(image: NDArray[np.generic]) -> Pixels:
+    """An image of 8 or 16 bits in 8 bits: value / 257, rounded; a single channel loses its axis."""
+    image = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+    if image.dtype == np.uint8:
+        return np.array(image, np.uint8)
+    return np.asarray((image.astype(np.uint32) + 128) // 257, np.uint8)
+
+
+def to_square(image: Pixels, size: int, channels: int) -> Pixels:
+    """Resize both sides to ``size``, bilinear and antialiased; the aspect is not kept (FedPerl §1.3 does the same).
+
+    Args:
+        image: ``(H, W)`` or ``(H, W, 3)``, values 0 to 255.
+        size: new height and width in pixels.
+        channels: 1 (RGB becomes luma, ITU-R 601) or 3 (grey becomes three equal channels).
+
+    Returns:
+        Shape ``(size, size, channels)``, values 0 to 255.
+
+    Raises:
+        ValueError: if ``size`` is below one or ``channels`` neither 1 nor 3.
+
+    Example:
+        >>> to_square(np.full((2, 5), 7, np.uint8), size=1, channels=3).tolist()
+        [[[7, 7, 7]]]
+    """
+    from PIL import Image
+
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
+    if channels not in (1, 3):
+        raise ValueError(f"channels must be 1 or 3, got {channels}")
+    picture = Image.fromarray(image).convert("L" if channels == 1 else "RGB")
+    resized = np.array(picture.resize((size, size), Image.Resampling.BILINEAR))
+    return resized.reshape(size, size, channels)

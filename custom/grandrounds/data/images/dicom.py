@@ -1,0 +1,230 @@
+"""From a DICOM file to 8-bit grey or RGB: what a radiologist's screen would show."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.images.dicom_values import grey_levels, group_of, modality_values
+from grandrounds.errors import DataError
+
+if TYPE_CHECKING:
+    from pydicom.dataset import Dataset
+
+Kind = TypeVar("Kind")
+Window = tuple[float, float]
+
+FALLBACK_PERCENTILES = (1.0, 99.0)
+"""Range of grey values shown when a file says nothing about it: a few hot or dead pixels must not set the contrast."""
+
+
+ALL_VALUES = (0.0, 100.0)
+"""Range where each value counts: a few bright pixels of a mammogram are microcalcifications."""
+
+LATERALITY = ("ImageLaterality", "Laterality")
+
+
+@dataclass(frozen=True, eq=False)
+class GreyImage:
+    """A monochrome image before it becomes 8 bits.
+
+    Attributes:
+        levels: grey levels in [0, 1], bright is high, shape ``(H, W)``.
+        laterality: ``L`` or ``R`` as the header says, else empty.
+    """
+
+    levels: NDArray[np.float64]
+    laterality: str
+
+
+def read_dicom(data: bytes, name: str) -> NDArray[np.uint8]:
+    """Decode the first frame of a DICOM file.
+
+    The file's look-up table or first window is used, else the range between two percentiles.
+
+    Args:
+        data: the file's bytes.
+        name: how errors call it.
+
+    Returns:
+        Shape ``(H, W)`` for monochrome, ``(H, W, 3)`` RGB for colour images, values 0 to 255; bright is high, also
+        for MONOCHROME1. PixelPaddingValue does not count for the percentiles.
+
+    Raises:
+        DataError: if this is no DICOM file, it has no pixels or not enough of them, or its transfer syntax has no
+            decoder here.
+    """
+    return _decoded(data, name, _render)
+
+
+def read_hounsfield(data: bytes, name: str) -> NDArray[np.float64]:
+    """Decode the first frame of a CT slice.
+
+    Args:
+        data: the file's bytes.
+        name: how errors call it.
+
+    Returns:
+        Shape ``(H, W)``, in Hounsfield units. What the file says about windows and polarity does not count.
+
+    Raises:
+        DataError: as :func:`read_dicom`, and if the image has colours or no scale of Hounsfield units (rescale slope and
+            intercept, or a modality look-up table).
+    """
+    return _decoded(data, name, lambda dataset: _hounsfield(dataset, name))
+
+
+def read_grey(data: bytes, name: str) -> GreyImage:
+    """Decode the first frame of a monochrome file with all its bits.
+
+    The file's look-up table or first window is used, else the whole range of values; MONOCHROME1 is inverted.
+
+    Args:
+        data: the file's bytes.
+        name: how errors call it.
+
+    Raises:
+        DataError: as :func:`read_dicom`, and if the image has colours.
+    """
+    return _decoded(data, name, lambda dataset: _grey_image(dataset, name))
+
+
+def read_header(path: Path, keywords: Sequence[str]) -> dict[str, str]:
+    """Texts of a file's header by their DICOM keywords, empty where there is none; the pixels are not read.
+
+    Raises:
+        DataError: if the file cannot be read or is no DICOM file.
+    """
+    from pydicom import dcmread
+
+    with _quiet():
+        try:
+            header = dcmread(path, stop_before_pixels=True, specific_tags=list(keywords))
+            return {keyword: str(header.get(keyword) or "").strip() for keyword in keywords}
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from error
+        except Exception as error:  # a damaged header fails in many ways
+            raise DataError(f"{path}: its DICOM header cannot be read ({_in_one_line(error)})") from error
+
+
+def read_patient(path: Path) -> str:
+    """The patient's identifier in a file's header; the pixels are not read.
+
+    Raises:
+        DataError: if the file cannot be read, is no DICOM file or does not name its patient.
+    """
+    patient = read_header(path, ("PatientID",))["PatientID"]
+    if not patient:
+        raise DataError(f"{path}: its DICOM header names no patient (PatientID)")
+    return patient
+
+
+def _decoded(data: bytes, name: str, decode: Callable[[Dataset], Kind]) -> Kind:
+    with _quiet():
+        dataset = _parse(data, name)
+        _require_decoder(dataset, name)
+        try:
+            return decode(dataset)
+        except DataError:
+            raise
+        except Exception as error:  # decoders and malformed attributes raise almost anything
+            raise DataError(f"{name}: its pixels cannot be decoded ({_in_one_line(error)}); export it again") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings about identifiers: those of research copies are no valid UIDs, which says nothing about pixels."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="pydicom")
+        yield
+
+
+def _parse(data: bytes, name: str) -> Dataset:
+    import pydicom
+    from pydicom.errors import InvalidDicomError
+
+    try:
+        dataset = pydicom.dcmread(io.BytesIO(data))
+    except InvalidDicomError as error:
+        raise DataError(f"{name} is not a DICOM file: it has no DICM prefix") from error
+    except Exception as error:  # a damaged header fails in many ways
+        raise DataError(f"{name}: its DICOM header is damaged ({_in_one_line(error)}); export it again") from error
+    if not any(keyword in dataset for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
+        raise DataError(f"{name} has no pixel data: it is no image, or it was cut off; export it again")
+    return dataset
+
+
+def _require_decoder(dataset: Dataset, name: str) -> None:
+    from pydicom.pixels import get_decoder
+
+    syntax = getattr(dataset.file_meta, "TransferSyntaxUID", None)
+    if syntax is None:
+        raise DataError(f"{name} does not name its transfer syntax; export it again")
+    try:
+        available = get_decoder(syntax).is_available
+    except NotImplementedError:
+        available = False
+    if not available:
+        raise DataError(
+            f"{name}: no decoder for its transfer syntax {syntax.name}; install 'grandrounds[dicom]' or export the "
+            "images uncompressed"
+        )
+
+
+def _render(dataset: Dataset) -> NDArray[np.uint8]:
+    from pydicom.pixels import apply_color_lut, pixel_array
+
+    frame = pixel_array(dataset, index=0)
+    photometric = str(dataset.PhotometricInterpretation)
+    if photometric == "PALETTE COLOR":
+        colours = np.asarray(apply_color_lut(frame, dataset))[..., :3]
+        return _full_scale(colours, 8 * colours.itemsize)
+    if int(dataset.SamplesPerPixel) == 3:
+        # The decoder has already undone the planar configuration and turned YBR into RGB.
+        return _full_scale(frame, int(dataset.BitsStored))
+    shown = grey_levels(frame, dataset, FALLBACK_PERCENTILES)
+    levels = np.rint(np.clip(shown, 0.0, 1.0) * 255).astype(np.uint8)
+    return np.asarray(255 - levels if photometric == "MONOCHROME1" else levels, dtype=np.uint8)
+
+
+def _full_scale(values: NDArray[np.integer], bits: int) -> NDArray[np.uint8]:
+    if bits == 8:
+        return np.asarray(values, np.uint8)
+    return np.asarray(np.rint(np.clip(values / (2**bits - 1), 0.0, 1.0) * 255), np.uint8)
+
+
+def _hounsfield(dataset: Dataset, name: str) -> NDArray[np.float64]:
+    from pydicom.pixels import pixel_array
+
+    if int(dataset.SamplesPerPixel) != 1 or str(dataset.PhotometricInterpretation) == "PALETTE COLOR":
+        raise DataError(f"{name} is a colour image; windows in Hounsfield units are for CT slices")
+    scale = group_of(dataset, "PixelValueTransformationSequence")
+    if not scale.get("ModalityLUTSequence") and not ("RescaleSlope" in scale and "RescaleIntercept" in scale):
+        raise DataError(
+            f"{name} has no rescale slope and intercept, so its values are no Hounsfield units; take the original slice"
+        )
+    return modality_values(pixel_array(dataset, index=0), dataset)
+
+
+def _grey_image(dataset: Dataset, name: str) -> GreyImage:
+    from pydicom.pixels import pixel_array
+
+    photometric = str(dataset.PhotometricInterpretation)
+    if int(dataset.SamplesPerPixel) != 1 or photometric == "PALETTE COLOR":
+        raise DataError(f"{name} is a colour image; expected grey levels")
+    shown = np.clip(grey_levels(pixel_array(dataset, index=0), dataset, ALL_VALUES), 0.0, 1.0)
+    stated = [str(dataset.get(keyword) or "") for keyword in LATERALITY]
+    laterality = next((side for side in stated if side in ("L", "R")), "")
+    return GreyImage(1.0 - shown if photometric == "MONOCHROME1" else shown, laterality)
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

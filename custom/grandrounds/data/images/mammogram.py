@@ -1,0 +1,174 @@
+"""The grey levels of a mammogram file with all the bits it has.
+
+One view of all mammograms, whichever device they come from: breast alone, chest wall left, square.
+
+Source: A. Jimenez-Sanchez et al., "Memory-aware curriculum federated learning for breast cancer classification",
+Computer Methods and Programs in Biomedicine 229, 2023, which crops the background, resizes to a height of 2048 pixels
+with the aspect kept and pads to a square; mirroring follows N. Wu et al., "Deep neural networks improve radiologists'
+performance in breast cancer screening", IEEE TMI 39(4), 2020.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.images.breast_mask import Levels, Mask, bounding_box, breast_mask, chest_wall_on_right
+from grandrounds.data.images.decoding import DICOM_SUFFIXES
+from grandrounds.data.images.dicom import read_grey
+from grandrounds.errors import DataError
+
+
+def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
+    """Decode a DICOM, PNG, PGM, TIFF or JPEG file; which one is seen from the bytes.
+
+    DICOM files are shown as they say themselves (look-up table or window, MONOCHROME1 inverted). Of other files, colours
+    become luma (ITU-R 601).
+
+    Args:
+        data: the file's bytes.
+        name: how errors call it.
+
+    Returns:
+        Grey levels, bright tissue, shape ``(H, W)``, in [0, 1] for DICOM files and in the file's own unit for others; and
+        which breast a DICOM file says it is.
+
+    Raises:
+        DataError: naming the image and the cause, if it cannot be decoded.
+    """
+    if data[128:132] == b"DICM" or name.lower().endswith(DICOM_SUFFIXES):
+        image = read_grey(data, name)
+        return image.levels.astype(np.float32), "L" if image.laterality == "L" else "R" if image.laterality else ""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        picture = Image.open(io.BytesIO(data))
+        # PIL opens 16-bit PNG and PGM files with 16 or 32 bits per pixel, and all other grey files with 8.
+        wide = picture.mode.startswith("I") or picture.mode == "F"
+        return np.array(picture if wide else picture.convert("L"), np.float32), ""
+    except UnidentifiedImageError:
+        raise DataError(f"{name} is no image that can be read ({len(data)} bytes); expected DICOM, PNG, ...") from None
+    except Exception as error:  # decoders raise almost anything on damaged bytes
+        raise DataError(f"{name} cannot be decoded: {error}") from error
+
+
+Laterality = Literal["L", "R", ""]
+"""Which breast: left, right, or nobody says."""
+
+
+def mammogram_square(levels: Levels, size: int, name: str, laterality: Laterality = "") -> NDArray[np.uint8]:
+    """Crop, orient, resize and pad a mammogram; only then it becomes 8 bits.
+
+    The grey levels of the breast are spread over 0 to 255, and all else is 0. A per-image standardisation
+    (:func:`~grandrounds.models.intensities.standardise`) undoes any such spreading, so 8 bits cost rounding only: on
+    films with 12 bits 0.0036 of a standard deviation (root mean square; 16 bits 0.00001, half-precision floats 0.0003),
+    where the network of Jimenez-Sanchez et al. itself adds noise of 0.01. A bright clip or implant in the breast costs as
+    many times more as it is brighter than the tissue.
+
+    Args:
+        levels: grey levels in any unit, bright tissue, shape ``(H, W)``.
+        size: height and width of the result in pixels.
+        name: how the error calls the image.
+        laterality: which breast; it decides only where the shape does not.
+
+    Returns:
+        Shape ``(size, size)``, values 0 to 255.
+
+    Raises:
+        DataError: if there is no breast to be seen.
+        ValueError: if ``size`` is below one.
+    """
+    mask = breast_mask(levels)
+    if not mask.any():
+        raise DataError(f"{name} shows no breast: no bright region takes a hundredth of it; look at it and take it out")
+    box = bounding_box(mask)
+    oriented, inside = to_chest_wall_left(levels[box], mask[box], laterality)
+    return to_bytes(fit_square(without_background(oriented, inside), size))
+
+
+def without_background(levels: Levels, mask: Mask) -> Levels:
+    """Grey levels from the lowest of all, as 0, to the breast's highest, as 1; 0 outside of the breast.
+
+    Args:
+        levels: shape ``(H, W)``, any unit.
+        mask: the breast, shape ``(H, W)``.
+
+    Returns:
+        Shape ``(H, W)``, values in [0, 1]; all 0 if the breast has no contrast.
+
+    Example:
+        >>> without_background(np.float32([[2, 4, 9]]), np.array([[True, True, False]])).tolist()
+        [[0.0, 1.0, 0.0]]
+    """
+    low, high = float(levels.min()), float(levels[mask].max(initial=levels.min()))
+    if high <= low:
+        return np.zeros_like(levels)
+    return np.where(mask, (levels - low) / (high - low), 0).astype(np.float32)
+
+
+def to_chest_wall_left(levels: Levels, mask: Mask, laterality: Laterality = "") -> tuple[Levels, Mask]:
+    """Mirror image and mask if the chest wall is on the right.
+
+    The shape tells before the laterality does: some data sets are mirrored on export and keep the tag.
+
+    Args:
+        levels: cropped to the breast, shape ``(H, W)``.
+        mask: the breast, shape ``(H, W)``.
+        laterality: a right breast has its chest wall on the right as radiologists look at it.
+
+    Example:
+        >>> image, mask = np.float32([[0, 1], [2, 3]]), np.array([[False, True], [True, True]])
+        >>> to_chest_wall_left(image, mask)[0].tolist()
+        [[1.0, 0.0], [3.0, 2.0]]
+    """
+    seen = chest_wall_on_right(mask)
+    if laterality == "R" if seen is None else seen:
+        return levels[:, ::-1], mask[:, ::-1]
+    return levels, mask
+
+
+def fit_square(levels: Levels, size: int) -> Levels:
+    """Resize so that the height, or else the width, is ``size``, and pad with 0 on the right or below.
+
+    Bilinear and antialiased, in floating point; the aspect is kept.
+
+    Args:
+        levels: shape ``(H, W)``.
+        size: height and width of the result in pixels.
+
+    Returns:
+        Shape ``(size, size)``.
+
+    Raises:
+        ValueError: if ``size`` is below one.
+
+    Example:
+        >>> fit_square(np.ones((4, 2), np.float32), 2).tolist()
+        [[1.0, 0.0], [1.0, 0.0]]
+    """
+    from PIL import Image
+
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
+    height, width = levels.shape
+    scale = size / max(height, width)
+    shape = max(1, round(width * scale)), max(1, round(height * scale))
+    picture = Image.fromarray(np.ascontiguousarray(levels, np.float32))
+    resized = np.asarray(picture.resize(shape, Image.Resampling.BILINEAR), np.float32)
+    return np.pad(resized, ((0, size - shape[1]), (0, size - shape[0])))
+
+
+def to_bytes(levels: Levels) -> NDArray[np.uint8]:
+    """Values from 0 on as 0 to 255, rounded; the highest becomes 255. Zeros stay zeros.
+
+    Example:
+        >>> to_bytes(np.float32([0.0, 0.25, 0.5])).tolist()
+        [0, 128, 255]
+    """
+    highest = float(levels.max(initial=0))
+    if highest <= 0:
+        return np.zeros(levels.shape, np.uint8)
+    return np.asarray(np.rint(levels * (255 / highest)), np.uint8)

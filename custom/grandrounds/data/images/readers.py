@@ -1,0 +1,312 @@
+"""Reading images from the places where data sets keep them, under one name each.
+
+A site points to a folder, a zip archive, an npz file (MedMNIST, or JPEG bytes in one array) or an idx file (MNIST
+format: LeCun et al., http://yann.lecun.com/exdb/mnist); the rest of the program asks for images by name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import os
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import IO, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.images.ct_windows import read_windows
+from grandrounds.data.images.decoding import DICOM_SUFFIXES, Pixels, decode_image, eight_bit
+from grandrounds.data.images.dicom import Window
+from grandrounds.errors import DataError
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)
+IDX_IMAGES = b"\0\0\x08\x03"
+"""How an idx file of unsigned bytes in three dimensions begins."""
+
+
+class ImageReader(ABC):
+    """Images of one place by name; a context manager."""
+
+    @abstractmethod
+    def read(self, name: str) -> Pixels:
+        """Decode one image: ``(H, W)`` grey or ``(H, W, 3)`` RGB, values 0 to 255.
+
+        Raises:
+            DataError: naming the image and the cause, if it is missing or damaged.
+        """
+
+    def read_bytes(self, name: str) -> bytes:
+        """The file of one image as it is.
+
+        Raises:
+            DataError: naming the image, if it is missing, or is no file of its own but pixels in an array.
+        """
+        raise DataError(f"{name} is no file but pixels in an array; mammograms are read from files in a folder or .zip")
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of all images that are there, in a fixed order."""
+
+    @abstractmethod
+    def fingerprint(self, names: Sequence[str] | None = None) -> str:
+        """A hash that changes when the images do, made without reading them.
+
+        It does not depend on where the images are. ``names`` limits it to these images where each is a file of its
+        own, so that other files in the folder do not count.
+        """
+
+    def close(self) -> None:
+        """Release files; the reader cannot be used afterwards."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def open_images(root: Path, windows: Sequence[Window] = ()) -> ImageReader:
+    """Open the images at ``root``: a folder, or a file ending in .zip, .npz, .gz or anything else in idx format.
+
+    Names are paths relative to a folder or inside an archive (``benign/a.png``), ``<array>/<index>`` in an npz file and
+    ``<index>`` in an idx file.
+
+    Args:
+        root: where the images are.
+        windows: what is to be seen of CT slices, a channel for each window; every image must be a DICOM file then.
+
+    Raises:
+        DataError: if nothing is there, the file is damaged or in none of these formats, or there are windows and it
+            holds pixels instead of files.
+    """
+    if root.is_dir():
+        return _FolderReader(root, windows)
+    if not root.is_file():
+        raise DataError(f"{root} does not exist; expected a folder of images, a .zip, an .npz or an idx file")
+    if root.suffix == ".zip":
+        return _ZipReader(root, windows)
+    if windows:
+        raise DataError(f"{root} holds no DICOM files, which windows are for; take windows out of its description")
+    if root.suffix == ".npz":
+        return _NpzReader(root)
+    return _IdxReader(root)
+
+
+class _FolderReader(ImageReader):
+    """A folder of image files, with or without sub-folders."""
+
+    def __init__(self, root: Path, windows: Sequence[Window]) -> None:
+        self._root = root
+        self._windows = windows
+
+    def read(self, name: str) -> Pixels:
+        """Decode the file."""
+        return _decode(self.read_bytes(name), name, self._windows)
+
+    def read_bytes(self, name: str) -> bytes:
+        """The file, which must lie inside the folder, through links too."""
+        path = self._path(name)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from error
+
+    def names(self) -> list[str]:
+        """The paths of the visible images, sub-folders included."""
+        files = (Path(folder, file) for folder, _, found in os.walk(self._root) for file in found)
+        return sorted(_visible_images(path.relative_to(self._root).as_posix() for path in files))
+
+    def fingerprint(self, names: Sequence[str] | None = None) -> str:
+        """Of names, sizes and times of change."""
+        return _digest(self._state(name) for name in (self.names() if names is None else names))
+
+    def _state(self, name: str) -> tuple[str, ...]:
+        try:
+            found = self._path(name).stat()
+        except (OSError, DataError):
+            return (name, "unreadable")
+        return (name, str(found.st_size), str(found.st_mtime_ns))
+
+    def _path(self, name: str) -> Path:
+        parts = PurePosixPath(name)
+        inside = name and not parts.is_absolute() and ".." not in parts.parts
+        if not inside or not (self._root / name).resolve().is_relative_to(self._root.resolve()):
+            raise DataError(f"image name {name!r} leads out of {self._root}; names must be relative paths inside it")
+        return self._root / name
+
+
+class _ArchiveReader(ImageReader):
+    """What zip and npz files share: an npz file is a zip archive of arrays."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        try:
+            self._archive = zipfile.ZipFile(root)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise DataError(f"{root} cannot be opened: {error}") from error
+
+    def fingerprint(self, names: Sequence[str] | None = None) -> str:
+        """Of all members' names, sizes and checksums, whatever is asked for."""
+        return _digest((item.filename, str(item.file_size), str(item.CRC)) for item in self._archive.infolist())
+
+    def close(self) -> None:
+        """Close the archive."""
+        self._archive.close()
+
+    @contextmanager
+    def _member(self, member: str) -> Iterator[IO[bytes]]:
+        try:
+            with self._archive.open(member) as stream:
+                yield stream
+        except KeyError:
+            raise DataError(f"{self._root} holds no {member!r}") from None
+        except Exception as error:  # zipfile and its decompressors raise many kinds on damaged or encrypted members
+            raise DataError(f"{member} in {self._root} cannot be read: {error}") from error
+
+
+class _ZipReader(_ArchiveReader):
+    """A zip archive of image files."""
+
+    def __init__(self, root: Path, windows: Sequence[Window]) -> None:
+        super().__init__(root)
+        self._windows = windows
+
+    def read(self, name: str) -> Pixels:
+        """Decode the member."""
+        return _decode(self.read_bytes(name), name, self._windows)
+
+    def read_bytes(self, name: str) -> bytes:
+        """The member, unpacked."""
+        with self._member(name) as stream:
+            return stream.read()
+
+    def names(self) -> list[str]:
+        """The visible images among the members."""
+        return sorted(_visible_images(self._archive.namelist()))
+
+
+class _NpzReader(_ArchiveReader):
+    """Arrays of images in an npz file: pixels, or JPEG bytes end to end with their offsets.
+
+    An array that is asked for is kept in memory, because an npz file cannot be read in parts.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._members = {item.removesuffix(".npy") for item in self._archive.namelist() if item.endswith(".npy")}
+        self._arrays: dict[str, NDArray[np.generic]] = {}
+
+    def read(self, name: str) -> Pixels:
+        """A row of an array of pixels, or a decoded JPEG of a stream."""
+        array, _, index = name.rpartition("/")
+        if f"{array}_jpeg" in self._members:
+            starts, ends = self._bounds(array)
+            row = _row(index, len(starts), name, self._root)
+            return decode_image(self._array(f"{array}_jpeg")[starts[row] : ends[row]].tobytes(), name)
+        if array not in self._members or not self._holds_images(array):
+            raise DataError(f"{self._root} holds no image {name!r}; expected <array>/<index>, e.g. train_images/0")
+        images = self._array(array)
+        return eight_bit(images[_row(index, len(images), name, self._root)])
+
+    def names(self) -> list[str]:
+        """``<array>/<index>``, of arrays that hold images and of streams of JPEG bytes."""
+        counts = {array: self._header(array)[0][0] for array in self._members if self._holds_images(array)}
+        streams = [array.removesuffix("_jpeg") for array in self._members if array.endswith("_jpeg")]
+        counts |= {split: len(self._bounds(split)[0]) for split in streams}
+        return [f"{array}/{index}" for array, count in sorted(counts.items()) for index in range(count)]
+
+    def _holds_images(self, array: str) -> bool:
+        shape, dtype = self._header(array)
+        return dtype in (np.uint8, np.uint16) and (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)))
+
+    def _header(self, array: str) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+        with self._member(f"{array}.npy") as stream:
+            version = np.lib.format.read_magic(stream)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(stream)
+        return shape, dtype
+
+    def _array(self, array: str) -> NDArray[np.generic]:
+        if array not in self._arrays:
+            with self._member(f"{array}.npy") as stream:
+                self._arrays[array] = np.lib.format.read_array(stream, allow_pickle=False)
+        return self._arrays[array]
+
+    def _bounds(self, split: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First byte of each JPEG and the first one after it; offsets may or may not end with the total."""
+        offsets = self._array(f"{split}_offsets").astype(np.int64)
+        total = self._header(f"{split}_jpeg")[0][0]
+        edges = offsets if len(offsets) and offsets[-1] == total else np.append(offsets, total)
+        if edges[0] < 0 or (np.diff(edges) < 0).any():
+            raise DataError(f"{self._root}: {split}_offsets must rise from 0 to {total}, the size of {split}_jpeg")
+        return edges[:-1], edges[1:]
+
+
+class _IdxReader(ImageReader):
+    """Images in an idx file, plain or compressed with gzip: the format of MNIST and Fashion-MNIST."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self, name: str) -> Pixels:
+        """A copy of the image of this number."""
+        return np.array(self._images[_row(name, len(self._images), name, self._root)])
+
+    def names(self) -> list[str]:
+        """The numbers of the images."""
+        return [str(index) for index in range(len(self._images))]
+
+    def fingerprint(self, names: Sequence[str] | None = None) -> str:
+        """Of the file's size and time of change."""
+        found = self._root.stat()
+        return _digest([("idx", str(found.st_size), str(found.st_mtime_ns))])
+
+    @cached_property
+    def _images(self) -> Pixels:
+        try:
+            data = self._root.read_bytes()
+            data = gzip.decompress(data) if self._root.suffix == ".gz" else data
+        except Exception as error:  # gzip and zlib raise many kinds on damaged data
+            raise DataError(f"{self._root} cannot be read: {error}") from error
+        if len(data) < 16 or not data.startswith(IDX_IMAGES):
+            raise DataError(f"{self._root} is no idx file of images (unsigned bytes in three dimensions)")
+        shape = [int(size) for size in np.frombuffer(data, ">u4", count=3, offset=4)]
+        if len(data) - 16 != math.prod(shape):
+            raise DataError(f"{self._root} is damaged: its header says {shape}, it holds {len(data) - 16} bytes")
+        return np.frombuffer(data, np.uint8, offset=16).reshape(shape)
+
+
+def _decode(data: bytes, name: str, windows: Sequence[Window]) -> Pixels:
+    return read_windows(data, name, windows) if windows else decode_image(data, name)
+
+
+def _visible_images(names: Iterable[str]) -> list[str]:
+    """Names with an image's suffix, without hidden files and what macOS adds to archives."""
+    return [
+        name
+        for name in names
+        if name.lower().endswith(IMAGE_SUFFIXES)
+        and not any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(name).parts)
+    ]
+
+
+def _row(text: str, count: int, name: str, root: Path) -> int:
+    # One spelling per image: "007" and "7" must not be two names of one.
+    if not text.isdecimal() or str(int(text)) != text or int(text) >= count:
+        raise DataError(f"{root} holds no image {name!r}; expected an index from 0 to {count - 1}")
+    return int(text)
+
+
+def _digest(states: Iterable[tuple[str, ...]]) -> str:
+    digest = hashlib.sha256()
+    for state in states:
+        digest.update("\x1f".join((*state, "\n")).encode())
+    return digest.hexdigest()

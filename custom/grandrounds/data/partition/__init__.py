@@ -1,0 +1,1 @@
+"""Dividing one data set between simulated hospitals."""

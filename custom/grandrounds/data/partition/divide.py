@@ -1,0 +1,205 @@
+"""Dividing one data set between simulated hospitals.
+
+Every scheme but ``unseen`` returns the records of ``site-1`` to ``site-N``, and every one but ``deal`` keeps the images of
+a patient or lesion at one site. What a site trains and tests on is chosen afterwards, by ``assign_splits``, but before
+``deal``; what the server has is drawn before, by ``draw_server``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from grandrounds.checks import require_at_least
+from grandrounds.data.grouping import majority, whole_groups
+from grandrounds.data.manifest import Record
+from grandrounds.data.partition.splits import divide_groups, divide_into_counts, shares_to_counts
+from grandrounds.errors import DataError
+from grandrounds.ordering import natural_sorted
+
+Sites = dict[str, tuple[Record, ...]]
+
+SERVER = "server"
+"""The party that has images at the server: no site, and no client of a simulation."""
+
+UNSEEN = "unseen"
+
+DIRICHLET_DRAWS = 1000
+DIRICHLET_LEAST_IMAGES = 10
+
+
+def site_names(sites: int) -> list[str]:
+    """``site-1`` to ``site-N``.
+
+    Raises:
+        ValueError: if ``sites`` is below one.
+    """
+    require_at_least(sites, 1, "sites")
+    return [f"site-{number}" for number in range(1, sites + 1)]
+
+
+def iid(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
+    """Divide records at random into sites of equal size.
+
+    Raises:
+        DataError: if there are fewer groups than sites.
+    """
+    names = site_names(sites)
+    return _require_images_everywhere(divide_groups(records, dict.fromkeys(names, 1 / sites), generator))
+
+
+def deal(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
+    """Divide records whose splits are assigned at random, image by image, into sites of equal size.
+
+    A patient's images may be at several sites, as in the FedIRM paper (Liu et al., MICCAI 2021), but stay in their split.
+    Every site gets an equal number, within one, of each split's images, and of the labelled ones in training.
+
+    Args:
+        records: the whole data set, splits included.
+        sites: how many sites.
+        generator: where the randomness comes from.
+
+    Returns:
+        The records of each site, in their order.
+
+    Raises:
+        DataError: if there are fewer records than sites.
+
+    Example:
+        >>> four = [Record(str(i), split=split) for i, split in enumerate(("train", "train", "test", "test"))]
+        >>> [[record.split for record in own] for own in deal(four, 2, np.random.default_rng(0)).values()]
+        [['train', 'test'], ['train', 'test']]
+    """
+    names = site_names(sites)
+    shuffled = generator.permutation(len(records)).tolist()
+    # Sorting is stable: each part stays shuffled, and the parts follow each other like the suits of a sorted pack.
+    shuffled.sort(key=lambda index: (records[index].split, records[index].labelled))
+    divided = {
+        name: tuple(records[index] for index in sorted(shuffled[seat::sites])) for seat, name in enumerate(names)
+    }
+    return _require_images_everywhere(divided)
+
+
+def by_source(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
+    """Give every source (device, hospital) sites of its own, in proportion to its images.
+
+    Each source gets at least one site, the rest by largest remainders; the sites of a source are consecutive, the
+    sources in natural order, and its images are divided at random into sites of equal size. A group that spans sources
+    goes with most of its images.
+
+    Raises:
+        DataError: if there are fewer sites than sources, or a source has fewer groups than sites.
+    """
+    names = site_names(sites)
+    sources = _by_majority(records, [record.source for record in records])
+    if sites < len(sources):
+        found = ", ".join(repr(source) for source in sources)
+        raise DataError(f"{sites} sites cannot hold {len(sources)} sources ({found}); ask for at least {len(sources)}")
+    shares = shares_to_counts([len(part) for part in sources.values()], sites, least=1)
+    divided: Sites = {}
+    for part, share in zip(sources.values(), shares, strict=True):
+        own = names[len(divided) : len(divided) + share]
+        divided |= divide_groups(part, dict.fromkeys(own, 1 / share), generator)
+    return _require_images_everywhere(divided)
+
+
+def dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np.random.Generator) -> Sites:
+    r"""Divide each class between the sites in proportions drawn from a Dirichlet distribution.
+
+    .. math:: q_c \sim \mathrm{Dir}(\alpha \mathbf{1}_N), \quad n_{ci} \approx q_{ci} n_c
+
+    The smaller :math:`\alpha`, the more the sites differ in their classes (Hsu et al., "Measuring the effects of
+    non-identical data distribution for federated visual classification", 2019). Proportions are drawn anew until every
+    site is due ten images. A group counts as of the class that most of its images have.
+
+    Args:
+        records: the whole data set.
+        sites: how many sites.
+        alpha: concentration, above zero.
+        generator: where the randomness comes from.
+
+    Raises:
+        DataError: if no draw gives every site its ten images.
+        ValueError: if ``alpha`` is not positive.
+    """
+    if not alpha > 0:
+        raise ValueError(f"alpha must be positive, got {alpha}")
+    names = site_names(sites)
+    classes = _by_majority(records, [record.label for record in records])
+    wanted = _dirichlet_counts([len(part) for part in classes.values()], sites, alpha, generator)
+    divided: dict[str, list[Record]] = {name: [] for name in names}
+    for part, counts in zip(classes.values(), wanted, strict=True):
+        for name, members in divide_into_counts(part, dict(zip(names, counts, strict=True)), generator).items():
+            divided[name].extend(members)
+    place = {record: index for index, record in enumerate(records)}
+    in_order = {name: tuple(sorted(members, key=place.__getitem__)) for name, members in divided.items()}
+    return _require_images_everywhere(in_order)
+
+
+def unseen(records: Sequence[Record]) -> Sites:
+    """Give all records to one site, ``unseen``, for testing: a hospital that takes no part in training."""
+    return {UNSEEN: tuple(replace(record, split="test") for record in records)}
+
+
+def draw_server(
+    records: Sequence[Record], images: int, generator: np.random.Generator
+) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
+    """Draw images for the server's own validation at random over the whole data set.
+
+    Groups stay whole, and groups without any label are not drawn: nothing could be scored on them.
+
+    Args:
+        records: the whole data set.
+        images: how many the server gets, about.
+        generator: where the randomness comes from.
+
+    Returns:
+        The server's records, in split ``val``, and the others, both in their order.
+
+    Raises:
+        DataError: if that leaves no labelled image for the sites.
+    """
+    groups = [members for members in whole_groups(records) if any(records[index].label for index in members)]
+    pool = [records[index] for index in sorted(index for members in groups for index in members)]
+    if images >= len(pool):
+        raise DataError(f"the server cannot have {images} of {len(pool)} images with a label; lower server_images")
+    drawn = divide_into_counts(pool, {SERVER: images}, generator)[SERVER]
+    taken = set(drawn)
+    own = tuple(replace(record, split="val", labelled=True) for record in drawn)
+    return own, tuple(record for record in records if record not in taken)
+
+
+def _dirichlet_counts(
+    sizes: Sequence[int], sites: int, alpha: float, generator: np.random.Generator
+) -> list[list[int]]:
+    for _ in range(DIRICHLET_DRAWS):
+        shares = generator.dirichlet(np.full(sites, alpha), size=len(sizes))
+        counts = [shares_to_counts(row.tolist(), size) for row, size in zip(shares, sizes, strict=True)]
+        if min(map(sum, zip(*counts, strict=True))) >= DIRICHLET_LEAST_IMAGES:
+            return counts
+    raise DataError(
+        f"no division of {sum(sizes)} images between {sites} sites with alpha {alpha} gives every site "
+        f"{DIRICHLET_LEAST_IMAGES} images; raise alpha or ask for fewer sites"
+    )
+
+
+def _by_majority(records: Sequence[Record], values: Sequence[str]) -> Sites:
+    """Records by the value that most images of their group have; values in natural order, records in theirs."""
+    chosen = [""] * len(records)
+    for members in whole_groups(records):
+        value = majority(values[index] for index in members)
+        for index in members:
+            chosen[index] = value
+    return {
+        value: tuple(record for record, own in zip(records, chosen, strict=True) if own == value)
+        for value in natural_sorted(set(chosen))
+    }
+
+
+def _require_images_everywhere(sites: Mapping[str, tuple[Record, ...]]) -> Sites:
+    for name, records in sites.items():
+        if not records:
+            raise DataError(f"{name} would get no image: there are fewer groups than sites; ask for fewer sites")
+    return dict(sites)

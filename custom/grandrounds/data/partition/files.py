@@ -1,0 +1,249 @@
+"""A partition on disk: a manifest and a site configuration for every site, and one file that describes them all.
+
+``partition.json`` holds counts and the SHA-256 of every manifest, and no path: it can be committed beside the manifests
+and says later whether a result was computed on the same division.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grandrounds.data.images.dicom import Window
+from grandrounds.data.images.preprocessing import Preprocess
+from grandrounds.data.manifest import (
+    SPLITS,
+    Record,
+    manifest_digest,
+    require_grouped,
+    require_known_label,
+    write_manifest,
+)
+from grandrounds.data.partition.label_noise import DrawnLabel, write_drawn_labels
+from grandrounds.data.partition.public_set import PublicSet, list_path, write_public_set
+from grandrounds.data.site import CONFIG_NAME
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.files import file_names, put_in_place, temporary_sibling, write_json
+
+DESCRIPTION_FILE = "partition.json"
+MANIFEST_FILE = "manifest.csv"
+LABELS_FILE = "labels.csv"
+"""The labels that were drawn for a site's images, beside its manifest; training does not read it."""
+
+PUBLIC_FILE = "public.csv"
+PUBLIC_NAME = "public"
+"""How jobs call the images that all sites have."""
+
+SITE_FILES = (MANIFEST_FILE, CONFIG_NAME, LABELS_FILE, PUBLIC_FILE, list_path(Path(PUBLIC_FILE)).name)
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class AtEverySite:
+    """What all sites have alike.
+
+    Attributes:
+        test: images in split ``test`` of every site's manifest.
+        public: the public set: which images.
+        public_root: where they are.
+    """
+
+    test: Sequence[Record]
+    public: PublicSet
+    public_root: Path
+
+
+def write_partition(
+    sites: Mapping[str, Sequence[Record]],
+    out_dir: Path | str,
+    dataset_name: str,
+    images_root: Path | str,
+    classes: Sequence[str],
+    description: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+    windows: Sequence[Window] = (),
+    preprocess: Preprocess = "none",
+    shared_patients: bool = False,
+    everywhere: AtEverySite | None = None,
+    drawn: Mapping[str, Sequence[DrawnLabel]] | None = None,
+) -> dict[str, Any]:
+    """Write manifests, site configurations and ``partition.json``, all or nothing; the same again changes nothing.
+
+    Args:
+        sites: the records of each site, splits included.
+        out_dir: the partition's own folder; it must hold nothing else.
+        dataset_name: the name by which jobs call the data set.
+        images_root: where the images are; every site's configuration gets its absolute path.
+        classes: the vocabulary.
+        description: how the partition was made (scheme, seed, fractions); JSON values.
+        overwrite: replace another partition in ``out_dir``.
+        windows: under which the sites look at CT slices; every site's configuration gets them, and ``partition.json``.
+        preprocess: what the sites do to an image before resizing; said like the windows.
+        shared_patients: whether a patient or lesion may be at several sites, in the same split at each.
+        everywhere: test images and a public set that every site gets.
+        drawn: the labels that were drawn for each site's images; written beside its manifest.
+
+    Returns:
+        What ``partition.json`` says: the arguments, and ``sites`` with counts and the SHA-256 of the files.
+
+    Raises:
+        ConfigurationError: if ``out_dir`` holds another partition and ``overwrite`` is not set, or other files.
+        DataError: if a label is not in ``classes``, a patient or lesion is in two splits of a site, or an image, a
+            patient or a lesion is at two sites (with ``shared_patients``: is in two splits, whatever the site).
+        ValueError: if a site's name cannot be a folder's name, or ``description`` uses a name of ours.
+    """
+    out_dir = Path(out_dir).resolve()
+    common = tuple(everywhere.test) if everywhere else ()
+    _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients)
+    _require_own_words(description)
+    _require_own_folder(out_dir)
+    shown = _shown(windows, preprocess)
+    location = {"manifest": MANIFEST_FILE, "root": str(Path(images_root).absolute()), **shown}
+    config = {"datasets": {dataset_name: location, **_public_location(everywhere)}}
+    if everywhere is not None:
+        shown["public_set"] = {"images": len(everywhere.public.images), "sha256": everywhere.public.digest}
+    with temporary_sibling(out_dir) as temporary:
+        summaries = {
+            site: _write_site(temporary / site, (*own, *common), config, classes) for site, own in sites.items()
+        }
+        for site, summary in summaries.items():
+            summary |= _write_beside(temporary / site, everywhere, (drawn or {}).get(site))
+        content = {**description, **shown, "dataset_name": dataset_name, "classes": list(classes), "sites": summaries}
+        write_json(temporary / DESCRIPTION_FILE, content)
+        _replace(out_dir, temporary, overwrite)
+    return read_partition(out_dir)
+
+
+def read_partition(out_dir: Path | str) -> dict[str, Any]:
+    """Read ``partition.json`` and check that every manifest is still the one it describes.
+
+    Raises:
+        DataError: if the description is missing or damaged, or a manifest, or what is beside it, is missing or differs from
+            its SHA-256.
+    """
+    path = Path(out_dir) / DESCRIPTION_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        digests = _digests(content)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({error!r}); write the partition again") from error
+    for name, digest in digests.items():
+        file = Path(out_dir) / name
+        found = manifest_digest(file)
+        if found != digest:
+            raise DataError(
+                f"{file} differs from the partition: expected SHA-256 {digest[:12]}..., got {found[:12]}...; "
+                "restore the file or write the partition again"
+            )
+    return dict(content)
+
+
+def _digests(content: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 of the files of a partition, by name."""
+    digests: dict[str, str] = {}
+    for site, summary in content["sites"].items():
+        digests[f"{site}/{MANIFEST_FILE}"] = str(summary["sha256"])
+        if "labels_sha256" in summary:
+            digests[f"{site}/{LABELS_FILE}"] = str(summary["labels_sha256"])
+        if "public_set" in content:
+            digests[f"{site}/{list_path(Path(PUBLIC_FILE))}"] = str(content["public_set"]["sha256"])
+    return digests
+
+
+def _check_sites(sites: Mapping[str, Sequence[Record]], classes: Sequence[str], shared_patients: bool) -> None:
+    first: dict[tuple[str, str], tuple[str, str]] = {}
+    for site, records in sites.items():
+        if not SITE_NAME.fullmatch(site):
+            raise ValueError(f"{site!r} cannot be a site's name: use letters, digits, '.', '_' and '-'")
+        require_grouped(records, site)
+        for record in records:
+            if record.label:
+                require_known_label(record.label, classes, f"{site}, image {record.image!r}")
+            for kind, name in (("image", record.image), ("patient", record.patient), ("lesion", record.lesion)):
+                earlier, split = first.setdefault((kind, name), (site, record.split)) if name else (site, record.split)
+                if earlier != site and (kind == "image" or not shared_patients):
+                    raise DataError(f"{kind} {name!r} is at two sites, {earlier} and {site}; give it to one")
+                if earlier != site and split != record.split:
+                    raise DataError(
+                        f"{kind} {name!r} is in split {split} at {earlier} and in {record.split} at {site}; keep all "
+                        f"images of a {kind} in one split"
+                    )
+
+
+def _require_own_words(description: Mapping[str, Any]) -> None:
+    reserved = {"dataset_name", "classes", "sites", "windows", "preprocess", "public_set"} & set(description)
+    if reserved:
+        raise ValueError(f"description must not contain {', '.join(sorted(reserved))}")
+
+
+def _require_own_folder(out_dir: Path) -> None:
+    """Refuse a folder with files that no partition writes: replacing it would delete them."""
+    for name in file_names(out_dir):
+        parts = Path(name).parts
+        ours = parts == (DESCRIPTION_FILE,) or (len(parts) == 2 and parts[1] in SITE_FILES)
+        if not ours or not (out_dir / DESCRIPTION_FILE).exists():
+            raise ConfigurationError(f"{out_dir} holds {name}, which no partition wrote; choose an empty folder")
+
+
+def _write_site(
+    folder: Path, records: Sequence[Record], config: Mapping[str, Any], classes: Sequence[str]
+) -> dict[str, Any]:
+    digest = write_manifest(records, folder / MANIFEST_FILE)
+    write_json(folder / CONFIG_NAME, config)
+    splits = Counter(record.split for record in records)
+    labels = Counter(record.label for record in records)
+    sources = Counter(record.source for record in records)
+    return {
+        "images": {split: splits[split] for split in SPLITS},
+        "labelled": sum(record.labelled and record.split == "train" for record in records),
+        "classes": {name: labels[name] for name in classes},
+        "sources": dict(sorted(sources.items())),
+        "sha256": digest,
+    }
+
+
+def _write_beside(folder: Path, everywhere: AtEverySite | None, drawn: Sequence[DrawnLabel] | None) -> dict[str, Any]:
+    """Write what is beside a site's manifest; returns what the description says of it."""
+    if everywhere:
+        names = [image.image for image in everywhere.public.images]
+        write_manifest([Record(name) for name in names], folder / PUBLIC_FILE)
+        write_public_set(everywhere.public, list_path(folder / PUBLIC_FILE))
+    if drawn is None:
+        return {}
+    wrong = sum(label.clean != label.noisy for label in drawn)
+    digest = write_drawn_labels(drawn, folder / LABELS_FILE)
+    clean = Counter(label.clean for label in drawn)
+    return {"wrong_labels": wrong, "clean_classes": dict(sorted(clean.items())), "labels_sha256": digest}
+
+
+def _public_location(everywhere: AtEverySite | None) -> dict[str, dict[str, Any]]:
+    if everywhere is None:
+        return {}
+    root = str(everywhere.public_root.absolute())
+    return {PUBLIC_NAME: {"manifest": PUBLIC_FILE, "root": root, "max_unreadable": 0}}
+
+
+def _shown(windows: Sequence[Window], preprocess: Preprocess) -> dict[str, Any]:
+    """How images are looked at, where it is not as their files say."""
+    content: dict[str, Any] = {"windows": [list(window) for window in windows]} if windows else {}
+    return content | ({"preprocess": preprocess} if preprocess != "none" else {})
+
+
+def _replace(out_dir: Path, temporary: Path, overwrite: bool) -> None:
+    if _bytes_by_name(out_dir) == _bytes_by_name(temporary):
+        return
+    if (out_dir / DESCRIPTION_FILE).exists() and not overwrite:
+        raise ConfigurationError(f"{out_dir} holds another partition; choose another folder or overwrite it")
+    put_in_place(temporary, out_dir)
+
+
+def _bytes_by_name(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in file_names(folder)}

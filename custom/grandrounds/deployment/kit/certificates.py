@@ -1,0 +1,119 @@
+"""Is a participant's certificate in order, and is the server at the other end the one that the kit is for?"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509.oid import NameOID
+
+from grandrounds.deployment.kit.read import Kit
+from grandrounds.errors import ConfigurationError
+
+WARNING_DAYS = 30
+CONNECT_SECONDS, REFUSAL_SECONDS = 5.0, 1.0
+OUT_OF_DATE = (9, 10)
+"""OpenSSL's numbers for a certificate that is not yet valid, or has expired."""
+CLOCK_TOLERANCE = timedelta(minutes=5)
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate in PEM form.
+
+    Raises:
+        ConfigurationError: if the file cannot be read or is no certificate.
+    """
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is no certificate; ask the operator for the kit again") from error
+
+
+def certificate_fault(kit: Kit) -> str:
+    """What is wrong with the kit's certificate and key, whatever the date; nothing if they are in order.
+
+    Raises:
+        ConfigurationError: if a certificate cannot be read.
+    """
+    own, authority = read_certificate(kit.certificate), read_certificate(kit.authority)
+    try:
+        own.verify_directly_issued_by(authority)
+    except (InvalidSignature, TypeError, ValueError):
+        return f"{kit.certificate.name} is not signed by {kit.authority.name}: the files are of two projects"
+    if (name := _common_name(own)) != kit.name:
+        return f"{kit.certificate.name} is of {name!r}, but the kit is of {kit.name!r}"
+    if _common_name(authority) != kit.project:
+        return f"{kit.authority.name} is of project {_common_name(authority)!r}, but the kit is of {kit.project!r}"
+    try:
+        key = load_pem_private_key(kit.key.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError):
+        return f"{kit.key.name} cannot be read as a private key"
+    return "" if key.public_key() == own.public_key() else f"{kit.key.name} does not belong to {kit.certificate.name}"
+
+
+def days_left(certificate: x509.Certificate, now: datetime | None = None) -> float:
+    """Days until a certificate ends; negative when it has ended."""
+    return (certificate.not_valid_after_utc - (now or datetime.now(UTC))) / timedelta(days=1)
+
+
+def not_yet_valid(certificate: x509.Certificate, now: datetime | None = None) -> bool:
+    """Whether a certificate begins later than now: then this machine's clock is behind."""
+    return certificate.not_valid_before_utc > (now or datetime.now(UTC)) + CLOCK_TOLERANCE
+
+
+def connection_fault(kit: Kit, seconds: float = CONNECT_SECONDS) -> str:
+    """Why the kit's owner could not talk to the server; nothing if it could.
+
+    Only a handshake is made: nobody logs in, so a site that is at work is left alone.
+    """
+    try:
+        addresses = socket.getaddrinfo(kit.host, kit.port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:  # the latter for a name that cannot be one
+        reason = getattr(error, "strerror", None) or error
+        return f"the name {kit.host!r} is not known ({reason}); ask for a DNS entry, or add it to /etc/hosts"
+    try:
+        return _handshake(kit, seconds)
+    except ssl.SSLCertVerificationError as error:
+        if "Hostname mismatch" in str(error) or "IP address mismatch" in str(error):
+            return (
+                f"the server's certificate does not name {kit.host!r}: the operator must provision with this name among "
+                "host_names"
+            )
+        if error.verify_code in OUT_OF_DATE:
+            return (
+                f"the certificate of the server at {kit.host}:{kit.port} is out of date ({error.verify_message}): the "
+                "operator must make the server's kit again, or a clock is wrong"
+            )
+        return f"the server at {kit.host}:{kit.port} is not of project {kit.project!r} ({error.verify_message})"
+    except ssl.SSLError as error:
+        return f"the server at {kit.host}:{kit.port} does not accept the certificate ({error.reason or error})"
+    except OSError as error:
+        place = f"{kit.host}:{kit.port} ({addresses[0][4][0]})"
+        return f"no connection to {place}: {error.strerror or error}; is the server up, and is the port open outwards?"
+
+
+def _handshake(kit: Kit, seconds: float) -> str:
+    context = ssl.create_default_context(cafile=str(kit.authority))
+    context.load_cert_chain(str(kit.certificate), str(kit.key))
+    with (
+        socket.create_connection((kit.host, kit.port), seconds) as plain,
+        context.wrap_socket(plain, server_hostname=kit.host) as secured,
+    ):
+        # By TLS 1.3 the server looks at this certificate after the handshake; its refusal is the first that it says.
+        secured.settimeout(min(seconds, REFUSAL_SECONDS))
+        with suppress(TimeoutError):
+            secured.recv(1)
+    return ""
+
+
+def _common_name(certificate: x509.Certificate) -> str:
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""

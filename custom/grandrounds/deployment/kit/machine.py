@@ -1,0 +1,122 @@
+"""What a participant's machine must have: Python, packages, room on the disk, GPUs, a port."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from packaging.requirements import Requirement
+
+from grandrounds.data.doctor import Finding
+from grandrounds.deployment.jobs import PACKAGE
+from grandrounds.deployment.kit.policy import GPU_MANAGER, component
+from grandrounds.deployment.kit.read import Kit
+from grandrounds.files import read_json_object
+
+LEAST_PYTHON = (3, 11)
+GIB = 1024**3
+LEAST_DISK, GOOD_DISK = 1 * GIB, 10 * GIB
+LIMIT_SECONDS = 20
+
+
+def python(kit: Kit) -> Iterator[Finding]:
+    """The interpreter; FLARE's scripts take ``python3`` of the path, which must be this one."""
+    level = "ok" if sys.version_info[:2] >= LEAST_PYTHON else "failure"
+    advice = "" if level == "ok" else f"; install {'.'.join(map(str, LEAST_PYTHON))} or newer"
+    yield Finding(level, "python", f"{platform.python_version()} at {sys.executable}{advice}")  # type: ignore[arg-type]
+    found = shutil.which("python3")
+    if kit.kind != "person" and (found is None or not _same_environment(found)):
+        message = (
+            f"FLARE's start script would take {found or 'no python3'}; put {sys.prefix}/bin first on the PATH of whoever "
+            "starts the kit"
+        )
+        yield Finding("warning", "python", message)
+
+
+def packages(kit: Kit) -> Iterator[Finding]:
+    """Versions of what the package needs, as its own description says."""
+    wrong = []
+    try:
+        needed = requires(PACKAGE.name) or ()
+    except PackageNotFoundError:
+        yield Finding(
+            "failure", "packages", f"{PACKAGE.name} runs from {PACKAGE} and is not installed; install the wheel"
+        )
+        return
+    for text in needed:
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            try:
+                found = version(requirement.name)
+            except PackageNotFoundError:
+                found = "nothing"
+            if found == "nothing" or not requirement.specifier.contains(found, prereleases=True):
+                wrong.append(f"{requirement.name} is {found}, expected {requirement.specifier}")
+    if wrong:
+        yield Finding("failure", "packages", f"{'; '.join(wrong)}; install the wheel again with its requirements")
+    else:
+        yield Finding("ok", "packages", f"nvflare {version('nvflare')}, torch {version('torch')}, and all others fit")
+
+
+def disk(kit: Kit) -> Iterator[Finding]:
+    """Room for checkpoints, decoded images and logs, all of which are kept in the kit."""
+    free = shutil.disk_usage(kit.folder).free
+    message = f"{free / GIB:.1f} GiB free at {kit.folder}"
+    if free < LEAST_DISK:
+        yield Finding("failure", "disk", f"{message}; make room, at least {GOOD_DISK // GIB} GiB")
+    elif free < GOOD_DISK:
+        yield Finding("warning", "disk", f"{message}; {GOOD_DISK // GIB} GiB are advised")
+    else:
+        yield Finding("ok", "disk", message)
+
+
+def gpu(kit: Kit) -> Iterator[Finding]:
+    """As many GPUs as the site offers to jobs."""
+    manager = component(read_json_object(kit.local / "resources.json"), GPU_MANAGER)
+    offered, found = int(manager.get("args", {}).get("num_of_gpus", 0)), _gpus_here()
+    if offered > found:
+        message = f"{offered} are offered to jobs, {found} found; correct it by grandrounds overlay --gpus {found}"
+        yield Finding("failure", "gpu", message)
+    elif found > offered:
+        message = (
+            f"{found} found, {offered} offered to jobs; two jobs at once would share them (overlay --gpus {found})"
+        )
+        yield Finding("warning", "gpu", message)
+    else:
+        yield Finding("ok", "gpu", f"{found} found and offered to jobs" if found else "none; training is on the CPU")
+
+
+def port_fault(port: int) -> str:
+    """Why no server could listen at a port of this machine; nothing if it could."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+def _gpus_here() -> int:
+    """By NVIDIA's own tool: asking torch would take memory on a GPU that is at work."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def _same_environment(python3: str) -> bool:
+    asked = [python3, "-c", "import sys; print(sys.prefix)"]
+    try:
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return answer.stdout.strip() == sys.prefix

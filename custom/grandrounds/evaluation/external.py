@@ -1,0 +1,335 @@
+"""Class probabilities of a model for rows of a site's images.
+
+A trained model at a place that never took part: its test images, and the model's predictions for them.
+
+Everything that is said of a model's predictions at one or more places, as plain values.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from grandrounds.data.batches import eval_batches
+from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.views import to_tensor
+from grandrounds.data.manifest import Record, read_manifest
+from grandrounds.data.site import DatasetLocation
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.calibration import calibration_errors, reliability_points
+from grandrounds.evaluation.grouping import (
+    ARGMAX,
+    SUMMED,
+    Grouping,
+    group_predictions,
+    group_scores,
+    summed_probabilities,
+)
+from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.per_class import per_class
+from grandrounds.evaluation.selective import coverage_at_risk, risk_coverage, top_confidence
+from grandrounds.files import write_csv
+from grandrounds.models.registry import ModelSpec, build_model
+
+BATCH = 256
+
+
+@torch.inference_mode()
+def predict(model: nn.Module, images: np.ndarray, rows: np.ndarray, device: torch.device) -> Tensor:
+    """Predict without augmentation and with the model in evaluation mode.
+
+    Args:
+        model: gives logits of shape ``(batch, classes)``; its mode is restored.
+        images: uint8, shape ``(images, height, width, channels)``.
+        rows: which images, int64, shape ``(n,)``.
+        device: where the model is.
+
+    Returns:
+        Probabilities, float32 on the CPU, shape ``(n, classes)``; ``(0, 0)`` for no rows.
+    """
+    training = model.training
+    model.eval()
+    parts = [
+        torch.softmax(model(to_tensor(images[batch], device)).float(), dim=1).cpu()
+        for batch in eval_batches(rows, BATCH)
+    ]
+    model.train(training)
+    return torch.cat(parts) if parts else torch.zeros(0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class PlaceImages:
+    """The test images of a place that have a label and can be read.
+
+    Attributes:
+        images: uint8, shape ``(n, size, size, channels)``.
+        labels: index into the vocabulary, int64, shape ``(n,)``.
+        names: the images' names.
+        unreadable: how many test images with a label could not be read.
+        groups: the patient or lesion of each image, where it is known.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    names: tuple[str, ...]
+    unreadable: int
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class PlacePredictions:
+    """What a model says of a place's test images.
+
+    Attributes:
+        names: of the images.
+        labels: index into the vocabulary of the labels, int64, shape ``(n,)``.
+        probabilities: of the model's classes, float64, shape ``(n, classes)``.
+        groups: the patient or lesion of each image, where it is known.
+    """
+
+    names: tuple[str, ...]
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    groups: tuple[str, ...] = ()
+
+
+def load_trained(spec: ModelSpec, path: Path) -> nn.Module:
+    """Build a network and load what a run has trained; every entry must be there and fit.
+
+    Raises:
+        ConfigurationError: if the file cannot be read or is of another network.
+    """
+    model = build_model(spec, seed=0)
+    try:
+        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigurationError(
+            f"{path} is no {spec.backbone} with {spec.classes} classes as its run's summary says ({reason}); "
+            "name a model that this run has written"
+        ) from error
+    return model.eval()
+
+
+def labels_are_groups(
+    locations: Mapping[str, DatasetLocation], classes: Sequence[str], groups: Sequence[str] | None
+) -> bool:
+    """Whether the places' test images are labelled with groups of classes and not with classes.
+
+    Labels that could be either are classes; so are labels that are neither, which a reader of classes will refuse.
+
+    Raises:
+        DataError: if a manifest is not as it must be.
+    """
+    labels = {record.label for location in locations.values() for record in _test_records(location.manifest, None)}
+    return bool(labels) and not labels <= set(classes) and labels <= set(groups or ())
+
+
+def load_place(
+    place: str, location: DatasetLocation, vocabulary: Sequence[str], image_size: int, channels: int, cache_dir: Path
+) -> PlaceImages:
+    """Decode the labelled test images of a place; its other images are not looked at.
+
+    Args:
+        place: its name, for the messages.
+        location: its manifest and images.
+        vocabulary: the labels that are understood: the model's classes, or groups of them.
+        image_size: height and width after resizing, in pixels.
+        channels: 1 or 3.
+        cache_dir: folder for decoded images.
+
+    Raises:
+        DataError: if a label is unknown, no test image has a label, or too many of them cannot be read.
+    """
+    records = _test_records(location.manifest, vocabulary)
+    if not records:
+        raise DataError(
+            f"{place}: {location.manifest} has no labelled image in split test; the column split must say test for the "
+            "images to predict"
+        )
+    names = [record.image for record in records]
+    cache = open_cache(
+        names,
+        location.root,
+        image_size,
+        channels,
+        cache_dir,
+        location.max_unreadable,
+        location.windows,
+        location.preprocess,
+    )
+    readable = np.ones(len(names), np.bool_)
+    readable[[row for row, _, _ in cache.quarantined]] = False
+    rows = np.flatnonzero(readable)
+    number = {name: index for index, name in enumerate(vocabulary)}
+    labels = np.array([number[record.label] for record in records], np.int64)
+    images = cache.images if readable.all() else cache.images[rows]
+    groups = tuple(records[row].group for row in rows)
+    return PlaceImages(images, labels[rows], tuple(names[row] for row in rows), len(cache.quarantined), groups)
+
+
+def predict_place(model: nn.Module, place: PlaceImages, device: torch.device) -> PlacePredictions:
+    """Predict all images of a place.
+
+    Args:
+        model: gives logits; it must be on ``device``.
+        place: the images.
+        device: where to compute.
+
+    Raises:
+        ConfigurationError: if a prediction is not finite.
+    """
+    found = predict(model, place.images, np.arange(len(place.names)), device).double().numpy()
+    if not np.isfinite(found).all():
+        raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
+    return PlacePredictions(place.names, place.labels, found, place.groups)
+
+
+def write_predictions(
+    path: Path,
+    places: Mapping[str, PlacePredictions],
+    classes: Sequence[str],
+    vocabulary: Sequence[str],
+    grouping: Grouping | None = None,
+) -> None:
+    """Write ``site, image, label, predicted, probability_CLASS...`` as CSV, atomically.
+
+    Args:
+        path: the file.
+        places: predictions by place.
+        classes: the model's vocabulary.
+        vocabulary: that of the labels.
+        grouping: adds the columns ``group_argmax`` and ``group_summed``, both readings of the prediction.
+    """
+    readings = [] if grouping is None else [ARGMAX, SUMMED]
+    columns = [*(f"group_{reading}" for reading in readings), *(f"probability_{name}" for name in classes)]
+    rows = []
+    for place, found in places.items():
+        groups = _group_names(found, grouping) if grouping else [()] * len(found.names)
+        for name, label, row, group in zip(found.names, found.labels, found.probabilities, groups, strict=True):
+            predicted = classes[int(row.argmax())]
+            rows.append([place, name, vocabulary[label], predicted, *group, *(f"{value:.6f}" for value in row)])
+    write_csv(path, ["site", "image", "label", "predicted", *columns], rows)
+
+
+def _group_names(found: PlacePredictions, grouping: Grouping) -> list[tuple[str, ...]]:
+    readings = group_predictions(found.probabilities, grouping)
+    return [
+        tuple(grouping.names[group] for group in pair) for pair in zip(readings[ARGMAX], readings[SUMMED], strict=True)
+    ]
+
+
+def _test_records(manifest: Path, vocabulary: Sequence[str] | None) -> list[Record]:
+    return [r for r in read_manifest(manifest, vocabulary).records if r.split == "test" and r.label]
+
+
+Samples = dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
+
+
+def scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
+    """All scores of a set of predictions.
+
+    Args:
+        labels: true classes, shape ``(samples,)``, integers in [0, classes).
+        probabilities: predictions (not logits), shape ``(samples, classes)``; rows sum to one.
+
+    Returns:
+        The metrics of :func:`~grandrounds.evaluation.metrics.classification_metrics`, and ``ece``, ``mce``, ``risk`` (at
+        full coverage), ``aurc`` and ``coverage_at_risk_0.1``.
+
+    Raises:
+        ValueError: if there is no sample, the shapes do not fit together, a label is no class, or a row is no
+            distribution.
+    """
+    metrics = classification_metrics(labels, probabilities)
+    confidence, correct = top_confidence(labels, probabilities)
+    # A float32 softmax may sum to a little more than one.
+    confidence = confidence.clip(max=1)
+    errors = calibration_errors(reliability_points(confidence, correct))
+    curve = risk_coverage(confidence, correct)
+    return metrics | {
+        "ece": errors.ece,
+        "mce": errors.mce,
+        "risk": curve.full_coverage_risk,
+        "aurc": curve.area,
+        "coverage_at_risk_0.1": coverage_at_risk(curve, 0.1),
+    }
+
+
+def report(
+    places: Mapping[str, PlacePredictions],
+    classes: Sequence[str],
+    grouping: Grouping | None = None,
+    labels_are_groups: bool = False,
+) -> dict[str, Any]:
+    """Report on predictions for several places.
+
+    Args:
+        places: predictions by place, each with at least one.
+        classes: the model's vocabulary.
+        grouping: of the classes, if groups are wanted too.
+        labels_are_groups: whether the labels are indices of groups; nothing is said of classes then.
+
+    Returns:
+        ``labels`` (``classes`` or ``groups``: what ``places``, ``mean`` and ``pooled`` are scores of), ``places``
+        (:func:`scores` of each), their ``mean``, ``pooled`` (of all samples together), ``classes`` (by name: ``places``
+        that have it, ``mean`` over them and ``pooled``) and, with a grouping, ``groups``: precision, recall and F1 of
+        each group over all samples by reading, and ``scores`` of the summed probabilities.
+
+    Raises:
+        ValueError: if there is no place, groups are labels but there is no grouping, or arrays do not fit together.
+    """
+    if labels_are_groups and grouping is None:
+        raise ValueError("labels are groups, but there is no grouping")
+    samples = {place: (found.labels, found.probabilities) for place, found in places.items()}
+    result: dict[str, Any] = {"labels": "classes"}
+    if not labels_are_groups:
+        result["classes"] = _of_classes(samples, classes)
+    if grouping is not None:
+        by_group = samples if labels_are_groups else _relabelled(samples, grouping)
+        labels, probabilities = _joined(by_group)
+        summed = {place: (true, summed_probabilities(found, grouping)) for place, (true, found) in by_group.items()}
+        result["groups"] = {
+            **{
+                reading: {group: counted._asdict() for group, counted in of_group.items()}
+                for reading, of_group in group_scores(labels, probabilities, grouping).items()
+            },
+            "scores": scores(*_joined(summed)),
+        }
+        if labels_are_groups:
+            result["labels"], samples = "groups", summed
+    of_places = {place: scores(*found) for place, found in samples.items()}
+    return result | {"places": of_places, "mean": _mean(list(of_places.values())), "pooled": scores(*_joined(samples))}
+
+
+def _relabelled(samples: Samples, grouping: Grouping) -> Samples:
+    return {place: (grouping.group_of[labels], found) for place, (labels, found) in samples.items()}
+
+
+def _joined(samples: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    labels, probabilities = zip(*samples.values(), strict=True)
+    return np.concatenate(labels), np.concatenate(probabilities)
+
+
+def _of_classes(samples: Samples, classes: Sequence[str]) -> dict[str, Any]:
+    table = per_class(samples)
+    rows = zip(classes, table.places, table.mean, table.pooled, strict=True)
+    return {
+        name: {"places": places, "mean": mean._asdict(), "pooled": pooled._asdict()}
+        for name, places, mean, pooled in rows
+    }
+
+
+def _mean(of_places: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Unweighted mean of each score; ``n`` is the sum."""
+    mean = {name: fmean(entry[name] for entry in of_places) for name in of_places[0]}
+    return mean | {"n": sum(entry["n"] for entry in of_places)}

@@ -1,0 +1,268 @@
+"""Is one method better than another, or is it the seed?
+
+Two methods are run on the same seeds and sites, so their results are compared in pairs: what is common to a pair (a
+hard site, a lucky split) cancels. Differences in question are about 0.01, so an interval always goes with the mean.
+
+Do several methods differ at all, and which of them: one-way analysis of variance, then t-tests with Bonferroni's factor.
+
+The test of Fed-Align-CL's tables (Jiménez-Sánchez et al., 2021), where a value is the mean over hospitals of a run. It takes
+runs as independent; where methods share seeds, the paired comparison of :mod:`grandrounds.evaluation.tests` is sharper.
+
+Several methods on the same sites: do they differ at all, and who wins where?
+
+Results of the same sites are not independent: a hard site is hard for every method. So sites are blocks of the analysis of
+variance, and pairs of methods are compared by their differences (:mod:`grandrounds.evaluation.tests`). Testing every pair
+of four methods at 5 % finds a difference among equals in about one study of four; Bonferroni's factor makes up for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST_PAIRS = 3
+
+
+class PairedDifference(NamedTuple):
+    """Mean difference of pairs, first less second.
+
+    Attributes:
+        mean: mean difference.
+        low: lower end of its confidence interval.
+        high: upper end.
+        n: number of pairs.
+        p_value: two-sided, of the hypothesis that the mean difference is zero.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    p_value: float
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> PairedDifference:
+    r"""Compare two methods on the same seeds or sites with Student's t.
+
+    .. math:: \bar d \pm t_{n-1} \, s_d / \sqrt{n}, \qquad d_i = a_i - b_i
+
+    Args:
+        a: results of the first method; what one entry is (a seed, a site, a mean over either) is the caller's choice,
+            but entries must be independent for the interval to mean anything.
+        b: results of the second, in the same order.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        The mean difference with interval and p-value. With fewer than three pairs these are NaN, with none the mean
+        too. If all differences are equal the interval is a point.
+
+    Raises:
+        ValueError: if the lengths differ, a value is not finite, or the confidence is not in (0, 1).
+
+    Example:
+        >>> paired_difference([1.0, 2.0, 3.0], [0.0, 2.0, 4.0]).mean
+        0.0
+        >>> paired_difference([0.7], [0.6]).low
+        nan
+    """
+    _require_confidence(confidence)
+    if len(a) != len(b):
+        raise ValueError(f"paired results must have one length, got {len(a)} and {len(b)}")
+    differences = _finite(a, "a") - _finite(b, "b")
+    n = len(differences)
+    if n < FEWEST_PAIRS:
+        mean = float(differences.mean()) if n else math.nan
+        return PairedDifference(mean, math.nan, math.nan, n, math.nan)
+    from scipy import stats
+
+    mean, error = float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(n)
+    margin = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * error
+    # 0/0 when no pair differs at all, which is no evidence of a difference.
+    statistic = abs(mean) / error if error > 0 else math.inf if mean else 0.0
+    p_value = float(2 * stats.t.sf(statistic, n - 1))
+    return PairedDifference(mean, mean - margin, mean + margin, n, p_value)
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean of repetitions, seeds for example, with Student's interval.
+
+    Args:
+        values: independent repetitions, at least one.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        Mean, lower and upper end; the ends are NaN for fewer than three values.
+
+    Raises:
+        ValueError: if a value is not finite or the confidence is not in (0, 1).
+
+    Example:
+        >>> mean_interval([0.5, 0.5, 0.5]), mean_interval([0.4, 0.6])[0]
+        ((0.5, 0.5, 0.5), 0.5)
+    """
+    found = paired_difference(values, np.zeros(len(values)).tolist(), confidence)
+    return found.mean, found.low, found.high
+
+
+def _finite(values: Sequence[float], name: str) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    wrong = np.flatnonzero(~np.isfinite(array))
+    if len(wrong):
+        raise ValueError(f"entry {wrong[0]} of {name} must be finite, got {array[wrong[0]]}")
+    return array
+
+
+def _require_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+
+
+FEWEST_RUNS = 2
+
+
+class MethodsCompared(NamedTuple):
+    """The result of an analysis of variance and its comparisons.
+
+    Attributes:
+        statistic: F, of the variance between methods over that within; infinite if runs of a method never differ.
+        p_value: of the hypothesis that all methods have one mean.
+        pairs: by pair of methods, the two-sided p-value of Student's t-test with one variance, times the number of pairs,
+            at most one.
+    """
+
+    statistic: float
+    p_value: float
+    pairs: dict[tuple[str, str], float]
+
+
+def compare_methods(results: Mapping[str, Sequence[float]]) -> MethodsCompared:
+    """Compare the runs of two or more methods.
+
+    Args:
+        results: by method, a value for each run, two runs at least.
+
+    Returns:
+        F and p-values; NaN where no two values differ, which is no evidence of anything.
+
+    Raises:
+        ValueError: if there are too few methods or runs, or a value is not finite (the method is named).
+
+    Example:
+        >>> found = compare_methods({"a": [0.1, 0.2, 0.3], "b": [0.2, 0.3, 0.4]})
+        >>> round(found.statistic, 6), round(found.pairs["a", "b"], 6) == round(found.p_value, 6)
+        (1.5, True)
+    """
+    if len(results) < 2:
+        raise ValueError(f"there must be two methods at least to compare, got {len(results)}")
+    for name, values in results.items():
+        if len(values) < FEWEST_RUNS or not np.isfinite(values).all():
+            raise ValueError(f"{name} must have {FEWEST_RUNS} runs at least, with finite values, got {list(values)}")
+    names = list(combinations(results, 2))
+    if len({float(value) for values in results.values() for value in values}) == 1:
+        return MethodsCompared(math.nan, math.nan, dict.fromkeys(names, math.nan))
+    from scipy import stats
+
+    statistic, p_value = stats.f_oneway(*results.values())
+    pairs = {(a, b): min(1.0, len(names) * float(stats.ttest_ind(results[a], results[b]).pvalue)) for a, b in names}
+    return MethodsCompared(float(statistic), float(p_value), pairs)
+
+
+FEWEST_BLOCKS = 3
+
+
+class Blocked(NamedTuple):
+    """An analysis of variance with blocks.
+
+    Attributes:
+        statistic: :math:`F`; infinite where nothing but the methods differs.
+        p_value: of the hypothesis that all methods have the same mean.
+        between: degrees of freedom of the methods.
+        within: those of the error.
+    """
+
+    statistic: float
+    p_value: float
+    between: int
+    within: int
+
+
+class Win(NamedTuple):
+    """How often the first of two methods was better, equal or worse over the same sites."""
+
+    better: int
+    equal: int
+    worse: int
+
+
+def blocked_anova(table: NDArray[np.floating]) -> Blocked | None:
+    r"""Compare methods on the same sites: what is common to a site cancels.
+
+    .. math:: F = \frac{B \sum_m (\bar x_m - \bar x)^2 / (M - 1)}
+        {\sum_{mb} (x_{mb} - \bar x_m - \bar x_b + \bar x)^2 / ((M - 1)(B - 1))}
+
+    With two methods it is the square of the paired t statistic.
+
+    Args:
+        table: results, shape ``(methods, sites)``.
+
+    Returns:
+        None with fewer than two methods or three sites.
+
+    Raises:
+        ValueError: if the table is no matrix or an entry is not finite.
+
+    Example:
+        >>> round(blocked_anova(np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]])).statistic, 6)
+        12.0
+    """
+    if table.ndim != 2 or not np.isfinite(table).all():
+        raise ValueError(f"expected finite results (methods, sites), got shape {table.shape}")
+    methods, blocks = table.shape
+    if methods < 2 or blocks < FEWEST_BLOCKS:
+        return None
+    from scipy import stats
+
+    of_method, of_block = table.mean(axis=1, keepdims=True), table.mean(axis=0, keepdims=True)
+    free, left = methods - 1, (methods - 1) * (blocks - 1)
+    between = float(blocks * ((of_method - table.mean()) ** 2).sum()) / free
+    within = float(((table - of_method - of_block + table.mean()) ** 2).sum()) / left
+    certain = math.inf if between > 0 else 0.0
+    statistic = between / within if within > 0 else certain
+    return Blocked(statistic, float(stats.f.sf(statistic, free, left)), free, left)
+
+
+def bonferroni(p_value: float, comparisons: int) -> float:
+    """A p-value that may be judged as if it were the only one; NaN stays NaN.
+
+    Example:
+        >>> bonferroni(0.02, 3), bonferroni(0.5, 3)
+        (0.06, 1.0)
+    """
+    return p_value if math.isnan(p_value) else min(1.0, p_value * comparisons)
+
+
+def wins(results: Mapping[str, Sequence[float]], digits: int = 6) -> dict[tuple[str, str], Win]:
+    """Count, for each two methods, at how many sites the first was better.
+
+    Args:
+        results: of each method, on the same sites in the same order; higher is better.
+        digits: results that agree to so many decimals are equal.
+
+    Raises:
+        ValueError: if the numbers of results differ.
+
+    Example:
+        >>> wins({"a": [0.5, 0.7, 0.9], "b": [0.4, 0.7, 1.0]})[("a", "b")]
+        Win(better=1, equal=1, worse=1)
+    """
+    found = {}
+    for first, second in combinations(results, 2):
+        signs = [round(a - b, digits) for a, b in zip(results[first], results[second], strict=True)]
+        better, worse = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
+        found[first, second] = Win(better, len(signs) - better - worse, worse)
+    return found

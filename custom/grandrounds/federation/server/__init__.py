@@ -1,0 +1,1 @@
+"""The server of a federation: rounds, exchanges, averaging, selection, record and checkpoints."""

@@ -1,0 +1,136 @@
+"""Rounds in which a global model goes out and the mean of the sites' updates comes in."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.aggregation import OrderedMean, apply_update
+from grandrounds.federation.server.controller import RoundController
+from grandrounds.federation.server.images import ServerImages
+from grandrounds.models.registry import architecture_fingerprint, build_model
+from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
+from grandrounds.protocol.precision import FULL, UpdatePrecision, precision_entry, require_precision
+
+
+class AveragingController(RoundController):
+    """Federated averaging of one model, and the base of methods that exchange more beside it.
+
+    Args:
+        weighting: ``uniform`` is the plain mean over the participants (FedPerl, Algorithm 1, line 19); ``samples`` weights
+            by the number of training samples (FedAvg).
+        update_precision: in which sites' updates travel: ``float16`` and ``bfloat16`` halve the bytes up
+            (:mod:`~grandrounds.protocol.precision`).
+        selection_images: whose validation images select the model: the ``sites``' (mean over sites) or the ``server``'s.
+        server_device: where the server computes, if it has to: ``auto``, ``cpu`` or ``cuda[:index]``.
+        server_threads: threads of torch there on the CPU; None leaves torch's default.
+        options: those of :class:`~grandrounds.federation.server.controller.RoundController`.
+    """
+
+    def __init__(
+        self,
+        *,
+        weighting: Literal["uniform", "samples"] = "uniform",
+        update_precision: UpdatePrecision = FULL,
+        selection_images: Literal["sites", "server"] = "sites",
+        server_device: str = "auto",
+        server_threads: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if selection_images not in ("sites", "server"):
+            raise ConfigurationError(f"selection_images must be sites or server, got {selection_images!r}")
+        if selection_images == "server" and not self.validate_every:
+            raise ConfigurationError("selection_images=server needs scores: set validate_every to at least 1")
+        if weighting not in ("uniform", "samples"):
+            raise ConfigurationError(f"weighting must be uniform or samples, got {weighting!r}")
+        self.weighting = weighting
+        self.update_precision = require_precision(update_precision)
+        self.selection_images = selection_images
+        self.server_device = server_device
+        self.server_threads = server_threads
+        self.state: dict[str, Tensor] = {}
+        self.sent: State = {}
+        self._images: ServerImages | None = None
+
+    def start(self) -> None:
+        """Build the initial model, the same for all methods with one seed."""
+        network = build_model(self.problem.model_spec(pretrained=True), self.seed)
+        self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
+        if self.selection_images == "server":
+            self.server_images("controller.selection_images=server").require_validation()
+
+    def server_images(self, needed_by: str) -> ServerImages:
+        """The server's own images, loaded once.
+
+        Args:
+            needed_by: the option that asks for them.
+
+        Raises:
+            ConfigurationError: if the server has none.
+        """
+        if self._images is None:
+            device, threads = self.server_device, self.server_threads
+            self._images = ServerImages(self.problem, self.seed, self.fl_ctx, device, threads, needed_by)
+        return self._images
+
+    def server_scores(self) -> dict[str, float] | None:
+        """Scores on the server's images, if they select the model."""
+        return self._images.metrics(self.state) if self._images and self.selection_images == "server" else None
+
+    def open_round(self, sites: list[str]) -> None:
+        """Expect an update from each of these sites; they start from ``sent``, the global model."""
+        self._mean = OrderedMean(sites)
+        self.sent = self.state
+
+    def payload_for(self, site: str) -> Payload:
+        """The global model."""
+        return self.payload({GLOBAL: self.sent})
+
+    def check(self, site: str, result: Result) -> None:
+        """Refuse a result whose update does not fit the model.
+
+        Raises:
+            MessageError: naming the entry.
+        """
+        if result.update is None:
+            raise MessageError("the result has no update")
+        require_like(result.update, floating_entries(self.state), "update")
+
+    def absorb(self, site: str, result: Result) -> None:
+        """Add the site's update to the mean."""
+        if result.update is not None:
+            self._mean.add(site, result.update, float(result.samples) if self.weighting == "samples" else 1.0)
+
+    def missed(self, site: str) -> None:
+        """Let the mean go on without the site."""
+        self._mean.skip(site)
+
+    def close_round(self) -> None:
+        """Move the global model by the mean update."""
+        update = self._mean.close()
+        if update is not None:
+            self.state = apply_update(self.sent, update)
+
+    def model(self) -> State:
+        """The global model."""
+        return self.state
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The architecture, the weighting, whose images select, and the updates' precision where it is not full."""
+        return {
+            "architecture": architecture_fingerprint(self.state),
+            "weighting": self.weighting,
+            "selection_images": self.selection_images,
+            **precision_entry(self.update_precision),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The global model."""
+        return {GLOBAL: self.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the global model."""
+        self.state = state[GLOBAL]

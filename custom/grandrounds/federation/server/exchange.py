@@ -1,0 +1,210 @@
+"""One question to several sites and their answers, with a deadline.
+
+FLARE's ``broadcast`` gives every site the same payload, so each site gets a task of its own. A task's status says that an
+answer came, not that it was good: answers are counted here.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nvflare.apis.controller_spec import ClientTask, SendOrder, Task
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.signal import Signal
+
+from grandrounds.errors import GrandRoundsError
+from grandrounds.protocol.messages import (
+    GLOBAL,
+    REASON_HEADER,
+    SCORED,
+    TRAIN,
+    Payload,
+    Result,
+    State,
+    decode_result,
+    encode_payload,
+)
+
+POLL_SECONDS = 0.25
+LONGEST_REASON = 500
+
+
+class RunAborted(Exception):
+    """FLARE's abort signal was triggered."""
+
+
+class Assignment(NamedTuple):
+    """A task for one site."""
+
+    task: str
+    payload: Payload
+
+
+def training_assignments(payloads: Mapping[str, Payload], validate: bool, model: State | None) -> dict[str, Assignment]:
+    """Training tasks, in which sites also score the model if that is due.
+
+    Args:
+        payloads: of each site.
+        validate: whether sites score.
+        model: what they score; it travels beside what they start from where that is another model.
+    """
+    tasks = {}
+    for site, payload in payloads.items():
+        other = {SCORED: model} if validate and model and payload.parts.get(GLOBAL) is not model else {}
+        values, parts = {**payload.values, "validate": validate}, {**payload.parts, **other}
+        tasks[site] = Assignment(TRAIN, Payload(payload.round_number, values, parts))
+    return tasks
+
+
+@dataclass
+class Outcome:
+    """Who answered, and why the others did not."""
+
+    answered: list[str] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+
+    def require(self, least: int, chosen: Sequence[str], round_number: int) -> list[str]:
+        """The chosen sites that answered.
+
+        Raises:
+            GrandRoundsError: if they are fewer than ``least``, with the reason of each that did not.
+        """
+        trained = [site for site in chosen if site in self.answered]
+        if len(trained) < least:
+            reasons = "; ".join(f"{site}: {self.dropped.get(site)}" for site in chosen if site not in trained)
+            raise GrandRoundsError(
+                f"round {round_number}: {len(trained)} of {len(chosen)} sites gave a valid result, min_sites is "
+                f"{least} ({reasons}); mend the sites and submit the job again: it goes on after round "
+                f"{round_number - 1}"
+            )
+        return trained
+
+
+class Exchange:
+    """Sends each site its assignment and hands over every valid answer as it arrives.
+
+    Args:
+        controller: sends the tasks.
+        fl_ctx: FLARE's context of the controller.
+        timeout: seconds until sites that have not answered are dropped; at least 1.
+        grace: seconds to go on waiting once ``enough`` sites have answered; None waits for all until the timeout.
+        on_result: called with (site, task, result) for each valid answer, one at a time. It runs under FLARE's lock, so
+            it must only accumulate. An exception from it drops the site.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        fl_ctx: FLContext,
+        timeout: float,
+        grace: float | None,
+        on_result: Callable[[str, str, Result], None],
+    ) -> None:
+        self._controller = controller
+        self._fl_ctx = fl_ctx
+        self._timeout = timeout
+        self._grace = grace
+        self._on_result = on_result
+        self._changed = threading.Condition()
+        self._open: dict[str, Task] = {}
+        self._asked: dict[str, Payload] = {}
+        self._outcome = Outcome()
+
+    def run(
+        self,
+        assignments: Mapping[str, Assignment],
+        enough: int,
+        abort_signal: Signal,
+        counted: Collection[str] | None = None,
+    ) -> Outcome:
+        """Ask all and wait.
+
+        Args:
+            assignments: what each site is asked.
+            enough: number of valid answers after which only ``grace`` is waited.
+            abort_signal: FLARE's.
+            counted: the sites whose answers count towards ``enough``; None for all.
+
+        Raises:
+            RunAborted: if FLARE aborts the job.
+        """
+        for site, (task, payload) in assignments.items():
+            self._asked[site] = payload
+            self._open[site] = Task(
+                name=task,
+                data=encode_payload(payload),
+                timeout=math.ceil(self._timeout),
+                result_received_cb=self._received,
+            )
+        for site, task_object in list(self._open.items()):
+            self._controller.send(task_object, self._fl_ctx, targets=[site], send_order=SendOrder.ANY)
+            if abort_signal.triggered:
+                break
+        self._wait(enough, assignments.keys() if counted is None else counted, abort_signal)
+        return self._outcome
+
+    def _wait(self, enough: int, counted: Collection[str], abort_signal: Signal) -> None:
+        started = time.monotonic()
+        satisfied: float | None = None
+        with self._changed:
+            while self._open:
+                now = time.monotonic()
+                if abort_signal.triggered:
+                    self._cancel("the run was aborted")
+                    raise RunAborted
+                if satisfied is None and sum(site in counted for site in self._outcome.answered) >= enough:
+                    satisfied = now
+                if satisfied is not None and self._grace is not None and now - satisfied >= self._grace:
+                    self._cancel(f"no answer within {self._grace:g} s after {enough} sites had answered")
+                elif now - started >= self._timeout:
+                    self._cancel(f"no answer within {self._timeout:g} s")
+                else:
+                    self._drop_closed()
+                    self._changed.wait(POLL_SECONDS if self._open else 0)
+
+    def _cancel(self, reason: str) -> None:
+        for site, task in list(self._open.items()):
+            self._outcome.dropped[site] = reason
+            self._controller.cancel_task(task)
+            del self._open[site]
+
+    def _drop_closed(self) -> None:
+        for site, task in list(self._open.items()):
+            if task.completion_status is not None:
+                self._outcome.dropped[site] = f"FLARE closed its task: {task.completion_status}"
+                del self._open[site]
+
+    def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        site, task, message = client_task.client.name, client_task.task.name, client_task.result
+        client_task.result = None  # FLARE keeps the task; its tensors must not live as long
+        with self._changed:
+            if self._open.pop(site, None) is None:
+                return
+            try:
+                code = message.get_return_code()
+                if code != ReturnCode.OK:
+                    self._outcome.dropped[site] = (
+                        _printable(message.get_header(REASON_HEADER)) or f"the site replied {code}"
+                    )
+                else:
+                    self._on_result(site, task, decode_result(message, self._asked[site]))
+                    self._outcome.answered.append(site)
+            except GrandRoundsError as error:
+                self._outcome.dropped[site] = str(error)
+            except Exception as error:
+                # One site's answer, whatever is wrong with it, must not end the run of the others.
+                self._controller.log_exception(fl_ctx, f"the answer of {site} cannot be used: {error}")
+                self._outcome.dropped[site] = f"its answer cannot be used ({type(error).__name__}: {error})"
+            self._changed.notify_all()
+
+
+def _printable(reason: object) -> str:
+    """A site's reason as one line that can be stored and shown anywhere."""
+    return "".join(c if c.isprintable() else " " for c in reason)[:LONGEST_REASON] if isinstance(reason, str) else ""

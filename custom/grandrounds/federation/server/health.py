@@ -1,0 +1,180 @@
+"""Which sites are there, and which take part in a round: a seeded sample of those that are well.
+
+Who must be there before a run starts: by the job's wish, and by the rule of whoever runs the server.
+
+A researcher's job can ask for sites and cannot waive them: those in the server's ``local/roster.json``,
+``{"mandatory_sites": ["hospital-a"]}``, must be there for every job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
+
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.files import read_json_object, require_object
+from grandrounds.ordering import natural_sorted
+from grandrounds.seeding import numpy_generator
+
+LONGEST_PAUSE = 8
+
+
+class SiteHealth:
+    """Counts the rounds in a row that a site has missed, and pauses it for 1, 2, 4, at most ``LONGEST_PAUSE`` rounds.
+
+    FLARE keeps listing a site that has gone away, so a sampler that trusts the list waits for it in every round.
+    """
+
+    def __init__(self) -> None:
+        self._missed: dict[str, int] = {}
+        self._back_at: dict[str, int] = {}
+
+    def answered(self, site: str) -> None:
+        """The site gave a valid answer: forget its misses."""
+        self._missed.pop(site, None)
+        self._back_at.pop(site, None)
+
+    def missed(self, site: str, round_number: int) -> None:
+        """The site gave none in this round."""
+        count = self._missed.get(site, 0) + 1
+        self._missed[site] = count
+        self._back_at[site] = round_number + 1 + min(2 ** (count - 1), LONGEST_PAUSE)
+
+    def paused(self, site: str, round_number: int) -> bool:
+        """Whether the site sits this round out."""
+        return round_number < self._back_at.get(site, 0)
+
+    def well(self, sites: Iterable[str], round_number: int, needed: int) -> list[str]:
+        """The sites that are not paused; if they are fewer than ``needed``, those whose pause ends soonest join them."""
+        ordered = sorted(natural_sorted(sites), key=lambda site: max(self._back_at.get(site, 0) - round_number, 0))
+        active = sum(not self.paused(site, round_number) for site in ordered)
+        return natural_sorted(ordered[: max(active, needed)])
+
+    def state_dict(self) -> dict[str, dict[str, int]]:
+        """Plain values for a checkpoint."""
+        return {"missed": dict(self._missed), "back_at": dict(self._back_at)}
+
+    def load_state_dict(self, state: dict[str, dict[str, int]]) -> None:
+        """Take over the values of a checkpoint."""
+        self._missed, self._back_at = dict(state["missed"]), dict(state["back_at"])
+
+
+def sample_sites(sites: Iterable[str], count: int | None, seed: int, round_number: int) -> list[str]:
+    """Draw the round's participants uniformly without replacement (FedPerl: 3 of 10).
+
+    Args:
+        sites: the candidates, in any order.
+        count: how many; None or more than there are means all.
+        seed: the run's seed.
+        round_number: counts from 1.
+
+    Returns:
+        The drawn sites in canonical order.
+
+    Example:
+        >>> sample_sites(["site-2", "site-1"], None, seed=1, round_number=1)
+        ['site-1', 'site-2']
+    """
+    ordered = natural_sorted(sites)
+    if count is None or count >= len(ordered):
+        return ordered
+    drawn = numpy_generator(seed, "sites", round_number).choice(len(ordered), size=count, replace=False)
+    return [ordered[index] for index in sorted(drawn)]
+
+
+def await_sites(
+    connected: Callable[[], Sequence[str]],
+    least: int,
+    timeout: float,
+    abort_signal: Signal,
+    pause: float = 0.5,
+    mandatory: Collection[str] = (),
+) -> bool:
+    """Wait until enough sites are connected, the mandatory ones among them.
+
+    Args:
+        connected: the sites that are connected now.
+        least: how many are needed.
+        timeout: seconds to wait.
+        abort_signal: ends the waiting.
+        pause: seconds between looks.
+        mandatory: sites that must be there.
+
+    Returns:
+        Whether they are there; False when the run was aborted.
+
+    Raises:
+        GrandRoundsError: after the timeout, naming the sites that are connected or, first, those that must be and are not.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        found = connected()
+        missing = [site for site in mandatory if site not in found]
+        if len(found) >= least and not missing:
+            return True
+        if abort_signal.triggered:
+            return False
+        if time.monotonic() >= deadline:
+            names = ", ".join(found) or "none"
+            if missing:
+                raise GrandRoundsError(
+                    f"{', '.join(missing)} must be there and is not connected after {timeout:g} s (connected: {names}); "
+                    "ask its administrator to run grandrounds doctor --kit"
+                )
+            raise GrandRoundsError(
+                f"{len(found)} sites are connected after {timeout:g} s, min_sites is {least}: "
+                f"start more sites or lower min_sites (connected: {names})"
+            )
+        time.sleep(min(pause, timeout))
+
+
+ROSTER = "roster.json"
+MANDATORY = "mandatory_sites"
+
+
+def require_names(names: Any, where: str) -> tuple[str, ...]:
+    """Check a list of sites' names.
+
+    Raises:
+        ConfigurationError: naming the place, if it is no list of different names.
+    """
+    listed = isinstance(names, list | tuple) and all(isinstance(name, str) and name for name in names)
+    if not listed or len(set(names)) < len(names):
+        raise ConfigurationError(f"{where} must be a list of different names of sites, got {names!r}")
+    return tuple(names)
+
+
+def servers_roster(fl_ctx: FLContext) -> tuple[str, ...]:
+    """The sites that the server asks for in every job; none if it has no ``local/roster.json``.
+
+    Raises:
+        ConfigurationError: if the file is not as it must be; it is named.
+    """
+    return read_roster(Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / ROSTER)
+
+
+def read_roster(path: Path) -> tuple[str, ...]:
+    """Read a ``roster.json``.
+
+    Raises:
+        ConfigurationError: if it is damaged, or says something else than mandatory sites.
+    """
+    if not path.is_file():
+        return ()
+    content = require_object(read_json_object(path), str(path), [MANDATORY])
+    return require_names(content[MANDATORY], f"{path}: {MANDATORY}")
+
+
+def joined(*rosters: Sequence[str]) -> tuple[str, ...]:
+    """All names, each once, in the order in which they come.
+
+    Example:
+        >>> joined(("b", "a"), ("a", "c"))
+        ('b', 'a', 'c')
+    """
+    return tuple(dict.fromkeys(name for roster in rosters for name in roster))

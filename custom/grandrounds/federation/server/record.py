@@ -1,0 +1,218 @@
+"""The record of a run: what happened in which round, to whom, at what cost, told as it was.
+
+FLARE's own job status says ABNORMAL for runs that are fine and RUNNING for runs that are dead; this record does not depend
+on it. ``events.jsonl`` grows while the run goes on and has everything; ``summary.json`` is written whole after every round.
+Both are kept with the run's checkpoints, so a resumed run continues them: after a ``resume`` event, what was written before
+it about later rounds is void (:func:`read_events` leaves it out).
+
+Scalars of a run for FLARE's tracking receivers: TensorBoard, MLflow, or whatever else a job names as a component.
+
+FLARE's own way, by which sites send metrics as federated events, passes no filter of task results. Here the server tells its
+receivers what sites have answered, after their filters: nothing reaches a tracker that is not in the run's record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE, AnalyticsDataType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FedEventHeader, ReservedKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo
+
+from grandrounds import __version__
+from grandrounds.files import append_line, replacing
+from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import SPENT
+
+EVENTS = "events.jsonl"
+SUMMARY = "summary.json"
+RUNNING = "running"
+
+
+class RunRecord:
+    """Collects events, bytes and metrics of a run and writes them to the run's folder.
+
+    Args:
+        folder: the run's result folder at the server.
+        configuration: the controller's options, as they will appear in the summary.
+    """
+
+    def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.configuration = dict(configuration)
+        self._started = time.time()
+        self.rounds: list[dict[str, Any]] = []
+        # Every round writes all rounds so far, twice: each is turned into text once.
+        self._rounds_as_text: list[str] = []
+        self._contributions: dict[str, int] = defaultdict(int)
+        self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self.selected: dict[str, Any] = {}
+        self.test: dict[str, dict[str, float]] = {}
+        self.untested: list[str] = []
+        self.introduced: dict[str, dict[str, Any]] = {}
+        self.refused: dict[str, str] = {}
+        self.privacy: dict[str, dict[str, Any]] = {}
+        self.models: dict[str, str] = {}
+
+    def event(self, kind: str, **content: Any) -> None:
+        """Append one event with the time since the start."""
+        append_line(self.folder / EVENTS, {"event": kind, "seconds": round(time.time() - self._started, 3), **content})
+
+    def count_bytes(self, site: str, direction: str, parts: Mapping[str, int]) -> None:
+        """Add the bytes of a message's named parts; ``direction`` is ``down`` (to the site) or ``up``."""
+        for name, size in parts.items():
+            self.bytes[site][f"{direction}.{name}"] += size
+
+    def note_privacy(self, site: str, treated: Mapping[str, str], metrics: Mapping[str, float]) -> None:
+        """Note what a site's gate says it has done to its releases, and what its data set has spent if it tells."""
+        told = {name: treatment for name, treatment in treated.items() if treatment}
+        if told:
+            entry = self.privacy.setdefault(site, {"treated": {}})
+            entry["treated"] |= told
+            entry |= {"epsilon": metrics[SPENT]} if SPENT in metrics else {}
+
+    def note_models(self, names: Sequence[str]) -> None:
+        """Note the SHA-256 of models' files in the run's folder, as ``sha256sum`` prints it."""
+        for name in names:
+            with (self.folder / name).open("rb") as stream:
+                self.models[name] = hashlib.file_digest(stream, "sha256").hexdigest()
+
+    def close_round(self, entry: dict[str, Any]) -> None:
+        """Add a finished round to the record; its event says how many bytes have travelled so far."""
+        self._add_round(entry)
+        sizes = [item for parts in self.bytes.values() for item in parts.items()]
+        moved = {way: sum(size for name, size in sizes if name.startswith(f"{way}.")) for way in ("down", "up")}
+        self.event("round_end", **entry, moved=moved)
+
+    def restart(self) -> None:
+        """Forget what an earlier start of the run has written."""
+        (self.folder / EVENTS).unlink(missing_ok=True)
+
+    def exists(self) -> bool:
+        """Whether an earlier start of the run has left a summary."""
+        return (self.folder / SUMMARY).exists()
+
+    def write(self, status: str, reason: str = "") -> None:
+        """Write ``summary.json``; while the run goes on in one line, which takes a fraction of the time.
+
+        Args:
+            status: ``running``, ``finished``, ``failed`` or ``aborted``.
+            reason: why, when it did not finish.
+        """
+        content = {
+            "status": status,
+            "reason": reason,
+            "rounds_done": len(self.rounds),
+            "contributions": dict(self._contributions),
+            "introduced": {site: self.introduced[site] for site in natural_sorted(self.introduced)},
+            "refused": self.refused,
+            "selected": self.selected,
+            "models": self.models,
+            "test": self.test,
+            "untested": self.untested,
+            "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
+            "privacy": self.privacy,
+            "configuration": self.configuration,
+            "configuration_sha256": hashlib.sha256(json.dumps(self.configuration, sort_keys=True).encode()).hexdigest(),
+            "versions": versions(),
+            "seconds": round(time.time() - self._started, 3),
+        }
+        if status == RUNNING:
+            text = f'{json.dumps(content)[:-1]}, "rounds": {self._all_rounds_as_text()}}}'
+        else:
+            text = json.dumps({**content, "rounds": self.rounds}, indent=2)
+        with replacing(self.folder / SUMMARY) as stream:
+            stream.write((text + "\n").encode())
+
+    def publish(self, folder: Path, names: list[str]) -> None:
+        """Copy the record and these files of the run's folder to where FLARE's job download finds them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (SUMMARY, EVENTS, *names):
+            if (self.folder / name).is_file():  # a run that failed early has no events
+                shutil.copyfile(self.folder / name, folder / name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint; the rounds as text, because a checkpoint takes long over many small values."""
+        state = {"bytes": self.bytes, "privacy": self.privacy, "seconds": time.time() - self._started}
+        return {**json.loads(json.dumps(state)), "rounds": self._all_rounds_as_text()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the record of the rounds before the interruption."""
+        self._started -= state["seconds"]
+        rounds = state["rounds"]  # earlier versions have saved them as a list
+        for entry in json.loads(rounds) if isinstance(rounds, str) else rounds:
+            self._add_round(entry)
+        self.privacy = dict(state.get("privacy", {}))
+        for site, parts in state["bytes"].items():
+            self.bytes[site].update(parts)
+
+    def _add_round(self, entry: dict[str, Any]) -> None:
+        self.rounds.append(entry)
+        self._rounds_as_text.append(json.dumps(entry))
+        for site in entry["answered"]:
+            self._contributions[site] += 1
+
+    def _all_rounds_as_text(self) -> str:
+        return f"[{', '.join(self._rounds_as_text)}]"
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of what computes the result; looked up once, because the record is written in every round."""
+    found = {"grandrounds": __version__, "python": platform.python_version()}
+    for name in ("torch", "nvflare", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # a BYOC job runs where a package may lack its metadata
+            found[name] = "unknown"
+    return found
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """Read a run's events in order, without those that a resumed run has done again, and without half a line of a crash."""
+    events: list[dict[str, Any]] = []
+    with (folder / EVENTS).open(encoding="utf-8") as stream:
+        for line in stream:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if event["event"] == "resume":
+                events = [earlier for earlier in events if earlier.get("round", 0) <= event["after_round"]]
+            events.append(event)
+    return events
+
+
+EVENT = f"fed.{ANALYTIC_EVENT_TYPE}"
+INCOMING = "in"
+
+
+def track(component: FLComponent, fl_ctx: FLContext, site: str, step: int, scalars: Mapping[str, float]) -> None:
+    """Tell the server's tracking receivers some scalars of a site; without receivers nothing happens.
+
+    Args:
+        component: of the server; it fires the events.
+        fl_ctx: a context of the server.
+        site: whose scalars they are.
+        step: the round.
+        scalars: by name.
+    """
+    with fl_ctx.get_engine().new_context() as context:
+        for name, value in scalars.items():
+            data = create_analytic_dxo(name, float(value), AnalyticsDataType.SCALAR, global_step=step).to_shareable()
+            data.set_peer_props({ReservedKey.IDENTITY_NAME: site})
+            # As if the event had come from the site; one that goes out would be sent to all of them.
+            data.set_header(FedEventHeader.DIRECTION, INCOMING)
+            component.fire_fed_event(EVENT, data, context)

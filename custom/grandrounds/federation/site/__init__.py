@@ -1,0 +1,1 @@
+"""A site of a federation: tasks, data, training, scoring and state on disk."""

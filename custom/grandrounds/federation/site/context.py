@@ -1,0 +1,156 @@
+"""What an executor knows while it works on one task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grandrounds.data.site import SiteData
+from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.files import replacing
+from grandrounds.models.registry import ModelSpec
+from grandrounds.protocol.messages import State
+from grandrounds.protocol.problem import Problem
+from grandrounds.seeding import derive_seed, numpy_generator
+
+KEY = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class TaskAborted(Exception):
+    """The server has no more use for this task."""
+
+
+class StateCache:
+    """Models that a site was sent and may be asked for again, as files. What is not there can be sent again.
+
+    Keys come from the server; one that could name a file elsewhere is a ``MessageError``.
+
+    Args:
+        folder: the cache's own; made when first needed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, key: str, state: State) -> None:
+        """Keep a state."""
+        with replacing(self._path(key)) as stream:
+            torch.save(dict(state), stream)
+
+    def get(self, key: str) -> dict[str, torch.Tensor] | None:
+        """A state, or None if it is not there or its file is damaged."""
+        path = self._path(key)
+        try:
+            return dict(torch.load(path, map_location="cpu", weights_only=True))
+        except Exception:  # whatever is wrong with a file of a cache, the answer is to have the state sent again
+            return None
+
+    def keep_only(self, keys: Sequence[str]) -> None:
+        """Delete all states but these."""
+        kept = {self._path(key) for key in keys}
+        # All files: a process that was killed while it wrote one has left it under a temporary name.
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            if path not in kept:
+                path.unlink()
+
+    def _path(self, key: str) -> Path:
+        if not isinstance(key, str) or not KEY.fullmatch(key):
+            raise MessageError(f"the key of a model must be letters, digits, '_' and '-', got {key!r}")
+        return self._folder / f"{key}.pt"
+
+
+def _no_dataset(name: str) -> SiteData:
+    raise ConfigurationError(f"data set {name!r} cannot be had in this task")
+
+
+@dataclass(frozen=True)
+class SiteContext:
+    """One task at one site.
+
+    Attributes:
+        site: the site's name.
+        round_number: counts from 1.
+        problem: what is learnt.
+        seed: the run's seed.
+        data: the site's images and labels.
+        device: where to compute.
+        precision: ``float32`` or ``bfloat16`` (autocast).
+        aborted: tells whether the task has been given up.
+        cache: states that the site was sent.
+        own_spec: the network that this site has for itself; None if it is the problem's.
+        datasets: loads another data set of the site by its name.
+    """
+
+    site: str
+    round_number: int
+    problem: Problem
+    seed: int
+    data: SiteData
+    device: torch.device
+    precision: str
+    aborted: Callable[[], bool]
+    cache: StateCache
+    own_spec: ModelSpec | None = None
+    datasets: Callable[[str], SiteData] = field(default=_no_dataset)
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        """The network that this site trains, without trained weights."""
+        return self.own_spec or self.problem.model_spec(pretrained=False)
+
+    def dataset(self, name: str) -> SiteData:
+        """Another data set of this site, for example public images that every site has.
+
+        Its rows are those of its manifest, none of them missing. Labels outside the problem's vocabulary are unknown.
+
+        Args:
+            name: as the site's ``grandrounds.json`` calls it.
+
+        Raises:
+            ConfigurationError: if the site does not define it; site and data set are named.
+            DataError: if an image cannot be read, or the manifest is not as it must be.
+        """
+        return self.datasets(name)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """The stream for this purpose in this round at this site."""
+        return numpy_generator(self.seed, "site", self.site, self.round_number, purpose)
+
+    def key(self, purpose: str) -> int:
+        """The key of a counter-based stream for this purpose in this round at this site."""
+        return derive_seed(self.seed, "site", self.site, self.round_number, purpose)
+
+    def check_abort(self) -> None:
+        """Stop when the task has been given up.
+
+        Raises:
+            TaskAborted: then.
+        """
+        if self.aborted():
+            raise TaskAborted
+
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Compute in the configured precision."""
+        if self.precision == "float32":
+            yield
+            return
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+            yield
+
+    @contextmanager
+    def torch_seeded(self, purpose: str) -> Iterator[None]:
+        """Seed torch's own generator (dropout) for a block and leave it as it was afterwards."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            # torch.manual_seed would look for every kind of device first, which takes longer than a short task.
+            torch.default_generator.manual_seed(self.key(purpose))
+            if devices:
+                torch.cuda.manual_seed_all(self.key(purpose))
+            yield

@@ -1,0 +1,155 @@
+"""What a site keeps on disk between tasks: state by round, its best model, its models at the end, and whose run they are.
+
+A simulator with fewer threads than sites starts a new process for every task, and a real site may be restarted, so nothing
+may live in memory alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grandrounds.federation.server.checkpoint import CheckpointFolder, require_same_configuration, save_models
+from grandrounds.files import write_csv, write_json
+
+
+class SiteStore:
+    """One site's folder of one run.
+
+    Args:
+        folder: the site's own folder for the run's name.
+        run_id: identifies this start of the run. What another start has left under the same name is thrown away.
+        configuration: plain values that must not change within a run: the problem and the executor's options.
+    """
+
+    def __init__(self, folder: Path, run_id: str, configuration: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self._marker = folder / "run.json"
+        self._wanted = {"run_id": run_id, "configuration": json.loads(json.dumps(configuration))}
+        self._seen: tuple[int, int] | None = None
+        self._states = CheckpointFolder(folder / "state", configuration)
+        self._staged = CheckpointFolder(folder / "staged", configuration)
+        self._best = CheckpointFolder(folder / "best", configuration)
+        self.claim()
+
+    def claim(self) -> None:
+        """Make sure before a task that the folder is still this run's: its marker is read again if it is another file.
+
+        Raises:
+            CheckpointError: if what is there belongs to another configuration.
+        """
+        if self._seen is not None and self._seen == _identity(self._marker):
+            return
+        wanted = self._wanted
+        found = json.loads(self._marker.read_text()) if self._marker.is_file() else None
+        if found and found["run_id"] != wanted["run_id"]:
+            # Aside first: half a removed folder must not look like this run's.
+            old = self.folder.with_name(f".{self.folder.name}.{found['run_id']}")
+            self.folder.rename(old)
+            shutil.rmtree(old)
+            found = None
+        if found is None:
+            write_json(self._marker, wanted)
+        elif found != wanted:
+            require_same_configuration(wanted["configuration"], found["configuration"], self._marker)
+        self._seen = _identity(self._marker)
+
+    def load_state(self, round_number: int) -> dict[str, Any]:
+        """The state as it was before this round; empty when there is none.
+
+        A state of this round or a later one is older than it looks: the server has gone back to a checkpoint.
+
+        Raises:
+            CheckpointError: if it is damaged or belongs to another configuration.
+        """
+        if self._keeps_nothing():
+            return {}
+        self._staged.discard_from(0)
+        self._states.discard_from(round_number)
+        checkpoint = self._states.load()
+        return checkpoint.content if checkpoint else {}
+
+    def stage_state(self, round_number: int, state: Mapping[str, Any]) -> None:
+        """Write the state after this round, without effect until :meth:`settle_state`; an empty state needs no file."""
+        if not self._keeps_nothing():
+            self._staged.discard_from(0)
+        if state:
+            self._staged.save(round_number, state)
+
+    def staged_state(self) -> dict[str, Any]:
+        """The state that was staged; empty when there is none."""
+        checkpoint = self._staged.load()
+        return checkpoint.content if checkpoint else {}
+
+    def settle_state(self, needed: Collection[int] | None = None) -> None:
+        """Keep the state that was staged: what it was made for has left the site.
+
+        Args:
+            needed: the rounds of the server's checkpoints, see :meth:`CheckpointFolder.save`.
+        """
+        if self._keeps_nothing():
+            return
+        for round_number in self._staged.rounds():
+            self._states.adopt(self._staged, round_number, needed)
+
+    def offer_best(
+        self, model_round: int, score: float, state: Mapping[str, Tensor], needed: Collection[int] | None = None
+    ) -> None:
+        """Keep the model if it scores at least as well as the best so far (ties go to the later, as in FedPerl).
+
+        Args:
+            model_round: the round after which the model was made.
+            score: on this site's validation images, higher is better.
+            state: the model.
+            needed: rounds of models before which the server may go on, see :meth:`CheckpointFolder.save`.
+        """
+        self._best.discard_from(model_round)
+        best = self._best.load(with_parts=False)
+        if best is None or score >= best.content["score"]:
+            self._best.save(model_round, {"score": score}, {"model": (model_round, state)}, needed)
+
+    def best(self) -> tuple[int, dict[str, Tensor]] | None:
+        """The round and the model that scored best here, or None before the first score."""
+        checkpoint = self._best.load()
+        return checkpoint.parts["model"] if checkpoint else None
+
+    def best_round(self) -> int | None:
+        """The round of :meth:`best`, without its model."""
+        return max(self._best.rounds(), default=None)
+
+    def write_model(self, name: str, state: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+        """Write a model for the site's own use: ``<name>.pt``, a state dictionary, and ``<name>.json``, how to build it."""
+        save_models(self.folder, {name: state})
+        write_json(self.folder / f"{name}.json", description)
+
+    def write_predictions(self, name: str, header: list[str], rows: list[list[str]]) -> None:
+        """Write predictions as CSV; they stay at the site."""
+        write_csv(self.folder / f"{name}.csv", header, rows)
+
+    def _keeps_nothing(self) -> bool:
+        """Whether no state was ever written here, as with most methods: then there is no folder to search."""
+        return not (os.path.exists(self._staged.folder) or os.path.exists(self._states.folder))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one that has taken its place; None if there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def copy_to_cpu(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A detached, contiguous copy of a state that later training will not change."""
+    return {
+        name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, value in state.items()
+    }

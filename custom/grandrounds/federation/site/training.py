@@ -1,0 +1,171 @@
+"""Adam and SGD that do not wait for torch's compiler.
+
+Torch's own import it when the first of them is made and in each step, to mark their methods as not to be compiled. Nothing
+is compiled here, and the import takes a process longer than the training of a short task; where FLARE starts a process for
+every task it is paid for each. In all else these classes are torch's: the same updates, the same states.
+
+What all methods' local training shares: steps, their checks and sums, and optimizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.site.context import SiteContext
+
+MARKED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+
+Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
+
+
+def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method without torch's mark around it."""
+    plain: Callable[..., Any] = getattr(method, "__wrapped__", method)
+    return plain
+
+
+def _without_compiler(kind: type[Kind]) -> type[Kind]:
+    methods = {name: _plain(getattr(kind, name)) for name in MARKED}
+    # Beside marking, what torch has around a step keeps gradients off.
+    step = torch.no_grad()(_plain(kind.step))
+    described = f"torch.optim.{kind.__name__}, without waiting for the compiler."
+    return cast(type[Kind], type(kind.__name__, (kind,), {**methods, "step": step, "__doc__": described}))
+
+
+Adam = _without_compiler(torch.optim.Adam)
+SGD = _without_compiler(torch.optim.SGD)
+
+
+Algorithm = Literal["adam", "sgd"]
+
+
+class Meter:
+    """Sums of step statistics that stay on the device until they are read."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Add a scalar."""
+        value = value.detach().double()
+        self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def total(self, name: str) -> float:
+        """The sum; zero when nothing was added."""
+        return float(self._sums[name]) if name in self._sums else 0.0
+
+
+def proximal_loss(parameters: Sequence[Tensor], start: Sequence[Tensor], weight: float) -> Tensor:
+    r"""Draw a site's model back to the global one (Li et al., "Federated Optimization in Heterogeneous Networks", 2020).
+
+    .. math:: L_p = \frac{\mu}{2} \sum_j \lVert w_j - w^G_j \rVert^2
+
+    Args:
+        parameters: the trained parameters :math:`w_j`; buffers are not drawn back.
+        start: the global model's, in the same order and of the same shapes; without gradient.
+        weight: :math:`\mu`, at least zero.
+
+    Returns:
+        Scalar, at least zero.
+
+    Example:
+        >>> proximal_loss([torch.tensor([1.0, 3.0])], [torch.tensor([0.0, 1.0])], weight=0.1)  # 0.05 * (1 + 4)
+        tensor(0.2500)
+    """
+    distances = [(now - before).square().sum() for now, before in zip(parameters, start, strict=True)]
+    return weight / 2 * torch.stack(distances).sum()
+
+
+class Descent:
+    """Takes optimizer steps from the model that a round starts from.
+
+    Args:
+        network: whose parameters are trained, with the weights the round starts from.
+        optimizer: of its parameters.
+        proximal_weight: mu; above 0 the steps are drawn back to where they start (FedProx).
+    """
+
+    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, proximal_weight: float = 0.0) -> None:
+        self._optimizer = optimizer
+        self._weight = proximal_weight
+        self._parameters = list(network.parameters())
+        self._start = [parameter.detach().clone() for parameter in self._parameters] if proximal_weight else []
+
+    def step(self, loss: Tensor) -> None:
+        """Go one step down the loss."""
+        if self._weight:
+            loss = loss + proximal_loss(self._parameters, self._start, self._weight)
+        self._optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+
+
+def require_finite(values: Tensor, what: str, step: int) -> None:
+    """Stop when training has diverged.
+
+    Args:
+        values: a loss, or predictions.
+        what: their name.
+        step: the local step, from 0.
+
+    Raises:
+        GrandRoundsError: naming the step and what to change.
+    """
+    if not bool(torch.isfinite(values).all()):
+        raise GrandRoundsError(
+            f"training diverged: the {what} of step {step} is not finite; lower executor.learning_rate"
+        )
+
+
+def train_steps(
+    context: SiteContext, steps: int, loss_of: Callable[[int], Tensor | None], descent: Descent, meter: Meter
+) -> None:
+    """Take the local steps of a round.
+
+    Torch's own generator is seeded for all of them together, so that ``loss_of`` may draw dropout.
+
+    Args:
+        context: of the task.
+        steps: how many.
+        loss_of: the loss of a step, counted from 0; None where the step has nothing to learn. Its passes through the
+            network belong under ``context.autocast()``.
+        descent: goes down the loss.
+        meter: gets the sum of the losses as ``loss``.
+
+    Raises:
+        TaskAborted: if the task was given up.
+        GrandRoundsError: if a loss is not finite.
+    """
+    with context.torch_seeded("training"):
+        for step in range(steps):
+            context.check_abort()
+            loss = loss_of(step)
+            if loss is not None:
+                require_finite(loss, "loss", step)
+                descent.step(loss)
+                meter.add("loss", loss)
+
+
+def new_optimizer(
+    parameters: Iterable[nn.Parameter], algorithm: Algorithm, learning_rate: float, **options: Any
+) -> torch.optim.Optimizer:
+    """An optimizer without a past.
+
+    Args:
+        parameters: to train.
+        algorithm: ``adam``, or ``sgd``.
+        learning_rate: of all of them.
+        options: torch's, such as ``betas``; without them there is neither momentum of SGD nor weight decay.
+
+    Example:
+        >>> new_optimizer(nn.Linear(2, 1).parameters(), "sgd", 0.1).param_groups[0]["weight_decay"]
+        0
+    """
+    kind = Adam if algorithm == "adam" else SGD
+    optimizer: torch.optim.Optimizer = kind(parameters, lr=learning_rate, fused=True, **options)
+    return optimizer

@@ -1,0 +1,1 @@
+"""Baselines: encrypted federated averaging and swarm learning."""

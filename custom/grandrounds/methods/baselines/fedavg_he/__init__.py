@@ -1,0 +1,1 @@
+"""Federated averaging on encrypted updates."""

@@ -1,0 +1,1 @@
+"""Swarm learning with FLARE's own components."""

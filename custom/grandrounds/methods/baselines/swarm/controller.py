@@ -1,0 +1,111 @@
+"""The server's part in swarm learning: it says what is learnt, and hears when it is done. No model reaches it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
+from nvflare.app_common.ccwf.swarm_server_ctl import SwarmServerController
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.paths import SERVER, state_folder
+from grandrounds.federation.server.record import RunRecord
+from grandrounds.methods.baselines.swarm.executor import TOLD
+from grandrounds.protocol.messages import require_run_name
+from grandrounds.protocol.problem import Problem
+
+
+class SwarmController(SwarmServerController):
+    """FLARE's swarm learning on the problem of a job: a stand-in for SL-FedL, of which there is no public code.
+
+    In each round a site that the last one has drawn averages the weights of all. The last round only delivers. It runs
+    where sites reach each other through FLARE, past the privacy gate: in its simulator, with as many threads as sites, and
+    not with kits that have this project's overlay. The swarm begins when all sites are ready, and ends when one of them is
+    lost: FLARE tells what is learnt once, and a site that was not ready then never answers.
+
+    Args:
+        problem: what is learnt; see :class:`~grandrounds.protocol.problem.Problem`.
+        rounds: of the swarm; at least 2.
+        run_name: names the folder of the run's files.
+        min_sites: fewest sites with which it begins.
+        seed: of all random choices, but who averages.
+        start_timeout: seconds in which sites must get ready, and the first of them begin.
+        round_timeout: seconds after which a swarm that makes no progress is given up.
+    """
+
+    def __init__(
+        self,
+        *,
+        problem: dict[str, Any],
+        rounds: int,
+        run_name: str = "swarm",
+        min_sites: int = 2,
+        seed: int = 1,
+        start_timeout: float = 300.0,
+        round_timeout: float = 3600.0,
+    ) -> None:
+        for name, value, least in (("rounds", rounds, 2), ("min_sites", min_sites, 2)):
+            if value < least:
+                raise ConfigurationError(f"{name} must be at least {least}, got {value}")
+        self.problem = Problem.from_dict(problem)
+        if self.problem.weights is not None:
+            raise ConfigurationError("problem.weights must be null: the server sends no model")
+        super().__init__(
+            num_rounds=rounds,
+            configure_task_timeout=start_timeout,
+            start_task_timeout=start_timeout,
+            progress_timeout=round_timeout,
+            # FLARE counts from its own start, and sites report only when they train.
+            max_status_report_interval=start_timeout + round_timeout,
+        )
+        # FLARE's two seconds are too few for sites that are at work, and there is no argument for it.
+        self.end_workflow_timeout = start_timeout
+        self.rounds = rounds
+        self.min_sites = min_sites
+        self.run_name = require_run_name(run_name)
+        self.seed = seed
+        self._reason = ""
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """FLARE's hook.
+
+        Raises:
+            ConfigurationError: if sites cannot send each other messages, or are too few.
+        """
+        if fl_ctx.get_prop(FLContextKey.WORKFLOW) is None:
+            raise ConfigurationError(
+                "swarm learning needs sites that reach each other; run it with --engine flare or nvflare simulator"
+            )
+        super().start_controller(fl_ctx)
+        if len(self.participating_clients) < self.min_sites:
+            raise ConfigurationError(
+                f"min_sites is {self.min_sites}, and there are {len(self.participating_clients)} sites"
+            )
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """FLARE's hook: wait for the swarm, and leave a record of how it ended."""
+        configuration = {"method": type(self).__name__, "problem": self.problem.to_dict(), "rounds": self.rounds}
+        record = RunRecord(state_folder(fl_ctx, self.run_name, SERVER), {**configuration, "seed": self.seed})
+        started = time.monotonic()
+        super().control_flow(abort_signal, fl_ctx)
+        failed = self._reason or ("FLARE's abort signal was triggered" if abort_signal.triggered else "")
+        if not failed:
+            # Who answered in a round, and when it ended, is known to the sites alone.
+            seconds = round((time.monotonic() - started) / self.rounds, 4)
+            entry = {"asked": [], "answered": [], "dropped": {}, "round_seconds": seconds}
+            record.rounds = [{"round": number, **entry} for number in range(1, self.rounds + 1)]
+            record.selected = {"round": self.rounds - 1}
+        record.write("failed" if failed else "finished", failed)
+
+    def system_panic(self, reason: str, fl_ctx: FLContext) -> None:
+        """FLARE's hook: note why the swarm has failed."""
+        self._reason = reason
+        super().system_panic(reason, fl_ctx)
+
+    def prepare_config(self) -> dict[str, Any]:
+        """FLARE's hook: what all sites are told, the problem with the rest."""
+        told = {"problem": self.problem.to_dict(), "seed": self.seed, "run_name": self.run_name, "rounds": self.rounds}
+        return {**super().prepare_config(), TOLD: told}

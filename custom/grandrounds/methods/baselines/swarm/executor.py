@@ -1,0 +1,168 @@
+"""A site in FLARE's swarm learning: training and testing of this package, in FLARE's messages, and a mean of all sites."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.ccwf.common import Constant, make_task_name
+from nvflare.app_common.ccwf.swarm_client_ctl import SwarmClientController
+
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.aggregation import apply_update, difference
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.executor import SiteExecutor
+from grandrounds.federation.site.store import copy_to_cpu
+from grandrounds.methods.mutual.local_training import Epoch, learn_own_labels
+from grandrounds.methods.mutual.options import LocalOptions
+from grandrounds.methods.mutual.training import Private
+from grandrounds.models.registry import build_model
+from grandrounds.options import take_options
+from grandrounds.protocol.messages import (
+    GLOBAL,
+    TEST,
+    TRAIN,
+    UPDATE,
+    Payload,
+    ReleaseKind,
+    Result,
+    State,
+    decode_result,
+    encode_payload,
+    floating_entries,
+    model_update,
+    require_like,
+)
+from grandrounds.protocol.problem import Problem
+
+TOLD = "grandrounds"
+"""Entry of the swarm's configuration that holds the problem, the seed, the run's name and the rounds."""
+POLL_SECONDS = 0.05
+
+
+class SwarmExecutor(SiteExecutor):
+    """Trains the mean of all sites' weights on the own labels; in the last round it tests that mean and hands it back.
+
+    The first round starts from the run's initial weights, the same at all sites.
+
+    Args:
+        options: those of :class:`~grandrounds.methods.mutual.options.LocalOptions` and of
+            :class:`~grandrounds.federation.site.executor.SiteExecutor`.
+    """
+
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({UPDATE: ReleaseKind.MODEL_UPDATE})
+    models: ClassVar[tuple[str, ...]] = ("shared",)
+    record_level_obstacle: ClassVar[str] = "its batches of own labels are not drawn in secret"
+    option_groups: ClassVar[tuple[type, ...]] = (LocalOptions,)
+
+    def __init__(self, **options: Any) -> None:
+        self.local, others = take_options(LocalOptions, options)
+        super().__init__(**others)
+        if self.optimizer != "fresh":
+            raise ConfigurationError("optimizer must be fresh: others have changed the model since the last round")
+
+    def options(self) -> dict[str, Any]:
+        """How to learn from the own labels."""
+        return asdict(self.local)
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """FLARE's hook: a round of the swarm, as a task of this package."""
+        payload = _payload(shareable, fl_ctx)
+        model = payload.parts[GLOBAL]
+        last = payload.round_number == payload.values["rounds"]
+        reply = super().execute(TEST if last else TRAIN, encode_payload(payload), fl_ctx, abort_signal)
+        if reply.get_return_code() != ReturnCode.OK:
+            return reply
+        result = decode_result(reply, payload)
+        self.log_info(fl_ctx, f"round {payload.round_number}: {dict(result.metrics)}")
+        weights = model if result.update is None else apply_update(model, result.update)
+        # All sites count alike: the "steps" are the weights of FLARE's mean.
+        meta = {MetaKey.NUM_STEPS_CURRENT_ROUND: 1}
+        # FLARE's streaming refuses other layouts than contiguous ones.
+        return DXO(DataKind.WEIGHTS, data=copy_to_cpu(floating_entries(weights)), meta=meta).to_shareable()
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train on the own labels."""
+        number, rounds = context.round_number, payload.values["rounds"]
+        network = self.starting_model(payload, context)
+        private = Private.of(context.data)
+        passes = self.local.pretrain_epochs if number == 1 else self.local.local_epochs
+        metrics = {}
+        if passes > 0:
+            epoch = Epoch(context.seed, context.site, number - 1, rounds - 1)
+            metrics["loss"] = learn_own_labels(network, private, self.local, passes, epoch, context)
+        trained = copy_to_cpu(network.state_dict())
+        return Result(model_update(difference(trained, payload.parts[GLOBAL])), metrics, len(private.rows))
+
+
+class SwarmAggregator(InTimeAccumulateWeightedAggregator):
+    """FLARE's weighted mean, which is of all sites or is none.
+
+    FLARE's swarm counts a site's answer when it comes, before its weights are added: a mean that is made in that moment
+    would lack them, and nobody would be told.
+
+    Args:
+        patience: seconds after the last answer in which its weights must have been added.
+    """
+
+    def __init__(self, *, patience: float = 60.0) -> None:
+        super().__init__(expected_data_kind=DataKind.WEIGHTS)
+        self.patience = patience
+        self._added = 0
+
+    def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
+        """FLARE's hook: add a site's weights."""
+        accepted = bool(super().accept(shareable, fl_ctx))
+        self._added += accepted
+        return accepted
+
+    def aggregate(self, fl_ctx: FLContext) -> Shareable:
+        """FLARE's hook: the mean, once it is of all sites.
+
+        Raises:
+            GrandRoundsError: if the weights of a site are missing.
+        """
+        sites, deadline = len(_swarm(fl_ctx).trainers), time.monotonic() + self.patience
+        while self._added < sites:
+            if time.monotonic() > deadline:
+                raise GrandRoundsError(f"only {self._added} of {sites} sites are in the mean of the swarm")
+            time.sleep(POLL_SECONDS)
+        self._added = 0
+        return super().aggregate(fl_ctx)
+
+
+def _swarm(fl_ctx: FLContext) -> SwarmClientController:
+    """FLARE's part of the swarm at this site, which knows what the server has told."""
+    runner = fl_ctx.get_prop(FLContextKey.RUNNER)
+    return runner.find_executor(make_task_name(Constant.TN_PREFIX_SWARM, Constant.BASENAME_CONFIG))
+
+
+def _payload(shareable: Shareable, fl_ctx: FLContext) -> Payload:
+    """A round of the swarm as a task: the mean of the last round, or in the first the initial weights.
+
+    Raises:
+        MessageError: if the mean does not fit the problem's network.
+    """
+    told = _swarm(fl_ctx).get_config_prop(TOLD)
+    initial = build_model(Problem.from_dict(told["problem"]).model_spec(pretrained=False), told["seed"]).state_dict()
+    came: State = from_shareable(shareable).data or {}
+    if came:
+        require_like(came, floating_entries(initial), "the mean of the swarm")
+    values = {
+        **told,
+        "run_id": fl_ctx.get_job_id(),
+        "selection_metric": "accuracy",
+        "checkpoints": [],
+        "validate": False,
+    }
+    return Payload(shareable.get_header(AppConstants.CURRENT_ROUND) + 1, values, {GLOBAL: {**initial, **came}})

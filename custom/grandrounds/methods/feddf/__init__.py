@@ -1,0 +1,1 @@
+"""FedDF: ensemble distillation on the server."""

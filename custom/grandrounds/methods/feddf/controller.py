@@ -1,0 +1,196 @@
+"""FedDF on the server: a model of each architecture, all distilled from the ensemble of the sites' models.
+
+Lin, Kong, Stich & Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020, Algorithm 3
+(heterogeneous prototypes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
+from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.aggregation import apply_update
+from grandrounds.federation.paths import SERVER
+from grandrounds.federation.server.controller import RoundController
+from grandrounds.federation.site.compute import choose_device
+from grandrounds.federation.site.data import load_dataset
+from grandrounds.federation.site.store import copy_to_cpu
+from grandrounds.methods.feddf.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
+from grandrounds.methods.mutual.work import PlainWork
+from grandrounds.models.registry import architecture_fingerprint, build_model
+from grandrounds.options import take_options
+from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
+from grandrounds.protocol.precision import FULL, UpdatePrecision, precision_entry, require_precision
+from grandrounds.protocol.registration import Introduction
+from grandrounds.seeding import numpy_generator
+
+
+class FusionController(RoundController):
+    """Ensemble distillation for sites with different networks.
+
+    In each round the sites train the model of their architecture and send updates; models of one architecture are averaged,
+    and the model of each architecture learns the mean prediction of all sites' models on public images that the server has.
+    The last round only delivers what the round before has made.
+
+    Args:
+        public: the name under which the server knows the public images.
+        update_precision: see :class:`~grandrounds.federation.server.averaging.AveragingController`.
+        server_device: where the server distils: ``auto``, ``cpu`` or ``cuda[:index]``.
+        server_threads: threads of torch there on the CPU; None leaves torch's default.
+        options: those of :class:`~grandrounds.methods.feddf.fusion.FusionOptions` and of
+            :class:`~grandrounds.federation.server.controller.RoundController`.
+    """
+
+    introductions: ClassVar[bool] = True
+    option_groups: ClassVar[tuple[type, ...]] = (FusionOptions,)
+
+    def __init__(
+        self,
+        *,
+        public: str = PUBLIC,
+        update_precision: UpdatePrecision = FULL,
+        server_device: str = "auto",
+        server_threads: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.fusion, others = take_options(FusionOptions, options)
+        super().__init__(**others)
+        if self.rounds < 2:
+            raise ConfigurationError(f"rounds must be at least 2: the last only delivers, got {self.rounds}")
+        if self.problem.weights is not None:
+            raise ConfigurationError("problem.weights must be null: sites have different networks")
+        self.public = public
+        self.update_precision = require_precision(update_precision)
+        self.server_threads = server_threads
+        self._device = choose_device(server_device)
+        self._prototypes: dict[str, dict[str, Tensor]] = {}
+        self._sent: dict[str, State] = {}
+        self._trained: dict[str, dict[str, Tensor]] = {}
+        self._losses: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Find the public images.
+
+        Raises:
+            ConfigurationError: if the server has none, or fewer than a batch.
+        """
+        try:
+            self._images = load_dataset(self.public, self.problem, SERVER, self.fl_ctx).images
+        except ConfigurationError as error:
+            raise ConfigurationError(f"FedDF distils on public images at the server: {error}") from error
+        self.fusion.require_batch(len(self._images))
+
+    def check_introduction(self, site: str, introduction: Introduction) -> None:
+        """Refuse a network that the server cannot build.
+
+        Raises:
+            MessageError: naming the backbone.
+        """
+        backbone = introduction.facts.get("backbone", "")
+        try:
+            state = self._network(backbone).state_dict()
+        except ConfigurationError as error:
+            raise MessageError(f"{site} has a network that the server does not know: {error}") from error
+        if architecture_fingerprint(state) != introduction.facts.get("architecture"):
+            raise MessageError(
+                f"{site} has a {backbone} that differs from the job's in more than its weights (norm, channels or classes); "
+                "take these out of its grandrounds.json"
+            )
+
+    def open_round(self, sites: list[str]) -> None:
+        """Make the first model of each architecture that is new."""
+        self._trained = {}
+        for site in sites:
+            if self._kind(site) not in self._prototypes:
+                backbone = self.introduced[site].facts["backbone"]
+                self._prototypes[self._kind(site)] = copy_to_cpu(self._network(backbone).state_dict())
+        self._sent = dict(self._prototypes)
+
+    def payload_for(self, site: str) -> Payload:
+        """The model of the site's architecture."""
+        return self.payload({GLOBAL: self._sent[self._kind(site)]}, rounds=self.rounds)
+
+    def check(self, site: str, result: Result) -> None:
+        """Refuse an update that does not fit the site's architecture.
+
+        Raises:
+            MessageError: naming the entry.
+        """
+        if self._delivers:
+            if result.update is not None:
+                raise MessageError(f"{site} has sent an update in the last round, which nobody uses")
+            return
+        if result.update is None:
+            raise MessageError("the result has no update")
+        require_like(result.update, floating_entries(self._sent[self._kind(site)]), "update")
+
+    def absorb(self, site: str, result: Result) -> None:
+        """Keep the site's model."""
+        if result.update is not None:
+            self._trained[site] = apply_update(self._sent[self._kind(site)], result.update)
+
+    def close_round(self) -> None:
+        """Average what can be averaged, and distil each architecture from all models."""
+        self._losses = {}
+        if self._delivers:
+            return
+        if self.server_threads:
+            torch.set_num_threads(self.server_threads)
+        work = PlainWork(self._device, self.check_abort)
+        sites = natural_sorted(self._trained)
+        teachers = [self._loaded(self._kind(site), self._trained[site]) for site in sites]
+        target = teacher_rows(teachers, self._images, work, self.fusion.averaging)
+        means = means_by_architecture(self._trained, {site: self._kind(site) for site in sites})
+        distilled = {}
+        for kind, state in {**self._prototypes, **means}.items():
+            student = self._loaded(kind, state)
+            generator = numpy_generator(self.seed, "fusion", self.round_number, kind)
+            self._losses[kind] = distil(student, self._images, target, self.fusion, generator, work)
+            distilled[kind] = copy_to_cpu(student.state_dict())
+        self._prototypes = distilled
+
+    def model(self) -> None:
+        """There is none: each site scores and tests that of its architecture."""
+
+    def round_notes(self) -> dict[str, Any]:
+        """Mean loss of the distillation by backbone, in nats."""
+        return {"distillation_loss": {self._backbone(kind): round(loss, 5) for kind, loss in self._losses.items()}}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """How it is distilled, and the updates' precision where it is not full."""
+        shortened = precision_entry(self.update_precision)
+        return {**super().fingerprint(), **asdict(self.fusion), "public": self.public, **shortened}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The models by architecture."""
+        return {"prototypes": self._prototypes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the models."""
+        self._prototypes = state["prototypes"]
+
+    @property
+    def _delivers(self) -> bool:
+        return self.round_number == self.rounds
+
+    def _kind(self, site: str) -> str:
+        return self.introduced[site].facts["architecture"]
+
+    def _backbone(self, kind: str) -> str:
+        facts = (said.facts for said in self.introduced.values())
+        return next(told["backbone"] for told in facts if told["architecture"] == kind)
+
+    def _network(self, backbone: str) -> nn.Module:
+        spec = replace(self.problem.model_spec(pretrained=False), backbone=backbone)
+        return build_model(spec, self.seed)
+
+    def _loaded(self, kind: str, state: State) -> nn.Module:
+        network = self._network(self._backbone(kind))
+        network.load_state_dict(state)
+        return network.to(self._device)

@@ -1,1 +1,0 @@
-"""Federated averaging of weights that the server adds up and cannot read."""

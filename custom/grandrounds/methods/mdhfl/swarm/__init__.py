@@ -1,1 +1,0 @@
-"""Swarm learning: sites average their weights among themselves, by FLARE's own parts."""

@@ -1,0 +1,246 @@
+"""Which exchange belongs to which round of the federation, and what it is about.
+
+Round 1 trains on the own labels and publishes; each later round learns from the exchange before, from the own labels when
+an epoch ends, and publishes again. The last round publishes nothing. So E collaborative epochs of K exchanges take K E + 1
+rounds.
+
+Which public images are learnt from in which order, how many private batches follow, how far labels are trusted.
+
+MDH-FL (arXiv 2308.00155) exchanges once per epoch over the whole public set; RHFL (Fang & Ye, CVPR 2022) after every batch.
+MDH-FL sets its local epochs to (private images) / (public images) = 0.139, RHFL's code to the inverse, rounded down: 7 at
+MDH-FL's sizes. Here they are any positive number; a fraction is a part of the batches of one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.checks import require_at_least
+from grandrounds.errors import ConfigurationError
+from grandrounds.methods.mutual.options import ExchangeOptions
+from grandrounds.seeding import numpy_generator
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """The exchanges of a run.
+
+    Attributes:
+        images: size of the public set.
+        seed: of the run.
+        options: what is exchanged.
+
+    Raises:
+        ConfigurationError: if the public images of an exchange make no batch, or are fewer than ``per_round``.
+    """
+
+    images: int
+    seed: int
+    options: ExchangeOptions
+
+    def __post_init__(self) -> None:
+        if self.options.per_round is not None and self.options.per_round > self.images:
+            raise ConfigurationError(
+                f"per_round is {self.options.per_round}, the public set has {self.images} images; lower it or leave it out"
+            )
+        self._parts(1)
+
+    @property
+    def per_epoch(self) -> int:
+        """Exchanges in a collaborative epoch."""
+        return len(self._parts(1))
+
+    def epochs(self, rounds: int) -> int:
+        """Collaborative epochs that so many rounds make.
+
+        Raises:
+            ConfigurationError: if the rounds end within an epoch.
+
+        Example:
+            >>> Exchanges(64, 1, ExchangeOptions(public_batch=16)).epochs(41)
+            40
+        """
+        epochs, left = divmod(rounds - 1, self.per_epoch)
+        if left or not epochs:
+            raise ConfigurationError(
+                f"rounds must be one more than a multiple of the {self.per_epoch} exchanges of an epoch, got {rounds}"
+            )
+        return epochs
+
+    def epoch(self, number: int) -> int:
+        """The epoch of an exchange; both count from 1."""
+        return (number - 1) // self.per_epoch + 1
+
+    def begins_epoch(self, number: int) -> bool:
+        """Whether an exchange is the first of its epoch."""
+        return (number - 1) % self.per_epoch == 0
+
+    def ends_epoch(self, number: int) -> bool:
+        """Whether an exchange is the last of its epoch."""
+        return number % self.per_epoch == 0
+
+    def part(self, number: int) -> Indices:
+        """The public images that an exchange is about, in the order of learning."""
+        return self._parts(self.epoch(number))[(number - 1) % self.per_epoch]
+
+    def _parts(self, epoch: int) -> list[Indices]:
+        options = self.options
+        order = public_order(self.images, self.seed, epoch, options.per_round)
+        return exchange_chunks(order, options.public_batch, options.chunk)
+
+
+Indices = NDArray[np.int64]
+
+
+def public_order(images: int, seed: int, round_number: int, per_round: int | None = None) -> Indices:
+    """The public images of a round, in the order in which every site learns from them.
+
+    Args:
+        images: size of the public set.
+        seed: of the run; all sites have the same.
+        round_number: which round.
+        per_round: how many of the images, drawn anew in each round; None is all.
+
+    Returns:
+        Distinct indices, shape ``(per_round,)``.
+
+    Raises:
+        ValueError: if ``per_round`` is not between 1 and ``images``.
+    """
+    count = images if per_round is None else per_round
+    if not 1 <= count <= images:
+        raise ValueError(f"per_round must be between 1 and {images}, got {count}")
+    order = numpy_generator(seed, "public order", round_number).permutation(images)
+    return order[:count].astype(np.int64)
+
+
+def exchange_chunks(order: Indices, batch_size: int, chunk: int | None = None) -> list[Indices]:
+    """Cut a round's public images into the parts whose soft labels are exchanged at once.
+
+    Args:
+        order: the round's images.
+        batch_size: images in a batch of the alignment.
+        chunk: images per exchange; None is all of them (MDH-FL), ``batch_size`` is RHFL's exchange after every batch. A last
+            part without a whole batch is left out.
+
+    Returns:
+        The parts, one after the other.
+
+    Raises:
+        ConfigurationError: if the images or a chunk do not make a batch.
+        ValueError: if ``batch_size`` is below one.
+    """
+    require_at_least(batch_size, 1, "batch_size")
+    size = len(order) if chunk is None else chunk
+    if size < batch_size or len(order) < batch_size:
+        raise ConfigurationError(
+            f"the public set gives {min(size, len(order))} images per exchange, which make no batch of {batch_size}; "
+            "add images or lower the batch size"
+        )
+    parts = (order[start : start + size] for start in range(0, len(order), size))
+    return [part for part in parts if len(part) >= batch_size]
+
+
+def whole_batches(order: Indices, batch_size: int) -> list[Indices]:
+    """Cut images into batches; the rest that makes no whole batch is left out, as batch norm suffers from small ones.
+
+    Example:
+        >>> [batch.tolist() for batch in whole_batches(np.arange(5), 2)]
+        [[0, 1], [2, 3]]
+
+    Raises:
+        ValueError: if ``batch_size`` is below one.
+    """
+    require_at_least(batch_size, 1, "batch_size")
+    return [order[end - batch_size : end] for end in range(batch_size, len(order) + 1, batch_size)]
+
+
+def local_batch_count(images: int, batch_size: int, epochs: float) -> int:
+    """How many private batches follow an alignment.
+
+    Args:
+        images: the site's training images.
+        batch_size: images in a batch.
+        epochs: passes over them, above zero; 0.139 is the paper's, as part of one pass.
+
+    Returns:
+        ``epochs`` times the whole batches of a pass, rounded, at least one.
+
+    Raises:
+        ConfigurationError: if the images do not make a batch.
+        ValueError: if ``epochs`` is not positive or ``batch_size`` is below one.
+
+    Example:
+        >>> [local_batch_count(3670, 16, epochs) for epochs in (1, 3670 / 26379, 7)]
+        [229, 32, 1603]
+    """
+    require_at_least(batch_size, 1, "batch_size")
+    if not epochs > 0:
+        raise ValueError(f"epochs must be positive, got {epochs}")
+    if images < batch_size:
+        raise ConfigurationError(
+            f"{images} training images make no batch of {batch_size}; lower the batch size or add images"
+        )
+    return max(1, round(epochs * (images // batch_size)))
+
+
+def local_batches(rows: Indices, batch_size: int, epochs: float, generator: np.random.Generator) -> Iterator[Indices]:
+    """The private batches of a round: fresh shuffles of the site's images, whole batches only.
+
+    Args:
+        rows: the site's training images.
+        batch_size: images in a batch.
+        epochs: passes; of the last one, if it is a fraction, the first batches. See :func:`local_batch_count`.
+        generator: shuffles each pass anew.
+
+    Returns:
+        An iterator over the batches.
+
+    Raises:
+        ConfigurationError: if the images do not make a batch.
+        ValueError: if ``epochs`` is not positive or ``batch_size`` is below one.
+
+    Example:
+        >>> batches = local_batches(np.arange(7), 3, 1.5, np.random.Generator(np.random.Philox(1)))
+        >>> [len(batch) for batch in batches]
+        [3, 3, 3]
+    """
+    return _local_batches(rows, batch_size, local_batch_count(len(rows), batch_size, epochs), generator)
+
+
+def _local_batches(rows: Indices, batch_size: int, count: int, generator: np.random.Generator) -> Iterator[Indices]:
+    while count > 0:
+        batches = whole_batches(generator.permutation(rows), batch_size)[:count]
+        count -= len(batches)
+        yield from batches
+
+
+def label_trust(epoch: int, epochs: int, ratio: float = 10.0) -> float:
+    r"""How far RHFL+ trusts a model's own predictions beside the labels.
+
+    .. math:: w = \frac{t}{\rho E + t}
+
+    Args:
+        epoch: :math:`t`, collaborative epochs before this one, at least zero.
+        epochs: :math:`E`, collaborative epochs in all, at least one.
+        ratio: :math:`\rho`, above zero; 10 in the code.
+
+    Returns:
+        In [0, 1); zero at first.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> label_trust(0, 40), label_trust(40, 40)  # 40 / 440
+        (0.0, 0.09090909090909091)
+    """
+    require_at_least(epoch, 0, "epoch")
+    require_at_least(epochs, 1, "epochs")
+    if not ratio > 0:
+        raise ValueError(f"ratio must be positive, got {ratio}")
+    return epoch / (ratio * epochs + epoch)

@@ -1,0 +1,1 @@
+"""Privacy accounting: what releases cost together, in (epsilon, delta)."""

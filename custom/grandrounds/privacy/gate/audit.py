@@ -1,0 +1,75 @@
+"""Why nothing leaves: a few fixed sentences for the server, and the details for the site's own audit trail.
+
+An error's text may name a file or hold a value, so no text that is made at run time ever leaves a site that has a gate.
+
+The site's audit trail: one line for each answer that left and for each that did not, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from grandrounds.errors import GrandRoundsError
+
+
+class Reason(StrEnum):
+    """What the server is told."""
+
+    POLICY = "the site's privacy policy cannot be used"
+    TASK = "the site's privacy policy does not allow this task"
+    UNSEEN = "the site's gate has not seen the task, so it lets no answer out"
+    FORM = "the answer has a form that the site's gate does not know"
+    DENIED = "the site's privacy policy does not allow a part of the answer"
+    VALUES = "the answer has values or shapes that the site's gate does not let out"
+    BUDGET = "privacy budget spent"
+    LEDGER = "the site's privacy ledger cannot be used"
+    DATASET = "the site's gate cannot tell which data the answer is about"
+    AUDIT = "the site's audit trail cannot be written"
+    FAILED = "the site's gate failed"
+
+
+class Refused(GrandRoundsError):
+    """Nothing may leave.
+
+    Args:
+        reason: for the server.
+        detail: for the site's audit trail only.
+    """
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+AUDIT_NAME = "audit.jsonl"
+LONGEST_TEXT = 500
+
+
+def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
+    """Append a line, which is on disk when this returns.
+
+    Args:
+        folder: the site's own, where its ledger is.
+        outcome: ``released``, ``refused`` or ``stripped``.
+        details: plain values; long texts are cut.
+
+    Raises:
+        Refused: if it cannot be written.
+    """
+    line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "outcome": outcome, **details}
+    shortened = {key: value[:LONGEST_TEXT] if isinstance(value, str) else value for key, value in line.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / AUDIT_NAME).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(shortened) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise Refused(Reason.AUDIT, f"{folder / AUDIT_NAME}: {error.strerror or error}") from error

@@ -1,0 +1,270 @@
+"""The gate as FLARE filters.
+
+FLARE applies a site's filters to every task, before the job's, and no job can remove them. Its own base class for filters
+lets out unchanged what it does not understand; here everything that is not understood ends in an empty answer. The gate
+is among the filters of a scope twice: where tasks come in it notes what an answer must fit and refuses what the budget no
+longer allows, and where answers go out it treats them. As a filter of a job it refuses to work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.filter import Filter, FilterChainType, FilterContextKey, FilterSource
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.apis.utils.fl_context_utils import add_job_audit_event
+
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.site.release_facts import ADMISSION, TRAINED, dataset_facts
+from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
+from grandrounds.privacy.gate.gate import Gate, TaskFacts, described
+from grandrounds.privacy.gate.inspection import Answer, Expected, Part
+from grandrounds.privacy.gate.policy_file import policy_of_scope
+from grandrounds.privacy.gate.treatment import UPDATES, ClipAndNoise, RunningStatistics
+from grandrounds.protocol.messages import GLOBAL, REASON_HEADER, TREATED, decode_payload, floating_entries
+from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.spending import Spending, Unit, update_sensitivity
+
+FOLDER = "privacy"
+"""Of ledger and audit trail, in the site's ``local`` folder."""
+DXO_KEY = "DXO"
+CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
+
+
+@dataclass
+class Admission:
+    """What the gate has decided about a task.
+
+    Attributes:
+        gate: that decided; None when it could not be made.
+        facts: of the task; None when they could not be had.
+        refusal: why the task must not be worked on; None when it may be.
+        training_refused: why the training that the task asks for was not started; None when it was.
+    """
+
+    gate: Gate | None
+    facts: TaskFacts | None
+    refusal: Reason | None
+    training_refused: Refused | None = None
+
+    def admit_training(self, training: Spending) -> None:
+        """Check a training that protects single images before it starts; the reason of a refusal is the site's answer.
+
+        Raises:
+            Refused: if what comes out of it could not leave.
+        """
+        if self.gate is None or self.facts is None:
+            raise Refused(self.refusal or Reason.FAILED, "the task was not admitted")
+        try:
+            self.gate.admit_training(self.facts, training)
+        except Refused as refused:
+            self.training_refused = refused
+            raise
+
+
+class SitePrivacyGate(Filter):
+    """Lets out what the site's policy names, treated as it says, and nothing else. For ``local/privacy.json`` only."""
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """FLARE's hook: a task that comes in, or an answer that goes out.
+
+        Raises:
+            ConfigurationError: if it is a filter of a job.
+        """
+        if self.get_prop(FilterContextKey.SOURCE) == FilterSource.JOB:
+            raise ConfigurationError("SitePrivacyGate belongs into a site's privacy.json; jobs may use GaussianPrivacy")
+        if self.get_prop(FilterContextKey.CHAIN_TYPE) == FilterChainType.TASK_DATA_CHAIN:
+            return self._come_in(shareable, fl_ctx)
+        return self._go_out(shareable, fl_ctx)
+
+    def _come_in(self, task: Shareable, fl_ctx: FLContext) -> Shareable:
+        gate: Gate | None = None
+        facts: TaskFacts | None = None
+        refusal: Reason | None = None
+        try:
+            gate = _gate(fl_ctx)
+            facts = _facts(task, fl_ctx)
+            gate.admit(facts)
+        except Exception as error:
+            refusal = self._refuse(error, facts, fl_ctx)
+        admission = Admission(gate, facts, refusal)
+        fl_ctx.set_prop(ADMISSION, admission, private=True, sticky=False)
+        return _emptied(task) if refusal else task
+
+    def _go_out(self, reply: Shareable, fl_ctx: FLContext) -> Shareable:
+        facts: TaskFacts | None = None
+        try:
+            admission = fl_ctx.get_prop(ADMISSION)
+            if not isinstance(admission, Admission):
+                raise Refused(Reason.UNSEEN, "the gate is not among the scope's task_data_filters")
+            if admission.refusal or admission.gate is None or admission.facts is None:
+                return _refusal(admission.refusal or Reason.FAILED)
+            facts = admission.facts
+            if admission.training_refused:
+                raise admission.training_refused
+            code = reply.get_return_code()
+            if code != ReturnCode.OK:
+                return self._strip(code, facts, admission.gate.folder)
+            trained = fl_ctx.get_prop(TRAINED)
+            if trained is not None and not isinstance(trained, Spending):
+                raise Refused(Reason.FORM, f"{TRAINED} is a {type(trained).__name__}")
+            return _message(admission.gate.release(facts, _answer(reply), trained))
+        except Exception as error:
+            return _refusal(self._refuse(error, facts, fl_ctx))
+
+    def _strip(self, code: Any, facts: TaskFacts, folder: Path) -> Shareable:
+        known = code if isinstance(code, str) and code in CODES else ReturnCode.EXECUTION_EXCEPTION
+        write_audit(folder, "stripped", {**described(facts), "code": known})
+        return make_reply(known)
+
+    def _refuse(self, error: Exception, facts: TaskFacts | None, fl_ctx: FLContext) -> Reason:
+        """Write down why nothing leaves. When even that fails, it still does not leave."""
+        refused = error if isinstance(error, Refused) else Refused(Reason.FAILED, f"{type(error).__name__}: {error}")
+        # The details are not logged: FLARE may send a site's log to the server.
+        self.log_error(fl_ctx, f"nothing leaves: {refused.reason} (details in {AUDIT_NAME})", fire_event=False)
+        details = {"reason": refused.reason.value, "detail": refused.detail, **described(facts)}
+        try:
+            add_job_audit_event(fl_ctx, msg=f"privacy gate refused: {refused.reason}")
+            write_audit(_folder(fl_ctx), "refused", details)
+        except Exception as failure:
+            self.log_error(
+                fl_ctx, f"the refusal could not be written down ({type(failure).__name__})", fire_event=False
+            )
+        return refused.reason
+
+
+class GaussianPrivacy(Filter):
+    """Clips updates and adds noise, as a job's own filter: for experiments, without ledger and budget.
+
+    An update that the site's gate has treated already passes as it is, so that noise is not added twice.
+
+    Args:
+        clip: bound on the update's L2 norm.
+        noise_multiplier: standard deviation of the noise over the sensitivity that follows from ``clip`` and ``unit``.
+        unit: ``record``, ``presence`` or ``site``.
+        running_statistics: see :class:`~grandrounds.privacy.gate.treatment.ClipAndNoise`.
+
+    Raises:
+        ConfigurationError: if a value is outside its range.
+    """
+
+    def __init__(
+        self,
+        clip: float,
+        noise_multiplier: float,
+        unit: str = "site",
+        running_statistics: RunningStatistics = "refuse",
+    ) -> None:
+        super().__init__()
+        if unit not in list(Unit):
+            raise ConfigurationError(f"unit must be one of {', '.join(Unit)}, got {unit!r}")
+        sigma = noise_multiplier * update_sensitivity(clip, Unit(unit))
+        self.treatment = ClipAndNoise(clip, sigma, Unit(unit), running_statistics)
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """FLARE's hook: an answer that goes out.
+
+        Raises:
+            ValueError: if an update is not as it must be; FLARE then sends an error and nothing else.
+        """
+        if shareable.get_return_code() != ReturnCode.OK:
+            return shareable
+        dxo = from_shareable(shareable)
+        if dxo.data_kind != DataKind.COLLECTION:
+            raise ValueError(f"the answer must be a collection, got {dxo.data_kind}: its update cannot be found")
+        for part in dxo.data.values():
+            if part.get_meta_prop("release") in UPDATES and not part.get_meta_prop(TREATED):
+                part.data = self.treatment.apply(part.data)
+                part.set_meta_prop(TREATED, self.treatment.name)
+        return dxo.update_shareable(shareable)
+
+
+def _gate(fl_ctx: FLContext) -> Gate:
+    scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
+    where = f"scope {getattr(scope, 'name', None)!r}"
+    leaving = getattr(scope, "task_result_filters", {}).get(FilterKey.OUT, [])
+    if not any(isinstance(found, SitePrivacyGate) for found in leaving):
+        raise Refused(
+            Reason.POLICY, f"{where}: the gate is not among the task_result_filters, so answers would pass it by"
+        )
+    try:
+        policy = policy_of_scope(getattr(scope, "props", None), where)
+    except ConfigurationError as error:
+        raise Refused(Reason.POLICY, str(error)) from error
+    return Gate(policy, _folder(fl_ctx), fl_ctx.get_identity_name())
+
+
+def _folder(fl_ctx: FLContext) -> Path:
+    return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / FOLDER
+
+
+def _facts(task: Shareable, fl_ctx: FLContext) -> TaskFacts:
+    try:
+        payload = decode_payload(task)
+        values = payload.values
+        problem = Problem.from_dict(values["problem"])
+        run, run_id = values["run_name"], values["run_id"]
+    except (GrandRoundsError, KeyError, TypeError) as error:
+        raise Refused(Reason.FORM, f"the task cannot be read: {error}") from error
+    try:
+        data = dataset_facts(problem.dataset, fl_ctx.get_identity_name(), fl_ctx)
+    except GrandRoundsError as error:
+        raise Refused(Reason.DATASET, str(error)) from error
+    model = floating_entries(payload.parts.get(GLOBAL, {}))
+    template = {name: (tuple(value.shape), value.dtype) for name, value in model.items()}
+    expected = Expected(payload.round_number, run_id, len(problem.classes), template, data.patients)
+    name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
+    return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected)
+
+
+def _answer(reply: Shareable) -> Answer:
+    """The reply as plain values; what FLARE would carry beside them is looked for here."""
+    unknown = reply.keys() - {DXO_KEY, ReservedHeaderKey.HEADERS}
+    headers = reply.get(ReservedHeaderKey.HEADERS, {})
+    strange = set(headers) - {ReservedHeaderKey.CONTENT_TYPE, ReservedHeaderKey.RC}
+    if unknown or strange:
+        raise Refused(
+            Reason.FORM, f"the reply has the entries {sorted(map(str, unknown))}, headers {sorted(map(str, strange))}"
+        )
+    try:
+        dxo = from_shareable(reply)
+    except ValueError as error:
+        raise Refused(Reason.FORM, str(error)) from error
+    encoded = reply[DXO_KEY]
+    if dxo.data_kind != DataKind.COLLECTION or encoded.keys() != {"kind", "data", "meta"}:
+        raise Refused(
+            Reason.FORM, f"the reply is {dxo.data_kind!r} with {sorted(map(str, encoded))}, expected a collection"
+        )
+    parts = {}
+    for name, part in dxo.data.items():
+        if type(part) is not DXO or not isinstance(part.data_kind, str):
+            raise Refused(Reason.FORM, f"part {name!r} is a {type(part).__name__}")
+        parts[name] = Part(str(DataKind(part.data_kind).value), part.meta or {}, part.data)
+    return Answer(dxo.meta or {}, parts)
+
+
+def _message(answer: Answer) -> Shareable:
+    parts = {
+        name: DXO(DataKind(part.kind), data=part.data, meta=dict(part.meta)) for name, part in answer.parts.items()
+    }
+    message: Shareable = DXO(DataKind.COLLECTION, data=parts, meta=dict(answer.header)).to_shareable()
+    return message
+
+
+def _emptied(task: Shareable) -> Shareable:
+    """The task without its content: nothing can be done for it, whatever the executor knows of gates.
+
+    FLARE takes the task's id for the reply out of its cookies, after the filters.
+    """
+    empty = Shareable()
+    empty.set_cookie_jar(task.get_cookie_jar())
+    return empty
+
+
+def _refusal(reason: Reason) -> Shareable:
+    return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR, headers={REASON_HEADER: reason.value})

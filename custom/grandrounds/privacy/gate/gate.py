@@ -1,0 +1,241 @@
+"""Decides what leaves a site: checks, books, treats, and writes down.
+
+The order is the point. Everything is checked before anything is booked, everything is booked before any noise is drawn, and
+what leaves is built anew from treated parts, so that nothing else can travel along. A process that dies has spent too much
+in its books, never too little.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from grandrounds.errors import GrandRoundsError
+from grandrounds.privacy.accounting.accountant import exceeds, spent_epsilon
+from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
+from grandrounds.privacy.gate.inspection import (
+    APP_DEFINED,
+    METRIC_VALUES,
+    Answer,
+    Expected,
+    Inspected,
+    Part,
+    inspect,
+    may_leave,
+)
+from grandrounds.privacy.gate.policy import SitePolicy
+from grandrounds.privacy.gate.treatment import RecordLevel
+from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
+from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
+from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
+from grandrounds.protocol.messages import CURVES, FACTS, METRICS, PROTOCOL, SPENT, TRAIN, TREATED, UPDATE
+from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What the site itself knows of a task.
+
+    Attributes:
+        job: FLARE's identity of the job.
+        task: its name.
+        run: the run's name.
+        dataset: whose images are used.
+        expected: what the answer must fit.
+    """
+
+    job: str
+    task: str
+    run: str
+    dataset: DatasetIdentity
+    expected: Expected
+
+
+class Gate:
+    """One site's gate.
+
+    Args:
+        policy: of the job's scope.
+        folder: the site's own, with ledger and audit trail.
+        site: its name.
+        random_bytes: returns so many unpredictable bytes; the operating system's, except in tests.
+    """
+
+    def __init__(self, policy: SitePolicy, folder: Path, site: str, random_bytes: RandomBytes = os.urandom) -> None:
+        self.policy = policy
+        self.folder = folder
+        self.site = site
+        self._random_bytes = random_bytes
+
+    def admit(self, facts: TaskFacts) -> None:
+        """Check a task before anything is done for it: its name, and that the releases to come can be paid for.
+
+        The releases are those of the run's last round here, or the update.
+
+        Raises:
+            Refused: if it is not allowed, or the budget is spent.
+        """
+        if facts.task not in self.policy.tasks:
+            raise Refused(Reason.TASK, f"task {facts.task!r}; allowed are {', '.join(self.policy.tasks)}")
+        following = self._following(facts) if facts.task == TRAIN else []
+        self._require_affordable(facts, following)
+
+    def admit_training(self, facts: TaskFacts, training: Spending) -> None:
+        """Check a training that protects single images before it starts, if that is what the policy relies on.
+
+        Args:
+            facts: of the task.
+            training: what a round of it costs.
+
+        Raises:
+            Refused: if it has less noise than the policy asks for, or its cost would exceed the budget.
+        """
+        rule = self.policy.named_rule(UPDATE)
+        if rule is None or rule.outside_budget or not isinstance(rule.treatment, RecordLevel):
+            return
+        try:
+            cost = rule.treatment.spending(training)
+        except ValueError as error:
+            raise Refused(Reason.DENIED, str(error)) from error
+        self._require_affordable(facts, [cost])
+
+    def release(self, facts: TaskFacts, answer: Answer, trained: Spending | None = None) -> Answer:
+        """What may leave of an answer.
+
+        Args:
+            facts: of the task that is answered.
+            answer: as the method made it.
+            trained: how the training was protected, if it was.
+
+        Returns:
+            A new answer with new tensors. Its releases are booked.
+
+        Raises:
+            Refused: if it may not leave. What was booked by then stays booked.
+        """
+        known = inspect(answer, self.policy, facts.expected)
+        costs = {name: self._cost(name, known, trained) for name in known.releases}
+        self._require_affordable(facts, list(costs.values()))
+        for name, cost in costs.items():
+            self._book(facts, name, cost)
+        treated = {name: self._treated(name, known) for name in known.releases}
+        self._write_down(facts, known, costs)
+        task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
+        numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
+        told = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
+        if known.facts:
+            told[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
+        return Answer({**task, "samples": known.samples}, {**told, **_parts(answer, known, treated)})
+
+    def _following(self, facts: TaskFacts) -> list[Spending]:
+        bookings = self._ledger().content().bookings
+        # Curves are of a run's end: one that goes on after it sends again what it had sent before.
+        earlier = [b for b in bookings if b.purpose.run == facts.run and b.purpose.release not in CURVES.values()]
+        last = max((booking.purpose.round_number for booking in earlier), default=0)
+        names: dict[str, Spending | None] = {UPDATE: None} if not earlier else {}
+        names.update((b.purpose.release, b.spending) for b in earlier if b.purpose.round_number == last)
+        following = []
+        for name, spending in names.items():
+            rule = self.policy.named_rule(name)
+            if rule is None or rule.outside_budget:
+                continue  # what leaves no more costs no more, and what is not counted never does
+            trained = spending is not None and spending.mechanism is Mechanism.DP_SGD
+            if isinstance(rule.treatment, RecordLevel) and not trained:
+                continue  # the executor knows the cost of its training and asks for itself
+            following.append(rule.treatment.spending(spending))
+        return following
+
+    def _require_affordable(self, facts: TaskFacts, following: list[Spending]) -> None:
+        policy, name = self.policy, facts.dataset.name
+        try:
+            content = self._ledger().content()
+            content.require_known(facts.dataset)
+            epsilon = spent_epsilon([*content.spendings(name), *following], policy.delta, policy.unit)
+        except GrandRoundsError as error:
+            raise Refused(Reason.LEDGER, str(error)) from error
+        if following and exceeds(epsilon, policy.target(name)):
+            raise Refused(
+                Reason.BUDGET,
+                f"data set {name!r} would have spent epsilon {epsilon:.4g} at delta {policy.delta:g} for "
+                f"{policy.unit.described()}; the target is {policy.target(name):g}",
+            )
+
+    def _cost(self, name: str, known: Inspected, trained: Spending | None) -> Spending:
+        rule, _ = known.releases[name]
+        try:
+            cost = rule.treatment.spending(trained)
+        except ValueError as error:
+            raise Refused(Reason.DENIED, f"{name}: {error}") from error
+        return outside_budget(self.policy.unit) if rule.outside_budget else cost
+
+    def _book(self, facts: TaskFacts, name: str, cost: Spending) -> None:
+        purpose = Purpose(facts.job, facts.run, facts.expected.round_number, name)
+        target = self.policy.target(facts.dataset.name)
+        try:
+            self._ledger().book(purpose, facts.dataset, cost, self.policy.delta, target)
+        except BudgetExceeded as error:
+            raise Refused(Reason.BUDGET, str(error)) from error
+        except (GrandRoundsError, OSError) as error:
+            raise Refused(Reason.LEDGER, str(error)) from error
+
+    def _spent(self, facts: TaskFacts, known: Inspected) -> dict[str, float]:
+        """The epsilon spent so far, with a release and where it may be told; the ledger's, whatever the method says."""
+        if not known.releases or not may_leave(SPENT, self.policy, facts.expected):
+            return {}
+        epsilon = self._ledger().content().spent(facts.dataset.name, self.policy.delta, self.policy.unit)
+        return {SPENT: epsilon} if math.isfinite(epsilon) else {}
+
+    def _treated(self, name: str, known: Inspected) -> dict[str, Tensor]:
+        rule, tensors = known.releases[name]
+        try:
+            treated = rule.treatment.apply(tensors, self._random_bytes)
+        except ValueError as error:
+            raise Refused(Reason.VALUES, f"{name}: {error}") from error
+        for key, value in treated.items():
+            if not bool(value.isfinite().all()):
+                raise Refused(Reason.VALUES, f"{name}[{key!r}] is beyond {value.dtype} with its noise")
+        return treated
+
+    def _write_down(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending]) -> None:
+        releases = {
+            name: {"treatment": known.releases[name][0].treatment.name, "mechanism": cost.mechanism.value}
+            for name, cost in costs.items()
+        }
+        details = {"releases": releases, "scalars": sorted(known.scalars), "withheld": list(known.withheld)}
+        if known.facts:
+            details["facts"] = sorted(known.facts)
+        write_audit(self.folder, "released", {**described(facts), **details})
+
+    def _ledger(self) -> Ledger:
+        try:
+            return Ledger(self.folder, self.site)
+        except (GrandRoundsError, OSError) as error:
+            raise Refused(Reason.LEDGER, str(error)) from error
+
+
+def described(facts: TaskFacts | None) -> dict[str, str | int]:
+    """A task as the audit trail names it."""
+    if facts is None:
+        return {}
+    round_number = facts.expected.round_number
+    return {
+        "job": facts.job,
+        "run": facts.run,
+        "task": facts.task,
+        "round": round_number,
+        "dataset": facts.dataset.name,
+    }
+
+
+def _parts(answer: Answer, known: Inspected, treated: Mapping[str, dict[str, Tensor]]) -> dict[str, Part]:
+    parts = {}
+    for name, tensors in treated.items():
+        rule, _ = known.releases[name]
+        meta = {"release": rule.kind.value, TREATED: rule.treatment.name}
+        parts[name] = Part(answer.parts[name].kind, meta, tensors)
+    return parts

@@ -1,0 +1,239 @@
+"""What a site has spent of its patients' privacy: one file, owned by the site, outside any job.
+
+A budget that is kept in a job is forgotten with it. This file lasts: it counts over rounds, restarts and jobs on the same
+data set, by what :mod:`grandrounds.privacy.accounting.accountant` says of all releases together. A release is booked
+before it leaves. If the process dies in between, the ledger has a release too many, never one too few. Nothing in it
+describes an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+from grandrounds.privacy.accounting.accountant import exceeds, spent_epsilon
+from grandrounds.privacy.accounting.renyi import renyi_epsilon
+from grandrounds.privacy.ledger.chain import Chain, ChainedFile
+from grandrounds.privacy.ledger.entries import Amendment, Booking, DatasetIdentity, Opening, Purpose, read_line
+from grandrounds.protocol.spending import Spending, Unit, counted
+
+LEDGER_NAME = "ledger.jsonl"
+
+
+class BudgetExceeded(GrandRoundsError):
+    """The next release would bring a data set above its target; it was neither booked nor may it leave."""
+
+
+class Ledger:
+    """One site's ledger.
+
+    Args:
+        folder: the site's own folder for it, which no job can write otherwise.
+        site: the name of the site; the file must be this site's.
+
+    Raises:
+        ConfigurationError: if there is no ledger in ``folder``, or it is of another site.
+        DataError: if it was damaged, altered or cut.
+    """
+
+    def __init__(self, folder: Path, site: str) -> None:
+        self.site = site
+        self._file = ChainedFile(folder / LEDGER_NAME)
+        read = LedgerContent(self._file.read())
+        if read.opening.site != site:
+            raise ConfigurationError(f"{self._file.path} is the ledger of {read.opening.site!r}, not of {site!r}")
+
+    @classmethod
+    def create(cls, folder: Path, site: str) -> Ledger:
+        """Open a site's ledger, and make it if there is none.
+
+        It is a step of its own so that a ledger that was removed is missed, and not begun again at nothing spent.
+
+        Raises:
+            ConfigurationError: if the ledger that is there is of another site.
+            DataError: if it was damaged or cut, or cannot be written.
+        """
+        if not site:
+            raise ConfigurationError("a ledger needs the name of its site, got an empty one")
+        opening = Opening(_now(), site, secrets.token_hex(16))
+        ChainedFile(folder / LEDGER_NAME).create(opening.to_json())
+        return cls(folder, site)
+
+    def content(self) -> LedgerContent:
+        """All that was booked so far.
+
+        Raises:
+            DataError: if it was damaged, altered or cut.
+        """
+        return LedgerContent(self._file.read())
+
+    def book(
+        self, purpose: Purpose, dataset: DatasetIdentity, spending: Spending, delta: float, target: float = math.inf
+    ) -> Booking:
+        """Write a release down. It may leave the site when this has returned, and not before.
+
+        Args:
+            purpose: which release of which round of which job.
+            dataset: whose images it tells about.
+            spending: how it is protected.
+            delta: above 0 and below 1.
+            target: the most that the data set may have spent afterwards, for the spending's unit at ``delta``.
+
+        Returns:
+            The line as written, with the epsilon of all the data set's releases including this one.
+
+        Raises:
+            BudgetExceeded: if the target would be exceeded; nothing is written.
+            ConfigurationError: if the ledger has another data set under this name, or this one under another.
+            DataError: if the ledger was damaged, altered or cut, or cannot be written.
+        """
+        with self._file.extending() as extension:
+            content = LedgerContent(extension.chain)
+            content.require_known(dataset)
+            epsilon = _epsilon([*content.spendings(dataset.name), spending], delta, spending.unit)
+            if exceeds(epsilon, target):
+                raise BudgetExceeded(
+                    f"{self.site}: with release {purpose.release!r} of round {purpose.round_number}, data set "
+                    f"{dataset.name!r} would have spent epsilon {epsilon:.4g} at delta {delta:g} for "
+                    f"{spending.unit.described()}, more than the target {target:g}; it was not released"
+                )
+            booking = Booking(_now(), purpose, dataset, spending, delta, epsilon)
+            extension.append(booking.to_json())
+        return booking
+
+    def amend(self, dataset: DatasetIdentity, reason: str) -> None:
+        """Record that a data set has changed, for example grown: its name stays, and so does all that it has spent.
+
+        Args:
+            dataset: the name that the ledger knows, with the new fingerprint.
+            reason: why, in a sentence.
+
+        Raises:
+            ConfigurationError: if the name is unknown, the fingerprint is another data set's, or there is no reason.
+            DataError: if the ledger was damaged, altered or cut, or cannot be written.
+        """
+        if not reason.strip():
+            raise ConfigurationError(f"data set {dataset.name!r}: say why it has changed")
+        with self._file.extending() as extension:
+            content = LedgerContent(extension.chain)
+            if dataset.name not in content.datasets:
+                known = ", ".join(content.datasets) or "none"
+                raise ConfigurationError(f"{self._file.path} has no data set {dataset.name!r}; it has {known}")
+            content.require_owner(dataset)
+            extension.append(Amendment(_now(), dataset, reason).to_json())
+
+
+class LedgerContent:
+    """What a ledger says.
+
+    Args:
+        chain: the file's verified lines.
+
+    Raises:
+        DataError: if a line is none of a ledger; its number is named.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        lines = [read_line(line, f"{chain.path}: line {number}") for number, line in enumerate(chain.lines, start=1)]
+        opening, *others = lines
+        if not isinstance(opening, Opening):
+            raise DataError(f"{chain.path}: line 1 must open the ledger, but is a {chain.lines[0].get('kind')}")
+        self.opening = opening
+        self.bookings = tuple(line for line in others if isinstance(line, Booking))
+        self._identities = [line.dataset for line in others if isinstance(line, Booking | Amendment)]
+
+    @property
+    def datasets(self) -> dict[str, str]:
+        """The data sets by name, with their latest fingerprint."""
+        return {identity.name: identity.fingerprint for identity in self._identities}
+
+    def spendings(self, name: str) -> list[Spending]:
+        """Everything that was booked on a data set."""
+        return [booking.spending for booking in self.bookings if booking.dataset.name == name]
+
+    def spent(self, name: str, delta: float, unit: Unit) -> float:
+        """The epsilon of all releases of a data set; 0 for one that the ledger does not know.
+
+        Raises:
+            ConfigurationError: if ``delta`` is outside (0, 1).
+        """
+        return _epsilon(self.spendings(name), delta, unit)
+
+    def spent_bound(self, name: str, delta: float, unit: Unit) -> float:
+        """The same by Rényi differential privacy: an upper bound that shares no code with :meth:`spent`."""
+        spendings = counted(self.spendings(name))
+        steps = [step for step in (spending.towards(unit) for spending in spendings) if step is not None]
+        return renyi_epsilon(steps, delta) if len(steps) == len(spendings) else math.inf
+
+    def require_known(self, dataset: DatasetIdentity) -> None:
+        """Check that a data set is the one that the ledger knows by its name, or new.
+
+        Raises:
+            ConfigurationError: if it is not.
+        """
+        known = self.datasets.get(dataset.name, dataset.fingerprint)
+        if known != dataset.fingerprint:
+            raise ConfigurationError(
+                f"{self.chain.path}: data set {dataset.name!r} was booked with fingerprint {known[:12]}, now it has "
+                f"{dataset.fingerprint[:12]}; if its images have changed, amend it in the ledger; its spending stays"
+            )
+        self.require_owner(dataset)
+
+    def require_owner(self, dataset: DatasetIdentity) -> None:
+        """Check that no data set of another name ever had these images: renaming is no way to a new budget.
+
+        Raises:
+            ConfigurationError: if one had.
+        """
+        for identity in self._identities:
+            if identity.fingerprint == dataset.fingerprint and identity.name != dataset.name:
+                raise ConfigurationError(
+                    f"{self.chain.path}: the images of data set {dataset.name!r} were booked as {identity.name!r}; "
+                    "use that name"
+                )
+
+
+def read_ledger(path: Path) -> LedgerContent:
+    """The ledger in a file, whoever's it is.
+
+    Raises:
+        ConfigurationError: if there is none.
+        DataError: if it was damaged, altered or cut.
+    """
+    return LedgerContent(ChainedFile(path).read())
+
+
+def _epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> float:
+    try:
+        return spent_epsilon(spendings, delta, unit)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def dataset_fingerprint(names: Iterable[str], groups: Iterable[str]) -> str:
+    """A hash that tells data sets apart by their images and patients, in whatever order; labels and splits do not count.
+
+    Args:
+        names: the images' names.
+        groups: each image's patient, else lesion, else the image itself.
+
+    Raises:
+        ValueError: if there are not as many groups as names.
+
+    Example:
+        >>> dataset_fingerprint(["a", "b"], ["p", "q"]) == dataset_fingerprint(["b", "a"], ["q", "p"])
+        True
+    """
+    pairs = sorted(zip(names, groups, strict=True))
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

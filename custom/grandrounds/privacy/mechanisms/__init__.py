@@ -1,0 +1,1 @@
+"""Privacy mechanisms: clipping, noise, coarsening and DP-SGD."""

@@ -1,0 +1,253 @@
+r"""Training that hides each single image: gradients clipped sample by sample, with noise, on secret random batches.
+
+.. math:: g = \frac{1}{qN} \Big( \sum_{i \in B} g_i \min(1, C / \|g_i\|_2) + N(0, z^2 C^2 I) \Big)
+
+Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, algorithm 1; every image is in the batch :math:`B` with
+probability :math:`q`, by itself. The guarantee is for one image; a patient with k images has about k times the epsilon.
+
+It holds for losses that are a mean over samples. What compares samples with each other, or normalises by the batch, has no
+gradient of a single sample, and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.privacy.mechanisms.clipping import require_clip
+from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
+from grandrounds.protocol.spending import Mechanism, Spending, Unit
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""The mean loss of logits, shape ``(batch, classes)``, and targets, shape ``(batch, ...)``."""
+MEAN_TOLERANCE = 1e-4
+WORD = 2**53
+
+
+@dataclass(frozen=True)
+class RecordLevelOptions:
+    """How a training is protected.
+
+    Attributes:
+        clip: :math:`C`, bound on the L2 norm of one sample's gradient.
+        noise_multiplier: :math:`z`, standard deviation of the noise over ``clip``.
+        sampling_rate: :math:`q`, probability with which an image is in a batch, in (0, 1].
+        steps: number of steps in a round.
+        microbatch: samples whose gradients are in memory at once.
+
+    Raises:
+        ConfigurationError: if a value is outside its range.
+    """
+
+    clip: float
+    noise_multiplier: float
+    sampling_rate: float
+    steps: int
+    microbatch: int = 32
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise_multiplier < math.inf:
+            raise ConfigurationError(f"noise_multiplier must be a positive number, got {self.noise_multiplier}")
+        require_clip(self.clip)
+        if self.microbatch < 1:
+            raise ConfigurationError(f"microbatch must be at least 1, got {self.microbatch}")
+        self.spending()
+
+    def spending(self) -> Spending:
+        """What one round of training costs; whatever is computed from the trained model alone is free."""
+        sigma = self.noise_multiplier * self.clip
+        return Spending(Mechanism.DP_SGD, Unit.RECORD, self.clip, sigma, self.sampling_rate, self.steps)
+
+
+@dataclass(frozen=True)
+class ProtectionOptions:
+    """Whether a site's training hides each single image.
+
+    Attributes:
+        record_noise_multiplier: standard deviation of the noise over ``record_clip``; None trains without protection.
+        record_clip: bound on the L2 norm of one image's gradient.
+
+    Raises:
+        ConfigurationError: if a value is outside its range.
+    """
+
+    record_noise_multiplier: float | None = None
+    record_clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.record_noise_multiplier is None:
+            return
+        try:
+            RecordLevelOptions(self.record_clip, self.record_noise_multiplier, sampling_rate=1.0, steps=1)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"record_{error}") from None
+
+    def of_round(self, records: int, batch_size: int, steps: int) -> RecordLevelOptions | None:
+        """How a round's training is protected; None if it is not.
+
+        Args:
+            records: images that batches are drawn from, at least 1. Their number counts as known.
+            batch_size: images of a batch on average.
+            steps: of the round.
+
+        Example:
+            >>> ProtectionOptions(record_noise_multiplier=1.5).of_round(records=200, batch_size=20, steps=5).sampling_rate
+            0.1
+        """
+        if self.record_noise_multiplier is None:
+            return None
+        return RecordLevelOptions(self.record_clip, self.record_noise_multiplier, min(1.0, batch_size / records), steps)
+
+    def require_possible(self, method: str, obstacle: str) -> None:
+        """Check that a method can be asked for this protection.
+
+        Args:
+            method: what trains.
+            obstacle: why it cannot be record-level private; empty if it can.
+
+        Raises:
+            ConfigurationError: if it is asked for and cannot be; the obstacle is named.
+        """
+        if self.record_noise_multiplier is not None and obstacle:
+            raise ConfigurationError(
+                f"{method} cannot be record-level private: {obstacle}; leave record_noise_multiplier unset and let the "
+                "site's gate clip and add noise"
+            )
+
+
+class PrivateStep:
+    """Computes the gradients of one step; any optimizer may follow.
+
+    Args:
+        network: the model; its trained parameters get the gradients.
+        loss: a mean over samples.
+        records: :math:`N`, number of images that batches are drawn from, at least 1.
+        options: how.
+        random_bytes: returns so many unpredictable bytes; the operating system's, except in tests.
+
+    Raises:
+        ConfigurationError: if a layer of the network mixes the samples of a batch (batch norm), or keeps statistics.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        loss: Loss,
+        records: int,
+        options: RecordLevelOptions,
+        random_bytes: RandomBytes = os.urandom,
+    ) -> None:
+        require_separate_samples(network)
+        if records < 1:
+            raise ConfigurationError(f"records must be at least 1, got {records}")
+        self._network = network
+        self._loss = loss
+        self._records = records
+        self._options = options
+        self._random_bytes = random_bytes
+        self._checked = False
+
+    def set_gradients(self, images: Tensor, targets: Tensor) -> None:
+        """Put the noisy gradient of a batch into ``.grad`` of each trained parameter.
+
+        Args:
+            images: of the batch, possibly none; shape ``(batch, channels, height, width)``.
+            targets: labels or soft labels, shape ``(batch, ...)``.
+
+        Raises:
+            ConfigurationError: if the loss is no mean over samples.
+        """
+        trained = {name: value for name, value in self._network.named_parameters() if value.requires_grad}
+        sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in trained.items()}
+        for chunk, target in _chunks(images, targets, self._options.microbatch):
+            self._require_mean(chunk, target)
+            for name, value in self._clipped_sum(trained, chunk, target).items():
+                sums[name] += value
+        sigma = self._options.noise_multiplier * self._options.clip
+        expected = self._options.sampling_rate * self._records
+        for name, parameter in trained.items():
+            noisy = with_noise(sums[name], sigma, self._random_bytes) / expected
+            parameter.grad = noisy.to(parameter.device, parameter.dtype)
+
+    def _clipped_sum(self, trained: dict[str, nn.Parameter], images: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        values = {name: parameter.detach() for name, parameter in trained.items()}
+
+        def loss_of(parameters: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
+            """The loss of one sample as a function of the parameters."""
+            return self._loss(functional_call(self._network, parameters, (image[None],)), target[None])
+
+        each = vmap(grad(loss_of), in_dims=(None, 0, 0), randomness="different")(values, images, targets)
+        squares = [gradient.double().flatten(1).square().sum(dim=1) for gradient in each.values()]
+        norms = torch.stack(squares).sum(dim=0).sqrt()
+        if not bool(torch.isfinite(norms).all()):
+            raise ConfigurationError("a sample's gradient is not finite: lower the learning rate")
+        factors = (self._options.clip / norms).clamp(max=1.0)
+        return {name: torch.tensordot(factors, gradient.double(), dims=1) for name, gradient in each.items()}
+
+    def _require_mean(self, images: Tensor, targets: Tensor) -> None:
+        """Look once at a batch of several: its loss must be the mean of its samples' losses."""
+        if self._checked or len(images) < 2:
+            return
+        with torch.no_grad():
+            logits = self._network(images)
+            together = self._loss(logits, targets)
+            alone = torch.stack([self._loss(logits[i : i + 1], targets[i : i + 1]) for i in range(len(images))]).mean()
+        if not bool(torch.isclose(together, alone, rtol=MEAN_TOLERANCE, atol=MEAN_TOLERANCE)):
+            raise ConfigurationError(
+                f"the loss is no mean over samples (of a batch {float(together):.5g}, of its samples {float(alone):.5g}): "
+                "pairs, batch statistics and class weights cannot be record-level private; train without them"
+            )
+        self._checked = True
+
+
+def poisson_batches(
+    rows: NDArray[np.int64], options: RecordLevelOptions, random_bytes: RandomBytes = os.urandom
+) -> Iterator[NDArray[np.int64]]:
+    """The batches of a round; each row is in each with probability ``sampling_rate``, independently.
+
+    Which rows they are must be a secret: whoever can repeat the draw gets none of the protection that it adds. Therefore
+    the numbers are no generator's with a seed.
+
+    Args:
+        rows: to draw from.
+        options: rate and number of steps.
+        random_bytes: returns so many unpredictable bytes.
+
+    Yields:
+        Rows in ascending order, possibly none.
+    """
+    for _ in range(options.steps):
+        words = np.frombuffer(random_bytes(8 * len(rows)), np.uint64) >> np.uint64(11)
+        yield rows[words < np.uint64(math.ceil(options.sampling_rate * WORD))]
+
+
+def require_separate_samples(network: nn.Module) -> None:
+    """Check that no layer lets one sample of a batch change what another gives, or remembers samples.
+
+    Raises:
+        ConfigurationError: naming the first layer that does.
+
+    Example:
+        >>> require_separate_samples(nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4)))
+    """
+    for name, module in network.named_modules():
+        mixes = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if mixes or getattr(module, "track_running_stats", False):
+            raise ConfigurationError(
+                f"layer {name!r} is a {type(module).__name__}, which mixes the samples of a batch: record-level privacy "
+                "needs problem.norm=group"
+            )
+
+
+def _chunks(images: Tensor, targets: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for start in range(0, len(images), size):
+        yield images[start : start + size], targets[start : start + size]

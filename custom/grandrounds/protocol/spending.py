@@ -1,0 +1,201 @@
+"""Whom a guarantee is about: what may differ between two data sets that must look alike from outside.
+
+An epsilon without this word says nothing. The same noise protects one image well and a whole hospital badly, and whether
+"the hospital" means that it takes part or what it has differs by a factor of two (Dwork & Roth, "The Algorithmic
+Foundations of Differential Privacy", 2014, chapter 2).
+
+What one release costs: the mechanism's parameters, as the accountant and the ledger need them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from grandrounds.errors import ConfigurationError
+
+
+class Unit(StrEnum):
+    """What may differ.
+
+    ``record``: one image more or less. ``presence``: the site's contribution is there, or zero in its place. ``site``:
+    all of the site's data, replaced by any other.
+    """
+
+    RECORD = "record"
+    PRESENCE = "presence"
+    SITE = "site"
+
+    def described(self) -> str:
+        """The unit in words.
+
+        Example:
+            >>> Unit.SITE.described()
+            'all data of the site'
+        """
+        return {
+            Unit.RECORD: "one record",
+            Unit.PRESENCE: "the site's taking part",
+            Unit.SITE: "all data of the site",
+        }[self]
+
+
+def update_sensitivity(clip: float, unit: Unit) -> float:
+    """How far two updates of norm at most ``clip`` can be apart, in L2.
+
+    Without one's presence the update is zero: ``clip``. Two updates of two data sets may be opposite: ``2 clip``, and a
+    single record can do that as well, since training is no contraction; so for a record it is the same.
+
+    Args:
+        clip: bound on the L2 norm of the whole update, positive.
+        unit: what may differ.
+
+    Example:
+        >>> update_sensitivity(1.5, Unit.PRESENCE), update_sensitivity(1.5, Unit.SITE)
+        (1.5, 3.0)
+    """
+    return clip if unit is Unit.PRESENCE else 2.0 * clip
+
+
+def distance(booked: Unit, claimed: Unit) -> float:
+    """By how much a sensitivity grows when a release is counted for another unit than it was made for.
+
+    What hides all data hides a record and the presence too: 1. From one data set to another is twice as far as from a
+    data set to nothing: 2. What hides one record hides no site: infinite.
+
+    Args:
+        booked: the unit of the release's sensitivity.
+        claimed: the unit that the guarantee is wanted for.
+
+    Example:
+        >>> distance(Unit.SITE, Unit.RECORD), distance(Unit.PRESENCE, Unit.SITE), distance(Unit.RECORD, Unit.SITE)
+        (1.0, 2.0, inf)
+    """
+    if booked is claimed or booked is Unit.SITE:
+        return 1.0
+    return 2.0 if booked is Unit.PRESENCE else math.inf
+
+
+class Mechanism(StrEnum):
+    """How a release was protected.
+
+    ``gaussian``: clipped, and noise added to the result. ``dp_sgd``: noise in every step of training, on gradients that
+    were clipped sample by sample (Abadi et al., CCS 2016). ``no_guarantee``: anything else that left, such as noise
+    without clipping. ``outside_budget``: left with no guarantee, and the hospital has decided not to count it; an epsilon
+    says nothing of it.
+    """
+
+    GAUSSIAN = "gaussian"
+    DP_SGD = "dp_sgd"
+    NO_GUARANTEE = "no_guarantee"
+    OUTSIDE_BUDGET = "outside_budget"
+
+
+WITHOUT_EPSILON = frozenset({Mechanism.NO_GUARANTEE, Mechanism.OUTSIDE_BUDGET})
+
+
+@dataclass(frozen=True)
+class GaussianSteps:
+    """A number of equal Gaussian mechanisms, each possibly on a Poisson sample of the records.
+
+    Attributes:
+        noise_multiplier: :math:`z`, standard deviation of the noise over the sensitivity; positive.
+        sampling_rate: :math:`q`, the probability with which each record takes part in a step, in (0, 1].
+        steps: how many, at least 1.
+
+    Raises:
+        ValueError: if a value is outside its range.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float = 1.0
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise_multiplier < math.inf:
+            raise ValueError(f"noise_multiplier must be a positive number, got {self.noise_multiplier}")
+        if not 0 < self.sampling_rate <= 1:
+            raise ValueError(f"sampling_rate must be above 0 and at most 1, got {self.sampling_rate}")
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+
+
+@dataclass(frozen=True)
+class Spending:
+    """The parameters of one release.
+
+    Attributes:
+        mechanism: how it was protected.
+        unit: whom the sensitivity is about.
+        sensitivity: how far two neighbouring results can be apart, in L2; infinite without a guarantee.
+        sigma: standard deviation of the noise.
+        sampling_rate: probability with which a record takes part in a step. Below one only for records: which sites take
+            part is no secret to the server, and what it knows protects nobody from it.
+        steps: how often the mechanism was used for this release, for example the steps of training in a round.
+
+    Raises:
+        ConfigurationError: if a value is outside its range, or noise comes without clipping.
+    """
+
+    mechanism: Mechanism
+    unit: Unit
+    sensitivity: float
+    sigma: float
+    sampling_rate: float = 1.0
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.mechanism in WITHOUT_EPSILON:
+            return
+        if not 0 < self.sigma < math.inf:
+            raise ConfigurationError(
+                f"sigma must be a positive number, got {self.sigma}: a release without noise has no epsilon"
+            )
+        if not 0 < self.sensitivity < math.inf:
+            raise ConfigurationError(
+                f"sensitivity must be a positive number, got {self.sensitivity}: noise without clipping has no epsilon"
+            )
+        if self.sampling_rate < 1 and self.unit is not Unit.RECORD:
+            raise ConfigurationError(
+                f"sampling_rate {self.sampling_rate} is for the unit record, not {self.unit}: "
+                "the server knows which sites take part"
+            )
+        try:
+            GaussianSteps(self.sigma / self.sensitivity, self.sampling_rate, self.steps)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+
+    def towards(self, unit: Unit) -> GaussianSteps | None:
+        """The release as seen by a guarantee for ``unit``; None when it gives none.
+
+        Example:
+            >>> spending = Spending(Mechanism.GAUSSIAN, Unit.PRESENCE, sensitivity=1.0, sigma=4.0)
+            >>> spending.towards(Unit.PRESENCE).noise_multiplier, spending.towards(Unit.SITE).noise_multiplier
+            (4.0, 2.0)
+        """
+        sensitivity = self.sensitivity * distance(self.unit, unit)
+        if self.mechanism in WITHOUT_EPSILON or math.isinf(sensitivity):
+            return None
+        return GaussianSteps(self.sigma / sensitivity, self.sampling_rate, self.steps)
+
+
+def no_guarantee(sigma: float = 0.0) -> Spending:
+    """The cost of a release without clipping, with whatever noise: no finite epsilon describes it."""
+    return Spending(Mechanism.NO_GUARANTEE, Unit.SITE, math.inf, sigma)
+
+
+def outside_budget(unit: Unit) -> Spending:
+    """The entry of a release that a hospital has decided not to count, in a ledger whose guarantee is for ``unit``."""
+    return Spending(Mechanism.OUTSIDE_BUDGET, unit, math.inf, 0.0)
+
+
+def counted(spendings: Iterable[Spending]) -> list[Spending]:
+    """The releases that an epsilon is about.
+
+    Example:
+        >>> counted([outside_budget(Unit.SITE)])
+        []
+    """
+    return [spending for spending in spendings if spending.mechanism is not Mechanism.OUTSIDE_BUDGET]

@@ -1,0 +1,191 @@
+"""A benchmark's committed result as a run: confusion matrices or scores instead of predictions, nothing of a single image.
+
+The benchmarks commit what their tables need. Four contents are understood: confusion matrices of two models by site
+(``predictions``), of each site's own model (``confusion``), scores of all test images together (``scores``), and areas under
+the curves by site of one model or of one of each site (``models``). What the sites' privacy ledgers say may stand beside
+(``budget``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.errors import DataError
+from grandrounds.evaluation.cases import Cases, cases_from_confusion
+from grandrounds.ordering import natural_sorted
+from grandrounds.reporting.run import MODELS, Event, Run, Spent
+
+NEEDED = ("method", "seed")
+CONTENTS = ("predictions", "confusion", "scores", "models")
+COUNTS_ALONE = "only confusion matrices are committed: there are no curves, and cases are images"
+SCORES_ALONE = (
+    "only scores of all test images together are committed: there are no intervals, and none of sites or single classes"
+)
+ANY_SITE = "any site"
+OTHER_NAMES = {"auc_macro": "auroc_macro", "roc": "auroc", "precision_recall": "average_precision", "images": "n"}
+
+
+def is_committed(content: Mapping[str, Any]) -> bool:
+    """Whether this is a committed result and no run's summary."""
+    return all(key in content for key in NEEDED) and any(key in content for key in CONTENTS)
+
+
+def read_committed(path: Path, name: str, model: str | None = None) -> Run:
+    """Read a committed result.
+
+    Args:
+        path: the JSON file.
+        name: how the report calls it.
+        model: whose predictions are wanted, as in :func:`~grandrounds.reporting.runs.read_run`.
+
+    Raises:
+        DataError: if the file is no such result; the field is named.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}): it was cut or altered, or it is no result") from error
+    missing = [key for key in NEEDED if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise DataError(f"{path} is no result that can be reported: {missing[0]} is missing")
+    if not is_committed(content):
+        raise DataError(f"{path} is no result that can be reported: it needs one of {', '.join(CONTENTS)}")
+    try:
+        return _run(content, name, model)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} is damaged or of another format ({error!r})") from error
+
+
+def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
+    options = content.get("options", {})
+    configuration = _configuration(content, options)
+    classes = tuple(content.get("classes") or configuration["problem"]["classes"])
+    model, counts = _counts(content, wanted)
+    scored = _scored(content.get("models", {}))
+    sites = _sites(content)
+    return Run(
+        name=name,
+        method=content["method"],
+        seed=int(content["seed"]),
+        classes=classes,
+        status="finished",
+        reason="",
+        configuration=configuration,
+        sites=sites,
+        places={site: _cases(counts[site], len(classes)) for site in sites if site in counts},
+        scored=scored,
+        model=model,
+        events=_events(content, sites),
+        bytes=content["bytes"] if "bytes" in content else _summed(content["models"]),
+        contributions=content.get("contributions", {}),
+        untested=tuple(site for site in sites if counts and site not in counts),
+        rounds_done=int(configuration.get("rounds", 0)),
+        seconds=float(content.get("seconds", 0)),
+        selected=content.get("selected", {}),
+        communities=dict(content.get("devices", {})),
+        options=options.get("executor", {}),
+        versions=content.get("versions", {}),
+        notes=() if scored else (COUNTS_ALONE if counts else SCORES_ALONE,),
+        told={} if counts or scored else _together(content["scores"]),
+        spent=_spent(content),
+    )
+
+
+def _together(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Scores of all test images: of the selected model where there are several."""
+    found = _renamed(scores.get("selected", scores))
+    if "n" not in found:
+        raise ValueError("scores must have the number of images, n")
+    return found
+
+
+def _sites(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the sites; where their number alone is told, those of which the traffic is."""
+    listed = content.get("sites") or content["test"]
+    return tuple(natural_sorted(content["bytes"] if isinstance(listed, int) else listed))
+
+
+def _spent(content: Mapping[str, Any]) -> tuple[Spent, ...]:
+    """The largest epsilon of the sites' ledgers, which a benchmark commits in place of all of them."""
+    budget = content.get("budget")
+    return (Spent(ANY_SITE, budget["unit"], float(budget["epsilon"]), float(content["delta"])),) if budget else ()
+
+
+def _counts(content: Mapping[str, Any], wanted: str | None) -> tuple[str, Mapping[str, list[list[int]]]]:
+    """Whose predictions are known, and their confusion matrices by site."""
+    if "predictions" in content:
+        order = (*([wanted] if wanted else []), *MODELS)
+        (model, *_) = (model for model in order if content["predictions"].get(model))
+        return model, {site: found["confusion"] for site, found in content["predictions"][model].items()}
+    own = "confusion" in content or len(content.get("models", {})) > 1
+    return "own" if own else "common", content.get("confusion", {})
+
+
+def _scored(models: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Scores by site of the last round's model: of the one there is, or of each site's own where there are several."""
+    found: dict[str, dict[str, float]] = {}
+    for name, model in models.items():
+        for site, scores in model["scores"]["last"]["sites"].items():
+            if len(models) == 1 or name == site:
+                found[site] = _renamed(scores)
+    return found
+
+
+def _summed(models: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
+    """Bytes by site; a site is in one federation, or alone."""
+    return {site: parts for model in models.values() for site, parts in model["bytes"].items()}
+
+
+def _renamed(scores: Mapping[str, Any]) -> dict[str, float]:
+    return {OTHER_NAMES.get(key, key): float(value) for key, value in scores.items() if isinstance(value, (int, float))}
+
+
+def _configuration(content: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The controller's options with the benchmark's setting; where a file of weights lay says nothing."""
+    controller = options.get("controller", {})
+    problem = {**controller.get("problem", {}), **options.get("problem", {})}
+    if problem.get("weights"):
+        problem["weights"] = Path(problem["weights"]).name
+    return {**controller, "problem": problem, "setting": content.get("setting")}
+
+
+def _cases(confusion: list[list[int]], classes: int) -> Cases:
+    counts = np.array(confusion, np.int64)
+    if counts.shape != (classes, classes) or (counts < 0).any():
+        raise ValueError(f"a confusion matrix has shape {counts.shape}, expected {(classes, classes)}")
+    return cases_from_confusion(counts)
+
+
+def _events(content: Mapping[str, Any], sites: Sequence[str]) -> list[Event]:
+    """What the result tells of single rounds, as the events that would have told it."""
+    found: dict[int, Event] = {}
+    for number, given in content.get("peers", {}).items():
+        found[int(number)] = {"event": "round_end", "round": int(number), "answered": list(given), "peers": given}
+    for number, entropy in content.get("row_entropy", {}).items():
+        found[int(number)] = {"event": "round_end", "round": int(number), "answered": [], "row_entropy": entropy}
+    alike = [
+        {"event": "similarity", "round": int(number), **entry}
+        for number, entry in content.get("similarity", {}).items()
+    ]
+    relations = [_relation(int(number), entry) for number, entry in content.get("relations", {}).items()]
+    start = {"event": "start", "rounds": len(found), "sites": list(sites)}
+    return sorted([start, *found.values(), *alike, *relations], key=lambda event: event.get("round", 0))
+
+
+def _relation(number: int, entry: Mapping[str, Any]) -> Event:
+    """The labelled sites' matrix, and the mean of the others' as if it were of one site."""
+    told = {"event": "relation", "round": number, **_rows(entry["labelled"])}
+    return {**told, "own": {"mean": _rows(entry["unlabelled"])} if entry.get("unlabelled") else {}}
+
+
+def _rows(rows: Sequence[list[float] | None]) -> dict[str, Any]:
+    """A matrix whose unknown rows are zero, with a support that says so."""
+    return {
+        "matrix": [row or [0.0] * len(rows) for row in rows],
+        "support": [int(row is not None) for row in rows],
+    }

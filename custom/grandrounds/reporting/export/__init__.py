@@ -1,0 +1,1 @@
+"""A trained model for others to load: bundle and model card."""

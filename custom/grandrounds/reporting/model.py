@@ -1,0 +1,216 @@
+"""All that a report says, as values: the page, the tables and the JSON file are made of this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.cases import joined
+from grandrounds.evaluation.communication import Traffic, traffic
+from grandrounds.evaluation.estimates import FEWEST_CASES, Estimate
+from grandrounds.evaluation.operating_point import OperatingPoint, at_threshold, choose_operating_point
+from grandrounds.evaluation.tests import mean_interval
+from grandrounds.ordering import natural_sorted
+from grandrounds.reporting.caveats import doubts_of, doubts_of_comparison
+from grandrounds.reporting.comparison import AREA, METRIC, Comparison, compare
+from grandrounds.reporting.label import methods_of, require_one_vocabulary
+from grandrounds.reporting.run import Run
+from grandrounds.reporting.scores import RunScores, scores_of
+from grandrounds.seeding import numpy_generator
+
+MOST_DETAILED_RUNS = 4
+
+Operation = tuple[OperatingPoint, Mapping[str, Estimate]]
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """One or more runs, and everything that is said of them.
+
+    Attributes:
+        title: of the page.
+        runs: in the order they were named.
+        methods: runs by method; several are seeds of one.
+        scores: by name of run.
+        doubts: what to distrust, by name of run.
+        comparison: None for one method, or where there is nothing to compare.
+        shared_doubts: what to distrust about the comparison.
+        operations: by name of run and class, a threshold chosen on validation images and its scores on test images; empty
+            where validation images are not at hand.
+    """
+
+    title: str
+    runs: Sequence[Run]
+    methods: Mapping[str, Sequence[Run]]
+    scores: Mapping[str, RunScores]
+    doubts: Mapping[str, Sequence[str]]
+    comparison: Comparison | None
+    shared_doubts: Sequence[str]
+    operations: Mapping[str, Mapping[str, Operation]] = field(default_factory=dict)
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites of all runs: their order gives each its colour."""
+        return natural_sorted({site for run in self.runs for site in run.sites})
+
+    @property
+    def metric(self) -> str:
+        """The score of the first screen: balanced accuracy, or the area under the ROC curve where runs have only that."""
+        known = [{*scores.mean, *scores.told} for scores in self.scores.values() if scores.mean or scores.told]
+        shared = set.intersection(*known) if known else set()
+        return AREA if AREA in shared and METRIC not in shared else METRIC
+
+    @property
+    def chance(self) -> float:
+        """What guessing has of that score."""
+        return 0.5 if self.metric == AREA else 1 / len(self.runs[0].classes)
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one run."""
+        return len(self.runs) > 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; no name of an image, a patient or a lesion is among them."""
+        return {
+            "title": self.title,
+            "classes": list(self.runs[0].classes),
+            "fewest_cases": FEWEST_CASES,
+            "runs": [self._run_json(run) for run in self.runs],
+            "methods": {method: self._method_json(method) for method in self.methods},
+            "comparison": self.comparison.to_json() if self.comparison else None,
+            "distrust": list(self.shared_doubts),
+        }
+
+    def _method_json(self, method: str) -> dict[str, Any]:
+        estimate = over_seeds(self, method)
+        return {
+            "runs": [run.name for run in self.methods[method]],
+            self.metric: estimate.to_json() if estimate else None,
+        }
+
+    def _run_json(self, run: Run) -> dict[str, Any]:
+        operations = self.operations.get(run.name, {})
+        return {
+            "name": run.name,
+            "method": run.method,
+            "seed": run.seed,
+            "status": run.status,
+            "reason": run.reason,
+            "rounds": run.rounds,
+            "rounds_done": run.rounds_done,
+            "model": run.model,
+            "case": run.unit,
+            "sites": list(run.sites),
+            "communities": dict(run.communities),
+            "dropped": run.dropped(),
+            "untested": list(run.untested),
+            "selected": dict(run.selected),
+            "seconds": run.seconds,
+            "bytes": moved(run)._asdict(),
+            "privacy": [
+                {"site": spent.site, "unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
+                for spent in run.spent
+            ],
+            "scores": self.scores[run.name].to_json(run.classes),
+            "operating_points": {
+                name: {**point._asdict(), "test": {key: value.to_json() for key, value in test.items()}}
+                for name, (point, test) in operations.items()
+            },
+            "distrust": list(self.doubts[run.name]),
+            "versions": dict(run.versions),
+        }
+
+
+def report_on(
+    runs: Sequence[Run],
+    title: str | None = None,
+    reference: str | None = None,
+    operations: Mapping[str, Mapping[str, Operation]] | None = None,
+) -> Report:
+    """Compute everything that is said of some runs.
+
+    Args:
+        runs: at least one, with different names.
+        title: of the page; made of the runs' names without one.
+        reference: the method to compare with; without one the local runs, else the first.
+        operations: operating points by name of run and class.
+
+    Raises:
+        ConfigurationError: if the runs have different vocabularies, or there is no method of the reference's name.
+    """
+    require_one_vocabulary(runs)
+    scores = {run.name: scores_of(run) for run in runs}
+    methods = methods_of(runs)
+    if reference is not None and reference not in methods:
+        raise ConfigurationError(f"--reference: there is no method {reference!r}; there are {', '.join(methods)}")
+    report = Report(
+        title=title or f"Report: {', '.join(methods)}",
+        runs=list(runs),
+        methods=methods,
+        scores=scores,
+        doubts={run.name: doubts_of(run, scores[run.name]) for run in runs},
+        comparison=None,
+        shared_doubts=(),
+        operations=operations or {},
+    )
+    if len(methods) > 1:
+        local = next((method for method, members in methods.items() if members[0].is_local), next(iter(methods)))
+        report = replace(report, comparison=compare(methods, scores, reference or local, report.metric))
+    return replace(report, shared_doubts=doubts_of_comparison(methods, report.comparison))
+
+
+def operating_points(run: Run, validation: Mapping[str, Any]) -> dict[str, Operation]:
+    """Thresholds chosen on all sites' validation images together, and what they do on the test images.
+
+    Args:
+        run: with probabilities for its test images.
+        validation: cases of validation images by site.
+
+    Returns:
+        By class; those with too few validation cases are left out.
+    """
+    if not validation or not run.places or any(cases.probabilities is None for cases in run.places.values()):
+        return {}
+    chosen_on, tested_on = joined(list(validation.values())), joined(list(run.places.values()))
+    found: dict[str, Operation] = {}
+    for number, name in enumerate(run.classes):
+        point = choose_operating_point(chosen_on, number)
+        if point is not None:
+            test = at_threshold(tested_on, number, point.threshold, numpy_generator("report", "operating point", name))
+            found[name] = (point, test)
+    return found
+
+
+def moved(run: Run) -> Traffic:
+    """Bytes of a run's tensors, over all sites."""
+    return traffic(run.bytes)
+
+
+def over_seeds(report: Report, method: str) -> Estimate | None:
+    """The number of the first screen for a method."""
+    return mean_of_seeds([report.scores[run.name].headline(report.metric) for run in report.methods[method]])
+
+
+def site_estimates(report: Report, method: str) -> dict[str, Estimate]:
+    """The same score of a method at each site that has a test."""
+    of_runs = [report.scores[run.name].by_site(report.metric) for run in report.methods[method]]
+    found = {site: mean_of_seeds([scores.get(site) for scores in of_runs]) for site in report.sites}
+    return {site: estimate for site, estimate in found.items() if estimate}
+
+
+def mean_of_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
+    """One estimate of several seeds: their mean, with Student's interval over three or more.
+
+    Of one seed it is that seed's own, whose interval is of test cases. A score of too few cases counts only alone.
+
+    Returns:
+        None where no seed has the score.
+    """
+    found = [estimate for estimate in estimates if estimate]
+    known = [estimate for estimate in found if estimate.enough]
+    if len(known) <= 1:
+        return (known or found)[0] if found else None
+    return Estimate(*mean_interval([estimate.value for estimate in known]), min(estimate.cases for estimate in known))
