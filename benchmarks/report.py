@@ -22,7 +22,7 @@ from benchmarks.server.run import tables as server_tables
 from benchmarks.wire.precision import table as precision_table
 from benchmarks.wire.run import table as wire_table
 from benchmarks.wire.slow_link import table as slow_link_table
-from grandrounds.evaluation.tables import put_between
+from grandrounds.evaluation.tables import replace_section
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
@@ -45,8 +45,8 @@ def main() -> None:
     """Write all tables into the page."""
     text = PAGE.read_text()
     for name, (path, table) in PARTS.items():
-        text = put_between(text, *_markers(name), _content(HERE / path, table))
-    text = put_between(text, *_markers("local_step"), step_table())
+        text = replace_section(text, *_markers(name), _content(HERE / path, table))
+    text = replace_section(text, *_markers("local_step"), step_table())
     PAGE.write_text(text)
 
 

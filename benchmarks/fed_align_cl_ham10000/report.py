@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.evaluation.tables import format_interval, markdown_table, put_between
+from grandrounds.evaluation.tables import format_interval, markdown_table, replace_section
 from grandrounds.evaluation.tests import compare_methods, paired_difference
 
 HERE = Path(__file__).parent
@@ -76,7 +76,7 @@ class Report:
             counted = self.counted(methods)
             yield (
                 "Median over seeds of the areas at each site. The mean is over the sites with at least "
-                f"{self.content['least_malignant']} malignant test images in every seed: {', '.join(counted)}."
+                f"{self.content['min_malignant']} malignant test images in every seed: {', '.join(counted)}."
             )
             for model, title in MODELS.items():
                 for area in AREAS:
@@ -90,7 +90,7 @@ class Report:
     def counted(self, methods: dict[str, Runs]) -> list[str]:
         """The sites with enough malignant test images in every seed for an area to mean something."""
         runs = [run for runs in methods.values() for run in runs.values()]
-        least = self.content["least_malignant"]
+        least = self.content["min_malignant"]
         sites = _tested(runs[0])
         return [site for site in sites if min(_scores(run, LAST, site)["malignant"] for run in runs) >= least]
 
@@ -246,7 +246,7 @@ def main() -> None:
     configuration = arguments.configuration.absolute()
     text = Report(configuration, arguments.page.parent / "figures").text()
     begin, end = (f"<!-- {configuration.parent.name}: {word} -->" for word in ("begin", "end"))
-    arguments.page.write_text(put_between(arguments.page.read_text(), begin, end, text))
+    arguments.page.write_text(replace_section(arguments.page.read_text(), begin, end, text))
 
 
 if __name__ == "__main__":

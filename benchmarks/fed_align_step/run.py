@@ -80,7 +80,7 @@ def iteration(repeats: int, side: int) -> dict[str, Any]:
     if difference > LARGEST_DIFFERENCE:
         raise SystemExit(f"the updates differ by {difference}")
     steps = {"summed": summed(torch.float32, side, sgd)[1], "textbook": textbook(torch.float32, side, sgd)[1]}
-    times = _least_times(steps, repeats)
+    times = _min_times(steps, repeats)
     return {
         "image_size": side,
         "batch": BATCH,
@@ -101,7 +101,7 @@ def weight_exchange(repeats: int) -> dict[str, Any]:
     if difference > LARGEST_DIFFERENCE:
         raise SystemExit(f"the means differ by {difference}")
     steps = {"ordered_mean": lambda: _ordered_mean(singles), "textbook": lambda: textbook_mean(singles)}
-    return {"largest_difference": difference, "seconds": _least_times(steps, repeats)}
+    return {"largest_difference": difference, "seconds": _min_times(steps, repeats)}
 
 
 def _ordered_mean(networks: list[ResNet22]) -> dict[str, Tensor]:
@@ -216,7 +216,7 @@ def _difference(one: nn.Module, other: nn.Module) -> float:
     return max(float((value - expected[name]).detach().abs().max()) for name, value in one.named_parameters())
 
 
-def _least_times(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+def _min_times(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(repeats):
         for name, step in steps.items():

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, put_between
+from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, replace_section
 from grandrounds.evaluation.tests import paired_difference
 from grandrounds.reporting.figures.relations import (
     RelationRound,
@@ -63,7 +63,7 @@ def main() -> None:
     parts += [*beside_published(results["one"]), *options_table(results), *ablations(results, figures)]
     parts += [*filter_table(results), *relation_part(results, figures)]
     text = "\n\n".join(parts) if parts else "There are no results yet."
-    arguments.page.write_text(put_between(arguments.page.read_text(), BEGIN, END, text))
+    arguments.page.write_text(replace_section(arguments.page.read_text(), BEGIN, END, text))
 
 
 def read_results(folder: Path) -> Results:

@@ -26,11 +26,11 @@ from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import torch_generator
 
 RATE, DROPOUT = 2e-4, 0.2
-LEAST_CONFIDENCE = 0.15
+MIN_CONFIDENCE = 0.15
 SCALE, FULL_RAMP = 15.0, 31
 # The released filter and statistics; draws are made in the head.
 UNLABELLED = UnlabelledOptions(
-    draws=11, uncertainty_threshold=2.0, min_confidence=LEAST_CONFIDENCE, bn_updates="code",
+    draws=11, uncertainty_threshold=2.0, min_confidence=MIN_CONFIDENCE, bn_updates="code",
     consistency_divisor="batch_size", consistency_scale=SCALE,
 )  # fmt: skip
 
@@ -111,7 +111,7 @@ class FedIRMCase(Case):
                 drawn = [view.contiguous() for view in views.draw(rows, step, 2)]
                 fedirm_step(
                     network, teacher, optimizer, drawn, self._target.matrix,
-                    factor=SCALE, number=step, least_confidence=LEAST_CONFIDENCE, batch_size=self._batch,
+                    factor=SCALE, number=step, min_confidence=MIN_CONFIDENCE, batch_size=self._batch,
                 )  # fmt: skip
 
     def _released_labelled(self, network: nn.Module, steps: int) -> None:

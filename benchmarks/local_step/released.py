@@ -127,7 +127,7 @@ def fedirm_step(
     *,
     factor: float,
     number: int,
-    least_confidence: float,
+    min_confidence: float,
     batch_size: int,
     temperature: float = 2.0,
 ) -> float:
@@ -141,7 +141,7 @@ def fedirm_step(
         target: relation matrix of the labelled sites, shape ``(classes, classes)``.
         factor: of the whole loss, ramp and scale.
         number: of the site's step, from 0.
-        least_confidence: of a prediction that is kept.
+        min_confidence: of a prediction that is kept.
         batch_size: of a full batch.
         temperature: of the relation matrix.
 
@@ -156,7 +156,7 @@ def fedirm_step(
         mean = F.softmax(passes.mean(dim=0), dim=1)
     entropy = -(mean * torch.log(mean + 1e-30)).sum(dim=1)
     confidence, labels = probabilities.max(dim=1)
-    matching = _matching(logits, labels, (entropy < NO_ENTROPY) & (confidence >= least_confidence), target, temperature)
+    matching = _matching(logits, labels, (entropy < NO_ENTROPY) & (confidence >= min_confidence), target, temperature)
     consistency = (probabilities - taught).square().sum() / batch_size
     loss = factor * (consistency + 0.5 * matching)
     _descend(optimizer, loss)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from figures import figures
 
-from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, put_between
+from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, replace_section
 from grandrounds.evaluation.tests import paired_difference
 from grandrounds.files import replacing
 from grandrounds.ordering import natural_sorted
@@ -55,7 +55,7 @@ def main() -> None:
     results = _read(arguments.results)
     parts = [*tables(results), *_drawn(results, arguments.page.parent / "figures")]
     content = "\n\n".join(parts) or "There are no results yet."
-    text = put_between(arguments.page.read_text(), BEGIN, END, content)
+    text = replace_section(arguments.page.read_text(), BEGIN, END, content)
     with replacing(arguments.page) as stream:
         stream.write(text.encode())
 

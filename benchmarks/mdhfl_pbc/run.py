@@ -121,7 +121,7 @@ def run(setting: str, method: str, seed: int, root: Path, workspace: Path, trial
         "seed": seed,
         "trial": trial,
         "classes": description["classes"],
-        "backbones": {site: said["facts"]["backbone"] for site, said in summary["introduced"].items()},
+        "backbones": {site: said["facts"]["backbone"] for site, said in summary["registered"].items()},
         "test": summary["test"],
         "last_rounds": _last_rounds(place / "run", "test"),
         "aligned_rounds": _last_rounds(place / "run", "aligned"),

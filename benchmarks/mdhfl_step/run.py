@@ -108,7 +108,7 @@ def alignment(backbone: str, images: np.ndarray, repeats: int) -> dict[str, Any]
         "textbook": lambda: textbook_pass(copy.deepcopy(first), images, others, batches),
         "least": least,
     }
-    seconds = _least_times(steps, repeats)
+    seconds = _min_times(steps, repeats)
     return {
         "backbone": backbone,
         "images": len(images),
@@ -128,7 +128,7 @@ def rows(backbone: str, images: np.ndarray, repeats: int) -> dict[str, Any]:
         "textbook": lambda: textbook_rows(network, images, BATCH),
     }
     difference = float((steps["large_batches"]() - steps["textbook"]()).abs().max())
-    return {"images": len(images), "largest_difference": difference, "seconds": _least_times(steps, repeats)}
+    return {"images": len(images), "largest_difference": difference, "seconds": _min_times(steps, repeats)}
 
 
 def traffic() -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _gradient(network: nn.Module, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(network.parameters())))
 
 
-def _least_times(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+def _min_times(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(repeats):
         for name, step in steps.items():

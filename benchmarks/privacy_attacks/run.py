@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, draw_phantom
 from grandrounds.files import write_json
 from grandrounds.models.registry import ModelSpec, build_model
-from grandrounds.privacy.accounting.accountant import least_noise_multiplier
+from grandrounds.privacy.accounting.accountant import min_noise_multiplier
 from grandrounds.privacy.accounting.conversions import gaussian_noise_multiplier
 from grandrounds.privacy.gate.treatment import ClipAndNoise
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions, poisson_batches
@@ -164,7 +164,7 @@ def _train(network: nn.Module, data: tuple[Tensor, Tensor], steps: int) -> None:
 def _train_privately(network: nn.Module, data: tuple[Tensor, Tensor], steps: int, epsilon: float) -> None:
     rate = BATCH / MEMBERS
     options = RecordLevelOptions(
-        PRIVATE_CLIP, least_noise_multiplier(epsilon, DELTA, steps, rate), rate, steps, microbatch=BATCH
+        PRIVATE_CLIP, min_noise_multiplier(epsilon, DELTA, steps, rate), rate, steps, microbatch=BATCH
     )
     step = PrivateStep(network, F.cross_entropy, MEMBERS, options)
     optimizer = torch.optim.SGD(network.parameters(), lr=PRIVATE_RATE, momentum=0.9)

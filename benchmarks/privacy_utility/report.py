@@ -14,7 +14,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from grandrounds.evaluation.tables import markdown_table, mean_and_spread, put_between
+from grandrounds.evaluation.tables import markdown_table, mean_and_spread, replace_section
 from grandrounds.models.registry import ModelSpec, build_model
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ def main() -> None:
     rows = table_rows(arguments.results)
     header = ["method", "who is hidden", "epsilon", "noise multiplier", "noise over update", "seeds", *SCORES.values()]
     text = markdown_table(header, rows) if rows else "There are no results yet."
-    arguments.page.write_text(put_between(arguments.page.read_text(), BEGIN, END, text))
+    arguments.page.write_text(replace_section(arguments.page.read_text(), BEGIN, END, text))
 
 
 def table_rows(folder: Path) -> list[list[object]]:

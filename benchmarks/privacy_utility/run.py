@@ -30,7 +30,7 @@ from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.processes import machine, run_all
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.files import write_json
-from grandrounds.privacy.accounting.accountant import least_noise_multiplier
+from grandrounds.privacy.accounting.accountant import min_noise_multiplier
 from grandrounds.privacy.accounting.conversions import gaussian_noise_multiplier
 from grandrounds.privacy.gate.policy_file import GATE
 from grandrounds.privacy.ledger.ledger import Ledger
@@ -146,11 +146,11 @@ def _protect(
         # The smallest site draws each of its images most often, and spends most.
         fewest = min(_labelled_images(site, job, partition) for site in sites)
         steps, rate = executor["steps"], executor["batch_size"] / fewest
-        multiplier = least_noise_multiplier(epsilon, DELTA, rounds * steps, rate)
+        multiplier = min_noise_multiplier(epsilon, DELTA, rounds * steps, rate)
         job = with_options(
             job, [f"executor.record_noise_multiplier={multiplier}", f"executor.record_clip={chosen['clip']}"]
         )
-        treatment = {"treatment": "record_level", "least_noise_multiplier": multiplier}
+        treatment = {"treatment": "record_level", "min_noise_multiplier": multiplier}
     else:
         multiplier = gaussian_noise_multiplier(epsilon, DELTA, rounds)
         treatment = {"treatment": "clip_and_noise", "clip": chosen["clip"], "noise_multiplier": multiplier}

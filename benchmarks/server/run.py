@@ -46,18 +46,18 @@ from benchmarks.measure import (
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.server.checkpoint import CheckpointFolder
-from grandrounds.federation.server.tensor_files import PartFiles
+from grandrounds.federation.server.tensor_files import TensorFileStore
 from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.peers import anonymised_peer
 from grandrounds.methods.fedperl.similarity import layer_moments, similarity_matrix
-from grandrounds.methods.fedperl.similarity_tracker import TrainedModels
+from grandrounds.methods.fedperl.similarity_tracker import SimilarityTracker
 from grandrounds.methods.fedperl.store import ModelStore
 
 RESULT = Path(__file__).with_name("result.json")
 SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)
 LAYERS, VECTORS, WIDTH = 100, 4, 128
 CLASSES = 7
-MOST_ON_DISK = 100
+MAX_ON_DISK = 100
 MANY_SMALL = (1, 1000)
 NO_LIMIT = 1 << 60
 
@@ -82,14 +82,14 @@ def main() -> None:
     most = 10 if options.quick else options.most
     cases = [
         ("mean_in_order", [(m, n) for m in millions for n in sites]),
-        ("mean_in_random_order", [(m, n) for m in millions[:1] for n in sites if n <= MOST_ON_DISK]),
+        ("mean_in_random_order", [(m, n) for m in millions[:1] for n in sites if n <= MAX_ON_DISK]),
         ("fedperl", [(m, 10) for m in millions]),
         ("comparison", [(millions[0], n) for n in sites]),
         ("checkpoint", [(m, 1) for m in millions]),
-        ("kept_in_memory", [(millions[0], n) for n in sites if n <= MOST_ON_DISK]),
+        ("kept_in_memory", [(millions[0], n) for n in sites if n <= MAX_ON_DISK]),
         (
             "kept_in_files",
-            [*((millions[0], n) for n in sites if n <= MOST_ON_DISK), *([] if options.quick else [MANY_SMALL])],
+            [*((millions[0], n) for n in sites if n <= MAX_ON_DISK), *([] if options.quick else [MANY_SMALL])],
         ),
     ]
     module = "benchmarks.server.run"
@@ -172,8 +172,8 @@ def kept(options: argparse.Namespace, limit: int) -> dict[str, Any]:
     names = [f"site-{number}" for number in range(1, options.sites + 1)]
     before = resident_mib() - size_mib(state)  # the global model counts
     with tempfile.TemporaryDirectory() as folder:
-        store = ModelStore(PartFiles(Path(folder)), limit)
-        described = TrainedModels("parameters_and_buffers", "minmax")
+        store = ModelStore(TensorFileStore(Path(folder)), limit)
+        described = SimilarityTracker("parameters_and_buffers", "minmax")
         average = OrderedMean(names)
         taking, describing = list[Cost](), list[Cost]()
         for number, name in enumerate(names):
@@ -188,7 +188,7 @@ def kept(options: argparse.Namespace, limit: int) -> dict[str, Any]:
         without_messages = round(peak_mib() - before, 1)
         messages = [
             store.for_message(anonymised_peer([store.get(names[number - 2]), store.get(names[number - 1])]))
-            for number in range(min(options.sites, MOST_ON_DISK))
+            for number in range(min(options.sites, MAX_ON_DISK))
         ]
         if float(messages[2]["layer0.kernel"][0]) != 0.5:
             raise SystemExit("a peer is wrong")

@@ -43,13 +43,13 @@ from grandrounds.files import write_json
 
 RESULT = Path(__file__).parent / "result.json"
 SITES = ("hospital-a", "hospital-b", "hospital-c")
-RUN_NAME, MOST_ROUNDS, MOST_ATTEMPTS = "soak", 100_000, 10_000
+RUN_NAME, MAX_ROUNDS, MAX_ATTEMPTS = "soak", 100_000, 10_000
 SAMPLE_SECONDS = 5.0
 WARM_UP_ROUNDS = 3
-LEAST_ROUNDS = 20
+MIN_ROUNDS = 20
 """In the lives of all processes of a kind, for their growth to be told."""
 OPTIONS = (
-    *(f"controller.run_name={RUN_NAME}", f"controller.rounds={MOST_ROUNDS}", "controller.min_sites=2"),
+    *(f"controller.run_name={RUN_NAME}", f"controller.rounds={MAX_ROUNDS}", "controller.min_sites=2"),
     *("controller.grace=20", "controller.round_timeout=120", "controller.warm_up=1", "controller.validate_every=5"),
     *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
     *("executor.threshold=0.26", "executor.isolation=process"),
@@ -79,7 +79,7 @@ class Life:
 def growth(lives: list[Life], warm_up: int = WARM_UP_ROUNDS) -> dict[str, Any]:
     """Mebibytes in a hundred rounds, by least squares with one slope for all processes and a level for each.
 
-    None where all processes together have lived less than ``LEAST_ROUNDS`` after their first rounds.
+    None where all processes together have lived less than ``MIN_ROUNDS`` after their first rounds.
     """
     # A life of one round alone tells of no growth.
     settled = [found for found in (life.settled(warm_up) for life in lives) if len({number for number, _ in found}) > 1]
@@ -90,7 +90,7 @@ def growth(lives: list[Life], warm_up: int = WARM_UP_ROUNDS) -> dict[str, Any]:
         size_mean = statistics.fmean(size for _, size in samples)
         spread += sum((number - number_mean) ** 2 for number, _ in samples)
         together += sum((number - number_mean) * (size - size_mean) for number, size in samples)
-    slope = round(together / spread * 100 / 2**20, 2) if rounds >= LEAST_ROUNDS else None
+    slope = round(together / spread * 100 / 2**20, 2) if rounds >= MIN_ROUNDS else None
     return {"value": slope, "processes": len(settled), "rounds": rounds}
 
 
@@ -190,7 +190,7 @@ def endure(soak: Soak, job: Job, seconds: float, every: float) -> float:
 
     def submit() -> None:
         try:
-            submit_and_watch(kit, job, results, soak.told.append, MOST_ATTEMPTS, patience=600.0)
+            submit_and_watch(kit, job, results, soak.told.append, MAX_ATTEMPTS, patience=600.0)
         except GrandRoundsError as error:  # at the end the federation is stopped under it
             soak.told.append(str(error))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 PACKET = 1460
 RETRANSMISSION = 0.2
-LONGEST_STAY = 0.05
+MAX_STAY = 0.05
 """Seconds that a chunk may take on the line, so that a change of the line soon counts."""
 LARGEST_CHUNK, WAITING_CHUNKS = 1 << 16, 64
 
@@ -42,7 +42,7 @@ class Quality:
     @property
     def chunk(self) -> int:
         """Bytes that are put on the line at once."""
-        return int(min(LARGEST_CHUNK, max(PACKET, self.bytes_per_second * LONGEST_STAY)))
+        return int(min(LARGEST_CHUNK, max(PACKET, self.bytes_per_second * MAX_STAY)))
 
 
 class _Line:

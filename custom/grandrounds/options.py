@@ -1,9 +1,14 @@
-"""Options from outside, checked against the annotations of the arguments that they become.
+"""Options: each is written once, as a dataclass field whose annotation holds its type, bounds and meaning.
 
-A job is JSON and a command line is text: neither keeps ``False`` the text from becoming true somewhere deep in a run.
+A group of options is a frozen dataclass derived from :class:`Options`::
 
-A component's options are the arguments of its constructor, or the fields of dataclasses, which check their values. The
-latter it names in ``option_groups`` and makes with :func:`take_options`, so that no option is written down twice.
+    @dataclass(frozen=True)
+    class PeerOptions(Options):
+        peers: Annotated[int, "T, the maximum number of peers; 0 is SSFL", Min(0)] = 2
+        gate: Annotated[float, "rho, the threshold of a gated policy", FRACTION] = 0.0
+
+A component (controller or executor) derives from :class:`Configurable` and names its groups in ``option_groups``. The check
+of a job, the command line and the reference documentation are generated from these annotations.
 """
 
 from __future__ import annotations
@@ -11,9 +16,10 @@ from __future__ import annotations
 import inspect
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, asdict, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from grandrounds.errors import ConfigurationError
 
@@ -24,8 +30,160 @@ DESCRIPTIONS: Mapping[Any, str] = {
     float: "a number",
     str: "text",
     dict: "an object",
+    Path: "a path",
     type(None): "null",
 }
+
+
+class Range(NamedTuple):
+    """Finite numbers that an option may be; None is not checked.
+
+    Attributes:
+        minimum: the smallest value.
+        maximum: the largest value.
+        open_minimum: whether the minimum itself is excluded.
+        open_maximum: whether the maximum itself is excluded.
+    """
+
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    open_minimum: bool = False
+    open_maximum: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        """Whether a number lies in the range."""
+        if not isinstance(value, int | float):
+            return False
+        above = value > self.minimum if self.open_minimum else value >= self.minimum
+        return above and (value < self.maximum if self.open_maximum else value <= self.maximum)
+
+    def __str__(self) -> str:
+        """The range as the error message and the documentation say it."""
+        low = f"{'above' if self.open_minimum else 'at least'} {self.minimum:g}"
+        high = f"{'below' if self.open_maximum else 'at most'} {self.maximum:g}"
+        if math.isinf(self.maximum):
+            return "positive" if self == POSITIVE else low
+        if math.isinf(self.minimum):
+            return high
+        if self.open_minimum or self.open_maximum:
+            return f"{low} and {high}"
+        return f"between {self.minimum:g} and {self.maximum:g}"
+
+
+def Min(value: float) -> Range:  # noqa: N802 - reads as a type beside Annotated
+    """The range from a value on, including it."""
+    return Range(minimum=value)
+
+
+POSITIVE = Range(0, open_minimum=True)
+FRACTION = Range(0, 1)
+
+
+class OptionInfo(NamedTuple):
+    """What is known of an option, for the reference documentation and the command line.
+
+    Attributes:
+        name: of the option.
+        type: in words.
+        range: its bounds in words; empty if there are none.
+        default: as JSON would write it; ``MISSING`` if the option has none.
+        meaning: its one-line description.
+    """
+
+    name: str
+    type: str
+    range: str
+    default: Any
+    meaning: str
+
+
+class Options:
+    """A group of options, as a frozen dataclass; checks every value against its annotation."""
+
+    def __post_init__(self) -> None:
+        """Check types, choices and bounds, then combinations.
+
+        Raises:
+            ConfigurationError: naming the option, what was expected and what came.
+        """
+        for name, (annotation, bounds, _) in _annotations(type(self)).items():
+            require_value(getattr(self, name), annotation, bounds, name)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse combinations of values that contradict each other, by a :class:`ConfigurationError`."""
+
+
+class Configurable:
+    """A component whose options are groups.
+
+    Attributes:
+        option_groups: the groups that this class adds to those of its bases, by the attribute that holds them.
+    """
+
+    option_groups: ClassVar[Mapping[str, type[Options]]] = types.MappingProxyType({})
+
+    def take_groups(self, options: Mapping[str, Any]) -> None:
+        """Build every group of the component and of its bases from keyword arguments.
+
+        Raises:
+            ConfigurationError: if a value does not fit, or an argument belongs to no group.
+        """
+        remaining = dict(options)
+        for name, group in groups_of(type(self)).items():
+            made, remaining = take_options(group, remaining)
+            setattr(self, name, made)
+        if remaining:
+            raise ConfigurationError(f"{type(self).__name__} has no option {', '.join(sorted(remaining))}")
+
+    def options(self) -> dict[str, Any]:
+        """The values of all options."""
+        return {key: value for name in groups_of(type(self)) for key, value in asdict(getattr(self, name)).items()}
+
+
+def groups_of(component: type) -> dict[str, type[Options]]:
+    """The option groups of a component and of its bases, by attribute; those of the bases come last."""
+    found: dict[str, type[Options]] = {}
+    for base in component.__mro__:
+        groups = vars(base).get("option_groups", {})
+        if isinstance(groups, tuple):  # transitional: the component takes these groups itself
+            continue
+        found = {**found, **{name: group for name, group in groups.items() if name not in found}}
+    return found
+
+
+def describe(group: type) -> list[OptionInfo]:
+    """What is known of each option of a group.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Steps(Options):
+        ...     steps: Annotated[int, "local steps in a round", Min(1)] = 26
+        >>> describe(Steps)
+        [OptionInfo(name='steps', type='an integer', range='at least 1', default=26, meaning='local steps in a round')]
+    """
+    known = _annotations(group)
+    return [
+        OptionInfo(field.name, _description(known[field.name].type), str(known[field.name].bounds or ""),
+                   _default(field), known[field.name].meaning)
+        for field in fields(group)
+    ]  # fmt: skip
+
+
+def require_value(value: Any, annotation: Any, bounds: Range | None, name: str) -> None:
+    """Check a value against an annotation, as :func:`require_type` does, and against bounds.
+
+    Raises:
+        ConfigurationError: naming the option, what was expected and what came.
+    """
+    require_type(value, annotation, name)
+    if bounds is None or value is None:
+        return
+    for number in value if isinstance(value, list | tuple) else (value,):
+        if not math.isfinite(number) or number not in bounds:
+            expected = bounds if math.isfinite(number) else "finite"
+            raise ConfigurationError(f"{name} must be {expected}, got {value}")
 
 
 def require_type(value: Any, annotation: Any, name: str) -> None:
@@ -52,15 +210,7 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
 
 
 def require_words(options: object, *names: str) -> None:
-    """Check options that are one of several words, in a group that checks its values.
-
-    Args:
-        options: the group, a dataclass.
-        names: its fields whose annotation is a Literal.
-
-    Raises:
-        ConfigurationError: naming the option, the words and what came.
-    """
+    """Transitional: checked by :class:`Options`."""
     known = get_type_hints(type(options))
     for name in names:
         words, value = get_args(known[name]), getattr(options, name)
@@ -68,32 +218,29 @@ def require_words(options: object, *names: str) -> None:
             raise ConfigurationError(f"{name} must be one of {', '.join(words)}, got {value!r}")
 
 
-def require_least(options: object, least: float, *names: str) -> None:
-    """Check options that are finite numbers from a smallest one on, in a group that checks its values.
-
-    Args:
-        options: the group, a dataclass.
-        least: the smallest number.
-        names: its fields; what may be None is not checked where it is.
-
-    Raises:
-        ConfigurationError: naming the option, what was expected and what came.
-    """
-    _require_numbers(options, names, lambda value: value >= least, f"at least {least}")
+def require_min(options: object, least: float, *names: str) -> None:
+    """Transitional: checked by :class:`Options`."""
+    known = get_type_hints(type(options))
+    for name in names:
+        require_value(getattr(options, name), known[name], Min(least), name)
 
 
 def require_positive(options: object, *names: str) -> None:
-    """Check options that are finite numbers above zero; otherwise as :func:`require_least`."""
-    _require_numbers(options, names, lambda value: value > 0, "positive")
+    """Transitional: checked by :class:`Options`."""
+    known = get_type_hints(type(options))
+    for name in names:
+        require_value(getattr(options, name), known[name], POSITIVE, name)
 
 
 def require_fractions(options: object, *names: str) -> None:
-    """Check options that are numbers in [0, 1]; otherwise as :func:`require_least`."""
-    _require_numbers(options, names, lambda value: 0 <= value <= 1, "between 0 and 1")
+    """Transitional: checked by :class:`Options`."""
+    known = get_type_hints(type(options))
+    for name in names:
+        require_value(getattr(options, name), known[name], FRACTION, name)
 
 
 def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group, dict[str, Any]]:
-    """Make a component's options of those arguments that are theirs.
+    """Build a group of options from those arguments that belong to it.
 
     Args:
         group: a dataclass that checks its values.
@@ -116,7 +263,7 @@ def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group,
 
 
 def option_types(component: type) -> dict[str, Any]:
-    """Annotations of the options that a component takes: those of its constructor, of its groups and of its bases.
+    """Annotations of all options that a component takes: those of its groups and keyword arguments, bases included.
 
     Example:
         >>> class Trainer:
@@ -126,9 +273,9 @@ def option_types(component: type) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for base in component.__mro__:
-        for group in vars(base).get("option_groups", ()):
-            hints = get_type_hints(group)
-            found = {**{field.name: hints[field.name] for field in fields(group)}, **found}
+        groups = vars(base).get("option_groups", {})
+        for group in groups if isinstance(groups, tuple) else groups.values():
+            found = {**{name: known.type for name, known in _annotations(group).items()}, **found}
         if "__init__" not in vars(base):
             continue
         constructor = vars(base)["__init__"]
@@ -141,13 +288,28 @@ def option_types(component: type) -> dict[str, Any]:
     return found
 
 
-def _require_numbers(options: object, names: Sequence[str], fits: Callable[[float], bool], expected: str) -> None:
-    known = get_type_hints(type(options))
-    for name in names:
-        value = getattr(options, name)
-        require_type(value, known[name], name)
-        if value is not None and not (math.isfinite(value) and fits(value)):
-            raise ConfigurationError(f"{name} must be {expected if math.isfinite(value) else 'finite'}, got {value}")
+class _Annotation(NamedTuple):
+    type: Any
+    bounds: Range | None
+    meaning: str
+
+
+def _annotations(group: type) -> dict[str, _Annotation]:
+    """Type, bounds and meaning of the fields of a group."""
+    hints = get_type_hints(group, include_extras=True)
+    return {field.name: _annotation(hints[field.name]) for field in fields(group)}
+
+
+def _annotation(hint: Any) -> _Annotation:
+    if get_origin(hint) is not Annotated:
+        return _Annotation(hint, None, "")
+    annotation, *extras = get_args(hint)
+    bounds = next((extra for extra in extras if isinstance(extra, Range)), None)
+    return _Annotation(annotation, bounds, next((extra for extra in extras if isinstance(extra, str)), ""))
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _fits(value: Any, annotation: Any) -> bool:

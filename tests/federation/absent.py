@@ -7,7 +7,7 @@ from typing import Any
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.mutual.executor import MutualExecutor
 from grandrounds.protocol.messages import Payload, Result
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 
 class AbsentExecutor(MutualExecutor):
@@ -26,10 +26,10 @@ class AbsentExecutor(MutualExecutor):
         self.away = away
         self.forgets = forgets
 
-    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+    def register(self, payload: Payload, context: SiteContext) -> Registration:
         """Say who this is, unless away."""
         self._require_here(context)
-        return super().introduce(payload, context)
+        return super().register(payload, context)
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train, unless away."""

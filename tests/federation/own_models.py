@@ -10,4 +10,4 @@ from grandrounds.methods.supervised.controller import LocalController
 class AskingLocalController(LocalController):
     """Asks each site which network it has."""
 
-    introductions: ClassVar[bool] = True
+    registrations: ClassVar[bool] = True

@@ -68,7 +68,7 @@ def test_every_site_learns_from_the_two_others_and_keeps_a_network_of_its_own(wh
     told = answers(whole)
     assert all("pretrain_loss" in told[1, site] and "alignment_loss" not in told[1, site] for site in SITES)
     assert all(told[number, site]["alignment_loss"] > 0 for number in range(2, ROUNDS + 1) for site in SITES)
-    backbones = {site: said["facts"]["backbone"] for site, said in whole.summary["introduced"].items()}
+    backbones = {site: said["facts"]["backbone"] for site, said in whole.summary["registered"].items()}
     assert backbones == {"site-1": "compact", "site-2": "shufflenet", "site-3": "mobilenetv2"}
 
 
@@ -116,7 +116,7 @@ def test_chunks_are_rounds(run, hospitals, tmp_path):
 
 
 def test_a_run_may_end_with_what_the_others_say(run, hospitals, tmp_path):
-    found = run(small("executor.ends_with=alignment", "executor.test_rounds=2"), tmp_path, SITES, sites_dir=hospitals)
+    found = run(small("executor.final_phase=alignment", "executor.test_rounds=2"), tmp_path, SITES, sites_dir=hospitals)
     told = answers(found)
     assert ["loss" in told[number, "site-1"] for number in range(2, ROUNDS + 1)] == [True] * (ROUNDS - 2) + [False]
     assert ["aligned.accuracy" in told[number, "site-1"] for number in range(1, ROUNDS + 1)][-3:] == [False, True, True]
@@ -212,9 +212,7 @@ def test_a_site_that_comes_back_takes_its_old_rows_out_or_learns_nothing(forgets
 
 
 def test_two_contributors_are_not_sent_where_three_are_asked_for(run, hospitals, tmp_path):
-    found = run(
-        small("controller.least_contributors=3", "controller.rounds=2"), tmp_path, SITES[:2], sites_dir=hospitals
-    )
+    found = run(small("controller.min_contributors=3", "controller.rounds=2"), tmp_path, SITES[:2], sites_dir=hospitals)
     assert found.summary["rounds"][0]["withheld"]
     assert "down.rows" not in found.summary["bytes"]["site-1"]
     assert "alignment_loss" not in answers(found)[2, "site-1"]
@@ -307,7 +305,7 @@ def test_a_single_site_learns_from_nobody(run, hospitals, tmp_path):
     ("assignment", "message"),
     [
         ("controller.rounds=1", "rounds must be at least 2"),
-        ("controller.least_contributors=1", "least_contributors must be at least 2"),
+        ("controller.min_contributors=1", "min_contributors must be at least 2"),
         ("executor.optimizer=kept", "optimizer must be fresh"),
         ("executor.model=shared", "model must be own"),
         ("executor.test_rounds=-1", "test_rounds must be at least 0"),

@@ -33,7 +33,7 @@ def test_each_site_trains_and_keeps_the_network_chosen_for_it(tiny, run, hospita
     job = tiny("local", *SHORT, "executor.test_last=true", "controller.validate_every=1")
     job.server["workflows"][0]["path"] = "own_models.AskingLocalController"
     found = run(job, tmp_path / "run", SITES, sites_dir=folder)
-    facts = {site: said["facts"] for site, said in found.summary["introduced"].items()}
+    facts = {site: said["facts"] for site, said in found.summary["registered"].items()}
     assert {site: told["backbone"] for site, told in facts.items()} == {"site-1": "compact", "site-2": "resnet10"}
     assert facts["site-1"]["architecture"] != facts["site-2"]["architecture"]
     assert found.summary["bytes"] == {}, "no weights travel"
@@ -100,7 +100,7 @@ def test_a_missing_data_set_is_named_with_its_site(tiny, run, hospitals, tmp_pat
 def public_job(tiny):
     """A job whose sites look at public images as well."""
     job = tiny("fedavg", "controller.rounds=1", "controller.min_sites=2", "controller.validate_every=0")
-    job.client["executors"][0]["executor"]["path"] = "introductions.ReadsPublicImages"
+    job.client["executors"][0]["executor"]["path"] = "registrations.ReadsPublicImages"
     return job
 
 

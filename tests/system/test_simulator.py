@@ -124,7 +124,7 @@ def test_sites_align_by_banks_and_discriminators_in_processes_of_their_own(tmp_p
 def test_sites_with_different_networks_learn_from_each_other_in_processes_of_their_own(tmp_path):
     flare = finish(small("mdhfl"), tmp_path / "flare", 2, engine="flare", threads=2)
     same(flare, finish(small("mdhfl"), tmp_path / "in_process", 2))
-    assert [site["facts"]["backbone"] for site in flare[0]["introduced"].values()] == ["compact", "shufflenet"]
+    assert [site["facts"]["backbone"] for site in flare[0]["registered"].values()] == ["compact", "shufflenet"]
     assert [entry.get("contributors") for entry in flare[0]["rounds"]] == [
         {"site-1": 1, "site-2": 1},
         {"site-1": 2, "site-2": 2},

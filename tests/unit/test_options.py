@@ -8,7 +8,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.options import (
     option_types,
     require_fractions,
-    require_least,
+    require_min,
     require_positive,
     require_type,
     require_words,
@@ -81,7 +81,7 @@ class Numbers:
 
 def test_numbers_in_their_range_pass_to_its_ends():
     numbers = Numbers(steps=2, rate=1)
-    require_least(numbers, 2, "steps")
+    require_min(numbers, 2, "steps")
     require_fractions(numbers, "rate")
     require_fractions(Numbers(rate=0.0), "rate")
     require_positive(Numbers(rate=1e-300), "rate", "steps")
@@ -91,11 +91,11 @@ def test_numbers_in_their_range_pass_to_its_ends():
 @pytest.mark.parametrize(
     ("check", "options", "message"),
     [
-        (lambda n: require_least(n, 2, "steps"), {"steps": 1}, "steps must be at least 2, got 1"),
-        (lambda n: require_least(n, 2, "steps"), {"steps": 2.0}, "steps must be an integer or null, got 2.0"),
-        (lambda n: require_least(n, 0, "steps", "rate"), {"rate": -1.0}, "rate must be at least 0, got -1.0"),
-        (lambda n: require_least(n, 0, "rate"), {"rate": math.inf}, "rate must be finite, got inf"),
-        (lambda n: require_least(n, 0, "rate"), {"rate": None}, "rate must be a number, got None"),
+        (lambda n: require_min(n, 2, "steps"), {"steps": 1}, "steps must be at least 2, got 1"),
+        (lambda n: require_min(n, 2, "steps"), {"steps": 2.0}, "steps must be an integer or null, got 2.0"),
+        (lambda n: require_min(n, 0, "steps", "rate"), {"rate": -1.0}, "rate must be at least 0, got -1.0"),
+        (lambda n: require_min(n, 0, "rate"), {"rate": math.inf}, "rate must be finite, got inf"),
+        (lambda n: require_min(n, 0, "rate"), {"rate": None}, "rate must be a number, got None"),
         (lambda n: require_positive(n, "rate"), {"rate": 0.0}, "rate must be positive, got 0.0"),
         (lambda n: require_positive(n, "rate"), {"rate": math.nan}, "rate must be finite, got nan"),
         (lambda n: require_fractions(n, "rate"), {"rate": 1.5}, "rate must be between 0 and 1, got 1.5"),

@@ -29,7 +29,7 @@ ledger says what was.
   grandrounds privacy check local/privacy.json
   grandrounds privacy check local/privacy.json --json
 """
-MOST_ROUNDS = 100_000
+MAX_ROUNDS = 100_000
 
 
 def build_group() -> typer.Typer:
@@ -84,7 +84,7 @@ def rounds_within(rule: ReleaseRule, policy: SitePolicy) -> int | None:
     step = rule.treatment.spending(None).towards(policy.unit)
     if step is None or rule.outside_budget:
         return None
-    low, high = 0, MOST_ROUNDS
+    low, high = 0, MAX_ROUNDS
     while low < high:
         middle = (low + high + 1) // 2
         too_many = exceeds(gaussian_epsilon(step.noise_multiplier, policy.delta, middle), target)

@@ -19,7 +19,7 @@ from grandrounds.data.manifest import SPLITS
 from grandrounds.data.site import UNKNOWN_LABEL, DatasetLocation, Part, SiteData, load_site_data
 from grandrounds.errors import ConfigurationError, DataError
 
-LEAST_TRAINING_IMAGES = 2
+MIN_TRAINING_IMAGES = 2
 SHOWN = 3
 SUPPORT_PARTS: tuple[tuple[Part, str], ...] = (
     ("labelled", "labelled training"),
@@ -133,11 +133,11 @@ def _vocabulary(data: SiteData, site: str) -> Iterable[Finding]:
 def _training_images(data: SiteData, site: str, needs_labels: bool) -> Iterable[Finding]:
     check = "training images"
     total, labelled = len(data.rows("train")), len(data.rows("labelled"))
-    if total < LEAST_TRAINING_IMAGES:
+    if total < MIN_TRAINING_IMAGES:
         yield Finding(
             "failure",
             check,
-            f"{site}: {total} training images, expected at least {LEAST_TRAINING_IMAGES}; give more rows of the "
+            f"{site}: {total} training images, expected at least {MIN_TRAINING_IMAGES}; give more rows of the "
             "manifest the split train",
         )
     elif labelled:

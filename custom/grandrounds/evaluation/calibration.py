@@ -20,8 +20,8 @@ from grandrounds.checks import require_at_least
 from grandrounds.evaluation.selective import falling_confidence
 
 Z = 1.645
-LEAST_LEFT = 40
-LEAST_GAP = 0.05
+MIN_LEFT = 40
+MIN_GAP = 0.05
 
 
 class ReliabilityPoint(NamedTuple):
@@ -54,8 +54,8 @@ def reliability_points(
     confidence: NDArray[np.floating],
     correct: NDArray[np.bool_],
     z: float = Z,
-    least_left: int = LEAST_LEFT,
-    least_gap: float = LEAST_GAP,
+    min_remaining: int = MIN_LEFT,
+    min_gap: float = MIN_GAP,
 ) -> list[ReliabilityPoint]:
     """Divide samples into adaptive bins.
 
@@ -63,8 +63,8 @@ def reliability_points(
         confidence: in [0, 1], shape ``(samples,)``.
         correct: whether each prediction is right, bool, shape ``(samples,)``.
         z: quantile of the normal distribution; the larger, the fewer bins.
-        least_left: a bin is opened only while more samples than this are left.
-        least_gap: and only while the last bin's lowest confidence is this far above the lowest of all.
+        min_remaining: a bin is opened only while more samples than this are left.
+        min_gap: and only while the last bin's lowest confidence is this far above the lowest of all.
 
     Returns:
         The bins, the surest first; every sample is in one of them. Samples of equal confidence that fall into two bins
@@ -76,12 +76,12 @@ def reliability_points(
 
     Example:
         >>> confidence, correct = np.array([0.95, 0.90, 0.55, 0.50]), np.array([True, True, True, False])
-        >>> [point.n for point in reliability_points(confidence, correct, z=0.1, least_left=0, least_gap=0)]
+        >>> [point.n for point in reliability_points(confidence, correct, z=0.1, min_remaining=0, min_gap=0)]
         [2, 2]
     """
     require_at_least(z, 0, "z")
     falling, right = falling_confidence(confidence, correct)
-    sizes = _bin_sizes(falling.tolist(), z, least_left, least_gap)
+    sizes = _bin_sizes(falling.tolist(), z, min_remaining, min_gap)
     cuts = np.cumsum(sizes)[:-1]
     return [
         ReliabilityPoint(float(sure.mean()), float(hit.mean()), len(sure))
@@ -114,12 +114,12 @@ def calibration_errors(points: Sequence[ReliabilityPoint]) -> CalibrationErrors:
     return CalibrationErrors(ece, max(abs(point.gap) for point in points))
 
 
-def _bin_sizes(falling: Sequence[float], z: float, least_left: int, least_gap: float) -> list[int]:
+def _bin_sizes(falling: Sequence[float], z: float, min_remaining: int, min_gap: float) -> list[int]:
     lowest, highest = falling[-1], falling[0]
     sizes, target = [0], math.inf
     for position, value in enumerate(falling):
         left = len(falling) - position
-        if sizes[-1] > target and left > least_left and falling[position - 1] - lowest > least_gap:
+        if sizes[-1] > target and left > min_remaining and falling[position - 1] - lowest > min_gap:
             sizes.append(0)
             highest = value
         sizes[-1] += 1

@@ -1,6 +1,6 @@
 r"""Scores with the number of cases behind them and an interval, or the words "too few".
 
-A sensitivity of 1.00 from three patients is no finding. A score is shown where at least ``FEWEST_CASES`` independent cases
+A sensitivity of 1.00 from three patients is no finding. A score is shown where at least ``MIN_CASES`` independent cases
 (patients or lesions) carry it: those of the class for sensitivity, precision and F1, the others for specificity, both for an
 area under a curve, all for a score of all classes. With fewer, the interval would cover most of [0, 1] anyway (the exact
 95 % interval of 9 of 9 is [0.66, 1]).
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FEWEST_CASES = 10
+MIN_CASES = 10
 CONFIDENCE = 0.95
 
 
@@ -38,7 +38,7 @@ class Estimate(NamedTuple):
     @property
     def enough(self) -> bool:
         """Whether the score may be shown."""
-        return self.cases >= FEWEST_CASES
+        return self.cases >= MIN_CASES
 
     def to_json(self) -> dict[str, float | int | None]:
         """Plain values: null for what is not defined, and nothing but the count where there are too few cases."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.evaluation.cases import RESAMPLES, Cases, resampled_confusions
-from grandrounds.evaluation.estimates import FEWEST_CASES, Estimate, class_estimates
+from grandrounds.evaluation.estimates import MIN_CASES, Estimate, class_estimates
 
 SENSITIVITY = 0.9
 
@@ -57,7 +57,7 @@ def choose_operating_point(validation: Cases, number: int, sensitivity: float = 
     """
     require_fraction(sensitivity, "sensitivity")
     behind = int(min(validation.positives()[number], validation.negatives()[number]))
-    if validation.probabilities is None or behind < FEWEST_CASES:
+    if validation.probabilities is None or behind < MIN_CASES:
         return None
     positive, scores = validation.labels == number, validation.probabilities[:, number]
     falling = np.sort(scores[positive])[::-1]

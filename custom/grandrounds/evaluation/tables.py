@@ -66,14 +66,14 @@ def mean_and_spread(values: Sequence[float], digits: int = 3) -> str:
     return _cell(float(np.mean(values)), digits) + spread
 
 
-def put_between(text: str, begin: str, end: str, content: str) -> str:
+def replace_section(text: str, begin: str, end: str, content: str) -> str:
     r"""Replace what stands between two markers of a document; the markers stay.
 
     Raises:
         ValueError: if a marker is not there once, or they stand in the other order.
 
     Example:
-        >>> put_between("a <!-- x --> old <!-- y --> b", "<!-- x -->", "<!-- y -->", "new")
+        >>> replace_section("a <!-- x --> old <!-- y --> b", "<!-- x -->", "<!-- y -->", "new")
         'a <!-- x -->\n\nnew\n\n<!-- y --> b'
     """
     for marker in (begin, end):

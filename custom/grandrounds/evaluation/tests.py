@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FEWEST_PAIRS = 3
+MIN_PAIRS = 3
 
 
 class PairedDifference(NamedTuple):
@@ -75,7 +75,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float 
         raise ValueError(f"paired results must have one length, got {len(a)} and {len(b)}")
     differences = _finite(a, "a") - _finite(b, "b")
     n = len(differences)
-    if n < FEWEST_PAIRS:
+    if n < MIN_PAIRS:
         mean = float(differences.mean()) if n else math.nan
         return PairedDifference(mean, math.nan, math.nan, n, math.nan)
     from scipy import stats
@@ -122,7 +122,7 @@ def _require_confidence(confidence: float) -> None:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
 
 
-FEWEST_RUNS = 2
+MIN_RUNS = 2
 
 
 class MethodsCompared(NamedTuple):
@@ -160,8 +160,8 @@ def compare_methods(results: Mapping[str, Sequence[float]]) -> MethodsCompared:
     if len(results) < 2:
         raise ValueError(f"there must be two methods at least to compare, got {len(results)}")
     for name, values in results.items():
-        if len(values) < FEWEST_RUNS or not np.isfinite(values).all():
-            raise ValueError(f"{name} must have {FEWEST_RUNS} runs at least, with finite values, got {list(values)}")
+        if len(values) < MIN_RUNS or not np.isfinite(values).all():
+            raise ValueError(f"{name} must have {MIN_RUNS} runs at least, with finite values, got {list(values)}")
     names = list(combinations(results, 2))
     if len({float(value) for values in results.values() for value in values}) == 1:
         return MethodsCompared(math.nan, math.nan, dict.fromkeys(names, math.nan))
@@ -172,7 +172,7 @@ def compare_methods(results: Mapping[str, Sequence[float]]) -> MethodsCompared:
     return MethodsCompared(float(statistic), float(p_value), pairs)
 
 
-FEWEST_BLOCKS = 3
+MIN_BLOCKS = 3
 
 
 class Blocked(NamedTuple):
@@ -223,7 +223,7 @@ def blocked_anova(table: NDArray[np.floating]) -> Blocked | None:
     if table.ndim != 2 or not np.isfinite(table).all():
         raise ValueError(f"expected finite results (methods, sites), got shape {table.shape}")
     methods, blocks = table.shape
-    if methods < 2 or blocks < FEWEST_BLOCKS:
+    if methods < 2 or blocks < MIN_BLOCKS:
         return None
     from scipy import stats
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 Intensities = Literal["scaled", "standardised", "spread", "imagenet"]
-LEAST_SPREAD = 1e-5
+MIN_SPREAD = 1e-5
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -43,7 +43,7 @@ def standardise(batch: Tensor) -> Tensor:
     raised = batch - batch.amin(dim=(1, 2, 3), keepdim=True)
     centred = raised - raised.mean(dim=(1, 2, 3), keepdim=True)
     spread = centred.square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
-    return centred / spread.clamp_min(LEAST_SPREAD)
+    return centred / spread.clamp_min(MIN_SPREAD)
 
 
 def spread_range(batch: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def normalises_by_batch(network: nn.Module) -> bool:
     return any(isinstance(module, BATCH_NORMS) for module in network.modules())
 
 
-MOST_GROUPS = 32
+MAX_GROUPS = 32
 NORM_LAYERS = (
     nn.BatchNorm1d,
     nn.BatchNorm2d,
@@ -98,7 +98,7 @@ def group_count(channels: int) -> int:
         (32, 12, 1)
     """
     return max(
-        (groups for groups in range(1, MOST_GROUPS + 1) if channels % groups == 0 and channels >= 2 * groups), default=1
+        (groups for groups in range(1, MAX_GROUPS + 1) if channels % groups == 0 and channels >= 2 * groups), default=1
     )
 
 

@@ -43,7 +43,7 @@ SPENT = "privacy.epsilon"
 """Number that a gate itself tells where its policy says so: what the data set has spent, the answer included."""
 REASON_HEADER = "grandrounds.reason"
 PROTOCOL = 1
-MOST_SAMPLES = 10**9
+MAX_SAMPLES = 10**9
 TREATMENT = re.compile(r"[a-z_]{1,32}")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -225,8 +225,8 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
         known = isinstance(treated, str) and TREATMENT.fullmatch(treated) is not None
         releases[name] = Release(kind, tensors, treated if known else "", precision)
     samples = header.get("samples")
-    if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MOST_SAMPLES:
-        raise MessageError(f"an update must come with its number of samples, at most {MOST_SAMPLES}, got {samples!r}")
+    if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MAX_SAMPLES:
+        raise MessageError(f"an update must come with its number of samples, at most {MAX_SAMPLES}, got {samples!r}")
     return Result(releases=releases, metrics=metrics, samples=samples, facts=dict(facts))
 
 

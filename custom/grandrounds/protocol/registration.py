@@ -8,12 +8,12 @@ from typing import Any
 
 from grandrounds.errors import MessageError
 
-MOST_FACTS = 8
-LONGEST_FACT = 128
+MAX_FACTS = 8
+MAX_FACT_LENGTH = 128
 
 
 @dataclass(frozen=True)
-class Introduction:
+class Registration:
     """A site's answer when it joins a run.
 
     Attributes:
@@ -41,13 +41,13 @@ def require_facts(facts: Any) -> None:
         Traceback (most recent call last):
         grandrounds.errors.MessageError: fact 'backbone' must be 1 to 128 printable characters, got 160
     """
-    if not isinstance(facts, Mapping) or len(facts) > MOST_FACTS:
+    if not isinstance(facts, Mapping) or len(facts) > MAX_FACTS:
         came = len(facts) if isinstance(facts, Mapping) else type(facts).__name__
-        raise MessageError(f"facts must be at most {MOST_FACTS} texts by name, got {came}")
+        raise MessageError(f"facts must be at most {MAX_FACTS} texts by name, got {came}")
     for name, text in facts.items():
-        if not isinstance(name, str) or not name.isidentifier() or len(name) > LONGEST_FACT:
-            raise MessageError(f"a fact must have a plain name, got {str(name)[:LONGEST_FACT]!r}")
+        if not isinstance(name, str) or not name.isidentifier() or len(name) > MAX_FACT_LENGTH:
+            raise MessageError(f"a fact must have a plain name, got {str(name)[:MAX_FACT_LENGTH]!r}")
         if not isinstance(text, str):
             raise MessageError(f"fact {name!r} must be a text, got {type(text).__name__}")
-        if not 1 <= len(text) <= LONGEST_FACT or not text.isprintable():
-            raise MessageError(f"fact {name!r} must be 1 to {LONGEST_FACT} printable characters, got {len(text)}")
+        if not 1 <= len(text) <= MAX_FACT_LENGTH or not text.isprintable():
+            raise MessageError(f"fact {name!r} must be 1 to {MAX_FACT_LENGTH} printable characters, got {len(text)}")

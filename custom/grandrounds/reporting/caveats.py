@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from grandrounds.evaluation.cases import joined
-from grandrounds.evaluation.estimates import FEWEST_CASES
-from grandrounds.reporting.comparison import FEWEST_SEEDS, Comparison
+from grandrounds.evaluation.estimates import MIN_CASES
+from grandrounds.reporting.comparison import MIN_SEEDS, Comparison
 from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.scores import RunScores
 
@@ -18,7 +18,7 @@ WIDE_GAP = 0.15
 CHANCE = 0.05
 
 
-def doubts_of(run: Run, scores: RunScores) -> list[str]:
+def caveats_of(run: Run, scores: RunScores) -> list[str]:
     """Sentences about one run, the gravest first."""
     found = [
         *_of_status(run),
@@ -50,13 +50,13 @@ def doubts_of(run: Run, scores: RunScores) -> list[str]:
 
 def doubts_of_comparison(methods: dict[str, list[Run]], comparison: Comparison | None) -> list[str]:
     """Sentences about several runs together."""
-    single = [method for method, runs in methods.items() if len(runs) < FEWEST_SEEDS]
+    single = [method for method, runs in methods.items() if len(runs) < MIN_SEEDS]
     found = []
     if single:
         fewest = min(len(methods[method]) for method in single)
         seeds = "one seed" if fewest == 1 else f"{fewest} seeds"
         found.append(
-            f"{_listed(single)}: fewer than {FEWEST_SEEDS} seeds (at least one method has {seeds}). Another seed can "
+            f"{_listed(single)}: fewer than {MIN_SEEDS} seeds (at least one method has {seeds}). Another seed can "
             "change a score by more than methods differ."
         )
     if comparison is None:
@@ -120,7 +120,7 @@ def _of_classes(run: Run) -> list[str]:
     small = [
         f"{name} ({count})"
         for name, count in zip(run.classes, positives.tolist(), strict=True)
-        if 0 < count < FEWEST_CASES
+        if 0 < count < MIN_CASES
     ]
     found = []
     if absent:
@@ -129,19 +129,19 @@ def _of_classes(run: Run) -> list[str]:
             f"{'it' if len(absent) == 1 else 'them'}, and no mean includes {'it' if len(absent) == 1 else 'them'}."
         )
     if small:
-        found.append(f"Too few test cases to tell (fewer than {FEWEST_CASES}): {_listed(small)}.")
+        found.append(f"Too few test cases to tell (fewer than {MIN_CASES}): {_listed(small)}.")
     return found
 
 
 def _of_small_places(scores: RunScores) -> list[str]:
-    small = [f"{site} ({place.cases})" for site, place in scores.sites.items() if place.cases < FEWEST_CASES]
-    return [f"Sites with fewer than {FEWEST_CASES} test cases: {_listed(small)}."] if small else []
+    small = [f"{site} ({place.cases})" for site, place in scores.sites.items() if place.cases < MIN_CASES]
+    return [f"Sites with fewer than {MIN_CASES} test cases: {_listed(small)}."] if small else []
 
 
 def _of_shift(run: Run, scores: RunScores) -> list[str]:
     """Whether sites differ by more than their patients: in the mix of classes, or in how well the model does."""
     found = []
-    known = {site: place for site, place in scores.sites.items() if place.cases >= FEWEST_CASES}
+    known = {site: place for site, place in scores.sites.items() if place.cases >= MIN_CASES}
     if len(known) > 1:
         accuracy = {site: place.scores["balanced_accuracy"] for site, place in known.items()}
         best = max(accuracy, key=lambda site: accuracy[site].value)

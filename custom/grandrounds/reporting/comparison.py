@@ -27,7 +27,7 @@ from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores
 
 METRIC, AREA = "balanced_accuracy", "auroc"
-FEWEST_SEEDS = 3
+MIN_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def compare(
 ) -> Comparison | None:
     """Compare methods on the sites that they share, or by seed where no run has scores of single sites.
 
-    A site counts where every run has at least ``FEWEST_CASES`` cases. A method that has none of the reference's sites (one
+    A site counts where every run has at least ``MIN_CASES`` cases. A method that has none of the reference's sites (one
     that was trained on all images at one place, say), or not all of its seeds, is left out and named.
 
     Args:
@@ -168,7 +168,7 @@ def _difference(values: Sequence[float], reference: Sequence[float], comparisons
 
 
 def _over_seeds(means: Mapping[str, Sequence[float]]) -> MethodsCompared | None:
-    return compare_methods(means) if min(len(runs) for runs in means.values()) >= FEWEST_SEEDS else None
+    return compare_methods(means) if min(len(runs) for runs in means.values()) >= MIN_SEEDS else None
 
 
 def _plain(anova: Blocked | None) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from grandrounds.evaluation.estimates import FEWEST_CASES
+from grandrounds.evaluation.estimates import MIN_CASES
 from grandrounds.evaluation.tests import Blocked, MethodsCompared
 from grandrounds.reporting.comparison import Comparison
 from grandrounds.reporting.format import (
@@ -18,7 +18,7 @@ from grandrounds.reporting.format import (
     p_words,
 )
 from grandrounds.reporting.html import Child, Html, table, tag
-from grandrounds.reporting.model import MOST_DETAILED_RUNS, Report
+from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report
 from grandrounds.reporting.overview import distrust_box
 from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.scores import Place, RunScores
@@ -27,7 +27,7 @@ SITE_SCORES = ("balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "prec
 SENT_SCORES = (*SITE_SCORES, "auroc", "average_precision")
 GLOSSARY: Mapping[str, str] = {
     "Case": f"A patient, or a lesion where patients are not known, or an image where neither is. A score that fewer than "
-    f"{FEWEST_CASES} cases carry is not shown.",
+    f"{MIN_CASES} cases carry is not shown.",
     "[low, high]": "95 % interval by bootstrap: how much the score would move with other patients of the same sites. It "
     "does not cover other sites, other seeds or other devices.",
     "Balanced accuracy": "Mean sensitivity over the classes that occur. Guessing gives one over the number of classes.",
@@ -63,10 +63,10 @@ def comparison_section(report: Report, figures: Sequence[Html]) -> Html | None:
 
 def _reduced(report: Report) -> Html | None:
     """Says what a page of many runs leaves out."""
-    if len(report.runs) <= MOST_DETAILED_RUNS:
+    if len(report.runs) <= MAX_DETAILED_RUNS:
         return None
     text = (
-        f"With more than {MOST_DETAILED_RUNS} runs each of them has only its main figures below: precision and recall, risk "
+        f"With more than {MAX_DETAILED_RUNS} runs each of them has only its main figures below: precision and recall, risk "
         "and coverage, learning curves, budgets and the figures of its method are left out. A report on that run alone has "
         "them."
     )

@@ -9,18 +9,18 @@ from typing import Any
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.cases import joined
 from grandrounds.evaluation.communication import Traffic, traffic
-from grandrounds.evaluation.estimates import FEWEST_CASES, Estimate
+from grandrounds.evaluation.estimates import MIN_CASES, Estimate
 from grandrounds.evaluation.operating_point import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.evaluation.tests import mean_interval
 from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.caveats import doubts_of, doubts_of_comparison
+from grandrounds.reporting.caveats import caveats_of, doubts_of_comparison
 from grandrounds.reporting.comparison import AREA, METRIC, Comparison, compare
 from grandrounds.reporting.label import methods_of, require_one_vocabulary
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores, scores_of
 from grandrounds.seeding import numpy_generator
 
-MOST_DETAILED_RUNS = 4
+MAX_DETAILED_RUNS = 4
 
 Operation = tuple[OperatingPoint, Mapping[str, Estimate]]
 
@@ -77,7 +77,7 @@ class Report:
         return {
             "title": self.title,
             "classes": list(self.runs[0].classes),
-            "fewest_cases": FEWEST_CASES,
+            "min_cases": MIN_CASES,
             "runs": [self._run_json(run) for run in self.runs],
             "methods": {method: self._method_json(method) for method in self.methods},
             "comparison": self.comparison.to_json() if self.comparison else None,
@@ -151,7 +151,7 @@ def report_on(
         runs=list(runs),
         methods=methods,
         scores=scores,
-        doubts={run.name: doubts_of(run, scores[run.name]) for run in runs},
+        doubts={run.name: caveats_of(run, scores[run.name]) for run in runs},
         comparison=None,
         shared_doubts=(),
         operations=operations or {},

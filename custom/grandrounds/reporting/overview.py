@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from grandrounds.evaluation.estimates import Estimate
-from grandrounds.evaluation.tests import FEWEST_PAIRS
-from grandrounds.reporting.comparison import FEWEST_SEEDS, Comparison
+from grandrounds.evaluation.tests import MIN_PAIRS
+from grandrounds.reporting.comparison import MIN_SEEDS, Comparison
 from grandrounds.reporting.format import (
     SCORE_NAMES,
     bytes_words,
@@ -22,7 +22,7 @@ from grandrounds.reporting.html import Child, Html, table, tag
 from grandrounds.reporting.model import Report, moved, over_seeds
 from grandrounds.reporting.run import MODELS, Run
 
-MOST_DOUBTS = 4
+MAX_CAVEATS = 4
 NO_PRIVACY = "No privacy ledger lies with the run: nothing bounds what the sent updates tell about a patient."
 
 
@@ -151,7 +151,7 @@ def _against(report: Report) -> tuple[str, list[str]]:
         f"{paired.mean:+.3f}",
         [
             f"{best} less {comparison.reference}, {counted(len(comparison.blocks), comparison.kind)}",
-            f"no interval: fewer than {FEWEST_PAIRS} {comparison.kind}s"
+            f"no interval: fewer than {MIN_PAIRS} {comparison.kind}s"
             if math.isnan(paired.low)
             else f"95 % interval [{number_words(paired.low, 3)}, {number_words(paired.high, 3)}], adjusted p "
             f"{p_words(difference.adjusted_p)}",
@@ -207,9 +207,9 @@ def _gravest(report: Report) -> list[str]:
     everywhere = [doubt for doubt, names in by_doubt.items() if len(names) == len(report.runs)]
     some = [(doubt, names) for doubt, names in by_doubt.items() if doubt not in everywhere]
     found += everywhere
-    found += [f"{', '.join(names)}: {doubt}" for doubt, names in some[:MOST_DOUBTS]]
-    if len(some) > MOST_DOUBTS:
-        found.append(f"{len(some) - MOST_DOUBTS} more doubts about single runs stand with those runs.")
+    found += [f"{', '.join(names)}: {doubt}" for doubt, names in some[:MAX_CAVEATS]]
+    if len(some) > MAX_CAVEATS:
+        found.append(f"{len(some) - MAX_CAVEATS} more doubts about single runs stand with those runs.")
     return found
 
 
@@ -240,7 +240,7 @@ def _methods_table(report: Report) -> Html:
     whole = "mean over sites" if any(scores.mean for scores in report.scores.values()) else "all images together"
     paired = f" Differences are paired by {comparison.kind}, with Student's 95 % interval." if comparison else ""
     caption = (
-        f"Methods on test images, {whole}. Of {FEWEST_SEEDS} seeds or more: their mean with Student's 95 % interval over "
+        f"Methods on test images, {whole}. Of {MIN_SEEDS} seeds or more: their mean with Student's 95 % interval over "
         f"seeds; of one seed: with the 95 % bootstrap interval of these sites' cases.{paired}"
     )
     return table([*header, "communication", "status"], rows, caption)

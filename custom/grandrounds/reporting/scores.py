@@ -14,7 +14,7 @@ from grandrounds.evaluation.auc import area_estimates
 from grandrounds.evaluation.calibration import calibration_errors, reliability_points
 from grandrounds.evaluation.cases import Cases, joined, resampled_confusions
 from grandrounds.evaluation.estimates import (
-    FEWEST_CASES,
+    MIN_CASES,
     Estimate,
     class_estimates,
     mean_estimate,
@@ -123,7 +123,7 @@ def scores_of(run: Run) -> RunScores:
 
 def sureness_of(cases: Cases) -> dict[str, float]:
     """Calibration errors, and risk against coverage; empty without probabilities or with too few cases."""
-    if cases.probabilities is None or cases.count < FEWEST_CASES:
+    if cases.probabilities is None or cases.count < MIN_CASES:
         return {}
     confidence, correct = top_confidence(cases.labels, cases.probabilities)
     confidence = confidence.clip(max=1)

@@ -11,7 +11,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]
 SITES = LABELLED + UNLABELLED
@@ -42,7 +42,7 @@ def test_classes_that_no_site_supports_are_masked_and_named(small, go, tmp_path,
     ],
 )
 def test_a_matrix_that_is_none_costs_its_site_the_round_and_no_other(small, go, tmp_path, how, at, reason):
-    job = small("controller.rounds=2", path="introductions.SpoiltRelation", at=at, how=how)
+    job = small("controller.rounds=2", path="registrations.SpoiltRelation", at=at, how=how)
     found = go(job, tmp_path)
     last = found.summary["rounds"][-1 if at == "site-3" else 0]
     assert list(last["dropped"]) == [at]
@@ -82,13 +82,13 @@ def fails(monkeypatch):
 @pytest.fixture
 def keep_back(monkeypatch):
     """Let sites join without saying whether they have labels, as a privacy policy may want it."""
-    original = FedIRMExecutor.introduce
+    original = FedIRMExecutor.register
 
     def start(*sites):
         def silent(self, payload, context):
-            return Introduction() if context.site in sites else original(self, payload, context)
+            return Registration() if context.site in sites else original(self, payload, context)
 
-        monkeypatch.setattr(FedIRMExecutor, "introduce", silent)
+        monkeypatch.setattr(FedIRMExecutor, "register", silent)
 
     return start
 
@@ -108,13 +108,13 @@ def test_where_all_with_labels_keep_that_back_the_run_says_so(small, hospitals, 
 
 
 def test_a_site_that_has_not_joined_is_not_said_to_have_no_labels(small, hospitals, tmp_path, fails):
-    fails("introduce", {1})
+    fails("register", {1})
     with pytest.raises(GrandRoundsError, match=r"\(joined: site-3, site-4\), and site-1, site-2 did not join: see why"):
         simulate(small(), tmp_path, SITES, sites_dir=hospitals)
 
 
 def test_while_nobody_with_labels_has_joined_those_that_failed_are_asked_once_more(small, go, tmp_path, fails):
-    assert fails("introduce", {1}, times=1) == []
+    assert fails("register", {1}, times=1) == []
     found = go(small("controller.rounds=1"), tmp_path)
     assert found.summary["rounds"][0]["asked"] == LABELLED
 

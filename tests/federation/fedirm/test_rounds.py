@@ -46,7 +46,7 @@ def overheard(small, go, tmp_path_factory):
         "executor.betas=[0.8, 0.9]",
         "executor.weight_decay=0.01",
         "controller.min_support=4",
-        path="introductions.Listener",
+        path="registrations.Listener",
         diary=str(folder / "diary"),
     )
     found = go(job, folder / "run")

@@ -19,7 +19,7 @@ PROTECTED = [
     "controller.min_sites=1",
     "controller.validate_every=0",
 ]
-RULE = {"kind": "model_update", "name": "update", "treatment": "record_level", "least_noise_multiplier": 1.5}
+RULE = {"kind": "model_update", "name": "update", "treatment": "record_level", "min_noise_multiplier": 1.5}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ SAMPLES = st.lists(st.tuples(st.integers(20, 100), st.booleans()), min_size=1, m
 
 
 def free_bins(confidence, correct, z):
-    return reliability_points(confidence, correct, z=z, least_left=0, least_gap=0)
+    return reliability_points(confidence, correct, z=z, min_remaining=0, min_gap=0)
 
 
 def test_few_samples_are_one_bin():
@@ -48,22 +48,22 @@ def test_defaults_are_the_authors():
     confidence = numpy_generator("defaults").uniform(0.5, 1, size=20_000)
     correct = confidence > 0.7
     found = reliability_points(confidence, correct)
-    authors = {"z": 1.645, "least_left": 40, "least_gap": 0.05}
+    authors = {"z": 1.645, "min_remaining": 40, "min_gap": 0.05}
     assert reliability_points(confidence, correct, **authors) == found
-    for name, other in {"z": 1.96, "least_left": 3000, "least_gap": 0.2}.items():
+    for name, other in {"z": 1.96, "min_remaining": 3000, "min_gap": 0.2}.items():
         assert reliability_points(confidence, correct, **authors | {name: other}) != found
 
 
 def test_no_bin_is_opened_with_too_few_samples_left():
     # The second bin would begin with five samples left, the third with three.
-    assert [point.n for point in reliability_points(CONFIDENCE, CORRECT, 0.3, least_left=4, least_gap=0)] == [3, 5]
-    assert [point.n for point in reliability_points(CONFIDENCE, CORRECT, 0.3, least_left=5, least_gap=0)] == [8]
+    assert [point.n for point in reliability_points(CONFIDENCE, CORRECT, 0.3, min_remaining=4, min_gap=0)] == [3, 5]
+    assert [point.n for point in reliability_points(CONFIDENCE, CORRECT, 0.3, min_remaining=5, min_gap=0)] == [8]
 
 
 def test_no_bin_is_opened_near_the_lowest_confidence():
     # The bins end at 0.85 and 0.55; the lowest confidence is 0.40.
-    assert [point.n for point in reliability_points(CONFIDENCE, CORRECT, 0.3, least_left=0, least_gap=0.2)] == [3, 5]
-    assert [point.n for point in reliability_points(CONFIDENCE, CORRECT, 0.3, least_left=0, least_gap=0.5)] == [8]
+    assert [point.n for point in reliability_points(CONFIDENCE, CORRECT, 0.3, min_remaining=0, min_gap=0.2)] == [3, 5]
+    assert [point.n for point in reliability_points(CONFIDENCE, CORRECT, 0.3, min_remaining=0, min_gap=0.5)] == [8]
 
 
 def test_a_last_bin_with_too_few_takes_equally_many_from_each_other_bin():
@@ -99,8 +99,8 @@ def test_order_does_not_matter_and_every_sample_is_in_one_bin(samples, seed, z):
     confidence = np.array([percent / 100 for percent, _ in samples])
     correct = np.array([right for _, right in samples])
     shuffled = numpy_generator("calibration", seed).permutation(len(samples))
-    points = reliability_points(confidence, correct, z, least_left=5)
-    assert reliability_points(confidence[shuffled], correct[shuffled], z, least_left=5) == points
+    points = reliability_points(confidence, correct, z, min_remaining=5)
+    assert reliability_points(confidence[shuffled], correct[shuffled], z, min_remaining=5) == points
     assert sum(point.n for point in points) == len(samples)
     assert sum(point.n * point.accuracy for point in points) == pytest.approx(correct.sum())
     assert sum(point.n * point.confidence for point in points) == pytest.approx(confidence.sum())

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, put_between
+from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, replace_section
 
 
 def test_a_table_rounds_numbers_and_marks_what_is_missing():
@@ -63,4 +63,4 @@ def test_spread_is_over_seeds_with_one_degree_of_freedom_less():
 )
 def test_markers_must_be_there_once_and_in_order(text, message):
     with pytest.raises(ValueError, match=message):
-        put_between(text, "A", "B", "new")
+        replace_section(text, "A", "B", "new")

@@ -3,13 +3,13 @@
 import pytest
 
 from grandrounds.errors import MessageError
-from grandrounds.protocol.registration import Introduction, require_facts
+from grandrounds.protocol.registration import Registration, require_facts
 
 
 def test_numbers_and_texts_survive_a_checkpoint():
-    said = Introduction({"labelled": 1.0}, {"digest": "a" * 64})
+    said = Registration({"labelled": 1.0}, {"digest": "a" * 64})
     assert said.to_dict() == {"scalars": {"labelled": 1.0}, "facts": {"digest": "a" * 64}}
-    assert Introduction(**said.to_dict()) == said
+    assert Registration(**said.to_dict()) == said
 
 
 @pytest.mark.parametrize("facts", [{}, {"digest": "f" * 128}, {f"fact_{number}": "x" for number in range(8)}])

@@ -7,14 +7,14 @@ import torch
 
 from grandrounds.errors import CheckpointError
 from grandrounds.federation.server.checkpoint import CheckpointFolder
-from grandrounds.federation.server.tensor_files import PartFiles, SavedParts, mapped_copy
+from grandrounds.federation.server.tensor_files import SavedParts, TensorFileStore, mapped_copy
 
 STATE = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(2).half(), "counter": torch.tensor(7)}
 
 
 @pytest.fixture
 def files(tmp_path):
-    return PartFiles(tmp_path / "parts")
+    return TensorFileStore(tmp_path / "parts")
 
 
 def same(first, second):
@@ -73,7 +73,7 @@ def test_parts_are_read_when_they_are_looked_up(files):
 
 def test_a_checkpoint_refers_to_a_part_that_was_saved_before_and_misses_one_that_was_not(tmp_path):
     folder = CheckpointFolder(tmp_path, {})
-    PartFiles(tmp_path / "parts").save("site-1", 1, STATE)
+    TensorFileStore(tmp_path / "parts").save("site-1", 1, STATE)
     folder.save(1, {}, {"site-1": (1, None)})
     assert same(folder.load().parts["site-1"][1], STATE)
     with pytest.raises(CheckpointError, match=r"site-2@00002.pt is missing"):

@@ -31,12 +31,12 @@ for method in {EXECUTORS!r}:
 import grandrounds.privacy.gate.filters
 note("site's gate")
 import torch
-from grandrounds.federation.site.training import Descent, new_optimizer
+from grandrounds.federation.site.training import OptimizerStep, new_optimizer
 from grandrounds.models.registry import ModelSpec, build_model
 for algorithm in ("adam", "sgd"):
     network = build_model(ModelSpec("compact", 2), seed=0)
     optimizer = new_optimizer(network.parameters(), algorithm, 0.1)
-    Descent(network, optimizer).step(network(torch.ones(2, 3, 32, 32)).sum())
+    OptimizerStep(network, optimizer).step(network(torch.ones(2, 3, 32, 32)).sum())
     new_optimizer(network.parameters(), algorithm, 0.1).load_state_dict(optimizer.state_dict())
     note(algorithm)
 print(json.dumps(loaded))

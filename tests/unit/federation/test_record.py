@@ -47,11 +47,11 @@ def test_the_summary_names_configuration_and_models_by_their_digests(tmp_path):
     assert summary["models"] == {"last.pt": "9372c470eeadd5ecd9c3c74c2b3cb633f8e2f2fad799250a0f70d652b6b825e4"}
 
 
-def test_introductions_are_in_the_order_of_the_sites_and_not_of_their_answers(tmp_path):
+def test_registrations_are_in_the_order_of_the_sites_and_not_of_their_answers(tmp_path):
     record = RunRecord(tmp_path, {"rounds": 1})
-    record.introduced = {"site-10": {}, "site-2": {}, "site-1": {}}
+    record.registered = {"site-10": {}, "site-2": {}, "site-1": {}}
     record.write("finished", "")
-    assert list(summary(tmp_path)["introduced"]) == ["site-1", "site-2", "site-10"]
+    assert list(summary(tmp_path)["registered"]) == ["site-1", "site-2", "site-10"]
 
 
 def test_versions_name_what_computes_the_result():

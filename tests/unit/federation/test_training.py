@@ -9,7 +9,7 @@ from torch import nn
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, TaskAborted
-from grandrounds.federation.site.training import Descent, Meter, new_optimizer, train_steps
+from grandrounds.federation.site.training import Meter, OptimizerStep, new_optimizer, train_steps
 
 
 def context(aborted=lambda: False, seed=1):
@@ -26,7 +26,7 @@ def weight():
 
 
 def descent_of(network, rate=0.1):
-    return Descent(network, new_optimizer(network.parameters(), "sgd", rate))
+    return OptimizerStep(network, new_optimizer(network.parameters(), "sgd", rate))
 
 
 def test_each_step_goes_down_its_loss_and_the_losses_add_up():

@@ -5,7 +5,7 @@ import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.checkpoint import CheckpointFolder
-from grandrounds.federation.server.tensor_files import PARTS, PartFiles
+from grandrounds.federation.server.tensor_files import PARTS, TensorFileStore
 from grandrounds.methods.fedperl.options import StoreOptions
 from grandrounds.methods.fedperl.store import ModelStore
 
@@ -32,7 +32,7 @@ def value_of(state):
 @pytest.fixture
 def make(tmp_path):
     """Make a store that has room for so many models."""
-    return lambda models: ModelStore(PartFiles(tmp_path / PARTS), models * MODEL_BYTES)
+    return lambda models: ModelStore(TensorFileStore(tmp_path / PARTS), models * MODEL_BYTES)
 
 
 @pytest.fixture

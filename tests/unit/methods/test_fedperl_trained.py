@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.preprocessing import minmax_scale
 
-from grandrounds.methods.fedperl.similarity_tracker import TrainedModels
+from grandrounds.methods.fedperl.similarity_tracker import SimilarityTracker
 from grandrounds.seeding import torch_generator
 
 A = {"W1": torch.tensor([1.0, 3.0]), "W2": torch.tensor([2.0, 2.0, 5.0])}
@@ -20,7 +20,7 @@ def random_state(number):
 
 
 def trained(states, features="parameters_and_buffers", scaling="minmax", **options):
-    models = TrainedModels(features, scaling, **options)
+    models = SimilarityTracker(features, scaling, **options)
     describe_all(models, states)
     return models
 
@@ -80,7 +80,7 @@ def test_only_the_named_parameters_describe_a_model_if_asked_for():
 
 
 def test_scores_on_validation_images_are_two_features_more():
-    models = TrainedModels("parameters_and_buffers", "none", with_validation=True)
+    models = SimilarityTracker("parameters_and_buffers", "none", with_validation=True)
     models.validation = {"site-1": torch.tensor([0.5, 1.0]), "site-2": torch.tensor([1.0, 2.0])}
     describe_all(models, {"site-1": A, "site-2": B})
     # 17 + 0.5 * 1 + 1 * 2 = 19.5; squared norms 18 + 1.25 and 19 + 5.
@@ -97,12 +97,12 @@ def test_scores_that_are_kept_for_a_policy_only_are_no_features():
 
 @pytest.mark.parametrize("with_validation", [False, True])
 def test_what_survives_a_restart_makes_the_same_descriptions(with_validation):
-    models = TrainedModels("parameters_and_buffers", "minmax", with_validation=with_validation)
+    models = SimilarityTracker("parameters_and_buffers", "minmax", with_validation=with_validation)
     models.validation = {f"site-{number}": torch.tensor([0.1 * number, 1.0]) for number in range(3)}
     models.embeddings = {"site-0": torch.tensor([1.0, 2.0])}
     states = {f"site-{number}": random_state(number) for number in range(3)}
     describe_all(models, states)
-    restored = TrainedModels("parameters_and_buffers", "minmax", with_validation=with_validation)
+    restored = SimilarityTracker("parameters_and_buffers", "minmax", with_validation=with_validation)
     restored.load_state_dict(models.state_dict())
     describe_all(restored, states)
     assert torch.equal(restored.similarity, models.similarity)

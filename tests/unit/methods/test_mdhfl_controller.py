@@ -11,7 +11,7 @@ from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.executor import MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.protocol.messages import Release, ReleaseKind, Result, encode_payload, encode_result
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 
 def controller(**options):
@@ -28,10 +28,10 @@ def told(weights, **options):
 
 def test_a_site_without_weight_hides_nobody():
     # The second weight alone would be the rows of b, as they are.
-    parts, withheld = told({"a": 0.5, "b": 0.5, "c": 0.0}, least_contributors=3, weighting="eccr")
+    parts, withheld = told({"a": 0.5, "b": 0.5, "c": 0.0}, min_contributors=3, weighting="eccr")
     assert not parts
     assert withheld
-    parts, withheld = told({"a": 0.5, "b": 0.25, "c": 0.25}, least_contributors=3, weighting="eccr")
+    parts, withheld = told({"a": 0.5, "b": 0.25, "c": 0.25}, min_contributors=3, weighting="eccr")
     assert torch.equal(parts["rows"]["mean"], torch.full((2, 4), 0.25))
     assert not withheld
 
@@ -47,14 +47,14 @@ def test_a_site_without_weight_hides_nobody():
 )
 def test_a_site_with_other_classes_or_without_public_images_is_refused(scalars, facts, reason):
     with pytest.raises(MessageError, match=reason):
-        controller().check_introduction("a", Introduction(scalars, facts))
-    controller().check_introduction("a", Introduction({"classes": 4.0, "public_images": 8.0}, {"public": "ab"}))
+        controller().check_registration("a", Registration(scalars, facts))
+    controller().check_registration("a", Registration({"classes": 4.0, "public_images": 8.0}, {"public": "ab"}))
 
 
 def test_fewer_sites_per_round_than_contributors_are_refused_unless_older_rows_count():
-    with pytest.raises(ConfigurationError, match="sites_per_round is 2, below least_contributors = 3"):
-        controller(sites_per_round=2, least_contributors=3)
-    assert controller(sites_per_round=2, least_contributors=3, max_age=1).least_contributors == 3
+    with pytest.raises(ConfigurationError, match="sites_per_round is 2, below min_contributors = 3"):
+        controller(sites_per_round=2, min_contributors=3)
+    assert controller(sites_per_round=2, min_contributors=3, max_age=1).min_contributors == 3
 
 
 def test_a_list_of_other_images_than_the_checkpoint_is_about_is_refused():

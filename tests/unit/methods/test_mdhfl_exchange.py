@@ -247,7 +247,7 @@ def test_a_sum_that_is_none_is_refused():
         (AlignmentOptions, {"alignment_rate": 0.0}, "alignment_rate must be positive"),
         (LocalOptions, {"loss": "sce"}, "loss must be one of symmetric, cross_entropy, refined, got 'sce'"),
         (LocalOptions, {"local_epochs": 0}, "local_epochs must be positive, got 0"),
-        (LocalOptions, {"settled_statistics": "yes"}, "settled_statistics must be true or false, got 'yes'"),
+        (LocalOptions, {"recalibrate_bn": "yes"}, "recalibrate_bn must be true or false, got 'yes'"),
         (LocalOptions, {"pretrain_epochs": -1}, "pretrain_epochs must be at least 0"),
         (LocalOptions, {"label_floor": 1.0}, "label_floor must be above 0 and below 1"),
         (LocalOptions, {"ce_weight": -1.0}, "ce_weight must be at least 0"),

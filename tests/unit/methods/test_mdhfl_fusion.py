@@ -13,7 +13,7 @@ from grandrounds.methods.feddf.controller import FusionController
 from grandrounds.methods.feddf.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
 from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.protocol.messages import Result, floating_entries, model_update
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 from grandrounds.seeding import numpy_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (20, 4, 4, 1), dtype=np.uint8)
@@ -106,7 +106,7 @@ def test_what_makes_no_sense_is_refused():
         ({"distillation_steps": 0}, "distillation_steps must be at least 1, got 0"),
         ({"distillation_batch": 1}, "distillation_batch must be at least 2, got 1"),
         ({"clip_norm": 0.0}, r"clip_norm must be positive, got 0\.0"),
-        ({"settled_statistics": 1}, "settled_statistics must be true or false, got 1"),
+        ({"recalibrate_bn": 1}, "recalibrate_bn must be true or false, got 1"),
         ({"averaging": "losses"}, "averaging must be one of logits, probabilities, got 'losses'"),
     ],
 )
@@ -121,7 +121,7 @@ def test_an_architecture_whose_sites_are_all_away_learns_from_the_others():
     server.check_abort = lambda: None
     server._images = numpy_generator("public").integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
     for site, kind in (("here", "x"), ("away", "y")):
-        server.introduced[site] = Introduction({}, {"backbone": "compact", "architecture": kind})
+        server.registered[site] = Registration({}, {"backbone": "compact", "architecture": kind})
     server.open_round(["here", "away"])
     server.round_number = 1
     start = copy.deepcopy(server._prototypes)

@@ -12,7 +12,7 @@ from grandrounds.methods.feddf.executor import FusionExecutor
 from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.executor import MutualExecutor
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, floating_entries, model_update
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 ROWS = torch.full((16, 4), 0.25)
 
@@ -30,7 +30,7 @@ def at(server, number):
 @pytest.fixture
 def mutual():
     server = controller(MutualController, "mdhfl")
-    server.introduced["a"] = Introduction({"classes": 4.0, "public_images": 16.0}, {"public": "ab" * 32})
+    server.registered["a"] = Registration({"classes": 4.0, "public_images": 16.0}, {"public": "ab" * 32})
     server.participants(["a"])
     return server
 
@@ -58,7 +58,7 @@ def test_an_answer_without_rows_of_the_kind_is_refused(answer, mutual):
 @pytest.fixture
 def fusion():
     server = controller(FusionController, "feddf", "controller.server_device=cpu", "problem.backbone=compact")
-    server.introduced["a"] = Introduction({}, {"backbone": "compact", "architecture": "x"})
+    server.registered["a"] = Registration({}, {"backbone": "compact", "architecture": "x"})
     server.open_round(["a"])
     return server
 
@@ -80,7 +80,7 @@ def test_updates_are_for_the_rounds_that_distil_and_must_fit(fusion):
 
 def test_a_network_that_nobody_knows_is_refused_by_name(fusion):
     with pytest.raises(MessageError, match=r"b has a network that the server does not know: .*'resnet11'"):
-        fusion.check_introduction("b", Introduction({}, {"backbone": "resnet11", "architecture": "x"}))
+        fusion.check_registration("b", Registration({}, {"backbone": "resnet11", "architecture": "x"}))
 
 
 def test_encrypted_weights_are_for_the_rounds_that_average():

@@ -10,7 +10,7 @@ from torch import nn
 
 from grandrounds.deployment.jobs import check_job, load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.site.training import Descent, proximal_loss, require_finite
+from grandrounds.federation.site.training import OptimizerStep, proximal_loss, require_finite
 from grandrounds.methods.supervised.training import TrainingOptions
 from grandrounds.seeding import torch_generator
 
@@ -33,7 +33,7 @@ def cost(model):
 
 def descend(weight, steps, kind=torch.optim.SGD):
     model = network()
-    descent = Descent(model, kind(model.parameters(), lr=0.1), weight)
+    descent = OptimizerStep(model, kind(model.parameters(), lr=0.1), weight)
     for _ in range(steps):
         descent.step(cost(model))
     return model.state_dict()
@@ -61,7 +61,7 @@ def test_the_gradient_leads_away_from_the_start_and_leaves_the_start_alone():
 def test_a_frozen_parameter_stays_as_it_is():
     model = network()
     model[0].weight.requires_grad_(False)
-    descent = Descent(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.5)
+    descent = OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.5)
     for _ in range(2):
         descent.step(cost(model))
     assert torch.equal(model[0].weight, network()[0].weight)
@@ -104,7 +104,7 @@ def test_gradients_of_an_earlier_step_do_not_add_up():
     model = network()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e3)
-    Descent(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.0).step(cost(model))
+    OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.0).step(cost(model))
     assert same(model.state_dict(), descend(0.0, 1))
 
 
@@ -112,7 +112,7 @@ def test_a_later_round_starts_from_its_own_weights():
     model = network()
     model.load_state_dict(descend(0.0, 3))
     moved = copy.deepcopy(model.state_dict())
-    descent = Descent(model, torch.optim.SGD(model.parameters(), lr=0.0), 0.5)
+    descent = OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.0), 0.5)
     descent.step(cost(model))
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.accounting.accountant import composed_epsilon, exceeds, least_noise_multiplier, spent_epsilon
+from grandrounds.privacy.accounting.accountant import composed_epsilon, exceeds, min_noise_multiplier, spent_epsilon
 from grandrounds.privacy.accounting.conversions import combined_multiplier, gaussian_epsilon, gaussian_noise_multiplier
 from grandrounds.privacy.accounting.renyi import renyi_epsilon, sampled_gaussian_divergence
 from grandrounds.privacy.ledger.entries import Purpose
@@ -127,7 +127,7 @@ def test_a_loose_first_bound_does_not_make_the_result_loose():
 @pytest.mark.parametrize(("epsilon", "multiplier"), [(1, 39.0), (2, 21.2), (4, 11.7), (8, 6.65), (16, 3.89)])
 def test_noise_for_150_releases_is_what_was_measured(epsilon, multiplier):
     assert gaussian_noise_multiplier(epsilon, 1e-4, 150) == pytest.approx(multiplier, rel=5e-3)
-    assert least_noise_multiplier(epsilon, 1e-4, 150) == gaussian_noise_multiplier(epsilon, 1e-4, 150)
+    assert min_noise_multiplier(epsilon, 1e-4, 150) == gaussian_noise_multiplier(epsilon, 1e-4, 150)
 
 
 @pytest.mark.parametrize(("multiplier", "epsilon"), [(1, 46.7), (10, 2.38), (30, 0.68)])
@@ -136,13 +136,13 @@ def test_epsilon_of_45_epochs_of_embeddings_is_what_was_measured(multiplier, eps
 
 
 def test_noise_chosen_for_a_target_reaches_it_and_not_more():
-    multiplier = least_noise_multiplier(3.0, 1e-5, steps=20, sampling_rate=0.2)
+    multiplier = min_noise_multiplier(3.0, 1e-5, steps=20, sampling_rate=0.2)
     reached = composed_epsilon([GaussianSteps(multiplier, 0.2, 20)], 1e-5)
     assert 2.98 < reached <= 3.0
 
 
 def test_noise_for_a_large_target_is_found_although_the_first_bound_is_loose():
-    multiplier = least_noise_multiplier(150.0, 1e-5, steps=200, sampling_rate=0.05)
+    multiplier = min_noise_multiplier(150.0, 1e-5, steps=200, sampling_rate=0.05)
     assert 148 < composed_epsilon([GaussianSteps(multiplier, 0.05, 200)], 1e-5) <= 150
 
 

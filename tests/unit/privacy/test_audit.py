@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.privacy.gate.audit import AUDIT_NAME, LONGEST_TEXT, Reason, Refused, write_audit
+from grandrounds.privacy.gate.audit import AUDIT_NAME, MAX_TEXT_LENGTH, Reason, Refused, write_audit
 
 
 def test_lines_follow_each_other_and_long_texts_are_cut(tmp_path):
     write_audit(tmp_path / "new", "refused", {"reason": "no", "detail": "x" * 10_000})
     write_audit(tmp_path / "new", "released", {"round": 3})
     first, second = (json.loads(line) for line in (tmp_path / "new" / AUDIT_NAME).read_text().splitlines())
-    assert (first["outcome"], first["reason"], len(first["detail"])) == ("refused", "no", LONGEST_TEXT)
+    assert (first["outcome"], first["reason"], len(first["detail"])) == ("refused", "no", MAX_TEXT_LENGTH)
     assert (second["outcome"], second["round"]) == ("released", 3)
 
 

@@ -25,7 +25,7 @@ from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.inspection import Part
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule, SitePolicy
-from grandrounds.privacy.gate.treatment import AsItIs, ClipAndNoise, RecordLevel
+from grandrounds.privacy.gate.treatment import ClipAndNoise, RecordLevel, Unmodified
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.messages import METRICS, TREATED, ReleaseKind
@@ -65,7 +65,7 @@ def test_the_gate_itself_tells_what_is_spent_where_the_policy_says_so(gate):
     assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": pytest.approx(0.2041, abs=1e-4)}
     assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": pytest.approx(0.2978, abs=1e-4)}
     assert gate().release(facts(), lie).parts[METRICS].data == {}
-    unlimited = gate(ReleaseRule(UPDATE, "update", AsItIs()), scalars=(ScalarRule("privacy.*", "train", 1),))
+    unlimited = gate(ReleaseRule(UPDATE, "update", Unmodified()), scalars=(ScalarRule("privacy.*", "train", 1),))
     assert unlimited.release(facts(), lie).parts[METRICS].data == {}
 
 
@@ -207,7 +207,9 @@ def test_a_training_that_has_too_little_noise_or_costs_too_much_is_refused_befor
 
 def test_encrypted_rows_leave_when_they_are_declared_and_nothing_else_does_under_their_name(gate):
     sealed = ReleaseKind.ENCRYPTED_ROWS
-    chosen = gate(ReleaseRule(sealed, "rows", AsItIs(), ("rows",), outside_budget=True), target_epsilon={"*": TARGET})
+    chosen = gate(
+        ReleaseRule(sealed, "rows", Unmodified(), ("rows",), outside_budget=True), target_epsilon={"*": TARGET}
+    )
     rows = torch.tensor([7, 0, 255], dtype=torch.uint8)
     part = Part("APP_DEFINED", {"release": "encrypted_rows"}, {"rows": rows})
     left = chosen.release(facts(), answer(rows=part))
@@ -219,7 +221,7 @@ def test_encrypted_rows_leave_when_they_are_declared_and_nothing_else_does_under
 
 
 def test_what_has_no_guarantee_is_booked_as_such(gate):
-    chosen = gate(ReleaseRule(UPDATE, "update", AsItIs()))
+    chosen = gate(ReleaseRule(UPDATE, "update", Unmodified()))
     chosen.release(facts(), answer())
     assert booked(chosen)[0].spending.mechanism is Mechanism.NO_GUARANTEE
     assert booked(chosen)[0].epsilon == float("inf")

@@ -8,9 +8,9 @@ import torch
 from gate_answers import SOFT, UPDATE, answer, facts, refusal, update
 
 from grandrounds.privacy.gate.audit import Reason
-from grandrounds.privacy.gate.inspection import MOST_NUMBERS, Part
+from grandrounds.privacy.gate.inspection import MAX_NUMBERS, Part
 from grandrounds.privacy.gate.policy import ReleaseRule
-from grandrounds.privacy.gate.treatment import AsItIs
+from grandrounds.privacy.gate.treatment import Unmodified
 from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
 
 
@@ -85,10 +85,10 @@ def test_a_number_that_is_none_of_64_bits_does_not_leave(gate, value):
 
 
 def test_metrics_are_too_few_for_an_image(gate):
-    pixels = {f"validation.{number}": 0.5 for number in range(MOST_NUMBERS + 1)}
+    pixels = {f"validation.{number}": 0.5 for number in range(MAX_NUMBERS + 1)}
     assert "at most" in refusal(gate(), answer(metrics=pixels)).detail
     pixels.popitem()
-    assert len(gate().release(facts(), answer(metrics=pixels)).parts[METRICS].data) == MOST_NUMBERS
+    assert len(gate().release(facts(), answer(metrics=pixels)).parts[METRICS].data) == MAX_NUMBERS
 
 
 @pytest.mark.parametrize("odd", [{Text("validation.f1"): 0.5}, {7: 0.5}, {"": 0.5}, {"x" * 129: 0.5}, {"é": 0.5}])
@@ -113,7 +113,7 @@ ODD_TENSORS = {
 def test_an_odd_tensor_does_not_leave_by_whatever_rule(gate, name):
     value = ODD_TENSORS[name]()
     assert refusal(gate(), answer(update=update(b=value))).reason is Reason.FORM
-    generous = gate(ReleaseRule(ReleaseKind.DISCRIMINATOR, "critic", AsItIs(), ("*",)))
+    generous = gate(ReleaseRule(ReleaseKind.DISCRIMINATOR, "critic", Unmodified(), ("*",)))
     part = Part("APP_DEFINED", {"release": "discriminator"}, {"w": value})
     assert refusal(generous, answer(critic=part)).reason is Reason.FORM
 
@@ -135,7 +135,7 @@ def test_an_update_of_another_type_than_the_models_does_not_leave(gate, dtype):
     ],
 )
 def test_what_has_not_the_form_of_its_kind_does_not_leave_even_as_it_is(gate, kind, value):
-    chosen = gate(ReleaseRule(kind, "part", AsItIs(), ("x",)))
+    chosen = gate(ReleaseRule(kind, "part", Unmodified(), ("x",)))
     reply = answer(part=Part("APP_DEFINED", {"release": kind.value}, {"x": value}))
     assert refusal(chosen, reply).reason is Reason.VALUES
 
@@ -154,7 +154,7 @@ def test_class_statistics_are_of_the_problems_classes_and_the_sites_patients(gat
 
 
 def test_a_rule_that_names_entries_of_an_update_lets_out_none_that_the_model_has_not(gate):
-    chosen = gate(ReleaseRule(UPDATE, "update", AsItIs(), ("w", "x")))
+    chosen = gate(ReleaseRule(UPDATE, "update", Unmodified(), ("w", "x")))
     assert refusal(chosen, answer(update=Part("WEIGHT_DIFF", {"release": "model_update"}, {"x": torch.ones(9)})))
     assert refusal(chosen, answer()).reason is Reason.DENIED  # b is in the model and not named
     only = Part("WEIGHT_DIFF", {"release": "model_update"}, {"w": torch.ones(2, 3)})
@@ -162,7 +162,7 @@ def test_a_rule_that_names_entries_of_an_update_lets_out_none_that_the_model_has
 
 
 def test_a_rule_without_entries_lets_out_no_tensor_but_those_of_an_update(gate):
-    chosen = gate(ReleaseRule(SOFT, "rows", AsItIs()))
+    chosen = gate(ReleaseRule(SOFT, "rows", Unmodified()))
     rows = Part("APP_DEFINED", {"release": "soft_labels"}, {"w": torch.full((2, 2), 0.5)})
     assert refusal(chosen, answer(rows=rows)).reason is Reason.DENIED
 
@@ -184,7 +184,7 @@ class Turncoat(Mapping):
 
 
 def test_what_was_looked_at_is_what_leaves(gate):
-    chosen = gate(ReleaseRule(UPDATE, "update", AsItIs()))
+    chosen = gate(ReleaseRule(UPDATE, "update", Unmodified()))
     part = Part("WEIGHT_DIFF", {"release": "model_update"}, Turncoat(torch.ones(2), torch.ones(99)))
     left = chosen.release(facts(), answer(update=part))
     assert torch.equal(left.parts["update"].data["b"], torch.ones(2))

@@ -10,13 +10,13 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.privacy.gate.policy import SitePolicy
 from grandrounds.privacy.gate.policy_file import parse_policy, read_policies
 from grandrounds.privacy.gate.treatment import (
-    AsItIs,
     ClipAndNoise,
     ClipAndNoiseSamples,
     CurveSupport,
     MinimumSupport,
     Quantise,
     RecordLevel,
+    Unmodified,
 )
 from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.spending import Unit
@@ -70,7 +70,7 @@ def test_every_treatment_can_be_had():
             {"kind": "embeddings", "name": "e", "treatment": "clip_and_noise", "clip": 1, "sigma": 9, "entries": ["x"]},
             {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "least": 10},
             {"kind": "soft_labels", "name": "rows", "treatment": "quantise", "levels": 20, "entries": ["rows"]},
-            {"kind": "model_update", "name": "private", "treatment": "record_level", "least_noise_multiplier": 1.1},
+            {"kind": "model_update", "name": "private", "treatment": "record_level", "min_noise_multiplier": 1.1},
             {"kind": "discriminator", "name": "d", "treatment": "as_it_is", "entries": ["*.weight"]},
             {"kind": "curves", "name": "curves_*", "treatment": "minimum_support", "least": 20},
             unit="record",
@@ -82,7 +82,7 @@ def test_every_treatment_can_be_had():
         MinimumSupport(10),
         Quantise(20),
         RecordLevel(1.1),
-        AsItIs(),
+        Unmodified(),
         CurveSupport(20),
     ]
     assert found.releases[1].entries == ("matrix", "support")
@@ -163,7 +163,7 @@ def test_scalars_need_a_part_and_its_least_number_of_patients():
             "at least 2, got 0",
         ),
         (
-            policy({"kind": "model_update", "name": "u", "treatment": "record_level", "least_noise_multiplier": 1}),
+            policy({"kind": "model_update", "name": "u", "treatment": "record_level", "min_noise_multiplier": 1}),
             "unit must be record, got site",
         ),
         (

@@ -8,7 +8,6 @@ import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.privacy.gate.treatment import (
-    AsItIs,
     ClipAndNoise,
     ClipAndNoiseSamples,
     CurveSupport,
@@ -16,6 +15,7 @@ from grandrounds.privacy.gate.treatment import (
     MinimumSupport,
     Quantise,
     RecordLevel,
+    Unmodified,
     plain_copy,
 )
 from grandrounds.protocol.messages import ReleaseKind
@@ -125,12 +125,12 @@ def test_a_training_with_just_the_noise_that_is_asked_for_may_leave_whatever_its
 def test_what_is_denied_has_no_treatment_and_what_leaves_as_it_is_no_guarantee():
     with pytest.raises(ValueError, match="denied"):
         Deny().apply({"w": torch.ones(1)})
-    assert AsItIs().spending(None).mechanism is Mechanism.NO_GUARANTEE
+    assert Unmodified().spending(None).mechanism is Mechanism.NO_GUARANTEE
 
 
 def test_nothing_behind_a_view_travels_along():
     secret = torch.arange(1000.0)
-    for treatment in (AsItIs(), RecordLevel(1.0), ClipAndNoise(1e6, TINY)):
+    for treatment in (Unmodified(), RecordLevel(1.0), ClipAndNoise(1e6, TINY)):
         (shown,) = treatment.apply({"w": secret[3:5]}).values()
         assert shown.untyped_storage().nbytes() <= 16
     assert plain_copy(torch.ones(2, 3).t()).is_contiguous()

@@ -32,8 +32,8 @@ FILES = frozenset({CONFIG_NAME, IMAGES_FILE, MANIFEST_FILE, ARGUMENTS_FILE})
 VALIDATION, TEST = 0.15, 0.25
 OWN_DEVICE_SHARE = 0.85
 CLASS_SHARES = (0.40, 0.25, 0.20, 0.15)
-MOST_IMAGES_PER_PATIENT = 3
-LEAST_IMAGES = 12
+MAX_IMAGES_PER_PATIENT = 3
+MIN_IMAGES = 12
 
 
 def phantom_site(
@@ -68,7 +68,7 @@ def phantom_site(
         ConfigurationError: if ``<folder>/<site>`` holds other files.
         ValueError: if an argument is out of range.
     """
-    require_at_least(images, LEAST_IMAGES, "images")
+    require_at_least(images, MIN_IMAGES, "images")
     require_at_least(len(devices), 1, "the number of devices")
     target = Path(folder).resolve() / site
     arguments = {
@@ -102,7 +102,7 @@ def _holds(target: Path, arguments: Mapping[str, Any]) -> bool:
 def _draw_records(site: str, images: int, seed: int, labelled: float, devices: Sequence[str]) -> tuple[Record, ...]:
     """Patients, their classes and devices, and the splits."""
     generator = numpy_generator(seed, "phantom", site, "records")
-    sizes = generator.integers(1, MOST_IMAGES_PER_PATIENT + 1, size=images)
+    sizes = generator.integers(1, MAX_IMAGES_PER_PATIENT + 1, size=images)
     patients = np.repeat(np.arange(images), sizes)[:images].tolist()
     number = _site_number(site)
     # The classes shift once more after each round of devices: sites with the same device still differ.

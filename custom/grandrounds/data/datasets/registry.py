@@ -40,7 +40,7 @@ from grandrounds.data.images.dicom import Window
 from grandrounds.data.images.preprocessing import Preprocess, preprocess_from
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import require_least
+from grandrounds.options import require_min
 from grandrounds.ordering import natural_sorted
 from grandrounds.seeding import numpy_generator
 
@@ -127,7 +127,7 @@ class DatasetOptions:
         if "preprocess" in given:
             preprocess_from(given["preprocess"], "preprocess")
         options = cls(**given)
-        require_least(options, 1, "slices")
+        require_min(options, 1, "slices")
         if options.windows and options.preprocess != "none":
             raise ConfigurationError("windows are for CT and preprocess is for mammograms; leave one of them out")
         if options.published_test and arguments["test"] is not None:

@@ -36,7 +36,7 @@ DETACHED = 2
 """Width in coarse pixels of bridges that are cut: labels and tape at the skin."""
 
 OTSU_BINS = 256
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """Smallest share of the image that a breast takes."""
 
 
@@ -92,7 +92,7 @@ def breast_mask(levels: Levels) -> Mask:
     """
     step = max(1, math.ceil(max(levels.shape) / COARSE_SIDE))
     region = _breast_region(levels, _block_means(levels, step))
-    if region.mean() < LEAST_SHARE:
+    if region.mean() < MIN_SHARE:
         return np.zeros(levels.shape, np.bool_)
     from scipy import ndimage  # for these images alone: sites without mammograms do not wait for it
 

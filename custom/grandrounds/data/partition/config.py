@@ -27,7 +27,7 @@ from grandrounds.data.datasets.skin.joint import Variant
 from grandrounds.data.partition.fedperl import CLIENTS, LABELLED_SITES, FewLabelsUse, Scenario
 from grandrounds.data.partition.mutual import MutualOptions, require_mutual
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import require_fractions, require_least, require_positive
+from grandrounds.options import require_fractions, require_min, require_positive
 
 
 class Choices(TypedDict, total=False):
@@ -162,7 +162,7 @@ SERVER_TRAINING = 0.8
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PartitionConfig:
     """A partition's choices; the fields are the arguments of ``make_partition`` of the same names.
 
     ``options`` holds those of the data set alone, ``mutual`` those of the scheme ``mdhfl``.
@@ -261,7 +261,7 @@ class Recipe:
     def _check_numbers(self) -> None:
         if self.client_partition == "slice" and self.scheme != "iid":
             raise ConfigurationError(f"client_partition slice is for the scheme iid, got {self.scheme}")
-        require_least(self, 1, "sites")
+        require_min(self, 1, "sites")
         needed = {"fedperl": len(CLIENTS), "unseen": 1}.get(self.scheme, self.sites)
         if self.sites != needed:
             raise ConfigurationError(
@@ -277,7 +277,7 @@ class Recipe:
             )
 
     def _check_server(self) -> None:
-        require_least(self, 0, "server_images")
+        require_min(self, 0, "server_images")
         if self.server_images and not self.divides_sites:
             raise ConfigurationError(f"scheme {self.scheme} says what the server has; leave server_images out")
         if not 0 <= self.server_training < 1:

@@ -27,7 +27,7 @@ SERVER = "server"
 UNSEEN = "unseen"
 
 DIRICHLET_DRAWS = 1000
-DIRICHLET_LEAST_IMAGES = 10
+DIRICHLET_MIN_IMAGES = 10
 
 
 def site_names(sites: int) -> list[str]:
@@ -177,11 +177,11 @@ def _dirichlet_counts(
     for _ in range(DIRICHLET_DRAWS):
         shares = generator.dirichlet(np.full(sites, alpha), size=len(sizes))
         counts = [shares_to_counts(row.tolist(), size) for row, size in zip(shares, sizes, strict=True)]
-        if min(map(sum, zip(*counts, strict=True))) >= DIRICHLET_LEAST_IMAGES:
+        if min(map(sum, zip(*counts, strict=True))) >= DIRICHLET_MIN_IMAGES:
             return counts
     raise DataError(
         f"no division of {sum(sizes)} images between {sites} sites with alpha {alpha} gives every site "
-        f"{DIRICHLET_LEAST_IMAGES} images; raise alpha or ask for fewer sites"
+        f"{DIRICHLET_MIN_IMAGES} images; raise alpha or ask for fewer sites"
     )
 
 

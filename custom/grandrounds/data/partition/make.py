@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from grandrounds.data.datasets.registry import MALIGNANCY, ReadDataset, read_dataset
 from grandrounds.data.datasets.rsna_ich import Progress
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition.config import Choices, Recipe, completed
+from grandrounds.data.partition.config import Choices, PartitionConfig, completed
 from grandrounds.data.partition.divide import SERVER, Sites, by_source, deal, dirichlet, draw_server, iid, unseen
 from grandrounds.data.partition.fedperl import fedperl_clients, relabel, scaled_sources
 from grandrounds.data.partition.files import write_partition
@@ -72,13 +72,13 @@ def make_partition(
         ConfigurationError: if the arguments do not fit together, or ``out`` holds something else.
         DataError: if the data set is not as it must be or too small for what is asked.
     """
-    recipe = Recipe.of({"dataset": dataset, "scheme": scheme, "sites": sites, **completed(choices)})
+    recipe = PartitionConfig.of({"dataset": dataset, "scheme": scheme, "sites": sites, **completed(choices)})
     own: dict[str, Any] = {"manifest": manifest, "name": dataset_name, "classes": classes, "progress": progress}
     read = read_dataset(recipe.dataset, Path(root), recipe.options, recipe.seed, **own)
     return _written(read, recipe, out, overwrite)
 
 
-def _written(read: ReadDataset, recipe: Recipe, out: Path | str, overwrite: bool) -> dict[str, Any]:
+def _written(read: ReadDataset, recipe: PartitionConfig, out: Path | str, overwrite: bool) -> dict[str, Any]:
     """Divide what was read and write it."""
     description = {**recipe.description(), **read.facts}
     more: dict[str, Any] = {
@@ -98,7 +98,7 @@ def _written(read: ReadDataset, recipe: Recipe, out: Path | str, overwrite: bool
     return write_partition(divided, out, read.name, read.images, read.classes, description, **more)
 
 
-def _divide_mutually(read: ReadDataset, recipe: Recipe) -> tuple[Sites, dict[str, Any], dict[str, Any]]:
+def _divide_mutually(read: ReadDataset, recipe: PartitionConfig) -> tuple[Sites, dict[str, Any], dict[str, Any]]:
     """Sites for mutual learning, what is to be said of them, and what all of them get."""
     options, records = recipe.mutual, read.records
     share: tuple[Record, ...] = ()
@@ -111,12 +111,12 @@ def _divide_mutually(read: ReadDataset, recipe: Recipe) -> tuple[Sites, dict[str
     return made.sites, describe(options, made, read.classes), {"everywhere": shared, "drawn": made.drawn}
 
 
-def _scales(recipe: Recipe) -> bool:
+def _scales(recipe: PartitionConfig) -> bool:
     """Whether FedPerl's counts may shrink: where the recipe itself has removed images."""
     return recipe.scheme == "fedperl" and recipe.dataset == "lesions" and recipe.options.variant == "clean"
 
 
-def _divide(records: Sequence[Record], recipe: Recipe) -> Sites:
+def _divide(records: Sequence[Record], recipe: PartitionConfig) -> Sites:
     """All parties' records, splits included."""
     generator = numpy_generator(recipe.seed, "partition", recipe.scheme)
     if recipe.scheme == "unseen":
@@ -131,7 +131,7 @@ def _divide(records: Sequence[Record], recipe: Recipe) -> Sites:
     return divided
 
 
-def _divide_by_shares(records: Sequence[Record], recipe: Recipe) -> Sites:
+def _divide_by_shares(records: Sequence[Record], recipe: PartitionConfig) -> Sites:
     """The server's records, if it gets any, and those of sites that divide their images by the recipe's shares."""
     divided: Sites = {}
     if recipe.server_images:
@@ -148,7 +148,7 @@ def _divide_by_shares(records: Sequence[Record], recipe: Recipe) -> Sites:
     return divided
 
 
-def _sites(records: Sequence[Record], recipe: Recipe) -> Sites:
+def _sites(records: Sequence[Record], recipe: PartitionConfig) -> Sites:
     generator = numpy_generator(recipe.seed, "partition", recipe.scheme)
     if recipe.scheme == "dirichlet":
         return dirichlet(records, recipe.sites, recipe.alpha, generator)

@@ -28,7 +28,7 @@ from grandrounds.data.partition.label_noise import DrawnLabel, LabelNoise, Noise
 from grandrounds.data.partition.public_set import PublicSet, list_public_set, open_public_set
 from grandrounds.data.partition.splits import stratified_draw
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.options import require_least, require_words
+from grandrounds.options import require_min, require_words
 from grandrounds.seeding import numpy_generator
 
 PublicSource = Literal["share", "folder", "matek19", "mll23", "pbc", "bloodmnist"]
@@ -85,7 +85,7 @@ class MutualOptions:
         given = {name: arguments[name] for name in DEFAULTS if arguments[name] is not None}
         options = cls(**{**DEFAULTS, **given})
         options._check_public(given)
-        require_least(options, 1, "public_images", "private_images", "public_size")
+        require_min(options, 1, "public_images", "private_images", "public_size")
         try:
             LabelNoise(options.noise, options.noise_rate, options.noise_eligible)
         except ValueError as error:

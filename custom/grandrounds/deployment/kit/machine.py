@@ -18,16 +18,16 @@ from grandrounds.deployment.kit.policy import GPU_MANAGER, component
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.files import read_json_object
 
-LEAST_PYTHON = (3, 11)
+MIN_PYTHON = (3, 11)
 GIB = 1024**3
-LEAST_DISK, GOOD_DISK = 1 * GIB, 10 * GIB
+MIN_DISK, GOOD_DISK = 1 * GIB, 10 * GIB
 LIMIT_SECONDS = 20
 
 
 def python(kit: Kit) -> Iterator[Finding]:
     """The interpreter; FLARE's scripts take ``python3`` of the path, which must be this one."""
-    level = "ok" if sys.version_info[:2] >= LEAST_PYTHON else "failure"
-    advice = "" if level == "ok" else f"; install {'.'.join(map(str, LEAST_PYTHON))} or newer"
+    level = "ok" if sys.version_info[:2] >= MIN_PYTHON else "failure"
+    advice = "" if level == "ok" else f"; install {'.'.join(map(str, MIN_PYTHON))} or newer"
     yield Finding(level, "python", f"{platform.python_version()} at {sys.executable}{advice}")  # type: ignore[arg-type]
     found = shutil.which("python3")
     if kit.kind != "person" and (found is None or not _same_environment(found)):
@@ -67,7 +67,7 @@ def disk(kit: Kit) -> Iterator[Finding]:
     """Room for checkpoints, decoded images and logs, all of which are kept in the kit."""
     free = shutil.disk_usage(kit.folder).free
     message = f"{free / GIB:.1f} GiB free at {kit.folder}"
-    if free < LEAST_DISK:
+    if free < MIN_DISK:
         yield Finding("failure", "disk", f"{message}; make room, at least {GOOD_DISK // GIB} GiB")
     elif free < GOOD_DISK:
         yield Finding("warning", "disk", f"{message}; {GOOD_DISK // GIB} GiB are advised")

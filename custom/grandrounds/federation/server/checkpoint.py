@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import CheckpointError
-from grandrounds.federation.server.tensor_files import PARTS, PartFiles, SavedParts, newest_before, read_saved
+from grandrounds.federation.server.tensor_files import PARTS, SavedParts, TensorFileStore, newest_before, read_saved
 from grandrounds.files import replacing
 from grandrounds.protocol.messages import State
 
@@ -45,7 +45,7 @@ class CheckpointFolder:
     def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
         self.folder = folder
         self._configuration = dict(configuration)
-        self._parts = PartFiles(folder / PARTS)
+        self._parts = TensorFileStore(folder / PARTS)
 
     def save(
         self,

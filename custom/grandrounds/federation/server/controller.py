@@ -31,7 +31,7 @@ from grandrounds.files import exclusive
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, TEST, VALIDATE, VALIDATION_PREFIX, State, require_run_name
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 LEAST = {"rounds": 1, "min_sites": 1, "validate_every": 0, "checkpoint_every": 1}
 """The smallest values of options."""
@@ -107,7 +107,7 @@ class RoundController(SiteConversation):
         self.round_number = 0
         self.run_id = uuid.uuid4().hex
         self.health = SiteHealth()
-        self.introduced = {}
+        self.registered = {}
         self.refused = {}
         self._metrics = {}
         self._checkpointed = []
@@ -191,8 +191,8 @@ class RoundController(SiteConversation):
         self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
         self.fire_event(AppEventType.ROUND_STARTED, self.fl_ctx)
         well = self.health.well(self.connected_sites(), self.round_number, self.min_sites)
-        if self.introductions:
-            well = self.introduce_sites(well)
+        if self.registrations:
+            well = self.register_sites(well)
         chosen = sample_sites(self.participants(well), self.sites_per_round, self.seed, self.round_number)
         done = self.round_number - 1
         validate = done > 0 and self.validate_every > 0 and done % self.validate_every == 0
@@ -274,8 +274,8 @@ class RoundController(SiteConversation):
         self.run_id = checkpoint.content["run_id"]
         self.health.load_state_dict(checkpoint.content["health"])
         self._checkpointed = self._checkpoints.rounds()
-        self.introduced = {site: Introduction(**said) for site, said in checkpoint.content["introduced"].items()}
-        self.record.introduced = dict(checkpoint.content["introduced"])
+        self.registered = {site: Registration(**said) for site, said in checkpoint.content["registered"].items()}
+        self.record.registered = dict(checkpoint.content["registered"])
         self.record.load_state_dict(checkpoint.content["record"])
         self._selection.load_state_dict(checkpoint.content["selection"])
         self.load_state_dict(checkpoint.content["method"])
@@ -286,7 +286,7 @@ class RoundController(SiteConversation):
         return {
             "run_id": self.run_id,
             "health": self.health.state_dict(),
-            "introduced": {site: introduction.to_dict() for site, introduction in self.introduced.items()},
+            "registered": {site: registration.to_dict() for site, registration in self.registered.items()},
             "selection": self._selection.state_dict(),
             "record": self.record.state_dict(),
             "method": self.state_dict(),

@@ -1,4 +1,4 @@
-"""Asking sites and taking in what they answer: introductions, tasks, who is dropped and who is refused."""
+"""Asking sites and taking in what they answer: registrations, tasks, who is dropped and who is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import JOIN, TEST, TRAIN, Payload, ReleaseKind, Result, State, tensor_bytes
 from grandrounds.protocol.precision import FULL, UPDATE_PRECISION, UpdatePrecision
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 
 class SiteConversation(RoundHooks, Controller):
@@ -44,7 +44,7 @@ class SiteConversation(RoundHooks, Controller):
     record: RunRecord
     fl_ctx: FLContext
     refused: dict[str, str]
-    """Sites whose introduction was refused in this start of the run, with the reason; another start asks them again."""
+    """Sites whose registration was refused in this start of the run, with the reason; another start asks them again."""
     update_precision: UpdatePrecision = FULL
     """In which updates of models travel; controllers that take them have an option for it."""
     _abort_signal: Signal
@@ -108,21 +108,21 @@ class SiteConversation(RoundHooks, Controller):
         self.refused[site] = reason
         self.record.refused = dict(self.refused)
 
-    def introduce_sites(self, well: list[str]) -> list[str]:
+    def register_sites(self, well: list[str]) -> list[str]:
         """Ask those who they are that have not said it, and return those that have.
 
         Raises:
             GrandRoundsError: if they are too few, see :meth:`require_enough`.
         """
-        new = [site for site in well if site not in self.introduced and site not in self.refused]
+        new = [site for site in well if site not in self.registered and site not in self.refused]
         dropped: dict[str, str] = {}
         if new:
             # Newcomers are not waited for longer than stragglers where those that are known could work without them.
-            enough = max(0, self.min_sites - sum(site in self.introduced for site in well))
-            tasks = {site: Assignment(JOIN, self.introduction_for(site)) for site in new}
+            enough = max(0, self.min_sites - sum(site in self.registered for site in well))
+            tasks = {site: Assignment(JOIN, self.registration_for(site)) for site in new}
             dropped = self._exchange(tasks, self.grace, enough).dropped
-            self.introduced = {site: self.introduced[site] for site in natural_sorted(self.introduced)}
-        ready = [site for site in well if site in self.introduced]
+            self.registered = {site: self.registered[site] for site in natural_sorted(self.registered)}
+        ready = [site for site in well if site in self.registered]
         if new:
             self.require_enough(ready, dropped)
         return ready
@@ -174,7 +174,7 @@ class SiteConversation(RoundHooks, Controller):
         if task == TRAIN:
             self.check(site, result)
         if task == JOIN:
-            self._welcome(site, Introduction(dict(result.metrics), dict(result.facts)))
+            self._welcome(site, Registration(dict(result.metrics), dict(result.facts)))
         if task == TEST:
             keep_curves(result_folder(self.fl_ctx) / site, received_curves(result, self.problem.classes))
         # Curves are no part of what training costs; like the scores they come with, they are not counted.
@@ -191,14 +191,14 @@ class SiteConversation(RoundHooks, Controller):
             self.absorb(site, result)
         self._metrics[site] = dict(result.metrics)
 
-    def _welcome(self, site: str, introduction: Introduction) -> None:
+    def _welcome(self, site: str, registration: Registration) -> None:
         try:
-            self.check_introduction(site, introduction)
+            self.check_registration(site, registration)
         except GrandRoundsError as error:
             self.refuse(site, str(error))
             raise
-        self.introduced[site] = introduction
-        self.record.introduced[site] = introduction.to_dict()
+        self.registered[site] = registration
+        self.record.registered[site] = registration.to_dict()
 
 
 def _listed(reasons: Mapping[str, str]) -> str:

@@ -33,7 +33,7 @@ from grandrounds.protocol.messages import (
 )
 
 POLL_SECONDS = 0.25
-LONGEST_REASON = 500
+MAX_REASON_LENGTH = 500
 
 
 class RunAborted(Exception):
@@ -207,4 +207,4 @@ class Exchange:
 
 def _printable(reason: object) -> str:
     """A site's reason as one line that can be stored and shown anywhere."""
-    return "".join(c if c.isprintable() else " " for c in reason)[:LONGEST_REASON] if isinstance(reason, str) else ""
+    return "".join(c if c.isprintable() else " " for c in reason)[:MAX_REASON_LENGTH] if isinstance(reason, str) else ""

@@ -21,11 +21,11 @@ from grandrounds.files import read_json_object, require_object
 from grandrounds.ordering import natural_sorted
 from grandrounds.seeding import numpy_generator
 
-LONGEST_PAUSE = 8
+MAX_PAUSE = 8
 
 
 class SiteHealth:
-    """Counts the rounds in a row that a site has missed, and pauses it for 1, 2, 4, at most ``LONGEST_PAUSE`` rounds.
+    """Counts the rounds in a row that a site has missed, and pauses it for 1, 2, 4, at most ``MAX_PAUSE`` rounds.
 
     FLARE keeps listing a site that has gone away, so a sampler that trusts the list waits for it in every round.
     """
@@ -43,7 +43,7 @@ class SiteHealth:
         """The site gave none in this round."""
         count = self._missed.get(site, 0) + 1
         self._missed[site] = count
-        self._back_at[site] = round_number + 1 + min(2 ** (count - 1), LONGEST_PAUSE)
+        self._back_at[site] = round_number + 1 + min(2 ** (count - 1), MAX_PAUSE)
 
     def paused(self, site: str, round_number: int) -> bool:
         """Whether the site sits this round out."""

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.protocol.messages import Payload, Result, State
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 
 class RoundHooks(ABC):
     """Implemented by a method's controller; see :class:`~grandrounds.federation.server.controller.RoundController`."""
 
-    introductions: ClassVar[bool] = False
-    """Whether each site is asked, once and before it first takes part, what its executor's ``introduce`` says of it; the
-    answers are in ``self.introduced``, and a site that has not answered yet, or was refused, takes no part."""
-    introduced: dict[str, Introduction]
+    registrations: ClassVar[bool] = False
+    """Whether each site is asked, once and before it first takes part, what its executor's ``register`` says of it; the
+    answers are in ``self.registered``, and a site that has not answered yet, or was refused, takes no part."""
+    registered: dict[str, Registration]
 
     @abstractmethod
     def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
@@ -41,11 +41,11 @@ class RoundHooks(ABC):
 
     # Who takes part.
 
-    def introduction_for(self, site: str) -> Payload:
+    def registration_for(self, site: str) -> Payload:
         """What a site gets to know when it is asked who it is."""
         return self.payload()
 
-    def check_introduction(self, site: str, introduction: Introduction) -> None:
+    def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse a site for this run by an error, whose text is the reason; the others go on."""
 
     def joining_needs(self) -> str:
@@ -99,6 +99,6 @@ class RoundHooks(ABC):
         """Large states that change rarely, by name, each with the round it is from; they are saved once.
 
         None stands for one that the method has saved itself, see
-        :class:`~grandrounds.federation.server.tensor_files.PartFiles`.
+        :class:`~grandrounds.federation.server.tensor_files.TensorFileStore`.
         """
         return {}

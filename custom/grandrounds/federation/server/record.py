@@ -61,7 +61,7 @@ class RunRecord:
         self.selected: dict[str, Any] = {}
         self.test: dict[str, dict[str, float]] = {}
         self.untested: list[str] = []
-        self.introduced: dict[str, dict[str, Any]] = {}
+        self.registered: dict[str, dict[str, Any]] = {}
         self.refused: dict[str, str] = {}
         self.privacy: dict[str, dict[str, Any]] = {}
         self.models: dict[str, str] = {}
@@ -116,7 +116,7 @@ class RunRecord:
             "reason": reason,
             "rounds_done": len(self.rounds),
             "contributions": dict(self._contributions),
-            "introduced": {site: self.introduced[site] for site in natural_sorted(self.introduced)},
+            "registered": {site: self.registered[site] for site in natural_sorted(self.registered)},
             "refused": self.refused,
             "selected": self.selected,
             "models": self.models,

@@ -22,7 +22,7 @@ PARTS = "parts"
 """The folder of a run's parts, beside its checkpoints."""
 
 
-class PartFiles:
+class TensorFileStore:
     """States by name and version, the round that they are from.
 
     Args:
@@ -85,7 +85,7 @@ class SavedParts(Mapping[str, tuple[int, dict[str, Tensor]]]):
         versions: of each part.
     """
 
-    def __init__(self, files: PartFiles, versions: Mapping[str, int]) -> None:
+    def __init__(self, files: TensorFileStore, versions: Mapping[str, int]) -> None:
         self._files = files
         self._versions = dict(versions)
 

@@ -122,7 +122,7 @@ class SiteExecutor(SiteHooks):
         (store, payload), self._staged = self._staged, None
         reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
         if isinstance(reply, Shareable) and self._rounded(reply, payload, fl_ctx):
-            self.note_what_left(reply, payload, store)
+            self.on_result_released(reply, payload, store)
             store.settle_state(payload.values.get("checkpoints"))
 
     def _rounded(self, reply: Shareable, payload: Payload, fl_ctx: FLContext) -> bool:
@@ -177,7 +177,7 @@ class SiteExecutor(SiteHooks):
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
         store = self._store(payload, context, fl_ctx)
-        facts = (*self.introduction_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
+        facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
         announce(self.spending(context) if task_name == TRAIN else None, fl_ctx)
         reply = encode_result(tasks[task_name](payload, context, store), self._declared(task_name), payload, facts)
         if task_name == TRAIN:
@@ -218,7 +218,7 @@ class SiteExecutor(SiteHooks):
         return replace(result, metrics={**result.metrics, "train_seconds": round(seconds, 4), **scores})
 
     def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
-        said = self.introduce(payload, context)
+        said = self.register(payload, context)
         facts = dict(said.facts)
         if self.model == "own":
             values = (context.model_spec.backbone, architecture_fingerprint(self.network(context).state_dict()))

@@ -30,7 +30,7 @@ from grandrounds.protocol.messages import (
     model_update,
     require_like,
 )
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.spending import Spending
 
 OPTIMIZER = "optimizer"
@@ -41,8 +41,8 @@ class SiteHooks(Executor):
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({})
     """What leaves the site beside the model update and metrics, by name; a method declares it here."""
-    introduction_facts: ClassVar[tuple[str, ...]] = ()
-    """Names of the short texts that :meth:`introduce` may tell; a method declares them here."""
+    registration_facts: ClassVar[tuple[str, ...]] = ()
+    """Names of the short texts that :meth:`register` may tell; a method declares them here."""
     needs_labels = True
     """Whether a site without a labelled training image cannot take part."""
     models: ClassVar[tuple[str, ...]] = ("shared", "own")
@@ -74,9 +74,9 @@ class SiteHooks(Executor):
         """What a round's training costs where it protects single images itself and something leaves; else None."""
         return None
 
-    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+    def register(self, payload: Payload, context: SiteContext) -> Registration:
         """What this site tells of itself before it first takes part, if the method asks; it leaves the site as it is."""
-        return Introduction()
+        return Registration()
 
     def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
         """The models that are tested at the end, by name; their scores leave the site under these names, nothing else.
@@ -89,7 +89,7 @@ class SiteHooks(Executor):
         models = {"common": common, "own": best[1] if best else last, "own_last": last if self.test_last else None}
         return {name: state for name, state in models.items() if state is not None}
 
-    def note_what_left(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+    def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
         """The answer to a training has left, as the filters have made it: stage the state anew if it depends on that."""
 
     def options(self) -> dict[str, Any]:

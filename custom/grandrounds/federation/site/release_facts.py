@@ -23,7 +23,7 @@ TRAINED = "grandrounds.privacy.trained"
 """Property of a task's context that an executor sets: the ``Spending`` of a training that was itself protected."""
 
 
-class Admitting(Protocol):
+class TrainingGate(Protocol):
     """What the site's gate leaves in a task's context."""
 
     def admit_training(self, training: Spending) -> None:
@@ -47,7 +47,7 @@ def announce(training: Spending | None, fl_ctx: FLContext) -> None:
     if training is None:
         return
     fl_ctx.set_prop(TRAINED, training, private=True, sticky=False)
-    admission: Admitting | None = fl_ctx.get_prop(ADMISSION)
+    admission: TrainingGate | None = fl_ctx.get_prop(ADMISSION)
     if admission is not None:
         admission.admit_training(training)
 

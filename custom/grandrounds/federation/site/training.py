@@ -81,7 +81,7 @@ def proximal_loss(parameters: Sequence[Tensor], start: Sequence[Tensor], weight:
     return weight / 2 * torch.stack(distances).sum()
 
 
-class Descent:
+class OptimizerStep:
     """Takes optimizer steps from the model that a round starts from.
 
     Args:
@@ -123,7 +123,7 @@ def require_finite(values: Tensor, what: str, step: int) -> None:
 
 
 def train_steps(
-    context: SiteContext, steps: int, loss_of: Callable[[int], Tensor | None], descent: Descent, meter: Meter
+    context: SiteContext, steps: int, loss_of: Callable[[int], Tensor | None], descent: OptimizerStep, meter: Meter
 ) -> None:
     """Take the local steps of a round.
 

@@ -28,7 +28,7 @@ from grandrounds.methods.fed_align_cl.noise import (
 )
 from grandrounds.methods.fed_align_cl.participant import LEARNING_RATE, Role
 from grandrounds.methods.fed_align_cl.schedule import ITERATIONS, PACE, WARM_UP
-from grandrounds.options import require_least, require_positive, require_words
+from grandrounds.options import require_min, require_positive, require_words
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
 from grandrounds.seeding import numpy_generator
 
@@ -64,8 +64,8 @@ class ScheduleOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        require_least(self, 1, "iterations", "pace")
-        require_least(self, 0, "warm_up")
+        require_min(self, 1, "iterations", "pace")
+        require_min(self, 0, "warm_up")
         require_positive(self, "learning_rate")
 
 
@@ -106,7 +106,7 @@ class AlignmentOptions:
         """
         require_words(self, "exchange", "update", "bank_rows")
         require_positive(self, "weight", "alignment_learning_rate", "discriminator_learning_rate")
-        require_least(self, 1, "largest_bank")
+        require_min(self, 1, "largest_bank")
         if self.update not in FITTING[self.exchange]:
             fitting = ", ".join(FITTING[self.exchange])
             raise ConfigurationError(f"update must be one of {fitting} with {self.exchange}, got {self.update!r}")

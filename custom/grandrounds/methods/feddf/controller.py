@@ -27,7 +27,7 @@ from grandrounds.options import take_options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
 from grandrounds.protocol.precision import FULL, UpdatePrecision, precision_entry, require_precision
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 from grandrounds.seeding import numpy_generator
 
 
@@ -47,7 +47,7 @@ class FusionController(RoundController):
             :class:`~grandrounds.federation.server.controller.RoundController`.
     """
 
-    introductions: ClassVar[bool] = True
+    registrations: ClassVar[bool] = True
     option_groups: ClassVar[tuple[type, ...]] = (FusionOptions,)
 
     def __init__(
@@ -86,18 +86,18 @@ class FusionController(RoundController):
             raise ConfigurationError(f"FedDF distils on public images at the server: {error}") from error
         self.fusion.require_batch(len(self._images))
 
-    def check_introduction(self, site: str, introduction: Introduction) -> None:
+    def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse a network that the server cannot build.
 
         Raises:
             MessageError: naming the backbone.
         """
-        backbone = introduction.facts.get("backbone", "")
+        backbone = registration.facts.get("backbone", "")
         try:
             state = self._network(backbone).state_dict()
         except ConfigurationError as error:
             raise MessageError(f"{site} has a network that the server does not know: {error}") from error
-        if architecture_fingerprint(state) != introduction.facts.get("architecture"):
+        if architecture_fingerprint(state) != registration.facts.get("architecture"):
             raise MessageError(
                 f"{site} has a {backbone} that differs from the job's in more than its weights (norm, channels or classes); "
                 "take these out of its grandrounds.json"
@@ -108,7 +108,7 @@ class FusionController(RoundController):
         self._trained = {}
         for site in sites:
             if self._kind(site) not in self._prototypes:
-                backbone = self.introduced[site].facts["backbone"]
+                backbone = self.registered[site].facts["backbone"]
                 self._prototypes[self._kind(site)] = copy_to_cpu(self._network(backbone).state_dict())
         self._sent = dict(self._prototypes)
 
@@ -180,10 +180,10 @@ class FusionController(RoundController):
         return self.round_number == self.rounds
 
     def _kind(self, site: str) -> str:
-        return self.introduced[site].facts["architecture"]
+        return self.registered[site].facts["architecture"]
 
     def _backbone(self, kind: str) -> str:
-        facts = (said.facts for said in self.introduced.values())
+        facts = (said.facts for said in self.registered.values())
         return next(told["backbone"] for told in facts if told["architecture"] == kind)
 
     def _network(self, backbone: str) -> nn.Module:

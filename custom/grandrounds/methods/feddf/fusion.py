@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.site.training import Adam
-from grandrounds.methods.mutual.bn_recalibration import settle_statistics
+from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
 from grandrounds.methods.mutual.distillation import Averaging, alignment_loss, ensemble_target
 from grandrounds.methods.mutual.predictions import as_input, public_rows
 from grandrounds.methods.mutual.work import Work
-from grandrounds.options import require_least, require_positive, require_words
+from grandrounds.options import require_min, require_positive, require_words
 from grandrounds.ordering import natural_sorted
 
 
@@ -35,7 +35,7 @@ class FusionOptions:
         distillation_rate: learning rate of Adam, which falls to zero along a half cosine.
         clip_norm: largest norm of a gradient.
         averaging: of the teachers' ``logits`` (FedDF's text) or ``probabilities`` (the default of its code).
-        settled_statistics: afterwards batch norm's running statistics are computed anew from all public images; see
+        recalibrate_bn: afterwards batch norm's running statistics are computed anew from all public images; see
             ``settling``.
     """
 
@@ -44,7 +44,7 @@ class FusionOptions:
     distillation_rate: float = 1e-3
     clip_norm: float = 5.0
     averaging: Averaging = "logits"
-    settled_statistics: bool = False
+    recalibrate_bn: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -52,12 +52,12 @@ class FusionOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        require_least(self, 1, "distillation_steps")
-        require_least(self, 2, "distillation_batch")
+        require_min(self, 1, "distillation_steps")
+        require_min(self, 2, "distillation_batch")
         require_positive(self, "distillation_rate", "clip_norm")
         require_words(self, "averaging")
-        if not isinstance(self.settled_statistics, bool):
-            raise ConfigurationError(f"settled_statistics must be true or false, got {self.settled_statistics!r}")
+        if not isinstance(self.recalibrate_bn, bool):
+            raise ConfigurationError(f"recalibrate_bn must be true or false, got {self.recalibrate_bn!r}")
 
     def require_batch(self, images: int) -> None:
         """Check that so many public images make a batch.
@@ -165,8 +165,8 @@ def distil(
         optimizer.step()
         decay.step()
         losses.append(loss.detach())
-    if options.settled_statistics:
-        settle_statistics(student, images, np.arange(len(images), dtype=np.int64), work)
+    if options.recalibrate_bn:
+        recalibrate_batch_norm(student, images, np.arange(len(images), dtype=np.int64), work)
     mean = float(torch.stack(losses).double().mean())
     if not np.isfinite(mean):
         raise GrandRoundsError("distillation diverged: its loss is not finite; lower distillation_rate")

@@ -19,7 +19,7 @@ from grandrounds.methods.fedirm.schedule import unlabelled_sites_train
 from grandrounds.options import take_options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 LABELLED_CHOICE = "labelled_choice"
 
@@ -36,7 +36,7 @@ class FedIRMController(AveragingController):
             :class:`~grandrounds.federation.server.averaging.AveragingController`.
     """
 
-    introductions: ClassVar[bool] = True
+    registrations: ClassVar[bool] = True
     option_groups: ClassVar[tuple[type, ...]] = (ServerOptions,)
 
     def __init__(self, **options: Any) -> None:
@@ -51,15 +51,15 @@ class FedIRMController(AveragingController):
 
     def has_labels(self, site: str) -> bool:
         """What a site has said of itself."""
-        return self.introduced[site].scalars.get("labelled") == 1
+        return self.registered[site].scalars.get("labelled") == 1
 
-    def check_introduction(self, site: str, introduction: Introduction) -> None:
+    def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse a site that does not say whether it has labels: a privacy policy may keep that number back.
 
         Raises:
             MessageError: naming the site.
         """
-        if introduction.scalars.get("labelled") not in (0, 1):
+        if registration.scalars.get("labelled") not in (0, 1):
             raise MessageError(
                 f"{site} has not said whether it has labels; let the number 'labelled' leave by the site's privacy policy"
             )
@@ -74,7 +74,7 @@ class FedIRMController(AveragingController):
             GrandRoundsError: if none that has joined has labels and others have not joined, or if no site with labels is
                 connected any more.
         """
-        if not any(self.has_labels(site) for site in self.introduced):
+        if not any(self.has_labels(site) for site in self.registered):
             well = natural_sorted({*well, *self._wait_for_labels()})
         labelled = [site for site in well if self.has_labels(site)]
         self._called_back = [] if labelled else self._call_back()
@@ -85,11 +85,11 @@ class FedIRMController(AveragingController):
 
     def _wait_for_labels(self) -> list[str]:
         """Ask once more those that have not joined: nobody can train before a site with labels has, so it is waited for."""
-        joined = self.introduce_sites(self.connected_sites())
+        joined = self.register_sites(self.connected_sites())
         if any(self.has_labels(site) for site in joined):
             return joined
-        late = [site for site in self.connected_sites() if site not in self.introduced]
-        known = "; ".join([f"joined: {', '.join(self.introduced) or 'none'}", *self.refused.values()])
+        late = [site for site in self.connected_sites() if site not in self.registered]
+        known = "; ".join([f"joined: {', '.join(self.registered) or 'none'}", *self.refused.values()])
         told = f"no site that has joined has a labelled training image ({known})"
         if late:
             raise GrandRoundsError(
@@ -102,10 +102,10 @@ class FedIRMController(AveragingController):
 
     def _call_back(self) -> list[str]:
         """The connected sites with labels, all of them paused: what they have missed weighs less than a round without."""
-        connected = [site for site in self.connected_sites() if site in self.introduced and self.has_labels(site)]
+        connected = [site for site in self.connected_sites() if site in self.registered and self.has_labels(site)]
         self.record.event("no_labelled_site", round=self.round_number, called_back=connected)
         if not connected:
-            known = natural_sorted(site for site in self.introduced if self.has_labels(site))
+            known = natural_sorted(site for site in self.registered if self.has_labels(site))
             raise GrandRoundsError(
                 f"round {self.round_number}: no site with labels is connected, and the others would train on each other's "
                 f"guesses; start {' or '.join(known)}, then the run again"
@@ -139,7 +139,7 @@ class FedIRMController(AveragingController):
         return start is not None and not self._all_have_labels() and unlabelled_sites_train(self.round_number, start)
 
     def _all_have_labels(self) -> bool:
-        return all(self.has_labels(site) for site in self.introduced)
+        return all(self.has_labels(site) for site in self.registered)
 
     def check(self, site: str, result: Result) -> None:
         """Refuse an update that does not fit the model, and a relation matrix that is none.

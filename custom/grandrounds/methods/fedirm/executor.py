@@ -20,7 +20,7 @@ from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
 from grandrounds.options import take_options
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 RELATION, OWN_RELATION = "relation", "own_relation"
 
@@ -61,9 +61,9 @@ class FedIRMExecutor(SiteExecutor):
         parts = (self.local, self.labelled, self.relations, self.unlabelled)
         return {name: value for part in parts for name, value in asdict(part).items()}
 
-    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+    def register(self, payload: Payload, context: SiteContext) -> Registration:
         """Whether this site has labels, and nothing more."""
-        return Introduction({"labelled": float(_has_labels(context))})
+        return Registration({"labelled": float(_has_labels(context))})
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round, as a site with labels or as one without."""
@@ -75,9 +75,13 @@ class FedIRMExecutor(SiteExecutor):
                 "back the data it joined with, or start a run of another run_name"
             )
         network = self.starting_model(payload, context)
-        return self._tell(payload, context, network) if with_labels else self._listen(payload, context, network)
+        return (
+            self._train_labelled(payload, context, network)
+            if with_labels
+            else self._train_unlabelled(payload, context, network)
+        )
 
-    def _tell(self, payload: Payload, context: SiteContext, network: nn.Module) -> Result:
+    def _train_labelled(self, payload: Payload, context: SiteContext, network: nn.Module) -> Result:
         options = self.labelled
         rate = labelled_learning_rate(
             context.round_number - 1,
@@ -93,7 +97,7 @@ class FedIRMExecutor(SiteExecutor):
         releases = _released(RELATION, relation) if wanted or self.relations.release_relation else {}
         return self.finish(payload, network, optimizer, metrics, releases)
 
-    def _listen(self, payload: Payload, context: SiteContext, network: nn.Module) -> Result:
+    def _train_unlabelled(self, payload: Payload, context: SiteContext, network: nn.Module) -> Result:
         options = self.unlabelled
         optimizer = self._optimizer(network, options.unlabelled_learning_rate)
         if options.unlabelled_objective == "self_training":

@@ -14,7 +14,7 @@ from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, Relati
 from grandrounds.methods.fedirm.schedule import RampKind
 from grandrounds.methods.fedirm.teacher import ALPHA
 from grandrounds.methods.fedirm.uncertainty import DRAWS, THRESHOLD
-from grandrounds.options import require_fractions, require_least, require_positive, require_words
+from grandrounds.options import require_fractions, require_min, require_positive, require_words
 
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
 Objective = Literal["fedirm", "self_training"]
@@ -42,7 +42,7 @@ class ServerOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        require_least(self, 0, "unlabelled_start", "min_support")
+        require_min(self, 0, "unlabelled_start", "min_support")
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class LocalOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        require_least(self, 2, "batch_size")
-        require_least(self, 1, "epochs", "steps")
-        require_least(self, 0, "weight_decay")
+        require_min(self, 2, "batch_size")
+        require_min(self, 1, "epochs", "steps")
+        require_min(self, 0, "weight_decay")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigurationError(f"betas must be two numbers from 0 to below 1, got {list(self.betas)}")
 
@@ -125,7 +125,7 @@ class RelationOptions:
             ConfigurationError: naming the option, what was expected and what came.
         """
         require_positive(self, "temperature")
-        require_least(self, 0, "min_support")
+        require_min(self, 0, "min_support")
         require_words(self, "relation_average", "relation_source")
 
 
@@ -155,7 +155,7 @@ class LabelledOptions:
             ConfigurationError: naming the option, what was expected and what came.
         """
         require_positive(self, "learning_rate", "later_learning_rate")
-        require_least(self, 0, "learning_rate_change")
+        require_min(self, 0, "learning_rate_change")
         require_fractions(self, "smoothing")
 
 
@@ -218,8 +218,8 @@ class UnlabelledOptions:
         )
         require_positive(self, "unlabelled_learning_rate")
         require_fractions(self, "teacher_decay", "min_confidence", "self_training_confidence")
-        require_least(self, 0, "consistency_scale", "relation_weight", "ramp_length", "uncertainty_threshold")
-        require_least(self, 1, "draws")
+        require_min(self, 0, "consistency_scale", "relation_weight", "ramp_length", "uncertainty_threshold")
+        require_min(self, 1, "draws")
         if not 0 < self.teacher_temperature <= 1:
             raise ConfigurationError(
                 f"teacher_temperature must be above 0 and at most 1, got {self.teacher_temperature}"

@@ -22,7 +22,7 @@ from grandrounds.checks import require_at_least
 from grandrounds.federation.aggregation import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
-from grandrounds.options import require_least, take_options
+from grandrounds.options import require_min, take_options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
 from grandrounds.seeding import numpy_generator
@@ -188,8 +188,8 @@ class ConsensusOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        require_least(self, 1, "subsets", "subset_size")
-        require_least(self, 0, "distance_scale")
+        require_min(self, 1, "subsets", "subset_size")
+        require_min(self, 0, "distance_scale")
 
 
 class ConsensusController(FedIRMController):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from grandrounds.data.batches import index_batches
 from grandrounds.evaluation.external import predict
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Descent, Meter, train_steps
+from grandrounds.federation.site.training import Meter, OptimizerStep, train_steps
 from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.schedule import ramp_up
@@ -82,5 +82,5 @@ def _learn(
         set_unlabelled_rate(optimizer, options, ramp)
         return ramp * labelled_loss([at_least_single(logits)], torch.from_numpy(label_of[batch]).to(context.device))
 
-    train_steps(context, steps, loss_of, Descent(network, optimizer), meter)
+    train_steps(context, steps, loss_of, OptimizerStep(network, optimizer), meter)
     return meter.total("loss") / steps

@@ -16,7 +16,7 @@ from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Descent, Meter, train_steps
+from grandrounds.federation.site.training import Meter, OptimizerStep, train_steps
 from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
@@ -164,7 +164,7 @@ def train_labelled(
         last_pass.add(batch, logits[0], labels, step)
         return labelled_loss(logits, labels, options.smoothing)
 
-    train_steps(context, steps, loss_of, Descent(network, optimizer), meter)
+    train_steps(context, steps, loss_of, OptimizerStep(network, optimizer), meter)
     made = last_pass.relation(network, rows)
     _log_withheld(context, made, relations.min_support)
     metrics = {"loss": meter.total("loss") / steps, "samples": float(len(rows))}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from grandrounds.data.batches import index_batches
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Descent, Meter, require_finite
+from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite
 from grandrounds.methods.fedirm.loss import consistency_loss, relation_matching_loss, unlabelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relation_distance, withhold_rows
@@ -226,7 +226,7 @@ def train_unlabelled(
     """
     rows = context.data.rows("unlabelled")
     steps = local.round_steps(len(rows))
-    descent = Descent(network, optimizer)
+    descent = OptimizerStep(network, optimizer)
     work = UnlabelledStep(context, network, teacher, target, options, relations, local.batch_size)
     passes = options.draws + 1 if options.bn_updates == "code" else 1
     with context.torch_seeded("training"), statistics_of_passes(network, passes):

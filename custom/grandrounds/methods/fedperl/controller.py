@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.federation.aggregation import apply_update
-from grandrounds.federation.server.tensor_files import PARTS, PartFiles
+from grandrounds.federation.server.tensor_files import PARTS, TensorFileStore
 from grandrounds.methods.fedperl.delivery import LOST, PeerDelivery
 from grandrounds.methods.fedperl.options import PeerOptions, StoreOptions
 from grandrounds.methods.fedperl.peer_selection import (
@@ -21,7 +21,7 @@ from grandrounds.methods.fedperl.peer_selection import (
     random_peers,
 )
 from grandrounds.methods.fedperl.peers import anonymised_peer, similar_peers
-from grandrounds.methods.fedperl.similarity_tracker import TrainedModels
+from grandrounds.methods.fedperl.similarity_tracker import SimilarityTracker
 from grandrounds.methods.fedperl.store import ModelStore
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
@@ -51,7 +51,7 @@ class FedPerlController(FedAvgController):
         self.storage, others = take_options(StoreOptions, others)
         super().__init__(**others)
         choice = self.choice
-        self.trained = TrainedModels(
+        self.trained = SimilarityTracker(
             choice.features, choice.feature_scaling, with_validation=choice.validation_features
         )
         self._delivery = PeerDelivery()
@@ -59,7 +59,7 @@ class FedPerlController(FedAvgController):
     def start(self) -> None:
         """Build the initial model, note which entries are parameters, and make what keeps and describes models."""
         super().start()
-        self.store = ModelStore(PartFiles(self.folder / PARTS), self.storage.peer_memory_mib << 20)
+        self.store = ModelStore(TensorFileStore(self.folder / PARTS), self.storage.peer_memory_mib << 20)
         self._network = build_model(self.problem.model_spec(pretrained=False), self.seed).eval()
         self.trained.parameters = frozenset(name for name, _ in self._network.named_parameters())
         if self.choice.needs_validation:

@@ -10,7 +10,7 @@ from grandrounds.methods.fedperl.loss import ConsistencyReduction
 from grandrounds.methods.fedperl.peer_selection import VALIDATED, GateScale, PeerChoice, Policy
 from grandrounds.methods.fedperl.peers import in_warm_up
 from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
-from grandrounds.options import require_fractions, require_least, require_words
+from grandrounds.options import require_fractions, require_min, require_words
 
 Newcomers = Literal["none", "random"]
 
@@ -61,8 +61,8 @@ class PeerOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        require_least(self, 0, "peers", "pa_min_peers", "warm_up")
-        require_least(self, 1, "peer_interval")
+        require_min(self, 0, "peers", "pa_min_peers", "warm_up")
+        require_min(self, 1, "peer_interval")
         require_fractions(self, "gate")
         require_words(self, "peer_choice", "policy", "gate_scale", "newcomers", "features", "feature_scaling")
         if (self.gate > 0) != self.policy.startswith("gated"):
@@ -103,7 +103,7 @@ class StoreOptions:
         Raises:
             ConfigurationError: if it is negative.
         """
-        require_least(self, 0, "peer_memory_mib")
+        require_min(self, 0, "peer_memory_mib")
 
 
 @dataclass(frozen=True)
@@ -128,5 +128,5 @@ class GuidanceOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        require_least(self, 0, "consistency_weight")
+        require_min(self, 0, "consistency_weight")
         require_words(self, "consistency_reduction", "peer_agreement")

@@ -21,7 +21,7 @@ from grandrounds.protocol.messages import State
 
 
 @dataclass
-class TrainedModels:
+class SimilarityTracker:
     """Descriptions of the sites' models as they were at the end of their last training.
 
     Attributes:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from grandrounds.federation.server.tensor_files import PartFiles, mapped_copy
+from grandrounds.federation.server.tensor_files import TensorFileStore, mapped_copy
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State, tensor_bytes
 
@@ -25,7 +25,7 @@ class ModelStore:
         limit: bytes of models in memory.
     """
 
-    def __init__(self, files: PartFiles, limit: int) -> None:
+    def __init__(self, files: TensorFileStore, limit: int) -> None:
         self.rounds: dict[str, int] = {}
         """Round of each site's last training."""
         self._files = files

@@ -18,11 +18,11 @@ from grandrounds.data.images.randaugment import LEVELS
 from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Descent, Meter, require_finite, train_steps
+from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
 from grandrounds.methods.fixmatch.loss import PseudoLabels, UnsupervisedReduction, pseudo_labels, unsupervised_loss
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions
 from grandrounds.models.precision import at_least_single
-from grandrounds.options import require_fractions, require_least, require_words
+from grandrounds.options import require_fractions, require_min, require_words
 
 LEAST_AND_GREATEST = 2
 
@@ -62,9 +62,9 @@ class SemiSupervisedOptions:
             ConfigurationError: naming the option, what was expected and what came.
         """
         require_fractions(self, "threshold")
-        require_least(self, 0, "unsupervised_weight", "supervised_weight")
+        require_min(self, 0, "unsupervised_weight", "supervised_weight")
         require_words(self, "unsupervised_reduction", "weak_pass")
-        require_least(self, 2, "unlabelled_batch_size")
+        require_min(self, 2, "unlabelled_batch_size")
         if self.strong_levels is not None and len(self.strong_levels) != LEAST_AND_GREATEST:
             raise ConfigurationError(f"strong_levels must be two numbers, got {list(self.strong_levels)}")
         if self.strong_levels is not None and not 1 <= self.strong_levels[0] <= self.strong_levels[1] <= LEVELS:
@@ -200,7 +200,7 @@ def train_semi_supervised(
             losses += [] if further is None else [further]
         return torch.stack(losses).sum() if losses else None
 
-    train_steps(context, training.steps, loss_of, Descent(network, optimizer, training.proximal_weight), meter)
+    train_steps(context, training.steps, loss_of, OptimizerStep(network, optimizer, training.proximal_weight), meter)
     metrics = {name: meter.total(name) / training.steps for name in ("loss", "loss_labelled", "loss_unlabelled")}
     if meter.total("seen"):
         metrics["accepted"] = meter.total("accepted") / meter.total("seen")

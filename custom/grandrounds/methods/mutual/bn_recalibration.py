@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 
 
 @torch.no_grad()
-def settle_statistics(
+def recalibrate_batch_norm(
     network: nn.Module, images: NDArray[np.uint8], rows: Indices, work: Work, batch_size: int = 64
 ) -> None:
     """Replace the running statistics of all batch norms by means over batches of the same size, or nearly.

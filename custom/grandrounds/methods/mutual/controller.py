@@ -24,7 +24,7 @@ from grandrounds.methods.mutual.soft_labels import encode_sum
 from grandrounds.options import take_options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 
 class MutualController(RoundController):
@@ -38,27 +38,27 @@ class MutualController(RoundController):
         public: the name under which sites know the public set.
         public_list: file on the server with the list of the public set, so that a site with another set is told which image
             differs; None goes by what most sites have.
-        least_contributors: fewest sites that count in a sum that is sent out; with two, each learns the other's rows. A site
+        min_contributors: fewest sites that count in a sum that is sent out; with two, each learns the other's rows. A site
             whose weight is zero does not count.
         options: those of :class:`~grandrounds.methods.mutual.options.ExchangeOptions` and of
             :class:`~grandrounds.federation.server.controller.RoundController`.
     """
 
-    introductions: ClassVar[bool] = True
+    registrations: ClassVar[bool] = True
     row_kind: ClassVar[ReleaseKind] = ReleaseKind.SOFT_LABELS
     option_groups: ClassVar[tuple[type, ...]] = (ExchangeOptions,)
 
     def __init__(
-        self, *, public: str = PUBLIC, public_list: str | None = None, least_contributors: int = 2, **options: Any
+        self, *, public: str = PUBLIC, public_list: str | None = None, min_contributors: int = 2, **options: Any
     ) -> None:
         self.exchange, others = take_options(ExchangeOptions, options)
         super().__init__(**others)
-        if least_contributors < 2:
-            raise ConfigurationError(f"least_contributors must be at least 2, got {least_contributors}")
+        if min_contributors < 2:
+            raise ConfigurationError(f"min_contributors must be at least 2, got {min_contributors}")
         sampled = self.sites_per_round
-        if sampled is not None and sampled < least_contributors and not self.exchange.max_age:
+        if sampled is not None and sampled < min_contributors and not self.exchange.max_age:
             raise ConfigurationError(
-                f"sites_per_round is {sampled}, below least_contributors = {least_contributors}: no sum would ever be sent"
+                f"sites_per_round is {sampled}, below min_contributors = {min_contributors}: no sum would ever be sent"
             )
         if self.rounds < 2:
             raise ConfigurationError(f"rounds must be at least 2: the first only publishes, got {self.rounds}")
@@ -66,7 +66,7 @@ class MutualController(RoundController):
             raise ConfigurationError("problem.weights must be null: every site has a network of its own")
         self.public = public
         self.public_list = public_list
-        self.least_contributors = least_contributors
+        self.min_contributors = min_contributors
         self._digest: str | None = None
         self._reference: dict[str, State] = {}
         self._exchanges: Exchanges | None = None
@@ -80,23 +80,23 @@ class MutualController(RoundController):
             self._digest = listed.digest
             self._reference = {PUBLIC: {FINGERPRINTS: torch.from_numpy(fingerprints(listed))}}
 
-    def introduction_for(self, site: str) -> Payload:
+    def registration_for(self, site: str) -> Payload:
         """The name of the public set, and its fingerprints if the server has its list."""
         return self.payload(self._reference, public=self.public)
 
-    def check_introduction(self, site: str, introduction: Introduction) -> None:
+    def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse a site with other classes, or without the public set.
 
         Raises:
             MessageError: saying what differs.
         """
-        classes, expected = introduction.scalars.get("classes"), len(self.problem.classes)
+        classes, expected = registration.scalars.get("classes"), len(self.problem.classes)
         if classes != expected:
             raise MessageError(f"{site} has a head of {classes} classes, the job has {expected}")
-        if not introduction.scalars.get("public_images", 0) >= 1 or PUBLIC not in introduction.facts:
+        if not registration.scalars.get("public_images", 0) >= 1 or PUBLIC not in registration.facts:
             raise MessageError(f"{site} has not said which public images it has")
         if self._digest is not None:
-            self._require_public_set(site, introduction)
+            self._require_public_set(site, registration)
 
     def joining_needs(self) -> str:
         """The public set."""
@@ -109,21 +109,21 @@ class MutualController(RoundController):
             GrandRoundsError: if too few have the public set.
         """
         if self._digest is None:
-            found = Counter(self.introduced[site].facts[PUBLIC] for site in well)
+            found = Counter(self.registered[site].facts[PUBLIC] for site in well)
             self._digest = found.most_common(1)[0][0] if found else None
         refused = len(self.refused)
         for site in well:
             try:
-                self._require_public_set(site, self.introduced[site])
+                self._require_public_set(site, self.registered[site])
             except MessageError as error:
                 self.refuse(site, str(error))
                 # Another start of the run asks it again: its images may have been mended.
-                del self.introduced[site]
+                del self.registered[site]
         having = [site for site in well if site not in self.refused]
         if len(self.refused) > refused:
             self.require_enough(having)
         if self._rows is None and having:
-            self._open(int(self.introduced[having[0]].scalars["public_images"]))
+            self._open(int(self.registered[having[0]].scalars["public_images"]))
         return having
 
     def payload_for(self, site: str) -> Payload:
@@ -194,7 +194,7 @@ class MutualController(RoundController):
             **super().fingerprint(),
             **asdict(self.exchange),
             "public": self.public,
-            "least_contributors": self.least_contributors,
+            "min_contributors": self.min_contributors,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class MutualController(RoundController):
 
     def _enough(self, row_sum: RowSum) -> bool:
         """Whether a sum hides whose rows it is made of: a weight of zero adds nothing that could hide another's."""
-        return sum(weight > 0 for weight in row_sum.weights.values()) >= self.least_contributors
+        return sum(weight > 0 for weight in row_sum.weights.values()) >= self.min_contributors
 
     @property
     def _images(self) -> int:
@@ -251,12 +251,12 @@ class MutualController(RoundController):
     def _message(self, site: str, result: Result) -> RowMessage:
         loss, change = result.metrics.get(LOSS), result.metrics.get(CHANGE, 0.0)
         rows = result.releases[ROWS].tensors["rows"]
-        return RowMessage(self.round_number, rows, self.introduced[site].facts[PUBLIC], loss, change)
+        return RowMessage(self.round_number, rows, self.registered[site].facts[PUBLIC], loss, change)
 
-    def _require_public_set(self, site: str, introduction: Introduction) -> None:
-        told = introduction.facts[PUBLIC]
+    def _require_public_set(self, site: str, registration: Registration) -> None:
+        told = registration.facts[PUBLIC]
         if told != self._digest:
-            having = natural_sorted(s for s, other in self.introduced.items() if other.facts[PUBLIC] == self._digest)
+            having = natural_sorted(s for s, other in self.registered.items() if other.facts[PUBLIC] == self._digest)
             raise MessageError(
                 f"{site} has another public set ({told[:12]}) than {', '.join(having) or 'the server'} "
                 f"({str(self._digest)[:12]}); copy the images again, or set controller.public_list to be told which differs"

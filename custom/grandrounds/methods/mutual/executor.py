@@ -28,7 +28,7 @@ from grandrounds.methods.mutual.soft_labels import decode_rows, decode_scores, d
 from grandrounds.methods.mutual.training import Private
 from grandrounds.options import take_options
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, State, decode_result
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 FINGERPRINTS, ROWS = "fingerprints", "rows"
 LOSS, CHANGE = "private_loss", "parameter_change"
@@ -47,7 +47,7 @@ class MutualExecutor(OwnLabelsExecutor):
     """
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({ROWS: ReleaseKind.SOFT_LABELS})
-    introduction_facts: ClassVar[tuple[str, ...]] = (PUBLIC,)
+    registration_facts: ClassVar[tuple[str, ...]] = (PUBLIC,)
     option_groups: ClassVar[tuple[type, ...]] = (AlignmentOptions,)
 
     def __init__(self, **options: Any) -> None:
@@ -59,21 +59,21 @@ class MutualExecutor(OwnLabelsExecutor):
         """How to learn from the others, and how from the own labels."""
         return {**asdict(self.alignment), **super().options()}
 
-    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+    def register(self, payload: Payload, context: SiteContext) -> Registration:
         """Which public images this site has; they are compared with the server's list if it has sent one.
 
         Raises:
             GrandRoundsError: if there is no test image for ``test_rounds``.
             MessageError: naming the first image that differs.
         """
-        super().introduce(payload, context)
+        super().register(payload, context)
         public, images = self._public_set(payload, context)
         if PUBLIC in payload.parts:
             difference = first_unlike(public, payload.parts[PUBLIC][FINGERPRINTS].numpy())
             if difference:
                 raise MessageError(f"{context.site}: {difference}; copy the public set again")
         scalars = {"public_images": float(len(images.images)), "classes": float(len(context.problem.classes))}
-        return Introduction(scalars, {PUBLIC: images.digest})
+        return Registration(scalars, {PUBLIC: images.digest})
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Learn from the last exchange and from the own labels, and publish for the next."""
@@ -92,7 +92,7 @@ class MutualExecutor(OwnLabelsExecutor):
         samples = len(context.data.rows("labelled"))
         return Result(releases, {name: value for name, value in metrics.items() if math.isfinite(value)}, samples)
 
-    def note_what_left(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+    def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
         """Keep the own rows as they have left: a filter of the site may have rounded them, and so they are in the sum."""
         release = decode_result(reply, payload).releases.get(ROWS)
         if release is None:
@@ -125,7 +125,7 @@ class MutualExecutor(OwnLabelsExecutor):
             epoch = exchanges.epoch(last)
             metrics["alignment_loss"] = participant.align(row_sum, exchanges.part(last), last, epoch)
             metrics |= self.scores_of_round(participant.network, context, rounds, "aligned")
-        ended = self.alignment.ends_with == "alignment" and context.round_number == rounds
+        ended = self.alignment.final_phase == "alignment" and context.round_number == rounds
         if last and exchanges.ends_epoch(last) and not ended:
             metrics["loss"] = participant.learn(exchanges.epoch(last))
         return metrics

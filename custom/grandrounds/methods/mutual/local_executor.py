@@ -14,7 +14,7 @@ from grandrounds.federation.site.scoring import scored
 from grandrounds.methods.mutual.options import LocalOptions
 from grandrounds.options import take_options
 from grandrounds.protocol.messages import Payload
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 
 class OwnLabelsExecutor(SiteExecutor):
@@ -45,7 +45,7 @@ class OwnLabelsExecutor(SiteExecutor):
         """How to learn from the own labels."""
         return asdict(self.local)
 
-    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+    def register(self, payload: Payload, context: SiteContext) -> Registration:
         """Nothing beside the architecture.
 
         Raises:
@@ -53,7 +53,7 @@ class OwnLabelsExecutor(SiteExecutor):
         """
         if self.test_rounds and not len(context.data.rows("test")):
             raise GrandRoundsError(f"{context.site}: executor.test_rounds needs test images, and there is none")
-        return Introduction()
+        return Registration()
 
     def scores_of_round(
         self, network: nn.Module, context: SiteContext, rounds: int, moment: str = "test"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from grandrounds.methods.mutual.bn_recalibration import settle_statistics
+from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
 from grandrounds.methods.mutual.options import LocalOptions
 from grandrounds.methods.mutual.schedule import label_trust, local_batches
 from grandrounds.methods.mutual.training import Private, train_local
@@ -51,6 +51,6 @@ def learn_own_labels(
     key = derive_seed(epoch.seed, "site", epoch.site, epoch.number, "private views")
     trust = label_trust(epoch.number - 1, epoch.epochs) if epoch.number else 0.0
     loss = train_local(network, private, batches, options, key, work, trust)
-    if options.settled_statistics:
-        settle_statistics(network, private.images, private.rows, work)
+    if options.recalibrate_bn:
+        recalibrate_batch_norm(network, private.images, private.rows, work)
     return loss

@@ -12,7 +12,7 @@ from typing import Literal
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.loss import LABEL_FLOOR
 from grandrounds.methods.mutual.soft_labels import WireFormat
-from grandrounds.options import require_least, require_positive, require_words
+from grandrounds.options import require_min, require_positive, require_words
 
 Content = Literal["probabilities", "logits", "none"]
 Weighting = Literal["uniform", "ccr", "eccr"]
@@ -60,9 +60,9 @@ class ExchangeOptions:
             ConfigurationError: naming the option, what was expected and what came.
         """
         require_words(self, "content", "wire", "weighting")
-        require_least(self, 0, "max_age", "strength")
-        require_least(self, 1, "chunk", "per_round")
-        require_least(self, 2, "public_batch")
+        require_min(self, 0, "max_age", "strength")
+        require_min(self, 1, "chunk", "per_round")
+        require_min(self, 2, "public_batch")
         if self.content == "logits" and self.wire == "uint8":
             raise ConfigurationError("wire uint8 holds probabilities only, content is logits; take fp16")
         if self.content != "probabilities" and self.weighting != "uniform":
@@ -88,7 +88,7 @@ class AlignmentOptions:
         teacher_statistics: what batch norm uses when rows are computed: running statistics (``eval``), or those of the
             batch, without touching the running ones (RHFL).
         rows_batch: images in a batch when rows are computed.
-        ends_with: what a run ends with: training on the own labels (RHFL's code), or learning from the others, as in the
+        final_phase: what a run ends with: training on the own labels (RHFL's code), or learning from the others, as in the
             text of MDH-FL, where the own labels come first in an epoch. Before the last round both do the same.
     """
 
@@ -98,7 +98,7 @@ class AlignmentOptions:
     alignment_view: PublicView = "none"
     teacher_statistics: Statistics = "eval"
     rows_batch: int = 256
-    ends_with: Last = "own_labels"
+    final_phase: Last = "own_labels"
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -106,8 +106,8 @@ class AlignmentOptions:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        require_words(self, "alignment", "alignment_optimizer", "alignment_view", "teacher_statistics", "ends_with")
-        require_least(self, 2, "rows_batch")
+        require_words(self, "alignment", "alignment_optimizer", "alignment_view", "teacher_statistics", "final_phase")
+        require_min(self, 2, "rows_batch")
         require_positive(self, "alignment_rate")
 
 
@@ -126,7 +126,7 @@ class LocalOptions:
         local_epochs: passes over the own images in a round; a fraction is a part of the batches of a pass.
         pretrain_epochs: passes before the first exchange; 0 starts from random weights.
         local_view: ``none``, random flips and quarter turns, or ``weak``, which rotates and jitters as well.
-        settled_statistics: after alignment and after training, batch norm's running statistics are computed anew from all
+        recalibrate_bn: after alignment and after training, batch norm's running statistics are computed anew from all
             own images; see ``settling``.
     """
 
@@ -140,7 +140,7 @@ class LocalOptions:
     local_epochs: float = 1.0
     pretrain_epochs: float = 40.0
     local_view: LocalView = "turns"
-    settled_statistics: bool = False
+    recalibrate_bn: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -149,10 +149,10 @@ class LocalOptions:
             ConfigurationError: naming the option, what was expected and what came.
         """
         require_words(self, "loss", "local_view")
-        require_least(self, 2, "batch_size")
-        require_least(self, 0, "pretrain_epochs", "ce_weight", "rce_weight")
+        require_min(self, 2, "batch_size")
+        require_min(self, 0, "pretrain_epochs", "ce_weight", "rce_weight")
         require_positive(self, "learning_rate", "local_epochs", "temperature")
-        if not isinstance(self.settled_statistics, bool):
-            raise ConfigurationError(f"settled_statistics must be true or false, got {self.settled_statistics!r}")
+        if not isinstance(self.recalibrate_bn, bool):
+            raise ConfigurationError(f"recalibrate_bn must be true or false, got {self.recalibrate_bn!r}")
         if not 0 < self.label_floor < 1:
             raise ConfigurationError(f"label_floor must be above 0 and below 1, got {self.label_floor}")

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.methods.mutual.bn_recalibration import settle_statistics
+from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
 from grandrounds.methods.mutual.contributions import RowSum, leave_one_out_mean, loss_scale, mean_of_all
 from grandrounds.methods.mutual.exchange import RowMessage
 from grandrounds.methods.mutual.local_training import Epoch, learn_own_labels
@@ -161,8 +161,8 @@ class Participant:
         if self._step is None or self._step[0] != epoch:
             self._step = (epoch, AlignmentStep(self.network, options))
         loss = align(self.network, self._step[1], self._public.images, spread, batches, options, key, self._work)
-        if self._choices.local.settled_statistics:
-            settle_statistics(self.network, self._private.images, self._private.rows, self._work)
+        if self._choices.local.recalibrate_bn:
+            recalibrate_batch_norm(self.network, self._private.images, self._private.rows, self._work)
         return loss
 
     def learn(self, epoch: int) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.statistics.figures import LEVELS
-from grandrounds.options import require_least
+from grandrounds.options import require_min
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,6 @@ class StatisticsOptions:
     bins: int = 16
 
     def __post_init__(self) -> None:
-        require_least(self, 1, "min_count")
+        require_min(self, 1, "min_count")
         if self.bins < 1 or LEVELS % self.bins:
             raise ConfigurationError(f"bins must divide {LEVELS}, got {self.bins}")

@@ -14,9 +14,9 @@ from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Algorithm, Descent, Meter, train_steps
+from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
-from grandrounds.options import require_least, require_positive, require_words
+from grandrounds.options import require_min, require_positive, require_words
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class TrainingOptions:
             ConfigurationError: naming the option, what was expected and what came.
         """
         require_words(self, "labels", "class_weights", "algorithm")
-        require_least(self, 2, "batch_size")
-        require_least(self, 1, "steps")
+        require_min(self, 2, "batch_size")
+        require_min(self, 1, "steps")
         require_positive(self, "learning_rate")
-        require_least(self, 0, "proximal_weight")
+        require_min(self, 0, "proximal_weight")
 
 
 class LabelledBatches:
@@ -125,6 +125,6 @@ def train_supervised(
         DataError: if there is nothing to train on.
     """
     batches = LabelledBatches(context, options)
-    descent, meter = Descent(network, optimizer, options.proximal_weight), Meter()
+    descent, meter = OptimizerStep(network, optimizer, options.proximal_weight), Meter()
     train_steps(context, options.steps, lambda step: batches.loss(network, step), descent, meter)
     return {"loss": meter.total("loss") / options.steps, "samples": float(len(batches.rows))}

@@ -22,7 +22,7 @@ from grandrounds.privacy.accounting.renyi import renyi_epsilon
 from grandrounds.protocol.spending import GaussianSteps, Spending, Unit, counted
 
 RELATIVE_INTERVAL = 1e-4
-LEAST_INTERVAL = 1e-6
+MIN_INTERVAL = 1e-6
 HALVINGS = 12
 TARGET_TOLERANCE = 1e-6
 
@@ -91,7 +91,7 @@ def exceeds(epsilon: float, target: float) -> bool:
     return not epsilon <= target * (1 + TARGET_TOLERANCE)
 
 
-def least_noise_multiplier(epsilon: float, delta: float, steps: int, sampling_rate: float = 1.0) -> float:
+def min_noise_multiplier(epsilon: float, delta: float, steps: int, sampling_rate: float = 1.0) -> float:
     """The least noise, over the sensitivity, with which so many steps stay within ``epsilon``.
 
     Args:
@@ -107,7 +107,7 @@ def least_noise_multiplier(epsilon: float, delta: float, steps: int, sampling_ra
         ValueError: if an argument is outside its range.
 
     Example:
-        >>> round(least_noise_multiplier(5.77, 1e-4, steps=50), 2)
+        >>> round(min_noise_multiplier(5.77, 1e-4, steps=50), 2)
         5.0
     """
     if sampling_rate == 1:
@@ -146,7 +146,7 @@ def _on_grid(
     import dp_accounting  # type: ignore[import-untyped]
     from dp_accounting import pld
 
-    interval = max(LEAST_INTERVAL, RELATIVE_INTERVAL * expected)
+    interval = max(MIN_INTERVAL, RELATIVE_INTERVAL * expected)
     accountant = pld.PLDAccountant(value_discretization_interval=interval)
     counts: Counter[tuple[float, float]] = Counter()
     for step in sampled:

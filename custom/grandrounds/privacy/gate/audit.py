@@ -49,7 +49,7 @@ class Refused(GrandRoundsError):
 
 
 AUDIT_NAME = "audit.jsonl"
-LONGEST_TEXT = 500
+MAX_TEXT_LENGTH = 500
 
 
 def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
         Refused: if it cannot be written.
     """
     line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "outcome": outcome, **details}
-    shortened = {key: value[:LONGEST_TEXT] if isinstance(value, str) else value for key, value in line.items()}
+    shortened = {key: value[:MAX_TEXT_LENGTH] if isinstance(value, str) else value for key, value in line.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / AUDIT_NAME).open("a", encoding="utf-8") as stream:

@@ -20,12 +20,12 @@ from grandrounds.evaluation.curves import counts_shape
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.policy import SAMPLES, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatment import SUPPORT
-from grandrounds.protocol.messages import CURVES, FACTS, METRICS, MOST_SAMPLES, PROTOCOL, ReleaseKind
+from grandrounds.protocol.messages import CURVES, FACTS, MAX_SAMPLES, METRICS, PROTOCOL, ReleaseKind
 from grandrounds.protocol.registration import require_facts
 
 HEADER = {"protocol", "round", "run_id", "samples"}
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/ -]{0,127}")
-MOST_NUMBERS = 1024
+MAX_NUMBERS = 1024
 """In one answer: an image must not leave as numbers, one for each pixel."""
 WEIGHT_DIFF, APP_DEFINED, METRIC_VALUES = "WEIGHT_DIFF", "APP_DEFINED", "METRICS"
 DTYPES = frozenset(
@@ -126,7 +126,7 @@ def _require_header(header: Mapping[str, Any], expected: Expected) -> None:
     if not plain or identity != [PROTOCOL, expected.round_number, expected.run_id]:
         raise Refused(Reason.FORM, f"the header is of another task: {identity}")
     samples = header["samples"]
-    if type(samples) is not int or not 0 <= samples <= MOST_SAMPLES:
+    if type(samples) is not int or not 0 <= samples <= MAX_SAMPLES:
         raise Refused(Reason.VALUES, f"samples is {samples!r}")
 
 
@@ -138,8 +138,8 @@ def _require_name(name: Any, what: str) -> None:
 def _numbers(part: Part) -> dict[str, float]:
     if part.kind != METRIC_VALUES or part.meta or not isinstance(part.data, Mapping):
         raise Refused(Reason.FORM, f"metrics of kind {part.kind} with properties {sorted(part.meta)}")
-    if len(part.data) > MOST_NUMBERS:
-        raise Refused(Reason.VALUES, f"there are {len(part.data)} metrics, at most {MOST_NUMBERS} may leave at once")
+    if len(part.data) > MAX_NUMBERS:
+        raise Refused(Reason.VALUES, f"there are {len(part.data)} metrics, at most {MAX_NUMBERS} may leave at once")
     for name, value in part.data.items():
         _require_name(name, "a metric")
         if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:

@@ -22,8 +22,7 @@ from grandrounds.files import require_object
 from grandrounds.privacy.accounting.conversions import require_delta
 from grandrounds.privacy.gate.policy import TASKS, ReleaseRule, ScalarRule, SitePolicy
 from grandrounds.privacy.gate.treatment import (
-    LEAST_SUPPORT,
-    AsItIs,
+    MIN_SUPPORT,
     ClipAndNoise,
     ClipAndNoiseSamples,
     CurveSupport,
@@ -33,6 +32,7 @@ from grandrounds.privacy.gate.treatment import (
     RecordLevel,
     RunningStatistics,
     Treatment,
+    Unmodified,
 )
 from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.spending import Unit, update_sensitivity
@@ -50,10 +50,10 @@ FIELDS = {
     "minimum_support": {"least"},
     "quantise": {"levels"},
     "as_it_is": set[str](),
-    "record_level": {"least_noise_multiplier"},
+    "record_level": {"min_noise_multiplier"},
     "deny": set[str](),
 }
-NEEDED = {"quantise": ["levels"], "record_level": ["least_noise_multiplier"]}
+NEEDED = {"quantise": ["levels"], "record_level": ["min_noise_multiplier"]}
 
 
 def parse_policy(content: Any, where: str) -> SitePolicy:
@@ -169,15 +169,15 @@ def _made(name: str, entry: Mapping[str, Any], kind: ReleaseKind, unit: Unit, wh
         return _clip_and_noise(entry, kind, unit, where)
     if name == "minimum_support":
         support = CurveSupport if kind is ReleaseKind.CURVES else MinimumSupport
-        return support(_whole(entry.get("least", LEAST_SUPPORT), f"{where}.least"))
+        return support(_whole(entry.get("least", MIN_SUPPORT), f"{where}.least"))
     if name == "quantise":
         return Quantise(_whole(entry["levels"], f"{where}.levels"))
     if name == "record_level":
         if unit is not Unit.RECORD:
             raise ConfigurationError(f"{where}: such training protects a record, so unit must be record, got {unit}")
-        field_name = "least_noise_multiplier"
+        field_name = "min_noise_multiplier"
         return RecordLevel(_number(entry[field_name], f"{where}.{field_name}"))
-    return AsItIs() if name == "as_it_is" else Deny()
+    return Unmodified() if name == "as_it_is" else Deny()
 
 
 def _clip_and_noise(entry: Mapping[str, Any], kind: ReleaseKind, unit: Unit, where: str) -> Treatment:
@@ -202,7 +202,7 @@ def _clip_and_noise(entry: Mapping[str, Any], kind: ReleaseKind, unit: Unit, whe
 def _require_countable(policy: SitePolicy, where: str) -> None:
     """A target that the first release of a kind would make infinite is no target."""
     for number, rule in enumerate(policy.releases):
-        uncounted = isinstance(rule.treatment, AsItIs | MinimumSupport | Quantise) or (
+        uncounted = isinstance(rule.treatment, Unmodified | MinimumSupport | Quantise) or (
             isinstance(rule.treatment, ClipAndNoise) and rule.treatment.running_statistics == "keep"
         )
         if uncounted and not rule.outside_budget:

@@ -34,7 +34,7 @@ UPDATES = frozenset({ReleaseKind.MODEL_UPDATE, ReleaseKind.DISCRIMINATOR})
 MATRIX, SUPPORT = "matrix", "support"
 ROUNDING = 1e-9
 """Of a noise multiplier that was multiplied by a bound and divided by it again."""
-LEAST_SUPPORT = 5
+MIN_SUPPORT = 5
 """Patients behind what is told of a class, where a policy does not say."""
 
 
@@ -163,7 +163,7 @@ class MinimumSupport(Treatment):
 
     name: ClassVar[str] = "minimum_support"
     kinds: ClassVar[frozenset[ReleaseKind]] = frozenset({ReleaseKind.CLASS_STATISTICS})
-    least: int = LEAST_SUPPORT
+    least: int = MIN_SUPPORT
 
     def __post_init__(self) -> None:
         if self.least < 2:
@@ -215,7 +215,7 @@ class Quantise(Treatment):
 
 
 @dataclass(frozen=True)
-class AsItIs(Treatment):
+class Unmodified(Treatment):
     """The release leaves unchanged; nothing is guaranteed. Not for what needs a least number of patients."""
 
     name: ClassVar[str] = "as_it_is"
@@ -247,18 +247,16 @@ class RecordLevel(Treatment):
     """The training itself was protected, image by image; what comes out of it alone needs no further noise.
 
     Attributes:
-        least_noise_multiplier: what the training must have used at least.
+        min_noise_multiplier: what the training must have used at least.
     """
 
     name: ClassVar[str] = "record_level"
     kinds: ClassVar[frozenset[ReleaseKind]] = frozenset({*UPDATES, ReleaseKind.SOFT_LABELS})
-    least_noise_multiplier: float
+    min_noise_multiplier: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.least_noise_multiplier < math.inf:
-            raise ConfigurationError(
-                f"least_noise_multiplier must be a positive number, got {self.least_noise_multiplier}"
-            )
+        if not 0 < self.min_noise_multiplier < math.inf:
+            raise ConfigurationError(f"min_noise_multiplier must be a positive number, got {self.min_noise_multiplier}")
 
     def spending(self, trained: Spending | None) -> Spending:
         """That of the training."""
@@ -266,10 +264,10 @@ class RecordLevel(Treatment):
             raise ValueError(
                 "the training was not record-level private: set the executor's option, or use clip_and_noise"
             )
-        if trained.sigma / trained.sensitivity < self.least_noise_multiplier * (1 - ROUNDING):
+        if trained.sigma / trained.sensitivity < self.min_noise_multiplier * (1 - ROUNDING):
             raise ValueError(
                 f"the training's noise multiplier is {trained.sigma / trained.sensitivity:.4g}, the policy needs "
-                f"{self.least_noise_multiplier:g}"
+                f"{self.min_noise_multiplier:g}"
             )
         return trained
 

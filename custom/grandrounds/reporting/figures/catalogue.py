@@ -24,7 +24,7 @@ from grandrounds.reporting.figures.curves import (
 from grandrounds.reporting.figures.style import Drawing
 from grandrounds.reporting.figures.training import budget_figure, learning_figure, validation_curves
 from grandrounds.reporting.format import SCORE_NAMES, bytes_words, estimate_words, number_words
-from grandrounds.reporting.model import MOST_DETAILED_RUNS, Report, moved
+from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report, moved
 from grandrounds.reporting.run import Run
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ OfMethod = Callable[[Run], Mapping[str, "Figure"]]
 
 
 def run_drawings(report: Report, run: Run, of_method: OfMethod) -> list[Drawing]:
-    """Figures of one run; with more than ``MOST_DETAILED_RUNS`` runs only the main ones."""
+    """Figures of one run; with more than ``MAX_DETAILED_RUNS`` runs only the main ones."""
     prefix = "" if not report.several else f"{_slug(run.name)}-"
-    full = len(report.runs) <= MOST_DETAILED_RUNS
+    full = len(report.runs) <= MAX_DETAILED_RUNS
     found = [*_of_predictions(report, run, full), *(_of_course(report, run, of_method) if full else [])]
     return [drawing._replace(name=f"{prefix}{drawing.name}") for drawing in found if drawing]
 

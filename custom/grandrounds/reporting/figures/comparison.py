@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MEGABYTE = 1e6
-LEAST_RANGE = 0.1
+MIN_RANGE = 0.1
 END = 4
 """How many times the largest epsilon the place of none is away from zero."""
 HATCHES = ("", "//", "\\\\")
@@ -45,7 +45,7 @@ def method_figure(values: Mapping[str, Sequence[float]], means: Mapping[str, Est
     axes.set_yticks(range(len(values)), list(values), fontsize=SMALL)
     axes.set_ylim(len(values) - 0.4, -0.6)
     low, high = axes.get_xlim()
-    missing = max(0.0, LEAST_RANGE - (high - low)) / 2  # or a hundredth fills the picture
+    missing = max(0.0, MIN_RANGE - (high - low)) / 2  # or a hundredth fills the picture
     axes.set_xlim(low - missing, high + missing)
     axes.locator_params(axis="x", nbins=5)
     axes.grid(axis="x", color=PALE, linewidth=0.5)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from grandrounds.evaluation.calibration import reliability_points
 from grandrounds.evaluation.cases import Cases
 from grandrounds.evaluation.curves import SiteCurve, precision_recall_points, risk_points, roc_points
-from grandrounds.evaluation.estimates import FEWEST_CASES
+from grandrounds.evaluation.estimates import MIN_CASES
 from grandrounds.evaluation.selective import risk_coverage, top_confidence
 from grandrounds.reporting.figures.drawing import COLOURS, MATRIX_COLOURS, PALE
 from grandrounds.reporting.figures.style import GREY, INK, SMALL, draw_legend, draw_line, label_axes, looks, new_axes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_POINTS = 150
+MAX_POINTS = 150
 RISK_ACROSS, RISK_UP = "coverage: share that the model decides", "risk: share of wrong predictions"
 
 
@@ -143,11 +143,11 @@ def risk_figure(runs: Mapping[str, Cases], names: Sequence[str]) -> Figure | Non
     figure, axes = new_axes()
     drawn = False
     for name, cases in runs.items():
-        if cases.probabilities is None or cases.count < FEWEST_CASES:
+        if cases.probabilities is None or cases.count < MIN_CASES:
             continue
         confidence, correct = top_confidence(cases.labels, cases.probabilities)
         curve = risk_coverage(confidence.clip(max=1), correct)
-        start = min(FEWEST_CASES, len(curve.risk)) - 1
+        start = min(MIN_CASES, len(curve.risk)) - 1
         draw_line(axes, looks(names)[name], *_thinned(curve.coverage[start:], curve.risk[start:]), name)
         drawn = True
     label_axes(axes, RISK_ACROSS, RISK_UP, "Risk and coverage")
@@ -166,7 +166,7 @@ def reliability_figure(cases: Cases) -> Figure | None:
     Returns:
         None where nothing can be drawn.
     """
-    if cases.probabilities is None or cases.count < FEWEST_CASES:
+    if cases.probabilities is None or cases.count < MIN_CASES:
         return None
     confidence, correct = top_confidence(cases.labels, cases.probabilities)
     points = reliability_points(confidence.clip(max=1), correct)
@@ -209,7 +209,7 @@ def _sides(cases: Cases, classes: Sequence[str]) -> dict[str, tuple[NDArray[np.b
     """Positives and scores of the classes with enough cases on both sides."""
     if cases.probabilities is None:
         return {}
-    enough = np.minimum(cases.positives(), cases.negatives()) >= FEWEST_CASES
+    enough = np.minimum(cases.positives(), cases.negatives()) >= MIN_CASES
     return {
         name: (cases.labels == number, cases.probabilities[:, number])
         for number, name in enumerate(classes)
@@ -218,9 +218,9 @@ def _sides(cases: Cases, classes: Sequence[str]) -> dict[str, tuple[NDArray[np.b
 
 
 def _thinned(across: NDArray[np.float64], up: NDArray[np.float64]) -> tuple[list[float], list[float]]:
-    """At most ``MOST_POINTS`` points of a curve, ends included."""
-    if len(across) > MOST_POINTS:
-        rows = np.unique(np.linspace(0, len(across) - 1, MOST_POINTS).round().astype(np.int64))
+    """At most ``MAX_POINTS`` points of a curve, ends included."""
+    if len(across) > MAX_POINTS:
+        rows = np.unique(np.linspace(0, len(across) - 1, MAX_POINTS).round().astype(np.int64))
         across, up = across[rows], up[rows]
     return across.tolist(), up.tolist()
 

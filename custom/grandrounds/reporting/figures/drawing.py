@@ -26,7 +26,7 @@ COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000
 MATRIX_COLOURS = "Blues"
 SMALL, NORMAL = 9, 11
 DOTS_PER_INCH = 150
-MOST_ROWS_WITH_NAMES = 60
+MAX_ROWS_WITH_NAMES = 60
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -48,7 +48,7 @@ def over_rounds(axes: Axes) -> None:
 
 def name_rows_and_columns(axes: Axes, sites: Sequence[str], rows: bool = True) -> None:
     """Write the sites' names along a matrix; every so many of them where there are too many."""
-    step = 1 + (len(sites) - 1) // MOST_ROWS_WITH_NAMES
+    step = 1 + (len(sites) - 1) // MAX_ROWS_WITH_NAMES
     positions, names = range(0, len(sites), step), list(sites[::step])
     axes.set_xticks(positions, names, rotation=90, fontsize=SMALL)
     if rows:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_ROWS_WITH_NUMBERS = 16
+MAX_ROWS_WITH_NUMBERS = 16
 PANELS_PER_ROW = 5
 
 Curves = Mapping[str, Mapping[int, float]]
@@ -88,7 +88,7 @@ def peer_frequency_figure(
     axes.set_xlabel("is chosen as peer", fontsize=NORMAL)
     axes.set_ylabel("chooses", fontsize=NORMAL)
     axes.set_title("share of a site's picks, %", fontsize=NORMAL, loc="left")
-    if len(sites) <= MOST_ROWS_WITH_NUMBERS:
+    if len(sites) <= MAX_ROWS_WITH_NUMBERS:
         write_numbers(axes, picture, percent)
     else:
         figure.colorbar(picture, ax=axes)

@@ -54,7 +54,7 @@ class EncryptedExecutor(KeyHolder, MutualExecutor):
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({ROWS: ReleaseKind.ENCRYPTED_ROWS})
 
-    def note_what_left(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+    def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
         """Nothing: ciphertexts leave as they are or not at all."""
 
     def release_of(self, message: RowMessage) -> Release:

@@ -13,7 +13,7 @@ from grandrounds.methods.baselines.fedavg_he.executor import SUM, WEIGHTS
 from grandrounds.methods.baselines.fedavg_he.models import numbers_of
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 
 class EncryptedMeanController(RoundController):
@@ -26,7 +26,7 @@ class EncryptedMeanController(RoundController):
         options: those of :class:`~grandrounds.federation.server.controller.RoundController`.
     """
 
-    introductions: ClassVar[bool] = True
+    registrations: ClassVar[bool] = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -54,15 +54,15 @@ class EncryptedMeanController(RoundController):
         state = build_model(self.problem.model_spec(pretrained=False), self.seed).state_dict()
         self._numbers, self._architecture = numbers_of(state), architecture_fingerprint(state)
 
-    def check_introduction(self, site: str, introduction: Introduction) -> None:
+    def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse another network than the job's.
 
         Raises:
             MessageError: naming the backbones.
         """
-        if introduction.facts.get("architecture") != self._architecture:
+        if registration.facts.get("architecture") != self._architecture:
             raise MessageError(
-                f"{site} has another network ({introduction.facts.get('backbone')}) than the job "
+                f"{site} has another network ({registration.facts.get('backbone')}) than the job "
                 f"({self.problem.backbone}), and weights of different networks have no mean; take it out of its "
                 "grandrounds.json"
             )

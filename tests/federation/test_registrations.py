@@ -17,9 +17,9 @@ def asking(tiny, tmp_path):
 
     def make(*assignments, **options):
         job = tiny("fedavg", "controller.min_sites=1", *assignments)
-        job.server["workflows"][0]["path"] = "introductions.AskingController"
+        job.server["workflows"][0]["path"] = "registrations.AskingController"
         entry = job.client["executors"][0]["executor"]
-        entry["path"] = "introductions.IntroducesItself"
+        entry["path"] = "registrations.RegistersItself"
         entry["args"] |= {"diary": str(diary), **options}
         return job
 
@@ -81,7 +81,7 @@ def choosy(tiny):
     def make(*assignments, unwanted="", untold=""):
         job = tiny("fedavg", "controller.rounds=2", "controller.min_sites=2", "executor.steps=1", *assignments)
         workflow, entry = job.server["workflows"][0], job.client["executors"][0]["executor"]
-        workflow["path"], entry["path"] = "introductions.ChoosyController", "introductions.TellsWhatItGot"
+        workflow["path"], entry["path"] = "registrations.ChoosyController", "registrations.TellsWhatItGot"
         workflow["args"]["unwanted"], entry["args"]["untold"] = unwanted, untold
         return job
 
@@ -94,7 +94,7 @@ def test_a_site_that_is_refused_is_out_and_the_others_go_on(choosy, run, tmp_pat
     assert [entry["asked"] for entry in found.summary["rounds"]] == [["site-1", "site-3"]] * 2
     assert set(found.summary["test"]) == {"site-1", "site-3"}
     said = {"scalars": {"size": 3.0}, "facts": {"digest": "of site-1"}}
-    assert found.summary["introduced"]["site-1"] == said
+    assert found.summary["registered"]["site-1"] == said
 
 
 def test_too_few_sites_that_are_not_refused_stop_the_run_with_the_reason(choosy, run, tmp_path):

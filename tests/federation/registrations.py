@@ -1,4 +1,4 @@
-"""Parties that introduce themselves, listen, or go wrong on purpose; jobs name them by their class paths."""
+"""Parties that register themselves, listen, or go wrong on purpose; jobs name them by their class paths."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from grandrounds.methods.fedirm.executor import FedIRMExecutor
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
-from grandrounds.protocol.registration import Introduction
+from grandrounds.protocol.registration import Registration
 
 
 class AskingController(FedAvgController):
     """Federated averaging of the sites that call themselves even."""
 
-    introductions: ClassVar[bool] = True
+    registrations: ClassVar[bool] = True
 
     def participants(self, well: list[str]) -> list[str]:
         """Those that are even."""
-        return [site for site in well if self.introduced[site].scalars["even"]]
+        return [site for site in well if self.registered[site].scalars["even"]]
 
 
-class IntroducesItself(SupervisedExecutor):
+class RegistersItself(SupervisedExecutor):
     """Says whether its number is even, and writes down that it was asked.
 
     Args:
@@ -43,13 +43,13 @@ class IntroducesItself(SupervisedExecutor):
         self.diary = diary
         self.silent_until = silent_until
 
-    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+    def register(self, payload: Payload, context: SiteContext) -> Registration:
         """Even or odd."""
         if context.site == "site-4" and context.round_number < self.silent_until:
             raise RuntimeError("nobody is in")
         with Path(self.diary).open("a") as stream:
             stream.write(f"{context.round_number} {context.site}\n")
-        return Introduction({"even": float(int(context.site[-1]) % 2 == 0)})
+        return Registration({"even": float(int(context.site[-1]) % 2 == 0)})
 
 
 class ChoosyController(FedAvgController):
@@ -60,19 +60,19 @@ class ChoosyController(FedAvgController):
         options: of federated averaging.
     """
 
-    introductions: ClassVar[bool] = True
+    registrations: ClassVar[bool] = True
 
     def __init__(self, *, unwanted: str = "", **options: Any) -> None:
         super().__init__(**options)
         self.unwanted = unwanted
 
-    def introduction_for(self, site: str) -> Payload:
+    def registration_for(self, site: str) -> Payload:
         """The site's name, as the server knows it."""
         return self.payload(place=f"of {site}")
 
-    def check_introduction(self, site: str, introduction: Introduction) -> None:
+    def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse the unwanted site."""
-        if introduction.facts["digest"] != f"of {site}" or site == self.unwanted:
+        if registration.facts["digest"] != f"of {site}" or site == self.unwanted:
             raise MessageError(f"{site} has other public images")
 
 
@@ -84,16 +84,16 @@ class TellsWhatItGot(SupervisedExecutor):
         options: of supervised training.
     """
 
-    introduction_facts: ClassVar[tuple[str, ...]] = ("digest",)
+    registration_facts: ClassVar[tuple[str, ...]] = ("digest",)
 
     def __init__(self, *, untold: str = "", **options: Any) -> None:
         super().__init__(**options)
         self.untold = untold
 
-    def introduce(self, payload: Payload, context: SiteContext) -> Introduction:
+    def register(self, payload: Payload, context: SiteContext) -> Registration:
         """The place, as the server says, and the number of public images."""
         secret = {"patient": "4711"} if context.site == self.untold else {}
-        return Introduction({"size": 3.0}, {"digest": payload.values["place"], **secret})
+        return Registration({"size": 3.0}, {"digest": payload.values["place"], **secret})
 
 
 class ReadsPublicImages(SupervisedExecutor):
