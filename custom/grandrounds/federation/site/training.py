@@ -10,7 +10,7 @@ What all methods' local training shares: steps, their checks and sums, and optim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -105,50 +105,80 @@ class OptimizerStep:
         self._optimizer.step()
 
 
-def require_finite(values: Tensor, what: str, step: int) -> None:
+def require_finite(values: Tensor, what: str, step: int, rate: str = "executor.learning_rate") -> None:
     """Stop when training has diverged.
 
     Args:
         values: a loss, or predictions.
         what: their name.
         step: the local step, from 0.
+        rate: the option that should be lowered.
 
     Raises:
         GrandRoundsError: naming the step and what to change.
     """
     if not bool(torch.isfinite(values).all()):
-        raise GrandRoundsError(
-            f"training diverged: the {what} of step {step} is not finite; lower executor.learning_rate"
-        )
+        raise GrandRoundsError(f"training diverged: the {what} of step {step} is not finite; lower {rate}")
 
 
-def train_steps(
-    context: SiteContext, steps: int, loss_of: Callable[[int], Tensor | None], descent: OptimizerStep, meter: Meter
-) -> None:
-    """Take the local steps of a round.
+class Step(Protocol):
+    """Takes an optimizer step, as :class:`OptimizerStep` does."""
 
-    Torch's own generator is seeded for all of them together, so that ``loss_of`` may draw dropout.
+    def step(self, loss: Tensor) -> None:
+        """Go one step down the loss."""
+        ...
+
+
+def run_steps(context: SiteContext, steps: int, take: Callable[[int], None]) -> None:
+    """The training loop of all methods.
+
+    Torch's own generator is seeded for all steps together, so that ``take`` may draw dropout.
 
     Args:
         context: of the task.
         steps: how many.
-        loss_of: the loss of a step, counted from 0; None where the step has nothing to learn. Its passes through the
-            network belong under ``context.autocast()``.
+        take: does a step, counted from 0. Its passes through the network belong under ``context.autocast()``.
+
+    Raises:
+        TaskAborted: if the task was given up.
+    """
+    with context.torch_seeded("training"):
+        for step in range(steps):
+            context.check_abort()
+            take(step)
+
+
+def train_steps(
+    context: SiteContext,
+    steps: int,
+    loss_of: Callable[[int], Tensor | None],
+    descent: Step,
+    meter: Meter,
+    rate: str = "executor.learning_rate",
+) -> None:
+    """Take the local steps of a round with one loss and one optimizer, see :func:`run_steps`.
+
+    Args:
+        context: of the task.
+        steps: how many.
+        loss_of: the loss of a step, counted from 0; None where the step has nothing to learn.
         descent: goes down the loss.
         meter: gets the sum of the losses as ``loss``.
+        rate: the option of the learning rate, for the error.
 
     Raises:
         TaskAborted: if the task was given up.
         GrandRoundsError: if a loss is not finite.
     """
-    with context.torch_seeded("training"):
-        for step in range(steps):
-            context.check_abort()
-            loss = loss_of(step)
-            if loss is not None:
-                require_finite(loss, "loss", step)
-                descent.step(loss)
-                meter.add("loss", loss)
+
+    def take(step: int) -> None:
+        loss = loss_of(step)
+        if loss is not None:
+            require_finite(loss, "loss", step, rate)
+            descent.step(loss)
+            meter.add("loss", loss)
+
+    run_steps(context, steps, take)
 
 
 def new_optimizer(
