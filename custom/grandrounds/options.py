@@ -7,14 +7,20 @@ A group of options is a frozen dataclass derived from :class:`Options`::
         peers: Annotated[int, "T, the maximum number of peers; 0 is SSFL", Min(0)] = 2
         gate: Annotated[float, "rho, the threshold of a gated policy", FRACTION] = 0.0
 
-A component (controller or executor) derives from :class:`Configurable` and names its groups in ``option_groups``. The check
-of a job, the command line and the reference documentation are generated from these annotations.
+A component (controller or executor) derives from :class:`Configurable` and declares its groups as annotated attributes::
+
+    class FedPerlController(FedAvgController):
+        peer_options: PeerOptions
+
+The base class fills them. The check of a job, the command line and the reference documentation are generated from these
+annotations.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, fields
@@ -98,7 +104,13 @@ class OptionInfo(NamedTuple):
 
 
 class Options:
-    """A group of options, as a frozen dataclass; checks every value against its annotation."""
+    """A group of options, as a frozen dataclass; checks every value against its annotation.
+
+    Attributes:
+        identifies_run: whether a saved run can only be resumed with the same values.
+    """
+
+    identifies_run: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check types, choices and bounds, then combinations.
@@ -115,13 +127,9 @@ class Options:
 
 
 class Configurable:
-    """A component whose options are groups.
+    """A component whose options are groups: attributes that are annotated with a class derived from :class:`Options`."""
 
-    Attributes:
-        option_groups: the groups that this class adds to those of its bases, by the attribute that holds them.
-    """
-
-    option_groups: ClassVar[Mapping[str, type[Options]]] = types.MappingProxyType({})
+    option_groups: ClassVar[Mapping[str, type[Options]] | tuple[type, ...]] = ()  # transitional
 
     def take_groups(self, options: Mapping[str, Any]) -> None:
         """Build every group of the component and of its bases from keyword arguments.
@@ -137,14 +145,26 @@ class Configurable:
             raise ConfigurationError(f"{type(self).__name__} has no option {', '.join(sorted(remaining))}")
 
     def options(self) -> dict[str, Any]:
-        """The values of all options."""
-        return {key: value for name in groups_of(type(self)) for key, value in asdict(getattr(self, name)).items()}
+        """The options that must be the same when a saved run is resumed."""
+        groups = [getattr(self, name) for name, group in groups_of(type(self)).items() if group.identifies_run]
+        return {name: value for group in groups for name, value in asdict(group).items()}
 
 
 def groups_of(component: type) -> dict[str, type[Options]]:
-    """The option groups of a component and of its bases, by attribute; those of the bases come last."""
+    """The option groups of a component and of its bases, by attribute; those of the bases come last.
+
+    Example:
+        >>> from grandrounds.methods.supervised.executor import SupervisedExecutor
+        >>> groups_of(SupervisedExecutor)["compute"].__name__
+        'ComputeOptions'
+    """
     found: dict[str, type[Options]] = {}
     for base in component.__mro__:
+        known = vars(sys.modules[base.__module__])
+        for name, annotation in inspect.get_annotations(base).items():
+            group = known.get(annotation) if isinstance(annotation, str) else annotation
+            if isinstance(group, type) and issubclass(group, Options):
+                found.setdefault(name, group)
         groups = vars(base).get("option_groups", {})
         if isinstance(groups, tuple):  # transitional: the component takes these groups itself
             continue
@@ -249,6 +269,9 @@ def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group,
     Returns:
         The dataclass, and the arguments that are none of its fields.
 
+    Raises:
+        ConfigurationError: if an option without a default is missing, or a value does not fit.
+
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)
@@ -257,8 +280,12 @@ def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group,
         >>> take_options(Steps, {"steps": 3, "device": "cpu"})
         (Steps(steps=3), {'device': 'cpu'})
     """
-    names = {field.name for field in fields(group)}  # type: ignore[arg-type]
+    known = fields(group)  # type: ignore[arg-type]
+    names = {field.name for field in known}
     own = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items() if name in names}
+    for field in known:
+        if field.name not in own and field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigurationError(f"option {field.name} is missing")
     return group(**own), {name: value for name, value in options.items() if name not in names}
 
 
@@ -271,10 +298,11 @@ def option_types(component: type) -> dict[str, Any]:
         >>> option_types(Trainer)
         {'device': <class 'str'>}
     """
-    found: dict[str, Any] = {}
+    groups_here = groups_of(component).values()
+    found = {name: known.type for group in groups_here for name, known in _annotations(group).items()}
     for base in component.__mro__:
         groups = vars(base).get("option_groups", {})
-        for group in groups if isinstance(groups, tuple) else groups.values():
+        for group in groups if isinstance(groups, tuple) else ():
             found = {**{name: known.type for name, known in _annotations(group).items()}, **found}
         if "__init__" not in vars(base):
             continue

@@ -38,11 +38,6 @@ def require_precision(name: object) -> UpdatePrecision:
     raise ConfigurationError(f"{UPDATE_PRECISION} must be float32, float16 or bfloat16, got {name!r}")
 
 
-def precision_entry(precision: UpdatePrecision) -> dict[str, Any]:
-    """What a checkpoint's configuration says of it: nothing of single precision, as before there was another."""
-    return {} if precision == FULL else {UPDATE_PRECISION: precision}
-
-
 def round_updates(message: Shareable, values: Mapping[str, Any]) -> None:
     """Round the model update of an answer to the precision that the task asks for; other releases stay as they are.
 

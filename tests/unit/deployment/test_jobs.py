@@ -70,7 +70,8 @@ def test_flare_builds_every_component_of_every_job(name, tmp_path):
         executor = client.task_router.route(task)
         assert f"{type(executor).__module__}.{type(executor).__name__}" == job.executor["path"]
     assert workflow.controller.rounds == job.options("controller")["rounds"]
-    assert workflow.controller.run_name == name
+    # The controller of a swarm is FLARE's own and has no groups of options.
+    assert getattr(workflow.controller, "run", workflow.controller).run_name == name
 
 
 @pytest.mark.parametrize("name", job_names())
@@ -147,7 +148,7 @@ def test_a_job_with_an_unknown_option_is_refused_by_name():
 def test_a_job_that_lacks_a_required_option_is_refused():
     job = load_job("fedperl")
     del job.options("controller")["rounds"]
-    with pytest.raises(ConfigurationError, match=r"job fedperl: FedPerlController: .*rounds"):
+    with pytest.raises(ConfigurationError, match="option rounds is missing"):
         check_job(job)
 
 
@@ -170,7 +171,7 @@ def test_a_class_that_is_not_there_is_refused(path, message):
 def test_values_are_checked_by_the_components():
     with pytest.raises(ConfigurationError, match="threshold must be between 0 and 1, got 2"):
         check_job(with_options(load_job("fedperl"), ["executor.threshold=2"]))
-    with pytest.raises(ConfigurationError, match="rounds must be an integer of at least 1, got 0"):
+    with pytest.raises(ConfigurationError, match="rounds must be at least 1, got 0"):
         check_job(with_options(load_job("fedperl"), ["controller.rounds=0"]))
     with pytest.raises(ConfigurationError, match="sites_per_round is 1, below min_sites = 2"):
         check_job(with_options(load_job("fedperl"), ["controller.sites_per_round=1"]))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-EXECUTORS = ("fed_align_cl", "fedirm", "fedperl", "fixmatch", "mdhfl", "statistics", "supervised")
+EXECUTORS = ("fed_align_cl", "fedirm", "fedperl", "fixmatch", "mutual", "statistics", "supervised")
 HEAVY = (
     "matplotlib",
     "monai",

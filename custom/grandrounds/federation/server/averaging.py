@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
@@ -10,47 +11,46 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.images import ServerImages
+from grandrounds.federation.site.compute import ServerComputeOptions
 from grandrounds.models.registry import architecture_fingerprint, build_model
+from grandrounds.options import Options
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
-from grandrounds.protocol.precision import FULL, UpdatePrecision, precision_entry, require_precision
+from grandrounds.protocol.precision import FULL, UpdatePrecision
+
+
+@dataclass(frozen=True)
+class UpdateOptions(Options):
+    """How sites' updates travel; ``float16`` and ``bfloat16`` halve their bytes."""
+
+    update_precision: Annotated[UpdatePrecision, "precision in which sites send updates"] = FULL
+
+
+@dataclass(frozen=True)
+class AveragingOptions(Options):
+    """How updates are averaged and the model is selected.
+
+    The plain mean over the participants is FedPerl's (Algorithm 1, line 19), weights by samples are FedAvg's.
+    """
+
+    weighting: Annotated[
+        Literal["uniform", "samples"], "uniform: plain mean over participants; samples: by training samples"
+    ] = "uniform"
+    selection_images: Annotated[
+        Literal["sites", "server"], "whose validation images select the model: the mean over sites, or the server's"
+    ] = "sites"
 
 
 class AveragingController(RoundController):
-    """Federated averaging of one model, and the base of methods that exchange more beside it.
+    """Federated averaging of one model, and the base of methods that exchange more beside it."""
 
-    Args:
-        weighting: ``uniform`` is the plain mean over the participants (FedPerl, Algorithm 1, line 19); ``samples`` weights
-            by the number of training samples (FedAvg).
-        update_precision: in which sites' updates travel: ``float16`` and ``bfloat16`` halve the bytes up
-            (:mod:`~grandrounds.protocol.precision`).
-        selection_images: whose validation images select the model: the ``sites``' (mean over sites) or the ``server``'s.
-        server_device: where the server computes, if it has to: ``auto``, ``cpu`` or ``cuda[:index]``.
-        server_threads: threads of torch there on the CPU; None leaves torch's default.
-        options: those of :class:`~grandrounds.federation.server.controller.RoundController`.
-    """
+    averaging: AveragingOptions
+    updates: UpdateOptions
+    server_compute: ServerComputeOptions
 
-    def __init__(
-        self,
-        *,
-        weighting: Literal["uniform", "samples"] = "uniform",
-        update_precision: UpdatePrecision = FULL,
-        selection_images: Literal["sites", "server"] = "sites",
-        server_device: str = "auto",
-        server_threads: int | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if selection_images not in ("sites", "server"):
-            raise ConfigurationError(f"selection_images must be sites or server, got {selection_images!r}")
-        if selection_images == "server" and not self.validate_every:
+        if self.averaging.selection_images == "server" and not self.run.validate_every:
             raise ConfigurationError("selection_images=server needs scores: set validate_every to at least 1")
-        if weighting not in ("uniform", "samples"):
-            raise ConfigurationError(f"weighting must be uniform or samples, got {weighting!r}")
-        self.weighting = weighting
-        self.update_precision = require_precision(update_precision)
-        self.selection_images = selection_images
-        self.server_device = server_device
-        self.server_threads = server_threads
         self.state: dict[str, Tensor] = {}
         self.sent: State = {}
         self._images: ServerImages | None = None
@@ -59,7 +59,7 @@ class AveragingController(RoundController):
         """Build the initial model, the same for all methods with one seed."""
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
-        if self.selection_images == "server":
+        if self.averaging.selection_images == "server":
             self.server_images("controller.selection_images=server").require_validation()
 
     def server_images(self, needed_by: str) -> ServerImages:
@@ -72,13 +72,14 @@ class AveragingController(RoundController):
             ConfigurationError: if the server has none.
         """
         if self._images is None:
-            device, threads = self.server_device, self.server_threads
-            self._images = ServerImages(self.problem, self.seed, self.fl_ctx, device, threads, needed_by)
+            self._images = ServerImages(self.problem, self.seed, self.fl_ctx, self.server_compute, needed_by)
         return self._images
 
     def server_scores(self) -> dict[str, float] | None:
         """Scores on the server's images, if they select the model."""
-        return self._images.metrics(self.state) if self._images and self.selection_images == "server" else None
+        return (
+            self._images.metrics(self.state) if self._images and self.averaging.selection_images == "server" else None
+        )
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites; they start from ``sent``, the global model."""
@@ -102,7 +103,7 @@ class AveragingController(RoundController):
     def absorb(self, site: str, result: Result) -> None:
         """Add the site's update to the mean."""
         if result.update is not None:
-            self._mean.add(site, result.update, float(result.samples) if self.weighting == "samples" else 1.0)
+            self._mean.add(site, result.update, float(result.samples) if self.averaging.weighting == "samples" else 1.0)
 
     def missed(self, site: str) -> None:
         """Let the mean go on without the site."""
@@ -119,13 +120,12 @@ class AveragingController(RoundController):
         return self.state
 
     def fingerprint(self) -> dict[str, Any]:
-        """The architecture, the weighting, whose images select, and the updates' precision where it is not full."""
-        return {
-            "architecture": architecture_fingerprint(self.state),
-            "weighting": self.weighting,
-            "selection_images": self.selection_images,
-            **precision_entry(self.update_precision),
-        }
+        """The options and the architecture."""
+        return {**super().fingerprint(), "architecture": architecture_fingerprint(self.state)}
+
+    def update_precision(self) -> UpdatePrecision:
+        """As the option says."""
+        return self.updates.update_precision
 
     def state_dict(self) -> dict[str, Any]:
         """The global model."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
@@ -28,16 +29,52 @@ from grandrounds.federation.server.health import (
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.files import exclusive
+from grandrounds.options import Configurable, Min, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, TEST, VALIDATE, VALIDATION_PREFIX, State, require_run_name
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
-LEAST = {"rounds": 1, "min_sites": 1, "validate_every": 0, "checkpoint_every": 1}
-"""The smallest values of options."""
+SELECTION = ", ".join(SELECTABLE)
 
 
-class RoundController(SiteConversation):
+@dataclass(frozen=True)
+class RunOptions(Options):
+    """A run of rounds. A job that is submitted again under the same ``run_name`` resumes the run."""
+
+    identifies_run: ClassVar[bool] = False
+
+    problem: Annotated[dict[str, Any], "what is learnt: data set, classes, images and network"]
+    rounds: Annotated[int, "number of rounds in all; a resumed run does the missing ones", Min(1)]
+    run_name: Annotated[str, "names the run's state on all parties"] = "run"
+    sites_per_round: Annotated[int | None, "sites that train in a round; null for all"] = None
+    min_sites: Annotated[int, "sites that must be there at the start and give an update in every round", Min(1)] = 1
+    seed: Annotated[int, "seed of the whole run, sites included"] = 0
+    round_timeout: Annotated[float, "seconds that a round may take, waiting for a free machine included"] = 3600.0
+    grace: Annotated[float | None, "seconds for stragglers once min_sites have answered; null: until the timeout"] = (
+        None
+    )
+    start_timeout: Annotated[float, "seconds to wait at the start for min_sites and the mandatory sites"] = 300.0
+    mandatory_sites: Annotated[tuple[str, ...] | None, "sites that must be there at the start"] = None
+    validate_every: Annotated[int, "rounds between validation scores; 0: never score, keep the last model", Min(0)] = 1
+    selection_metric: Annotated[str, "validation metric whose mean over sites selects the model"] = "balanced_accuracy"
+    resume: Annotated[Literal["auto", "never", "require"], "never: start again; require: fail without a checkpoint"] = (
+        "auto"
+    )
+    checkpoint_every: Annotated[int, "rounds between checkpoints; the last round has one, too", Min(1)] = 1
+    preset: Annotated[str, "where the job's options come from, for the record; nothing depends on it"] = ""
+
+    def check(self) -> None:
+        """Check names, and options that depend on each other."""
+        require_run_name(self.run_name)
+        require_names(self.mandatory_sites or (), "mandatory_sites")
+        if self.sites_per_round is not None and self.sites_per_round < self.min_sites:
+            raise ConfigurationError(f"sites_per_round is {self.sites_per_round}, below min_sites = {self.min_sites}")
+        if self.selection_metric not in SELECTABLE:
+            raise ConfigurationError(f"selection_metric must be one of {SELECTION}, got {self.selection_metric!r}")
+
+
+class RoundController(Configurable, SiteConversation):
     """A federation that works in rounds; a method says what travels and what is made of it.
 
     In each round a seeded sample of the sites that are well trains; every site (or, as configured, none) scores the model
@@ -46,64 +83,16 @@ class RoundController(SiteConversation):
 
     A method implements :meth:`payload_for`, :meth:`absorb` and :meth:`close_round`, and overrides the other hooks where it
     has something to say.
-
-    Args:
-        problem: what is learnt, see :class:`~grandrounds.protocol.problem.Problem`.
-        rounds: number of rounds in all; a resumed run does the missing ones.
-        run_name: names the run's state on all parties. A job submitted again under the same name resumes it.
-        sites_per_round: how many sites train in a round; None for all.
-        min_sites: fewest sites that must be there at the start and give an update in every round.
-        seed: of the whole run, sites included.
-        round_timeout: seconds that a round may take, the waiting for a free machine included.
-        grace: seconds that stragglers get once ``min_sites`` have answered; None waits for all until the timeout.
-        start_timeout: seconds to wait for ``min_sites`` sites, and the mandatory ones, at the start.
-        mandatory_sites: who must be there at the start, beside those that the server asks for in every job
-            (:mod:`~grandrounds.federation.server.health`); later they may miss rounds as others may.
-        validate_every: rounds between scores on validation images; 0 never scores and keeps the last model.
-        selection_metric: the validation metric whose mean over sites selects the model; higher is better.
-        resume: ``auto`` goes on where a checkpoint ends, ``never`` starts again, ``require`` fails without a checkpoint.
-        checkpoint_every: rounds between checkpoints; the last round has one. A resumed run goes on after the last
-            checkpoint and does the rounds since then again.
-        preset: where the job's options come from, for the record; nothing depends on it.
     """
 
-    def __init__(
-        self,
-        *,
-        problem: dict[str, Any],
-        rounds: int,
-        run_name: str = "run",
-        sites_per_round: int | None = None,
-        min_sites: int = 1,
-        seed: int = 0,
-        round_timeout: float = 3600.0,
-        grace: float | None = None,
-        start_timeout: float = 300.0,
-        mandatory_sites: list[str] | None = None,
-        validate_every: int = 1,
-        selection_metric: str = "balanced_accuracy",
-        resume: Literal["auto", "never", "require"] = "auto",
-        checkpoint_every: int = 1,
-        preset: str = "",
-    ) -> None:
+    run: RunOptions
+
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        require_run_name(run_name)
-        self.mandatory_sites = require_names(mandatory_sites or (), "mandatory_sites")
-        self.problem = Problem.from_dict(problem)
-        self.rounds = rounds
-        self.run_name = run_name
-        self.sites_per_round = sites_per_round
-        self.min_sites = min_sites
-        self.seed = seed
-        self.round_timeout = round_timeout
-        self.grace = grace
-        self.start_timeout = start_timeout
-        self.validate_every = validate_every
-        self.selection_metric = selection_metric
-        self.resume = resume
-        self.checkpoint_every = checkpoint_every
-        self.preset = preset
-        self._require_values()
+        self.take_groups(options)
+        self.problem = Problem.from_dict(self.run.problem)
+        self.rounds = self.run.rounds
+        self.seed = self.run.seed
         self.round_number = 0
         self.run_id = uuid.uuid4().hex
         self.health = SiteHealth()
@@ -111,28 +100,17 @@ class RoundController(SiteConversation):
         self.refused = {}
         self._metrics = {}
         self._checkpointed = []
-        self._selection = ModelSelection(selection_metric)
+        self._selection = ModelSelection(self.run.selection_metric)
         self._under_way = False
 
-    def _require_values(self) -> None:
-        """Check options whose values must be some of what their types allow."""
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"{name} must be an integer of at least {least}, got {value!r}")
-        if self.sites_per_round is not None and self.sites_per_round < self.min_sites:
-            raise ConfigurationError(f"sites_per_round is {self.sites_per_round}, below min_sites = {self.min_sites}")
-        if self.selection_metric not in SELECTABLE:
-            raise ConfigurationError(
-                f"selection_metric must be one of {', '.join(SELECTABLE)}, got {self.selection_metric!r}"
-            )
-        if self.resume not in ("auto", "never", "require"):
-            raise ConfigurationError(f"resume must be auto, never or require, got {self.resume!r}")
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be equal for a checkpoint to fit, beside the problem and the seed."""
+        return self.options()
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""
         self.fl_ctx, self._abort_signal = fl_ctx, abort_signal
-        self.folder = state_folder(fl_ctx, self.run_name, SERVER)
+        self.folder = state_folder(fl_ctx, self.run.run_name, SERVER)
         self.record = RunRecord(self.folder, {})
         try:
             with exclusive(self.folder):
@@ -164,14 +142,14 @@ class RoundController(SiteConversation):
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
         schedule = {
-            name: getattr(self, name) for name in ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
+            name: getattr(self.run, name) for name in ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
         }
         self.record.configuration = {**identity, **schedule}
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._resume()
-        roster = joined(servers_roster(self.fl_ctx), self.mandatory_sites)
+        roster = joined(servers_roster(self.fl_ctx), self.run.mandatory_sites or ())
         if not await_sites(
-            self.connected_sites, self.min_sites, self.start_timeout, self._abort_signal, mandatory=roster
+            self.connected_sites, self.run.min_sites, self.run.start_timeout, self._abort_signal, mandatory=roster
         ):
             raise RunAborted
         self._under_way = True
@@ -179,7 +157,7 @@ class RoundController(SiteConversation):
         while self.round_number < self.rounds:
             self.round_number += 1
             self._run_round()
-            if self.round_number % self.checkpoint_every == 0 or self.round_number == self.rounds:
+            if self.round_number % self.run.checkpoint_every == 0 or self.round_number == self.rounds:
                 self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
                 self._checkpointed = self._checkpoints.rounds()
             self.record.selected = self._selection.choice
@@ -190,12 +168,12 @@ class RoundController(SiteConversation):
         started = time.monotonic()
         self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
         self.fire_event(AppEventType.ROUND_STARTED, self.fl_ctx)
-        well = self.health.well(self.connected_sites(), self.round_number, self.min_sites)
+        well = self.health.well(self.connected_sites(), self.round_number, self.run.min_sites)
         if self.registrations:
             well = self.register_sites(well)
-        chosen = sample_sites(self.participants(well), self.sites_per_round, self.seed, self.round_number)
+        chosen = sample_sites(self.participants(well), self.run.sites_per_round, self.seed, self.round_number)
         done = self.round_number - 1
-        validate = done > 0 and self.validate_every > 0 and done % self.validate_every == 0
+        validate = done > 0 and self.run.validate_every > 0 and done % self.run.validate_every == 0
         self.record.event("round_start", round=self.round_number, sites=chosen)
         self.open_round(chosen)
         payloads = {site: self.payload_for(site) for site in chosen}
@@ -203,8 +181,8 @@ class RoundController(SiteConversation):
         if validate:
             for site in well:
                 assignments.setdefault(site, Assignment(VALIDATE, self.payload(_shared(self.model()))))
-        outcome = self._exchange(assignments, self.grace)
-        trained = outcome.require(self.min_sites, chosen, self.round_number)
+        outcome = self._exchange(assignments, self.run.grace)
+        trained = outcome.require(self.run.min_sites, chosen, self.round_number)
         if validate:
             self._score(done)
         for site in chosen:
@@ -228,17 +206,17 @@ class RoundController(SiteConversation):
         at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
         score = self._selection.offer(model_round, at_server if scores else self._metrics, self.model())
         if score is not None:
-            self.record.event("score", round=model_round, metric=self.selection_metric, mean=score)
+            self.record.event("score", round=model_round, metric=self.run.selection_metric, mean=score)
 
     def _finish(self) -> None:
         self.round_number += 1
-        sites = self.health.well(self.connected_sites(), self.round_number, self.min_sites)
-        if self.validate_every:
+        sites = self.health.well(self.connected_sites(), self.round_number, self.run.min_sites)
+        if self.run.validate_every:
             payload = self.payload(_shared(self.model()))
-            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, self.grace)
+            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, self.run.grace)
             self._score(self.rounds)
             # Who has not answered this is not waited for a second time.
-            sites = self.health.well(self.connected_sites(), self.round_number, self.min_sites)
+            sites = self.health.well(self.connected_sites(), self.round_number, self.run.min_sites)
         if not self._selection.choice:
             self._selection.keep(self.rounds, None, self.model())
         payload = self.payload(_shared(self._selection.model))
@@ -255,18 +233,20 @@ class RoundController(SiteConversation):
         self.record.publish(result_folder(self.fl_ctx), saved)
 
     def _resume(self) -> None:
-        if self.resume == "never":
+        if self.run.resume == "never":
             self._checkpoints.discard_from(0)
         checkpoint = self._checkpoints.load()
         if checkpoint is None:
-            if self.resume == "require":
-                raise ConfigurationError(f"resume=require, but {self.folder} has no checkpoint of {self.run_name!r}")
+            if self.run.resume == "require":
+                raise ConfigurationError(
+                    f"resume=require, but {self.folder} has no checkpoint of {self.run.run_name!r}"
+                )
             self._checkpoints.discard_from(0)
             self.record.restart()
             return
         if checkpoint.round_number > self.rounds:
             raise ConfigurationError(
-                f"run {self.run_name!r} has done {checkpoint.round_number} rounds, rounds is {self.rounds}: ask for at "
+                f"run {self.run.run_name!r} has done {checkpoint.round_number} rounds, rounds is {self.rounds}: ask for at "
                 "least as many, use another run_name, or resume=never to start again"
             )
         self._checkpoints.discard_from(checkpoint.round_number + 1)
@@ -297,9 +277,9 @@ class RoundController(SiteConversation):
             "method": type(self).__name__,
             "problem": self.problem.to_dict(),
             "seed": self.seed,
-            "sites_per_round": self.sites_per_round,
-            "validate_every": self.validate_every,
-            "selection_metric": self.selection_metric,
+            "sites_per_round": self.run.sites_per_round,
+            "validate_every": self.run.validate_every,
+            "selection_metric": self.run.selection_metric,
         }
 
 

@@ -22,7 +22,7 @@ from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.record import RunRecord, track
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import JOIN, TEST, TRAIN, Payload, ReleaseKind, Result, State, tensor_bytes
-from grandrounds.protocol.precision import FULL, UPDATE_PRECISION, UpdatePrecision
+from grandrounds.protocol.precision import UPDATE_PRECISION
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
@@ -32,12 +32,8 @@ class SiteConversation(RoundHooks, Controller):
 
     problem: Problem
     seed: int
-    run_name: str
     run_id: str
-    selection_metric: str
-    min_sites: int
-    round_timeout: float
-    grace: float | None
+    run: Any
     round_number: int
     rounds: int
     health: SiteHealth
@@ -45,8 +41,6 @@ class SiteConversation(RoundHooks, Controller):
     fl_ctx: FLContext
     refused: dict[str, str]
     """Sites whose registration was refused in this start of the run, with the reason; another start asks them again."""
-    update_precision: UpdatePrecision = FULL
-    """In which updates of models travel; controllers that take them have an option for it."""
     _abort_signal: Signal
     _metrics: dict[str, dict[str, float]]
     _checkpointed: list[int]
@@ -60,12 +54,12 @@ class SiteConversation(RoundHooks, Controller):
         shared = {
             "problem": {**self.problem.to_dict(), "weights": None},  # a path of the server is nobody else's business
             "seed": self.seed,
-            "run_name": self.run_name,
+            "run_name": self.run.run_name,
             "run_id": self.run_id,
-            "selection_metric": self.selection_metric,
+            "selection_metric": self.run.selection_metric,
             "checkpoints": list(self._checkpointed),
-            "round_timeout": self.round_timeout,
-            UPDATE_PRECISION: self.update_precision,
+            "round_timeout": self.run.round_timeout,
+            UPDATE_PRECISION: self.update_precision(),
         }
         return Payload(self.round_number, {**values, **shared}, parts or {})
 
@@ -118,9 +112,9 @@ class SiteConversation(RoundHooks, Controller):
         dropped: dict[str, str] = {}
         if new:
             # Newcomers are not waited for longer than stragglers where those that are known could work without them.
-            enough = max(0, self.min_sites - sum(site in self.registered for site in well))
+            enough = max(0, self.run.min_sites - sum(site in self.registered for site in well))
             tasks = {site: Assignment(JOIN, self.registration_for(site)) for site in new}
-            dropped = self._exchange(tasks, self.grace, enough).dropped
+            dropped = self._exchange(tasks, self.run.grace, enough).dropped
             self.registered = {site: self.registered[site] for site in natural_sorted(self.registered)}
         ready = [site for site in well if site in self.registered]
         if new:
@@ -138,7 +132,7 @@ class SiteConversation(RoundHooks, Controller):
             GrandRoundsError: if there are fewer than ``min_sites``, and one was refused or could not join.
         """
         gone = {site: reason for site, reason in (dropped or {}).items() if site not in self.refused}
-        if len(ready) >= self.min_sites or not (gone or self.refused):
+        if len(ready) >= self.run.min_sites or not (gone or self.refused):
             return
         told = [
             f"{what} {_listed(sites)}"
@@ -146,7 +140,7 @@ class SiteConversation(RoundHooks, Controller):
             if sites
         ]
         raise GrandRoundsError(
-            f"{len(ready)} of the connected sites can take part, min_sites is {self.min_sites}; "
+            f"{len(ready)} of the connected sites can take part, min_sites is {self.run.min_sites}; "
             + "; ".join([*told, *filter(None, [self.joining_needs()]), "mend these sites and submit the job again"])
         )
 
@@ -154,10 +148,10 @@ class SiteConversation(RoundHooks, Controller):
         self._metrics = {}
         for site, (_, payload) in assignments.items():
             self.record.count_bytes(site, "down", tensor_bytes(payload.parts))
-        exchange = Exchange(self, self.fl_ctx, self.round_timeout, grace, self._received)
+        exchange = Exchange(self, self.fl_ctx, self.run.round_timeout, grace, self._received)
         # Scores come quickly; only training answers may end the wait for others that train.
         training = [site for site, assignment in assignments.items() if assignment.task == TRAIN]
-        least = self.min_sites if enough is None else enough
+        least = self.run.min_sites if enough is None else enough
         outcome = exchange.run(assignments, least, self._abort_signal, training or None)
         for site in assignments:
             if site in outcome.answered:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.protocol.messages import Payload, Result, State
+from grandrounds.protocol.precision import FULL, UpdatePrecision
 from grandrounds.protocol.registration import Registration
 
 
@@ -29,10 +30,6 @@ class RoundHooks(ABC):
     def start(self) -> None:
         """Prepare the state before the first round; a checkpoint may replace it."""
 
-    def fingerprint(self) -> dict[str, Any]:
-        """What must be equal for a checkpoint to fit, beside the problem and the seed."""
-        return {}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what survived."""
 
@@ -47,6 +44,10 @@ class RoundHooks(ABC):
 
     def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse a site for this run by an error, whose text is the reason; the others go on."""
+
+    def update_precision(self) -> UpdatePrecision:
+        """In which precision updates of models travel."""
+        return FULL
 
     def joining_needs(self) -> str:
         """What a site must have to join, for the error when too few could."""

@@ -16,7 +16,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.federation.paths import SERVER
-from grandrounds.federation.site.compute import choose_device
+from grandrounds.federation.site.compute import ServerComputeOptions, choose_device
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.federation.site.data import load_checked_data, load_dataset
 from grandrounds.models.registry import build_model
@@ -35,8 +35,7 @@ class ServerImages:
         problem: what is learnt.
         seed: of the run.
         fl_ctx: FLARE's context of the server.
-        device: where to compute.
-        cpu_threads: threads of torch on the CPU; None leaves torch's default.
+        compute: where and how to compute.
         needed_by: the option that asks for images, for errors.
 
     Raises:
@@ -45,7 +44,7 @@ class ServerImages:
     """
 
     def __init__(
-        self, problem: Problem, seed: int, fl_ctx: FLContext, device: str, cpu_threads: int | None, needed_by: str
+        self, problem: Problem, seed: int, fl_ctx: FLContext, compute: ServerComputeOptions, needed_by: str
     ) -> None:
         try:
             data = load_checked_data(problem, SERVER, fl_ctx, False, _logger, trains=False)
@@ -54,14 +53,14 @@ class ServerImages:
         self._rows = data.rows("val")
         self._needed_by = needed_by
         self._network: nn.Module | None = None
-        self._threads = cpu_threads
+        self._threads = compute.server_threads
         self._context = SiteContext(
             site=SERVER,
             round_number=0,
             problem=problem,
             seed=seed,
             data=data,
-            device=choose_device(device),
+            device=choose_device(compute.server_device),
             precision="float32",
             aborted=lambda: False,
             cache=StateCache(Path()),

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import require_words
+from grandrounds.options import Min, Options
 
 # Numbers of the GNU C library's malloc.h.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
@@ -37,32 +37,30 @@ def keep_freed_memory() -> bool:
 
 
 @dataclass(frozen=True)
-class ComputeOptions:
-    """How a site computes.
+class ComputeOptions(Options):
+    """How a site computes. Whether the device exists turns out with the first task.
 
-    Attributes:
-        device: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda[:index]``.
-        cpu_threads: threads of torch on the CPU; None leaves torch's default. Sums depend on it in the last bits.
-        precision: ``float32``, or ``bfloat16`` for autocast.
-        compiler: ``inductor`` compiles the network with torch, see
-            :func:`~grandrounds.models.compilation.compile_network`; models differ in the last digits, also between one
-            process and another. ``aot_eager`` does the same without generated code, to tell errors of the code from others.
-        isolation: ``process`` works on each task in a child process, which opens the images anew: a crash there, or memory
-            that runs out, costs this site the round and not the federation its job. Without a compiler models are the same,
-            bit for bit.
-
-    Raises:
-        ConfigurationError: if a word is not known; whether there is such a device turns out with the first task.
+    Models of a compiled network differ in the last digits, also between two processes. Without a compiler, isolation leaves
+    models the same to the bit: a crash or a lack of memory in the child process costs the site one round, not its job.
     """
 
-    device: str = "auto"
-    cpu_threads: int | None = None
-    precision: Literal["float32", "bfloat16"] = "float32"
-    compiler: Literal["none", "inductor", "aot_eager"] = "none"
-    isolation: Literal["none", "process"] = "none"
+    identifies_run: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        require_words(self, "precision", "compiler", "isolation")
+    device: Annotated[str, "auto (a GPU if there is one), cpu or cuda[:index]"] = "auto"
+    cpu_threads: Annotated[int | None, "torch's threads on the CPU; null for torch's default", Min(1)] = None
+    precision: Annotated[Literal["float32", "bfloat16"], "bfloat16 uses autocast"] = "float32"
+    compiler: Annotated[Literal["none", "inductor", "aot_eager"], "torch.compile's backend for the network"] = "none"
+    isolation: Annotated[Literal["none", "process"], "process runs each task in a child process"] = "none"
+
+
+@dataclass(frozen=True)
+class ServerComputeOptions(Options):
+    """How the server computes where it trains or scores itself."""
+
+    identifies_run: ClassVar[bool] = False
+
+    server_device: Annotated[str, "the server's device: auto, cpu or cuda[:index]"] = "auto"
+    server_threads: Annotated[int | None, "the server's torch threads; null for torch's default", Min(1)] = None
 
 
 def choose_device(name: str) -> torch.device:

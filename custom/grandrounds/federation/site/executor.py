@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from nvflare.apis.event_type import EventType
@@ -23,7 +23,7 @@ from grandrounds.evaluation.curves import SiteCurves
 from grandrounds.federation.curves import curve_releases, keep_curves, told_curves
 from grandrounds.federation.paths import DETAILS_VARIABLE, state_folder
 from grandrounds.federation.site.access import SiteAccess
-from grandrounds.federation.site.compute import ComputeOptions, keep_freed_memory
+from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped, run_isolated
@@ -32,8 +32,7 @@ from grandrounds.federation.site.scoring import prediction_rows, scored
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.federation.site.worker import SitePlace, seconds_left, work_in_child
 from grandrounds.models.registry import ModelSpec, architecture_fingerprint
-from grandrounds.options import take_options
-from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
+from grandrounds.options import Configurable
 from grandrounds.protocol.messages import (
     CURVES,
     JOIN,
@@ -57,53 +56,27 @@ TASKS = (JOIN, TRAIN, VALIDATE, TEST)
 ARCHITECTURE_FACTS = ("backbone", "architecture")
 
 
-class SiteExecutor(SiteHooks):
+class SiteExecutor(Configurable, SiteHooks):
     """Works on the tasks ``join``, ``train``, ``validate`` and ``test`` of a :class:`RoundController`.
 
     A method implements :meth:`train`, and :meth:`state_dict` and :meth:`load_state_dict` if something must last from one
     round to the next.
-
-    Args:
-        model: ``shared`` starts each round from the model that the server sends and answers with the update; ``own`` goes on
-            with the site's own model, which never leaves it.
-        optimizer: ``fresh`` in every round, or ``kept`` from round to round.
-        backbones: names of backbones by site, where sites have models of their own; the others, and None, take the
-            problem's. What a site's ``grandrounds.json`` says under ``models`` overrides it.
-        test_last: where sites have models of their own, test that of the last round too, as ``own_last``.
-        options: of :class:`~grandrounds.federation.site.compute.ComputeOptions` and
-            :class:`~grandrounds.privacy.mechanisms.dp_sgd.ProtectionOptions`.
     """
 
-    option_groups: ClassVar[tuple[type, ...]] = (ComputeOptions, ProtectionOptions)
-
-    def __init__(
-        self,
-        *,
-        model: Literal["shared", "own"] = "shared",
-        optimizer: Literal["fresh", "kept"] = "fresh",
-        backbones: dict[str, str] | None = None,
-        test_last: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.compute, options = take_options(ComputeOptions, options)
-        self.protection = ProtectionOptions(**options)
+        self.take_groups(options)
         self.protection.require_possible(type(self).__name__, self.record_level_obstacle)
-        if model not in self.models:
-            raise ConfigurationError(f"model must be {' or '.join(self.models)}, got {model!r}")
-        if optimizer not in ("fresh", "kept"):
-            raise ConfigurationError(f"optimizer must be fresh or kept, got {optimizer!r}")
+        if self.site_options.model not in self.models:
+            raise ConfigurationError(
+                f"model must be {' or '.join(self.models)} for {type(self).__name__}, got {self.site_options.model!r}"
+            )
         if self.compute.compiler != "none" and self.protection.record_noise_multiplier is not None:
             raise ConfigurationError(
                 "record_noise_multiplier takes gradients image by image, which needs compiler=none"
             )
-        if test_last and model != "own":
-            raise ConfigurationError("test_last tests a site's own model of the last round, which needs model=own")
-        self.model = model
-        self.test_last = test_last
-        self.optimizer = optimizer
         self.kept: dict[str, Any] = {}
-        self._access = SiteAccess(model == "own", backbones or {}, self.compute, self.logger)
+        self._access = SiteAccess(self.own_model, self.site_options.backbones or {}, self.compute, self.logger)
         self._network: tuple[ModelSpec, nn.Module] | None = None
         self._staged: tuple[SiteStore, Payload] | None = None
         self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
@@ -207,7 +180,7 @@ class SiteExecutor(SiteHooks):
     def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
         if task_name == TEST:
             return dict.fromkeys(CURVES.values(), ReleaseKind.CURVES)
-        return {**self.releases, UPDATE: ReleaseKind.MODEL_UPDATE} if self.model == "shared" else self.releases
+        return self.releases if self.own_model else {**self.releases, UPDATE: ReleaseKind.MODEL_UPDATE}
 
     def _train(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.load_state_dict(store.load_state(context.round_number))
@@ -220,7 +193,7 @@ class SiteExecutor(SiteHooks):
     def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         said = self.register(payload, context)
         facts = dict(said.facts)
-        if self.model == "own":
+        if self.own_model:
             values = (context.model_spec.backbone, architecture_fingerprint(self.network(context).state_dict()))
             facts |= dict(zip(ARCHITECTURE_FACTS, values, strict=True))
         return Result(metrics=said.scalars, facts=facts)
@@ -230,7 +203,7 @@ class SiteExecutor(SiteHooks):
         return Result(metrics=self._score(payload, context, store))
 
     def _score(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, float]:
-        if self.model == "own" and "model" not in self.kept:
+        if self.own_model and "model" not in self.kept:
             return {}  # a site that has not trained yet has nothing to score
         state = payload.parts.get(SCORED) or self.starting_state(payload, context)
         scores = scored(self._loaded(state, context), context.data.rows("val"), context)[0]
@@ -256,7 +229,7 @@ class SiteExecutor(SiteHooks):
             metrics.update({f"{name}.{key}": value for key, value in scores.items()})
             store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
             told[name] = told_curves(context.data, rows, probabilities)
-            if self.model == "own":
+            if self.own_model:
                 store.write_model(name, state, _description(context))
         keep_curves(store.folder, {CURVES[name]: curves for name, curves in told.items() if name in CURVES})
         return Result(curve_releases(told, context.data.classes), metrics)
@@ -271,7 +244,8 @@ class SiteExecutor(SiteHooks):
         if self._store_of and self._store_of[0] == run:
             self._store_of[1].claim()
             return self._store_of[1]
-        options = {"problem": context.problem.to_dict(), "model": self.model, "optimizer": self.optimizer}
+        site = self.site_options
+        options = {"problem": context.problem.to_dict(), "model": site.model, "optimizer": site.optimizer}
         own = {"own_model": asdict(context.own_spec)} if context.own_spec else {}
         folder = state_folder(fl_ctx, payload.values["run_name"], context.site)
         store = SiteStore(folder, payload.values["run_id"], {**options, **self.options(), **own})

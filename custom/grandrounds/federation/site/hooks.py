@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from nvflare.apis.executor import Executor
@@ -20,6 +21,8 @@ from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.training import Algorithm, new_optimizer
 from grandrounds.models.compilation import compile_network
 from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.options import Options
+from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
 from grandrounds.protocol.messages import (
     GLOBAL,
     Payload,
@@ -36,6 +39,27 @@ from grandrounds.protocol.spending import Spending
 OPTIMIZER = "optimizer"
 
 
+@dataclass(frozen=True)
+class SiteOptions(Options):
+    """Whose model a site trains. A site's ``grandrounds.json`` may choose another backbone, under ``models``."""
+
+    identifies_run: ClassVar[bool] = False
+
+    model: Annotated[
+        Literal["shared", "own"], "shared: train the server's model, send the update; own: the site's model stays there"
+    ] = "shared"
+    optimizer: Annotated[Literal["fresh", "kept"], "fresh in every round, or kept from round to round"] = "fresh"
+    backbones: Annotated[dict[str, str] | None, "backbones by site, with model=own; the others take the problem's"] = (
+        None
+    )
+    test_last: Annotated[bool, "with model=own, also test the model of the last round, as own_last"] = False
+
+    def check(self) -> None:
+        """Refuse what needs sites to have models of their own."""
+        if self.test_last and self.model != "own":
+            raise ConfigurationError("test_last tests a site's own model of the last round, which needs model=own")
+
+
 class SiteHooks(Executor):
     """Implemented by a method's executor; see :class:`~grandrounds.federation.site.executor.SiteExecutor`."""
 
@@ -50,10 +74,9 @@ class SiteHooks(Executor):
     record_level_obstacle: ClassVar[str] = "it has no loss that is a mean over single images"
     """Why a method's training cannot be record-level private; empty where it can."""
 
-    model: str
-    optimizer: str
+    site_options: SiteOptions
     compute: ComputeOptions
-    test_last: bool
+    protection: ProtectionOptions
     kept: dict[str, Any]
     """What lasts from one round to the next."""
     _network: tuple[ModelSpec, nn.Module] | None
@@ -63,6 +86,11 @@ class SiteHooks(Executor):
         super().__init_subclass__(**options)
         if "train" in vars(cls) and not cls.record_level_obstacle and "record_level_obstacle" not in vars(cls):
             cls.record_level_obstacle = SiteHooks.record_level_obstacle
+
+    @property
+    def own_model(self) -> bool:
+        """Whether the site trains a model of its own."""
+        return self.site_options.model == "own"
 
     # What a method says.
 
@@ -84,17 +112,14 @@ class SiteHooks(Executor):
         ``common`` is the one that the federation selected, ``own`` the one that scored best here or, if none was scored, a
         site's own model as it is, ``own_last`` that of the last round, with ``test_last``.
         """
-        common = self.starting_state(payload, context) if self.model == "shared" else None
+        common = None if self.own_model else self.starting_state(payload, context)
         last, best = self.kept.get("model"), store.best()
-        models = {"common": common, "own": best[1] if best else last, "own_last": last if self.test_last else None}
+        own_last = last if self.site_options.test_last else None
+        models = {"common": common, "own": best[1] if best else last, "own_last": own_last}
         return {name: state for name, state in models.items() if state is not None}
 
     def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
         """The answer to a training has left, as the filters have made it: stage the state anew if it depends on that."""
-
-    def options(self) -> dict[str, Any]:
-        """The method's options as plain values: a state saved under others is refused."""
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """What must last from one round to the next: what the method puts into ``self.kept``."""
@@ -119,7 +144,7 @@ class SiteHooks(Executor):
             ConfigurationError: if a site with another network than the problem's is sent the problem's trained weights.
             MessageError: if there is no model, or it does not fit.
         """
-        if self.model == "own":
+        if self.own_model:
             if "model" in self.kept:
                 return dict(self.kept["model"])
             if GLOBAL not in payload.parts:
@@ -173,10 +198,10 @@ class SiteHooks(Executor):
         """
         trained = copy_to_cpu(network.state_dict())
         samples = int(metrics["samples"])
-        if self.optimizer == "kept":
+        if self.site_options.optimizer == "kept":
             optimizers = optimizer if isinstance(optimizer, Mapping) else {"": optimizer}
             self.kept.update({_optimizer_key(role): made.state_dict() for role, made in optimizers.items()})
-        if self.model == "own":
+        if self.own_model:
             self.kept["model"] = trained
             return Result(releases, metrics, samples)
         update = model_update(difference(trained, payload.parts[GLOBAL]))

@@ -192,7 +192,7 @@ class FedAlignExecutor(SiteExecutor):
         network = work.participant.network
         trained = copy_to_cpu(network.state_dict())
         shared = averaged_entries(network, self.parts.averaged)
-        if self.optimizer == "kept":
+        if self.site_options.optimizer == "kept":
             self.kept.update({f"{OPTIMIZER}.{role}": made.state_dict() for role, made in optimizers.items()})
         self.kept |= {
             DISCRIMINATOR: copy_to_cpu(work.participant.discriminator.state_dict()),

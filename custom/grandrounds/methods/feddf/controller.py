@@ -6,8 +6,8 @@ Lin, Kong, Stich & Jaggi, "Ensemble Distillation for Robust Model Fusion in Fede
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,19 +16,27 @@ from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.paths import SERVER
+from grandrounds.federation.server.averaging import UpdateOptions
 from grandrounds.federation.server.controller import RoundController
-from grandrounds.federation.site.compute import choose_device
+from grandrounds.federation.site.compute import ServerComputeOptions, choose_device
 from grandrounds.federation.site.data import load_dataset
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.feddf.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
 from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.models.registry import architecture_fingerprint, build_model
-from grandrounds.options import take_options
+from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
-from grandrounds.protocol.precision import FULL, UpdatePrecision, precision_entry, require_precision
+from grandrounds.protocol.precision import UpdatePrecision
 from grandrounds.protocol.registration import Registration
 from grandrounds.seeding import numpy_generator
+
+
+@dataclass(frozen=True)
+class PublicSetOptions(Options):
+    """Where the public images are."""
+
+    public: Annotated[str, "the name under which the server knows the public images"] = PUBLIC
 
 
 class FusionController(RoundController):
@@ -37,38 +45,21 @@ class FusionController(RoundController):
     In each round the sites train the model of their architecture and send updates; models of one architecture are averaged,
     and the model of each architecture learns the mean prediction of all sites' models on public images that the server has.
     The last round only delivers what the round before has made.
-
-    Args:
-        public: the name under which the server knows the public images.
-        update_precision: see :class:`~grandrounds.federation.server.averaging.AveragingController`.
-        server_device: where the server distils: ``auto``, ``cpu`` or ``cuda[:index]``.
-        server_threads: threads of torch there on the CPU; None leaves torch's default.
-        options: those of :class:`~grandrounds.methods.feddf.fusion.FusionOptions` and of
-            :class:`~grandrounds.federation.server.controller.RoundController`.
     """
 
     registrations: ClassVar[bool] = True
-    option_groups: ClassVar[tuple[type, ...]] = (FusionOptions,)
+    public_set: PublicSetOptions
+    fusion: FusionOptions
+    updates: UpdateOptions
+    server_compute: ServerComputeOptions
 
-    def __init__(
-        self,
-        *,
-        public: str = PUBLIC,
-        update_precision: UpdatePrecision = FULL,
-        server_device: str = "auto",
-        server_threads: int | None = None,
-        **options: Any,
-    ) -> None:
-        self.fusion, others = take_options(FusionOptions, options)
-        super().__init__(**others)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         if self.rounds < 2:
             raise ConfigurationError(f"rounds must be at least 2: the last only delivers, got {self.rounds}")
         if self.problem.weights is not None:
             raise ConfigurationError("problem.weights must be null: sites have different networks")
-        self.public = public
-        self.update_precision = require_precision(update_precision)
-        self.server_threads = server_threads
-        self._device = choose_device(server_device)
+        self._device = choose_device(self.server_compute.server_device)
         self._prototypes: dict[str, dict[str, Tensor]] = {}
         self._sent: dict[str, State] = {}
         self._trained: dict[str, dict[str, Tensor]] = {}
@@ -81,7 +72,7 @@ class FusionController(RoundController):
             ConfigurationError: if the server has none, or fewer than a batch.
         """
         try:
-            self._images = load_dataset(self.public, self.problem, SERVER, self.fl_ctx).images
+            self._images = load_dataset(self.public_set.public, self.problem, SERVER, self.fl_ctx).images
         except ConfigurationError as error:
             raise ConfigurationError(f"FedDF distils on public images at the server: {error}") from error
         self.fusion.require_batch(len(self._images))
@@ -140,8 +131,8 @@ class FusionController(RoundController):
         self._losses = {}
         if self._delivers:
             return
-        if self.server_threads:
-            torch.set_num_threads(self.server_threads)
+        if self.server_compute.server_threads:
+            torch.set_num_threads(self.server_compute.server_threads)
         work = PlainWork(self._device, self.check_abort)
         sites = natural_sorted(self._trained)
         teachers = [self._loaded(self._kind(site), self._trained[site]) for site in sites]
@@ -162,10 +153,9 @@ class FusionController(RoundController):
         """Mean loss of the distillation by backbone, in nats."""
         return {"distillation_loss": {self._backbone(kind): round(loss, 5) for kind, loss in self._losses.items()}}
 
-    def fingerprint(self) -> dict[str, Any]:
-        """How it is distilled, and the updates' precision where it is not full."""
-        shortened = precision_entry(self.update_precision)
-        return {**super().fingerprint(), **asdict(self.fusion), "public": self.public, **shortened}
+    def update_precision(self) -> UpdatePrecision:
+        """As the option says."""
+        return self.updates.update_precision
 
     def state_dict(self) -> dict[str, Any]:
         """The models by architecture."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -21,43 +22,22 @@ from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
 from grandrounds.methods.mutual.distillation import Averaging, alignment_loss, ensemble_target
 from grandrounds.methods.mutual.predictions import as_input, public_rows
 from grandrounds.methods.mutual.work import Work
-from grandrounds.options import require_min, require_positive, require_words
+from grandrounds.options import POSITIVE, Min, Options
 from grandrounds.ordering import natural_sorted
 
 
 @dataclass(frozen=True)
-class FusionOptions:
-    """How a model is distilled from all.
+class FusionOptions(Options):
+    """How a model is distilled from all. Without labels there is no validation set to stop by."""
 
-    Attributes:
-        distillation_steps: batches; without labels there is no validation set to stop by.
-        distillation_batch: public images in a batch.
-        distillation_rate: learning rate of Adam, which falls to zero along a half cosine.
-        clip_norm: largest norm of a gradient.
-        averaging: of the teachers' ``logits`` (FedDF's text) or ``probabilities`` (the default of its code).
-        recalibrate_bn: afterwards batch norm's running statistics are computed anew from all public images; see
-            ``settling``.
-    """
-
-    distillation_steps: int = 1000
-    distillation_batch: int = 128
-    distillation_rate: float = 1e-3
-    clip_norm: float = 5.0
-    averaging: Averaging = "logits"
-    recalibrate_bn: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_min(self, 1, "distillation_steps")
-        require_min(self, 2, "distillation_batch")
-        require_positive(self, "distillation_rate", "clip_norm")
-        require_words(self, "averaging")
-        if not isinstance(self.recalibrate_bn, bool):
-            raise ConfigurationError(f"recalibrate_bn must be true or false, got {self.recalibrate_bn!r}")
+    distillation_steps: Annotated[int, "batches", Min(1)] = 1000
+    distillation_batch: Annotated[int, "public images in a batch", Min(2)] = 128
+    distillation_rate: Annotated[float, "learning rate of Adam, which falls to zero along a half cosine", POSITIVE] = (
+        1e-3
+    )
+    clip_norm: Annotated[float, "largest norm of a gradient", POSITIVE] = 5.0
+    averaging: Annotated[Averaging, "what of the teachers is averaged (FedDF's text: logits)"] = "logits"
+    recalibrate_bn: Annotated[bool, "recompute batch norm's statistics from all public images afterwards"] = False
 
     def require_batch(self, images: int) -> None:
         """Check that so many public images make a batch.

@@ -47,7 +47,7 @@ class FedIRMController(AveragingController):
         self._came: set[str] = set()
         self._called_back: list[str] = []
         self._taught = False
-        self._labelled_choice = ModelSelection(self.selection_metric)
+        self._labelled_choice = ModelSelection(self.run.selection_metric)
 
     def has_labels(self, site: str) -> bool:
         """What a site has said of itself."""

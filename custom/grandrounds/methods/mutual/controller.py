@@ -55,7 +55,7 @@ class MutualController(RoundController):
         super().__init__(**others)
         if min_contributors < 2:
             raise ConfigurationError(f"min_contributors must be at least 2, got {min_contributors}")
-        sampled = self.sites_per_round
+        sampled = self.run.sites_per_round
         if sampled is not None and sampled < min_contributors and not self.exchange.max_age:
             raise ConfigurationError(
                 f"sites_per_round is {sampled}, below min_contributors = {min_contributors}: no sum would ever be sent"

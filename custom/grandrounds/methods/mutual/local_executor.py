@@ -35,7 +35,7 @@ class OwnLabelsExecutor(SiteExecutor):
         super().__init__(**{"model": "own", **others})
         if test_rounds < 0:
             raise ConfigurationError(f"test_rounds must be at least 0, got {test_rounds}")
-        if self.optimizer != "fresh":
+        if self.site_options.optimizer != "fresh":
             raise ConfigurationError(
                 "optimizer must be fresh: between two rounds of own labels others change the model"
             )

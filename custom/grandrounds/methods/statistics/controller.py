@@ -29,7 +29,7 @@ class StatisticsController(LocalController):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for name, value in (("rounds", 1), ("validate_every", 0)):
-            if getattr(self, name) != value:
+            if getattr(self.run, name) != value:
                 raise ConfigurationError(f"statistics are one round without a model: {name} must be {value}")
 
     def open_round(self, sites: list[str]) -> None:

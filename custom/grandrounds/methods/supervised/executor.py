@@ -38,7 +38,7 @@ class SupervisedExecutor(SiteExecutor):
 
     def spending(self, context: SiteContext) -> Spending | None:
         """That of a round's protected training, where its update leaves."""
-        protection = self._protection(context) if self.model == "shared" else None
+        protection = None if self.own_model else self._protection(context)
         return protection.spending() if protection else None
 
     def train(self, payload: Payload, context: SiteContext) -> Result:

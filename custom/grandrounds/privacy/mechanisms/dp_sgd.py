@@ -15,6 +15,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.options import POSITIVE, Options
 from grandrounds.privacy.mechanisms.clipping import require_clip
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
@@ -69,27 +71,13 @@ class RecordLevelOptions:
 
 
 @dataclass(frozen=True)
-class ProtectionOptions:
-    """Whether a site's training hides each single image.
+class ProtectionOptions(Options):
+    """Whether a site's training hides each single image."""
 
-    Attributes:
-        record_noise_multiplier: standard deviation of the noise over ``record_clip``; None trains without protection.
-        record_clip: bound on the L2 norm of one image's gradient.
-
-    Raises:
-        ConfigurationError: if a value is outside its range.
-    """
-
-    record_noise_multiplier: float | None = None
-    record_clip: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.record_noise_multiplier is None:
-            return
-        try:
-            RecordLevelOptions(self.record_clip, self.record_noise_multiplier, sampling_rate=1.0, steps=1)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"record_{error}") from None
+    record_noise_multiplier: Annotated[
+        float | None, "deviation of the noise over record_clip; null trains without protection", POSITIVE
+    ] = None
+    record_clip: Annotated[float, "bound on the L2 norm of one image's gradient", POSITIVE] = 1.0
 
     def of_round(self, records: int, batch_size: int, steps: int) -> RecordLevelOptions | None:
         """How a round's training is protected; None if it is not.

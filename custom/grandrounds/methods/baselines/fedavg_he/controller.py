@@ -34,8 +34,8 @@ class EncryptedMeanController(RoundController):
             ("rounds", 2, "the last only delivers"),
             ("min_sites", 2, "the sum of one model is that model"),
         ):
-            if getattr(self, name) < least:
-                raise ConfigurationError(f"{name} must be at least {least}: {reason}, got {getattr(self, name)}")
+            if getattr(self.run, name) < least:
+                raise ConfigurationError(f"{name} must be at least {least}: {reason}, got {getattr(self.run, name)}")
         if self.problem.weights is not None:
             raise ConfigurationError("problem.weights must be null: the server sends no model that it could read")
         self._context = b""

@@ -68,7 +68,7 @@ class SwarmExecutor(SiteExecutor):
     def __init__(self, **options: Any) -> None:
         self.local, others = take_options(LocalOptions, options)
         super().__init__(**others)
-        if self.optimizer != "fresh":
+        if self.site_options.optimizer != "fresh":
             raise ConfigurationError("optimizer must be fresh: others have changed the model since the last round")
 
     def options(self) -> dict[str, Any]:
