@@ -30,7 +30,8 @@ from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.training import Adam
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import derive_seed, numpy_generator
 
 RESULT = Path(__file__).with_name("result.json")

@@ -16,7 +16,8 @@ from PIL import Image
 from torch.nn import functional as F
 
 from grandrounds.files import replacing
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 BATCH, EPOCHS, RATE = 128, 8, 3e-3
 

@@ -21,8 +21,9 @@ from grandrounds.evaluation.per_class import precision_recall_f1
 from grandrounds.evaluation.tables import format_interval, markdown_table
 from grandrounds.evaluation.tests import paired_difference
 from grandrounds.methods.fedperl.peers import chance_within_group, pick_matrix, within_group_share
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.reporting.figures.run import SimilarityRound, peer_frequency_figure, similarity_figure
 
 HERE = Path(__file__).parent

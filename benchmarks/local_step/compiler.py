@@ -26,7 +26,8 @@ from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.training import new_optimizer
 from grandrounds.models.compilation import compile_network
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
 RESULT = Path(__file__).with_name("compiler.json")

@@ -19,7 +19,8 @@ from grandrounds.methods.mutual.options import AlignmentOptions
 from grandrounds.methods.mutual.predictions import public_rows
 from grandrounds.methods.mutual.training import AlignmentStep, Target, align
 from grandrounds.methods.mutual.work import PlainWork
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator
 
 BATCH, RATE = 16, 1e-3

@@ -38,7 +38,8 @@ from grandrounds.methods.mutual.predictions import public_rows
 from grandrounds.methods.mutual.soft_labels import bytes_of_rows
 from grandrounds.methods.mutual.training import AlignmentStep, Target, align
 from grandrounds.methods.mutual.work import PlainWork
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator, torch_generator
 
 RESULT = Path(__file__).parent / "result.json"

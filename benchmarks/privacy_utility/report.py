@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.evaluation.tables import markdown_table, mean_and_spread, replace_section
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "privacy.md"

@@ -34,7 +34,8 @@ def main() -> None:
 
     note("executors", began)
     from grandrounds.federation.site.training import Adam
-    from grandrounds.models.registry import ModelSpec, build_model
+    from grandrounds.models.registry import build_model
+    from grandrounds.protocol.problem import ModelSpec
 
     began = time.process_time()
     network = build_model(ModelSpec("compact", 4), seed=1)

@@ -30,8 +30,9 @@ from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.server.record import read_events
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL, Payload, encode_payload, tensor_bytes
+from grandrounds.protocol.problem import ModelSpec
 
 RESULT = Path(__file__).with_name("result.json")
 SITES, ROUNDS = 4, 3

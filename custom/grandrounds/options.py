@@ -108,9 +108,11 @@ class Options:
 
     Attributes:
         identifies_run: whether a saved run can only be resumed with the same values.
+        prefix: stands before an option's name in errors.
     """
 
     identifies_run: ClassVar[bool] = True
+    prefix: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """Check types, choices and bounds, then combinations.
@@ -119,7 +121,7 @@ class Options:
             ConfigurationError: naming the option, what was expected and what came.
         """
         for name, (annotation, bounds, _) in _annotations(type(self)).items():
-            require_value(getattr(self, name), annotation, bounds, name)
+            require_value(getattr(self, name), annotation, bounds, self.prefix + name)
         self.check()
 
     def check(self) -> None:

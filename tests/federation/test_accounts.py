@@ -7,7 +7,8 @@ import torch
 
 from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.federation.server.record import read_events
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 SITES = ["site-1", "site-2", "site-3"]
 

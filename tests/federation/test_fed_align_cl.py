@@ -14,7 +14,8 @@ from grandrounds.methods.fed_align_cl import executor
 from grandrounds.methods.fed_align_cl.local_steps import StretchWork
 from grandrounds.methods.fed_align_cl.participant import ROLES
 from grandrounds.models.norm import norm_entries
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 SITES = ["site-1", "site-2"]
 WIDTH, BATCH, PACE = 96, 7, 2  # 28 or 29 training images and four iterations

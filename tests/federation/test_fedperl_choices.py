@@ -13,8 +13,9 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fedperl.delivery import PeerDelivery, received_peers
 from grandrounds.methods.fedperl.peer_selection import noise_image
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator
 
 FOUR = ["site-1", "site-2", "site-3", "site-4"]

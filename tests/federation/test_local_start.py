@@ -6,7 +6,8 @@ import torch
 from grandrounds.deployment.jobs import check_job, load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import read_events
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 SITES = ["site-1", "site-2", "site-3"]
 

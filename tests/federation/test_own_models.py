@@ -8,7 +8,8 @@ import torch
 from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment.jobs import check_job, load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 SITES = ["site-1", "site-2"]
 SHORT = ["controller.rounds=2", "executor.steps=1", 'executor.backbones={"site-2": "resnet10"}']

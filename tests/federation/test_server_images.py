@@ -12,7 +12,8 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.supervised.controller import FedAvgController
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 SITES = ["site-1", "site-2", "site-3"]
 

@@ -38,7 +38,8 @@ from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.evaluation.per_class import per_class
 from grandrounds.evaluation.selective import coverage_at_risk, risk_coverage, top_confidence
 from grandrounds.files import write_csv
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 BATCH = 256
 

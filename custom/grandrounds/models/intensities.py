@@ -8,12 +8,13 @@ from ImageNet were trained with.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Intensities = Literal["scaled", "standardised", "spread", "imagenet"]
+from grandrounds.protocol.problem import Intensities
+
 MIN_SPREAD = 1e-5
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -25,19 +23,20 @@ from grandrounds.models.backbones.resnet9 import ResNet9
 from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.shallow_resnet import ResNet10, ResNet12
 from grandrounds.models.backbones.shufflenet import ShuffleNet
-from grandrounds.models.intensities import Intensities, set_intensities
+from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import norm_entries, replace_module, to_group_norm
 from grandrounds.models.weights import find_stem, head_name, import_torchvision, load_weights
+from grandrounds.protocol.problem import ModelSpec
 
 __all__ = [
     "DropoutLinear",
-    "ModelSpec",
     "architecture_fingerprint",
     "backbone_names",
     "build_model",
     "head_of",
     "minimum_image_size",
     "norm_entries",
+    "require_buildable",
 ]
 
 # How much smaller than the image the last feature map is.
@@ -72,57 +71,6 @@ EFFICIENTNET_NORM_MOMENTUM = 0.01
 WITH_DROPOUT_LAYERS = frozenset({"densenet121"})
 
 
-@dataclass(frozen=True)
-class ModelSpec:
-    """What network to build.
-
-    Attributes:
-        backbone: one of :func:`backbone_names`.
-        classes: number of classes, at least two.
-        channels: channels of the images, at least one.
-        norm: batch norm as published, or group norm in its place; ``resnet9`` has neither.
-        dropout: probability in [0, 1); None is the backbone's own (0.2 for efficientnet_b0, 0.5 for resnet22, none for the
-            others).
-        dropout_at: before the last linear layer, or inside the layers (densenet121 only).
-        weights: None (random), "imagenet", or the path of a file.
-        intensities: what becomes of those of an image before the first layer, see
-            :func:`~grandrounds.models.intensities.set_intensities`.
-
-    Raises:
-        ConfigurationError: if the values do not exist or do not fit together.
-    """
-
-    backbone: str
-    classes: int
-    channels: int = 3
-    norm: Literal["batch", "group"] = "batch"
-    dropout: float | None = None
-    dropout_at: Literal["head", "layers"] = "head"
-    weights: str | None = None
-    intensities: Intensities = "scaled"
-
-    def __post_init__(self) -> None:
-        _stride(self.backbone)
-        if self.classes < 2:
-            raise ConfigurationError(f"model: classes must be at least 2, got {self.classes}")
-        if self.channels < 1:
-            raise ConfigurationError(f"model: channels must be at least 1, got {self.channels}")
-        if self.norm not in ("batch", "group"):
-            raise ConfigurationError(f"model: norm must be 'batch' or 'group', got {self.norm!r}")
-        if self.intensities not in get_args(Intensities):
-            known = ", ".join(get_args(Intensities))
-            raise ConfigurationError(f"model: intensities must be one of {known}, got {self.intensities!r}")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigurationError(f"model: dropout must be at least 0 and below 1, got {self.dropout}")
-        if self.dropout_at not in ("head", "layers"):
-            raise ConfigurationError(f"model: dropout_at must be 'head' or 'layers', got {self.dropout_at!r}")
-        if self.dropout_at == "layers" and self.backbone not in WITH_DROPOUT_LAYERS:
-            raise ConfigurationError(
-                f"model: {self.backbone} has no dropout in its layers; use dropout_at='head', "
-                f"or one of {', '.join(sorted(WITH_DROPOUT_LAYERS))}"
-            )
-
-
 class DropoutLinear(nn.Linear):
     """A linear layer with dropout before it, under the names of the linear layer it takes over.
 
@@ -152,8 +100,9 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         A float32 model on the CPU, in training mode, channels-last in memory.
 
     Raises:
-        ConfigurationError: if ``spec.weights`` cannot be had, or do not fit.
+        ConfigurationError: if there is no such network, or ``spec.weights`` cannot be had or do not fit.
     """
+    require_buildable(spec)
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would also seed every GPU.
         torch.default_generator.manual_seed(seed)
@@ -185,6 +134,24 @@ def minimum_image_size(backbone: str) -> int:
         (64, 32)
     """
     return 2 * _stride(backbone)
+
+
+def require_buildable(spec: ModelSpec, image_size: int | None = None) -> None:
+    """Check that there is such a network, and that it takes images of this size if one is given.
+
+    Raises:
+        ConfigurationError: naming the option, what was expected and what came.
+    """
+    least = minimum_image_size(spec.backbone)
+    if image_size is not None and image_size < least:
+        raise ConfigurationError(
+            f"problem.image_size must be at least {least} for backbone {spec.backbone}, got {image_size}"
+        )
+    if spec.dropout_at == "layers" and spec.backbone not in WITH_DROPOUT_LAYERS:
+        raise ConfigurationError(
+            f"model: {spec.backbone} has no dropout in its layers; use dropout_at='head', "
+            f"or one of {', '.join(sorted(WITH_DROPOUT_LAYERS))}"
+        )
 
 
 def head_of(model: nn.Module) -> nn.Module:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from grandrounds.models.registry import ModelSpec
+    from grandrounds.protocol.problem import ModelSpec
 
 
 MISSING_OPERATOR = "operator torchvision::nms does not exist"

@@ -1,6 +1,7 @@
-"""What is learnt: the data set's name, the vocabulary of labels, the images' format and the model.
+"""What is learnt: the data set's name, the vocabulary of labels, the format of images and the network.
 
-The server owns the problem and sends it with every task, so a job states it in one place only.
+The server owns the problem and sends it with every task, so a job states it in one place only. Whether a network exists and
+fits the images is checked where networks are known, by :func:`~grandrounds.models.registry.require_buildable`.
 """
 
 from __future__ import annotations
@@ -8,58 +9,56 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.intensities import Intensities
-from grandrounds.models.registry import ModelSpec, minimum_image_size
+from grandrounds.options import Min, Options, Range
+
+Intensities = Literal["scaled", "standardised", "spread", "imagenet"]
+"""Intensities of an image before the first layer: in [0, 1]; of mean 0 and deviation 1; spread over [-1, 1]; or with
+ImageNet's mean and deviation taken off."""
+Norm = Literal["batch", "group"]
+DropoutAt = Literal["head", "layers"]
+DROPOUT = Range(0, 1, open_maximum=True)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A classification problem that all sites of a job share.
+class ModelSpec(Options):
+    """What network to build, see :func:`~grandrounds.models.registry.build_model`."""
 
-    Attributes:
-        dataset: the name under which each site's ``grandrounds.json`` knows its data; never a path.
-        classes: the vocabulary; a label's index in it is its number everywhere. A site may lack classes.
-        image_size: side of the square images, in pixels.
-        channels: 1 (grey) or 3 (colour).
-        backbone: a name of the model registry.
-        norm: normalisation layers, ``batch`` or ``group``.
-        dropout: rate, or None for the backbone's own.
-        dropout_at: ``head`` or ``layers``.
-        weights: None, ``imagenet`` or a file on the server; only the server reads it.
-        intensities: of an image before the first layer: ``scaled`` (to [0, 1]), ``standardised`` (mean 0, deviation 1),
-            ``spread`` (over [-1, 1]) or ``imagenet`` (ImageNet's mean and deviation taken off).
-    """
+    prefix: ClassVar[str] = "model: "
 
-    dataset: str
-    classes: tuple[str, ...]
-    image_size: int = 64
-    channels: int = 3
-    backbone: str = "compact"
-    norm: Literal["batch", "group"] = "batch"
-    dropout: float | None = None
-    dropout_at: Literal["head", "layers"] = "head"
-    weights: str | None = None
-    intensities: Intensities = "scaled"
+    backbone: Annotated[str, "a name of the model registry"]
+    classes: Annotated[int, "number of classes", Min(2)]
+    channels: Annotated[int, "channels of the images", Min(1)] = 3
+    norm: Annotated[Norm, "batch norm as published, or group norm in its place"] = "batch"
+    dropout: Annotated[float | None, "probability; null is the backbone's own", DROPOUT] = None
+    dropout_at: Annotated[DropoutAt, "before the last linear layer, or inside the layers (densenet121 only)"] = "head"
+    weights: Annotated[str | None, "null (random), imagenet, or the path of a file"] = None
+    intensities: Annotated[Intensities, "of an image before the first layer"] = "scaled"
 
-    def __post_init__(self) -> None:
-        """Check what does not need any data.
 
-        Raises:
-            ConfigurationError: naming the field, what was expected and what came.
-        """
+@dataclass(frozen=True)
+class Problem(Options):
+    """A classification problem that all sites of a job share. A site may lack some of the classes."""
+
+    prefix: ClassVar[str] = "problem."
+
+    dataset: Annotated[str, "the name under which each site's grandrounds.json knows its data; never a path"]
+    classes: Annotated[tuple[str, ...], "the vocabulary; a label's index in it is its number everywhere"]
+    image_size: Annotated[int, "side of the square images, in pixels", Min(1)] = 64
+    channels: Annotated[Literal[1, 3], "1 (grey) or 3 (colour)"] = 3
+    backbone: Annotated[str, "a name of the model registry"] = "compact"
+    norm: Annotated[Norm, "normalisation layers"] = "batch"
+    dropout: Annotated[float | None, "rate; null is the backbone's own", DROPOUT] = None
+    dropout_at: Annotated[DropoutAt, "before the last linear layer, or inside the layers (densenet121 only)"] = "head"
+    weights: Annotated[str | None, "null, imagenet or a file on the server; only the server reads it"] = None
+    intensities: Annotated[Intensities, "of an image before the first layer"] = "scaled"
+
+    def check(self) -> None:
+        """Check the vocabulary."""
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
             raise ConfigurationError(f"problem.classes must be at least two different names, got {list(self.classes)}")
-        if self.channels not in (1, 3):
-            raise ConfigurationError(f"problem.channels must be 1 or 3, got {self.channels}")
-        least = minimum_image_size(self.backbone)
-        if not isinstance(self.image_size, int) or self.image_size < least:
-            raise ConfigurationError(
-                f"problem.image_size must be an integer of at least {least} for backbone {self.backbone}, "
-                f"got {self.image_size}"
-            )
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Problem:
@@ -78,9 +77,7 @@ class Problem:
         if missing:
             raise ConfigurationError(f"problem.{missing[0]} is missing")
         classes = content["classes"]
-        if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in classes):
-            raise ConfigurationError(f"problem.classes must be a list of names, got {classes!r}")
-        return cls(**{**content, "classes": tuple(classes)})
+        return cls(**{**content, "classes": tuple(classes) if isinstance(classes, list) else classes})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they travel and as they are hashed."""

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from grandrounds.data.manifest import Record, write_manifest
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 PROBLEM = {"dataset": "skin", "classes": ["nevus", "melanoma"], "image_size": 32}
 GROUPS = "bad=melanoma;good=nevus"

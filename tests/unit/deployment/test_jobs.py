@@ -231,7 +231,7 @@ def test_each_option_that_does_not_fit_is_named(part, option, message):
         ("controller.rounds=true", "controller.rounds must be an integer, got True"),
         ("controller.problem=5", "controller.problem must be an object, got 5"),
         ("problem.dropout=abc", "problem.dropout must be a number or null, got 'abc'"),
-        ("problem.channels=3.0", "problem.channels must be an integer, got 3.0"),
+        ("problem.channels=3.0", "problem.channels must be 1 or 3, got 3.0"),
         ("problem.weights=5", "problem.weights must be text or null, got 5"),
         ("problem.classes=[1, 2]", "problem.classes must be a list of names, got [1, 2]"),
     ],

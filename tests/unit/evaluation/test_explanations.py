@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from grandrounds.evaluation.grad_cam import last_maps, prediction_maps
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 
 def bright_or_dark():

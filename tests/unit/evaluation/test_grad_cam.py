@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from grandrounds.evaluation.grad_cam import class_activation, grad_cam, scenarios, share_inside
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
 

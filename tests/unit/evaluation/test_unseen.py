@@ -19,7 +19,8 @@ from grandrounds.evaluation.external import (
     write_predictions,
 )
 from grandrounds.evaluation.grouping import grouping_of
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 CLASSES = ("mel", "nv")
 SPEC = ModelSpec("compact", classes=2)

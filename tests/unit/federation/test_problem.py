@@ -5,6 +5,7 @@ import json
 import pytest
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.registry import require_buildable
 from grandrounds.protocol.problem import Problem
 
 MINIMAL = {"dataset": "skin", "classes": ["naevus", "melanoma"]}
@@ -34,15 +35,16 @@ def test_only_the_server_asks_for_pretrained_weights():
         ({"classes": ["a"]}, r"problem.classes must be at least two different names, got \['a'\]"),
         ({"classes": ["a", "a"]}, "problem.classes must be at least two different names"),
         ({"channels": 2}, "problem.channels must be 1 or 3, got 2"),
-        ({"image_size": 31}, "problem.image_size must be an integer of at least 32 for backbone compact, got 31"),
-        ({"image_size": 64.0}, "problem.image_size must be an integer of at least 32"),
+        ({"image_size": 31}, "problem.image_size must be at least 32 for backbone compact, got 31"),
+        ({"image_size": 64.0}, "problem.image_size must be an integer, got 64.0"),
         ({"backbone": "resnet18", "image_size": 63}, "at least 64 for backbone resnet18, got 63"),
         ({"backbone": "compakt"}, r"unknown backbone 'compakt': did you mean 'compact'\?"),
     ],
 )
 def test_what_does_not_fit_is_named(change, message):
     with pytest.raises(ConfigurationError, match=message):
-        Problem.from_dict({**MINIMAL, **change})
+        problem = Problem.from_dict({**MINIMAL, **change})
+        require_buildable(problem.model_spec(pretrained=False), problem.image_size)
 
 
 def test_classes_given_as_one_word_are_refused():

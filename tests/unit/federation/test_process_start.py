@@ -32,7 +32,8 @@ import grandrounds.privacy.gate.filters
 note("site's gate")
 import torch
 from grandrounds.federation.site.training import OptimizerStep, new_optimizer
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 for algorithm in ("adam", "sgd"):
     network = build_model(ModelSpec("compact", 2), seed=0)
     optimizer = new_optimizer(network.parameters(), algorithm, 0.1)

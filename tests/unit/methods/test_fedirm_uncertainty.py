@@ -14,8 +14,9 @@ from grandrounds.methods.fedirm.uncertainty import (
     head_draws,
     predictive_entropy,
 )
-from grandrounds.models.registry import DropoutLinear, ModelSpec, build_model, head_of
+from grandrounds.models.registry import DropoutLinear, build_model, head_of
 from grandrounds.models.split import split_network
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
 

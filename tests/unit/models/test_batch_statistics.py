@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from grandrounds.models.norm import normalises_by_batch, statistics_untouched
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
 BATCH = torch.randn(4, 3, 32, 32, generator=torch_generator("images"))

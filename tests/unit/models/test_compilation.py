@@ -8,8 +8,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.compilation import compile_network
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
 BACKBONES = ("compact", "resnet9", "shufflenet", "resnet22")

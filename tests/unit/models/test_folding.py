@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from grandrounds.models.inference import folded_copy
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 IMAGES = torch.rand(8, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 

@@ -7,8 +7,9 @@ import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.intensities import as_imagenet, spread_range, standardise
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
+from grandrounds.protocol.problem import ModelSpec
 
 
 @pytest.fixture
@@ -80,6 +81,6 @@ def test_imagenets_mean_and_deviation_are_taken_off_each_channel():
 
 def test_unknown_intensities_are_refused():
     with pytest.raises(
-        ConfigurationError, match="intensities must be one of scaled, standardised, spread, imagenet, got 'raw'"
+        ConfigurationError, match="intensities must be scaled, standardised, spread or imagenet, got 'raw'"
     ):
         ModelSpec("compact", 2, intensities="raw")

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from grandrounds.models.backbones.shufflenet import ShuffleUnit
 from grandrounds.models.inference import folded_copy
-from grandrounds.models.registry import ModelSpec, build_model, head_of, minimum_image_size
+from grandrounds.models.registry import build_model, head_of, minimum_image_size
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
 # Parameters and megabytes of all entries, for thirteen classes.

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from grandrounds.models.norm import group_count, norm_entries, replace_module, to_group_norm
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 
 def small_net() -> nn.Sequential:

@@ -9,13 +9,14 @@ from torch import nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.registry import (
     DropoutLinear,
-    ModelSpec,
     architecture_fingerprint,
     backbone_names,
     build_model,
     head_of,
     minimum_image_size,
+    require_buildable,
 )
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
 PARAMETERS = {
@@ -200,7 +201,7 @@ def test_the_fingerprint_depends_on_names_shapes_and_dtypes_alone():
 )
 def test_an_unknown_backbone_is_named_with_its_nearest_match(backbone, hint):
     with pytest.raises(ConfigurationError, match=hint):
-        ModelSpec(backbone, classes=3)
+        require_buildable(ModelSpec(backbone, classes=3))
     with pytest.raises(ConfigurationError, match=hint):
         minimum_image_size(backbone)
 
@@ -210,10 +211,10 @@ def test_an_unknown_backbone_is_named_with_its_nearest_match(backbone, hint):
     [
         ({"classes": 1}, "classes must be at least 2, got 1"),
         ({"channels": 0}, "channels must be at least 1, got 0"),
-        ({"norm": "layer"}, "norm must be 'batch' or 'group', got 'layer'"),
+        ({"norm": "layer"}, "norm must be batch or group, got 'layer'"),
         ({"dropout": 1.0}, r"dropout must be at least 0 and below 1, got 1\.0"),
-        ({"dropout": float("nan")}, "dropout must be at least 0 and below 1, got nan"),
-        ({"dropout_at": "stem"}, "dropout_at must be 'head' or 'layers', got 'stem'"),
+        ({"dropout": float("nan")}, "dropout must be finite, got nan"),
+        ({"dropout_at": "stem"}, "dropout_at must be head or layers, got 'stem'"),
         (
             {"dropout_at": "layers"},
             "compact has no dropout in its layers; use dropout_at='head', or one of densenet121",
@@ -222,4 +223,4 @@ def test_an_unknown_backbone_is_named_with_its_nearest_match(backbone, hint):
 )
 def test_a_wish_that_cannot_be_met_is_refused(wish, message):
     with pytest.raises(ConfigurationError, match=message):
-        ModelSpec(**{"backbone": "compact", "classes": 3, **wish})
+        require_buildable(ModelSpec(**{"backbone": "compact", "classes": 3, **wish}))

@@ -6,8 +6,9 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.resnet22 import ResNet22, recompute_activations
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
 

@@ -12,7 +12,8 @@ import torch
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones import resnet22_unpickle
 from grandrounds.models.backbones.resnet22_weights import convert_published, from_published, published_name
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 
 PARTS = {"norm1": "bn1", "norm2": "bn2", "conv1": "conv1", "conv2": "conv2", "shortcut": "downsample.0"}
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.models.registry import ModelSpec, backbone_names, build_model, minimum_image_size
+from grandrounds.models.registry import backbone_names, build_model, minimum_image_size
 from grandrounds.models.split import embedding_width, embeddings_and_penultimate, split_network
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
 WIDTHS = {

@@ -35,7 +35,8 @@ def fake_torchvision(folder: Path, source: str) -> str:
 def test_the_registry_imports_it_only_when_it_builds_one_of_its_networks():
     output = run("""
 import sys, torch
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
 build_model(ModelSpec("compact", classes=3), seed=1)
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"torchvision", "monai", "nvflare"}))
 print(build_model(ModelSpec("resnet18", classes=3), seed=1).eval()(torch.zeros(1, 3, 64, 64)).shape)

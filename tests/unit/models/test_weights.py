@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.registry import ModelSpec, build_model, head_of
+from grandrounds.models.registry import build_model, head_of
 from grandrounds.models.weights import find_stem, head_name, load_weights
+from grandrounds.protocol.problem import ModelSpec
 
 GREY = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
 

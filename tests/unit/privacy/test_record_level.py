@@ -9,13 +9,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.privacy.mechanisms.dp_sgd import (
     PrivateStep,
     RecordLevelOptions,
     poisson_batches,
     require_separate_samples,
 )
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.protocol.spending import Mechanism, Unit
 
 TINY = 1e-12

@@ -29,6 +29,7 @@ from grandrounds.federation.server.health import (
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.files import exclusive
+from grandrounds.models.registry import require_buildable
 from grandrounds.options import Configurable, Min, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, TEST, VALIDATE, VALIDATION_PREFIX, State, require_run_name
@@ -91,6 +92,7 @@ class RoundController(Configurable, SiteConversation):
         super().__init__()
         self.take_groups(options)
         self.problem = Problem.from_dict(self.run.problem)
+        require_buildable(self.problem.model_spec(pretrained=False), self.problem.image_size)
         self.rounds = self.run.rounds
         self.seed = self.run.seed
         self.round_number = 0

@@ -23,14 +23,12 @@ from grandrounds.federation.server.record import RunRecord, track
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import JOIN, TEST, TRAIN, Payload, ReleaseKind, Result, State, tensor_bytes
 from grandrounds.protocol.precision import UPDATE_PRECISION
-from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
 
 class SiteConversation(RoundHooks, Controller):
     """The part of a :class:`~grandrounds.federation.server.controller.RoundController` that talks with sites."""
 
-    problem: Problem
     seed: int
     run_id: str
     run: Any

@@ -20,9 +20,9 @@ from grandrounds.federation.paths import state_folder
 from grandrounds.federation.site.compute import ComputeOptions, choose_device
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.federation.site.data import load_checked_data, load_dataset, locate
-from grandrounds.models.registry import ModelSpec, minimum_image_size
+from grandrounds.models.registry import minimum_image_size, require_buildable
 from grandrounds.protocol.messages import Payload
-from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.problem import ModelSpec, Problem
 
 
 def require_backbones(backbones: Mapping[str, str], own: bool) -> None:
@@ -88,9 +88,11 @@ def own_model_spec(
 
 def _changed(spec: ModelSpec, changes: Mapping[str, Any], where: str) -> ModelSpec:
     try:
-        return replace(spec, **changes)
+        changed = replace(spec, **changes)
+        require_buildable(changed)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
+    return changed
 
 
 def _described(spec: ModelSpec) -> str:
@@ -159,6 +161,7 @@ class SiteAccess:
     def _find(self, told: Mapping[str, Any], site: str, fl_ctx: FLContext, needs_labels: bool) -> _Found:
         if self._found is None or self._found.told != told:
             problem = Problem.from_dict(told)
+            require_buildable(problem.model_spec(pretrained=False), problem.image_size)
             chosen = locate(problem.dataset, site, fl_ctx).model
             own_spec = own_model_spec(problem, site, self._own, self._backbones, chosen)
             data = load_checked_data(problem, site, fl_ctx, needs_labels, self._log)

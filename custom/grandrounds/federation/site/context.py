@@ -14,9 +14,8 @@ import torch
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.files import replacing
-from grandrounds.models.registry import ModelSpec
 from grandrounds.protocol.messages import State
-from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.seeding import derive_seed, numpy_generator
 
 KEY = re.compile(r"[A-Za-z0-9_-]{1,64}")

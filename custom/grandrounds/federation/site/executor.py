@@ -31,7 +31,7 @@ from grandrounds.federation.site.release_facts import announce
 from grandrounds.federation.site.scoring import prediction_rows, scored
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.federation.site.worker import SitePlace, seconds_left, work_in_child
-from grandrounds.models.registry import ModelSpec, architecture_fingerprint
+from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.options import Configurable
 from grandrounds.protocol.messages import (
     CURVES,
@@ -51,6 +51,7 @@ from grandrounds.protocol.messages import (
     encode_result,
 )
 from grandrounds.protocol.precision import round_updates
+from grandrounds.protocol.problem import ModelSpec
 
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)
 ARCHITECTURE_FACTS = ("backbone", "architecture")

@@ -20,7 +20,7 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.training import Algorithm, new_optimizer
 from grandrounds.models.compilation import compile_network
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.options import Options
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
 from grandrounds.protocol.messages import (
@@ -33,6 +33,7 @@ from grandrounds.protocol.messages import (
     model_update,
     require_like,
 )
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.spending import Spending
 

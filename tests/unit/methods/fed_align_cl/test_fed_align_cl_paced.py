@@ -18,8 +18,9 @@ from grandrounds.methods.fed_align_cl.paced import Neighbour, paced_iteration
 from grandrounds.methods.fed_align_cl.participant import ROLES, Participant, adam, make_optimizers
 from grandrounds.methods.fed_align_cl.prediction import correct_predictions, require_channels
 from grandrounds.methods.fed_align_cl.synchronous import synchronous_iteration
-from grandrounds.models.registry import ModelSpec, build_model
+from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
+from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator, torch_generator
 
 ENCODER, HEAD = ("0.", "1.", "3."), ("4.",)

@@ -14,6 +14,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.paths import SERVER, state_folder
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.methods.baselines.swarm.executor import TOLD
+from grandrounds.models.registry import require_buildable
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.problem import Problem
 
@@ -51,6 +52,7 @@ class SwarmController(SwarmServerController):
             if value < least:
                 raise ConfigurationError(f"{name} must be at least {least}, got {value}")
         self.problem = Problem.from_dict(problem)
+        require_buildable(self.problem.model_spec(pretrained=False), self.problem.image_size)
         if self.problem.weights is not None:
             raise ConfigurationError("problem.weights must be null: the server sends no model")
         super().__init__(
