@@ -25,6 +25,12 @@ def test_only_the_server_asks_for_pretrained_weights():
     assert (site.classes, site.channels, site.backbone) == (2, 1, "compact")
 
 
+def checked(content):
+    """As the controller reads it."""
+    problem = Problem.from_dict(content)
+    require_buildable(problem.model_spec(pretrained=False), problem.image_size)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -43,8 +49,7 @@ def test_only_the_server_asks_for_pretrained_weights():
 )
 def test_what_does_not_fit_is_named(change, message):
     with pytest.raises(ConfigurationError, match=message):
-        problem = Problem.from_dict({**MINIMAL, **change})
-        require_buildable(problem.model_spec(pretrained=False), problem.image_size)
+        checked({**MINIMAL, **change})
 
 
 def test_classes_given_as_one_word_are_refused():
