@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from grandrounds.errors import ConfigurationError
 
@@ -120,6 +121,21 @@ class GaussianSteps:
             raise ValueError(f"sampling_rate must be above 0 and at most 1, got {self.sampling_rate}")
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
+
+
+TRAINING_GATE = "grandrounds.privacy.gate"
+"""Property of a task's FLARE context: the site's :class:`TrainingGate`, if it has one."""
+
+
+class TrainingGate(Protocol):
+    """What an executor knows of the site's privacy gate."""
+
+    def admit_training(self, training: Spending) -> None:
+        """Check, before a training that hides single images, that its result could leave; the gate books its cost.
+
+        Raises:
+            GrandRoundsError: if the policy asks for more noise, or the cost would exceed the budget.
+        """
 
 
 @dataclass(frozen=True)

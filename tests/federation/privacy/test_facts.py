@@ -8,8 +8,9 @@ from nvflare.apis.workspace import Workspace
 
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.site.release_facts import dataset_facts
+from grandrounds.federation.site.data import locate
 from grandrounds.files import write_json
+from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.ledger.ledger import dataset_fingerprint
 
 RECORDS = [
@@ -34,25 +35,29 @@ def context(tmp_path):
     return SimpleNamespace(get_engine=lambda: engine, local=local)
 
 
+def facts_of(name, context):
+    return dataset_facts(name, locate(name, "site-1", context).manifest)
+
+
 def test_patients_are_counted_and_not_images(context):
-    facts = dataset_facts("skin", "site-1", context)
+    facts = facts_of("skin", context)
     assert facts.patients == {"train": 3, "labelled": 1, "val": 2, "test": 0}
     assert facts.identity.name == "skin"
 
 
 def test_the_fingerprint_is_that_of_images_and_patients_alone(context):
-    before = dataset_facts("skin", "site-1", context).identity.fingerprint
+    before = facts_of("skin", context).identity.fingerprint
     assert before == dataset_fingerprint([record.image for record in RECORDS], [record.group for record in RECORDS])
     path = context.local / "skin.csv"
     rows = list(csv.DictReader(path.open()))
     write_manifest(
         [Record(row["image"], "melanoma", "test", row["patient"], row["lesion"]) for row in rows[::-1]], path
     )
-    assert dataset_facts("skin", "site-1", context).identity.fingerprint == before
+    assert facts_of("skin", context).identity.fingerprint == before
     write_manifest(RECORDS[:-1], path)
-    assert dataset_facts("skin", "site-1", context).identity.fingerprint != before
+    assert facts_of("skin", context).identity.fingerprint != before
 
 
 def test_a_data_set_that_the_site_does_not_define_is_an_error(context):
     with pytest.raises(ConfigurationError, match="data set 'ct' is not defined"):
-        dataset_facts("ct", "site-1", context)
+        facts_of("ct", context)

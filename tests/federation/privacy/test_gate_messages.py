@@ -10,12 +10,11 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.private.privacy_manager import Scope
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.site.release_facts import ADMISSION, TRAINED
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.filters import GaussianPrivacy, SitePrivacyGate
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.protocol.messages import REASON_HEADER, TREATED, Result, decode_result, encode_payload, encode_result
-from grandrounds.protocol.spending import Mechanism, Spending, Unit
+from grandrounds.protocol.spending import TRAINING_GATE, Mechanism, Spending, Unit
 
 
 def test_a_good_answer_leaves_treated(house):
@@ -86,7 +85,7 @@ def test_what_comes_in_must_be_a_task_that_can_be_read(house):
     for message in (Shareable(), make_reply(ReturnCode.OK), DXO(DataKind.WEIGHTS, data={}).to_shareable()):
         context, came_in = house.admit(message=message)
         assert came_in.keys() == {ReservedHeaderKey.HEADERS}
-        assert context.get_prop(ADMISSION).refusal is Reason.FORM
+        assert context.get_prop(TRAINING_GATE).refusal is Reason.FORM
         assert leave(good_reply(house), context).get_header(REASON_HEADER) == Reason.FORM
     context, _ = house.admit("tell_me_more")
     assert leave(good_reply(house), context).get_header(REASON_HEADER) == Reason.TASK
@@ -94,10 +93,11 @@ def test_what_comes_in_must_be_a_task_that_can_be_read(house):
 
 def test_without_the_gate_on_the_way_in_nothing_goes_out(house):
     context, _ = house.admit()
-    context.set_prop(ADMISSION, None, private=True, sticky=False)
+    context.set_prop(TRAINING_GATE, None, private=True, sticky=False)
     assert leave(good_reply(house), context).get_header(REASON_HEADER) == Reason.UNSEEN
     context, _ = house.admit()
-    context.set_prop(TRAINED, "very well protected", private=True, sticky=False)
+    with pytest.raises(Refused, match="the cost of a training is a str"):
+        context.get_prop(TRAINING_GATE).admit_training("very well protected")
     assert leave(good_reply(house), context).get_header(REASON_HEADER) == Reason.FORM
 
 
@@ -108,7 +108,7 @@ def test_after_a_training_that_was_refused_no_answer_leaves(house, monkeypatch):
     monkeypatch.setattr(Gate, "admit_training", refuse)
     context, _ = house.admit()
     with pytest.raises(Refused):
-        context.get_prop(ADMISSION).admit_training(Spending(Mechanism.DP_SGD, Unit.RECORD, 1.0, 1.0))
+        context.get_prop(TRAINING_GATE).admit_training(Spending(Mechanism.DP_SGD, Unit.RECORD, 1.0, 1.0))
     before = len(audited(house))
     left = leave(good_reply(house), context)
     require_empty(left, house, before)
@@ -124,7 +124,7 @@ def test_a_scope_whose_answers_would_pass_the_gate_by_gets_no_task(house, monkey
     monkeypatch.setattr(house.scope, "task_result_filters", scope.task_result_filters)
     context, came_in = house.admit()
     assert came_in.keys() == {ReservedHeaderKey.HEADERS}
-    assert context.get_prop(ADMISSION).refusal is Reason.POLICY
+    assert context.get_prop(TRAINING_GATE).refusal is Reason.POLICY
     assert "pass it by" in audited(house)[-1]["detail"]
 
 

@@ -10,8 +10,8 @@ from nvflare.apis.workspace import Workspace
 
 from grandrounds.deployment.jobs import job_names, load_job
 from grandrounds.federation.paths import result_folder, state_folder
-from grandrounds.federation.site.release_facts import ADMISSION
-from grandrounds.federation.site.worker import SitePlace
+from grandrounds.federation.site.worker import SiteIdentity
+from grandrounds.protocol.spending import TRAINING_GATE
 
 
 @pytest.mark.parametrize("name", job_names())
@@ -36,8 +36,8 @@ def context(tmp_path, monkeypatch):
 
 
 def test_the_child_finds_the_sites_files_where_the_parent_does(context):
-    place = pickle.loads(pickle.dumps(SitePlace.of(context)))
-    childs = place.context()
+    identity = pickle.loads(pickle.dumps(SiteIdentity.of(context)))
+    childs = identity.context()
     assert childs.get_identity_name() == "hospital-a"
     for folder in (lambda c: state_folder(c, "run", "hospital-a"), result_folder):
         assert folder(childs) == folder(context)
@@ -46,7 +46,7 @@ def test_the_child_finds_the_sites_files_where_the_parent_does(context):
 
 
 def test_the_gate_is_asked_in_the_parent(context):
-    """In a test there is no parent: the question is tried and told."""
-    admission = SitePlace.of(context).context().get_prop(ADMISSION)
+    """In a test there is no parent: the attempt fails."""
+    admission = SiteIdentity.of(context).context().get_prop(TRAINING_GATE)
     with pytest.raises(RuntimeError, match="only a child process of run_isolated has a parent to ask"):
         admission.admit_training(None)

@@ -27,10 +27,9 @@ from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped, run_isolated
-from grandrounds.federation.site.release_facts import announce
 from grandrounds.federation.site.scoring import prediction_rows, scored
 from grandrounds.federation.site.store import SiteStore
-from grandrounds.federation.site.worker import SitePlace, seconds_left, work_in_child
+from grandrounds.federation.site.worker import SiteIdentity, declare_dp_training, seconds_left, work_in_child
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.options import Configurable
 from grandrounds.protocol.messages import (
@@ -152,7 +151,7 @@ class SiteExecutor(Configurable, SiteHooks):
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
         store = self._store(payload, context, fl_ctx)
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
-        announce(self.spending(context) if task_name == TRAIN else None, fl_ctx)
+        declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
         reply = encode_result(tasks[task_name](payload, context, store), self._declared(task_name), payload, facts)
         if task_name == TRAIN:
             # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
@@ -163,16 +162,17 @@ class SiteExecutor(Configurable, SiteHooks):
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
     ) -> tuple[Shareable, SiteStore]:
         try:
-            return run_isolated(
+            answer: tuple[Shareable, SiteStore] = run_isolated(
                 work_in_child,
-                self,
+                self.work,
                 task_name,
                 payload,
-                SitePlace.of(fl_ctx),
+                SiteIdentity.of(fl_ctx),
                 aborted=lambda: bool(abort_signal.triggered),
                 seconds=seconds_left(payload),
-                reply=lambda training: announce(training, fl_ctx),
+                reply=lambda training: declare_dp_training(training, fl_ctx),
             )
+            return answer
         except WorkerStopped:
             if abort_signal.triggered:
                 raise TaskAborted from None

@@ -31,7 +31,7 @@ from grandrounds.errors import GrandRoundsError
 Answer = TypeVar("Answer")
 POLL_SECONDS = 0.2
 SECONDS_TO_STOP = 5.0
-PRELOADED = ("grandrounds.federation.site.worker",)
+PRELOADED = ("grandrounds.federation.site.worker", "grandrounds.federation.site.executor")
 """Imported by the server that forks, once, and not by every child: torch above all."""
 VALUE, ERROR, LOG, QUESTION = "value", "error", "log", "question"
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from nvflare.apis.fl_context import FLContext, FLContextManager
-from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 
 from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.isolation import ask_parent
-from grandrounds.federation.site.release_facts import ADMISSION
-from grandrounds.federation.site.store import SiteStore
 from grandrounds.protocol.messages import Payload
-from grandrounds.protocol.spending import Spending
+from grandrounds.protocol.spending import TRAINING_GATE, Spending
 
-if TYPE_CHECKING:
-    from grandrounds.federation.site.executor import SiteExecutor
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class SitePlace:
+class SiteIdentity:
     """Who and where a site is: all that a task needs of FLARE.
 
     Attributes:
@@ -37,23 +34,23 @@ class SitePlace:
     root: str
 
     @classmethod
-    def of(cls, fl_ctx: FLContext) -> SitePlace:
+    def of(cls, fl_ctx: FLContext) -> SiteIdentity:
         """Read it from FLARE's context of the site."""
         workspace = fl_ctx.get_engine().get_workspace()
         return cls(fl_ctx.get_identity_name(), fl_ctx.get_job_id(), str(workspace.get_root_dir()))
 
     def context(self) -> FLContext:
-        """A context in the child that tells the same, and passes on what the site's gate is asked."""
+        """A context for the child, which passes on to the parent what the site's gate is asked."""
         context = FLContextManager(_Engine(self), self.site, self.job).new_context()
-        context.set_prop(ADMISSION, _AdmissionOfParent(), private=True, sticky=False)
+        context.set_prop(TRAINING_GATE, _GateOfParent(), private=True, sticky=False)
         return context
 
 
 class _Engine:
     """FLARE's engine as far as a task needs it."""
 
-    def __init__(self, place: SitePlace) -> None:
-        self._workspace = Workspace(place.root, place.site)
+    def __init__(self, identity: SiteIdentity) -> None:
+        self._workspace = Workspace(identity.root, identity.site)
 
     def get_workspace(self) -> Workspace:
         """The site's own, as FLARE's engine gives it."""
@@ -63,18 +60,40 @@ class _Engine:
         """No component listens in the child."""
 
 
-class _AdmissionOfParent:
+class _GateOfParent:
     def admit_training(self, training: Spending) -> None:
         """As the privacy gate's, which only the parent has."""
         ask_parent(training)
 
 
+def declare_dp_training(training: Spending | None, fl_ctx: FLContext) -> None:
+    """Ask the site's gate, if there is one, before a training that hides single images.
+
+    Args:
+        training: what a round of it costs; None if it hides none.
+        fl_ctx: of the task.
+
+    Raises:
+        GrandRoundsError: if the gate refuses.
+    """
+    gate = fl_ctx.get_prop(TRAINING_GATE)
+    if training is not None and gate is not None:
+        gate.admit_training(training)
+
+
 def work_in_child(
-    executor: SiteExecutor, task_name: str, payload: Payload, place: SitePlace
-) -> tuple[Shareable, SiteStore]:
-    """Do one task, in the child; see :meth:`~grandrounds.federation.site.executor.SiteExecutor.work`."""
+    work: Callable[[str, Payload, FLContext, Signal], Answer], task_name: str, payload: Payload, identity: SiteIdentity
+) -> Answer:
+    """Do one task, in the child.
+
+    Args:
+        work: a method of an executor that can be pickled.
+        task_name: FLARE's.
+        payload: of the task.
+        identity: of the site.
+    """
     keep_freed_memory()
-    return executor.work(task_name, payload, place.context(), Signal())
+    return work(task_name, payload, identity.context(), Signal())
 
 
 def seconds_left(payload: Payload) -> float | None:

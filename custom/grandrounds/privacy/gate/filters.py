@@ -20,15 +20,16 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.site.release_facts import ADMISSION, TRAINED, dataset_facts
+from grandrounds.federation.site.data import locate
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
+from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, described
 from grandrounds.privacy.gate.inspection import Answer, Expected, Part
 from grandrounds.privacy.gate.policy_file import policy_of_scope
 from grandrounds.privacy.gate.treatment import UPDATES, ClipAndNoise, RunningStatistics
 from grandrounds.protocol.messages import GLOBAL, REASON_HEADER, TREATED, decode_payload, floating_entries
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import Spending, Unit, update_sensitivity
+from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_sensitivity
 
 FOLDER = "privacy"
 """Of ledger and audit trail, in the site's ``local`` folder."""
@@ -44,12 +45,14 @@ class Admission:
         gate: that decided; None when it could not be made.
         facts: of the task; None when they could not be had.
         refusal: why the task must not be worked on; None when it may be.
+        training: the admitted training that hides single images, if there was one.
         training_refused: why the training that the task asks for was not started; None when it was.
     """
 
     gate: Gate | None
     facts: TaskFacts | None
     refusal: Reason | None
+    training: Spending | None = None
     training_refused: Refused | None = None
 
     def admit_training(self, training: Spending) -> None:
@@ -61,7 +64,10 @@ class Admission:
         if self.gate is None or self.facts is None:
             raise Refused(self.refusal or Reason.FAILED, "the task was not admitted")
         try:
+            if not isinstance(training, Spending):
+                raise Refused(Reason.FORM, f"the cost of a training is a {type(training).__name__}")
             self.gate.admit_training(self.facts, training)
+            self.training = training
         except Refused as refused:
             self.training_refused = refused
             raise
@@ -93,13 +99,13 @@ class SitePrivacyGate(Filter):
         except Exception as error:
             refusal = self._refuse(error, facts, fl_ctx)
         admission = Admission(gate, facts, refusal)
-        fl_ctx.set_prop(ADMISSION, admission, private=True, sticky=False)
+        fl_ctx.set_prop(TRAINING_GATE, admission, private=True, sticky=False)
         return _emptied(task) if refusal else task
 
     def _go_out(self, reply: Shareable, fl_ctx: FLContext) -> Shareable:
         facts: TaskFacts | None = None
         try:
-            admission = fl_ctx.get_prop(ADMISSION)
+            admission = fl_ctx.get_prop(TRAINING_GATE)
             if not isinstance(admission, Admission):
                 raise Refused(Reason.UNSEEN, "the gate is not among the scope's task_data_filters")
             if admission.refusal or admission.gate is None or admission.facts is None:
@@ -110,10 +116,7 @@ class SitePrivacyGate(Filter):
             code = reply.get_return_code()
             if code != ReturnCode.OK:
                 return self._strip(code, facts, admission.gate.folder)
-            trained = fl_ctx.get_prop(TRAINED)
-            if trained is not None and not isinstance(trained, Spending):
-                raise Refused(Reason.FORM, f"{TRAINED} is a {type(trained).__name__}")
-            return _message(admission.gate.release(facts, _answer(reply), trained))
+            return _message(admission.gate.release(facts, _answer(reply), admission.training))
         except Exception as error:
             return _refusal(self._refuse(error, facts, fl_ctx))
 
@@ -212,7 +215,8 @@ def _facts(task: Shareable, fl_ctx: FLContext) -> TaskFacts:
     except (GrandRoundsError, KeyError, TypeError) as error:
         raise Refused(Reason.FORM, f"the task cannot be read: {error}") from error
     try:
-        data = dataset_facts(problem.dataset, fl_ctx.get_identity_name(), fl_ctx)
+        location = locate(problem.dataset, fl_ctx.get_identity_name(), fl_ctx)
+        data = dataset_facts(problem.dataset, location.manifest)
     except GrandRoundsError as error:
         raise Refused(Reason.DATASET, str(error)) from error
     model = floating_entries(payload.parts.get(GLOBAL, {}))
