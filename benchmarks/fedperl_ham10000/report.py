@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from grandrounds.evaluation.communication import additional_communication, measured_communication, relative_improvement
-from grandrounds.evaluation.communities import community_order
+from grandrounds.evaluation.communities import chance_within_group, community_order, pick_matrix, within_group_share
 from grandrounds.evaluation.per_class import precision_recall_f1
 from grandrounds.evaluation.tables import format_interval, markdown_table
 from grandrounds.evaluation.tests import paired_difference
-from grandrounds.methods.fedperl.peers import chance_within_group, pick_matrix, within_group_share
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.problem import ModelSpec

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import new_optimizer
-from grandrounds.methods.fedperl.peer_pseudo_labels import PeerGuide
-from grandrounds.methods.fedperl.peers import anonymised_peer
+from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
+from grandrounds.methods.fedperl.peer_selection import anonymised_peer
 from grandrounds.methods.fixmatch.loss import PseudoLabels
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
@@ -55,9 +55,9 @@ class FedPerlCase(Case):
         self._start = build_model(self._problem.model_spec(pretrained=False), seed=1)
         self._train(self._start, self._context, None, 0.6, TRAINED_STEPS)
         self._peer = self._anonymised_peer()
-        guide = _Listening([folded_copy(self._peer)], GAMMA)
-        self._train(copy.deepcopy(self._start), self._context, guide, 1.0, PEER_STEPS)
-        self._threshold = float(torch.cat(guide.heard).median())
+        labeler = _Recording([folded_copy(self._peer)], GAMMA)
+        self._train(copy.deepcopy(self._start), self._context, labeler, 1.0, PEER_STEPS)
+        self._threshold = float(torch.cat(labeler.confidences).median())
 
     def forward(self) -> Work:
         """One forward pass of a batch."""
@@ -81,13 +81,15 @@ class FedPerlCase(Case):
 
     def _learn(self, network: nn.Module, context: SiteContext, peer: nn.Module, weight: float, steps: int) -> None:
         """A round as the package's executor makes it, from the peer's model on."""
-        self._train(network, context, PeerGuide([folded_copy(peer)], weight), self._threshold, steps)
+        self._train(network, context, PeerPseudoLabeler([folded_copy(peer)], weight), self._threshold, steps)
 
     @staticmethod
-    def _train(network: nn.Module, context: SiteContext, guide: PeerGuide | None, threshold: float, steps: int) -> None:
+    def _train(
+        network: nn.Module, context: SiteContext, labeler: PeerPseudoLabeler | None, threshold: float, steps: int
+    ) -> None:
         optimizer = new_optimizer(network.parameters(), "adam", RATE)
         training = TrainingOptions(batch_size=BATCH, steps=steps)
-        train_semi_supervised(network, optimizer, context, training, SemiSupervisedOptions(threshold), guide)
+        train_semi_supervised(network, optimizer, context, training, SemiSupervisedOptions(threshold), labeler)
 
     def _anonymised_peer(self) -> nn.Module:
         states = []
@@ -100,13 +102,13 @@ class FedPerlCase(Case):
         return peer
 
 
-class _Listening(PeerGuide):
-    """Remembers how confident the pseudo-labels were."""
+class _Recording(PeerPseudoLabeler):
+    """Records the confidence of pseudo-labels."""
 
-    heard: tuple[Tensor, ...] = ()
+    confidences: tuple[Tensor, ...] = ()
 
     def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float) -> PseudoLabels:
         """The pseudo-labels, unchanged."""
         found = super().labels(local, predictions, threshold)
-        self.heard = (*self.heard, found.confidence)
+        self.confidences = (*self.confidences, found.confidence)
         return found

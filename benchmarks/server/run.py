@@ -48,10 +48,9 @@ from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.server.checkpoint import CheckpointFolder
 from grandrounds.federation.server.tensor_files import TensorFileStore
 from grandrounds.methods.fedirm.relation import Relation, mean_relation
-from grandrounds.methods.fedperl.peers import anonymised_peer
-from grandrounds.methods.fedperl.similarity import layer_moments, similarity_matrix
-from grandrounds.methods.fedperl.similarity_tracker import SimilarityTracker
-from grandrounds.methods.fedperl.store import ModelStore
+from grandrounds.methods.fedperl.model_store import ModelStore
+from grandrounds.methods.fedperl.peer_selection import anonymised_peer
+from grandrounds.methods.fedperl.similarity import SimilarityTracker, layer_moments, similarity_matrix
 
 RESULT = Path(__file__).with_name("result.json")
 SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)
@@ -180,7 +179,7 @@ def kept(options: argparse.Namespace, limit: int) -> dict[str, Any]:
             update = {entry: value + number for entry, value in state.items()}
             taking.append(clocked(lambda name=name, update=update: take_in(store, average, name, update, state))[0])
             del update
-        store.settle(saved=0)
+        store.commit(saved=0)
         for name in names:
             describing.append(clocked(lambda name=name: described.describe(name, store.get(name)))[0])
         described.compare()

@@ -11,7 +11,7 @@ from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.deployment.jobs import check_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import read_events
-from grandrounds.methods.fedperl.delivery import PeerDelivery, received_peers
+from grandrounds.methods.fedperl.model_store import PeerDelivery, received_peers
 from grandrounds.methods.fedperl.peer_selection import noise_image
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted

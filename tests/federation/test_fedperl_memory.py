@@ -3,7 +3,7 @@
 import pytest
 
 from grandrounds.deployment.simulate import simulate
-from grandrounds.methods.fedperl.store import ModelStore
+from grandrounds.methods.fedperl.model_store import ModelStore
 
 FOUR = ["site-1", "site-2", "site-3", "site-4"]
 OPTIONS = ["controller.rounds=4", "controller.warm_up=1", "controller.sites_per_round=3", "executor.steps=1"]
@@ -23,14 +23,14 @@ def whole(tiny, run, tmp_path_factory):
 def in_memory(monkeypatch):
     """How many models were kept in memory after each round."""
     counts = []
-    original = ModelStore.settle
+    original = ModelStore.commit
 
     def watched(self, saved):
         sites = original(self, saved)
         counts.append(sum(state is not None for _, state in self.snapshots().values()))
         return sites
 
-    monkeypatch.setattr(ModelStore, "settle", watched)
+    monkeypatch.setattr(ModelStore, "commit", watched)
     return counts
 
 

@@ -1,4 +1,4 @@
-"""Statistics of a federation are those that a site may tell, and no job can ask for more."""
+"""A site reports only the statistics that its policy allows, and no job can ask for more."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ from grandrounds.protocol.messages import Result
 SITES = ["site-1", "site-2"]
 
 
-def told(tmp_path, *options, engine="in-process"):
+def reported(tmp_path, *options, engine="in-process"):
     summary = simulate(with_options(load_job("statistics"), options), tmp_path / "run", SITES, engine=engine)
     assert summary["status"] == "finished"
     return summary["rounds"][0]["statistics"], summary
@@ -29,28 +29,28 @@ def counted(site, tmp_path):
 
 
 def test_the_counts_are_those_of_the_manifests(tmp_path, shared_cache):
-    found, summary = told(tmp_path, "executor.min_count=1")
+    found, summary = reported(tmp_path, "executor.min_count=1")
     expected = {site: counted(site, tmp_path) for site in SITES}
     for site in SITES:
         here = {name.split(".")[2]: n for name, n in found["sites"][site].items() if name.startswith("images.test.")}
         assert here == expected[site]
     total = expected["site-1"] + expected["site-2"]
     for label, count in total.items():
-        assert found["together"][f"images.test.{label}"] == {"value": count, "given_by": 2}
-    shares = [entry["value"] for name, entry in found["together"].items() if name.startswith("intensity.0.")]
+        assert found["overall"][f"images.test.{label}"] == {"value": count, "reported_by": 2}
+    shares = [entry["value"] for name, entry in found["overall"].items() if name.startswith("intensity.0.")]
     assert sum(shares) == pytest.approx(1.0, abs=0.05)
     assert summary["bytes"].get("site-1", {}) == {}, "no tensor travels"
 
 
-def test_a_site_that_asks_for_more_patients_tells_less(tmp_path, shared_cache, monkeypatch):
-    for site, least in (("site-1", 0), ("site-2", 10_000)):
+def test_a_site_that_asks_for_more_patients_reports_less(tmp_path, shared_cache, monkeypatch):
+    for site, minimum in (("site-1", 0), ("site-2", 10_000)):
         path = phantom_site(site, tmp_path / "sites")
         content = json.loads(path.read_text())
-        path.write_text(json.dumps({**content, "privacy": {"min_support": least}}))
+        path.write_text(json.dumps({**content, "privacy": {"min_support": minimum}}))
     monkeypatch.setenv("GRANDROUNDS_SITES", str(tmp_path / "sites"))
-    found, _ = told(tmp_path, "executor.min_count=1")
+    found, _ = reported(tmp_path, "executor.min_count=1")
     assert found["sites"]["site-2"] == {}
-    assert found["together"]["images.test.round"]["given_by"] == 1
+    assert found["overall"]["images.test.round"]["reported_by"] == 1
 
 
 @pytest.mark.parametrize("option", ["controller.rounds=2", "controller.validate_every=1"])
@@ -59,15 +59,15 @@ def test_it_is_one_round_without_a_model(option):
         check_job(with_options(load_job("statistics"), [option]))
 
 
-def test_what_is_no_figure_is_refused():
+def test_what_is_no_statistic_is_refused():
     controller = StatisticsController(**load_job("statistics").controller["args"])
-    with pytest.raises(Exception, match=r"'patient\.7' is no figure"):
+    with pytest.raises(Exception, match=r"'patient\.7' is no statistic"):
         controller.check("site-1", Result(metrics={"images.test.0": 7.0, "patient.7": 1.0}))
     controller.check("site-1", Result(metrics={"images.test.0": 7.0, "size.256": 1.0, "train_seconds": 0.1}))
 
 
 @pytest.mark.slow
 def test_flares_simulator_gives_the_same(tmp_path, shared_cache):
-    found, _ = told(tmp_path, engine="flare")
-    again, _ = told(tmp_path / "again")
+    found, _ = reported(tmp_path, engine="flare")
+    again, _ = reported(tmp_path / "again")
     assert found == again

@@ -13,7 +13,7 @@ import grandrounds
 PACKAGE = Path(grandrounds.__file__).parent
 FREE = {"deployment", "cli", "commands"}
 MATHS = {
-    "contributions", "distillation", "fresh_adam", "guidance", "leave_one_out", "loss", "peers", "relation", "rows",
+    "contributions", "distillation", "fresh_adam", "leave_one_out", "loss", "peer_selection", "relation", "rows",
     "schedule", "similarity", "teacher", "uncertainty", "weights", "wire",
 }  # fmt: skip
 COMMON = {"checks", "errors", "files", "options", "ordering", "seeding", "__init__"}
@@ -125,7 +125,7 @@ def test_all_of_the_package_is_looked_at():
         ("methods/fixmatch/executor.py", "from grandrounds.deployment import jobs", "may import data, evaluation"),
         ("methods/fedperl/loss.py", "from grandrounds.protocol.messages import State", "knows no other part than"),
         ("methods/fedperl/loss.py", "from grandrounds.methods.fedperl.executor import x", "knows no other part than"),
-        ("methods/fedperl/peers.py", "import sklearn", "needs torch, numpy and the standard library only"),
+        ("methods/fedperl/peer_selection.py", "import sklearn", "needs torch, numpy and the standard library only"),
         ("seeding.py", "from grandrounds.data import site", "is common to all areas"),
     ],
 )
@@ -140,9 +140,9 @@ def test_a_planted_violation_is_found(tmp_path, file, code, problem):
 @pytest.mark.parametrize(
     ("file", "code"),
     [
-        ("methods/fedirm/executor.py", "from grandrounds.methods.fixmatch.training import Guide"),
+        ("methods/fedirm/executor.py", "from grandrounds.methods.fixmatch.training import PseudoLabeler"),
         ("methods/fedirm/controller.py", "from nvflare.apis.signal import Signal"),
-        ("methods/fedperl/guidance.py", "from grandrounds.methods.fedperl.loss import x"),
+        ("methods/fedperl/similarity.py", "from grandrounds.methods.fedperl.loss import x"),
         ("methods/fedperl/loss.py", "from . import similarity"),
         ("privacy/filters.py", "from nvflare.apis.filter import Filter"),
         ("deployment/jobs.py", "from grandrounds.methods.fedperl.executor import FedPerlExecutor"),

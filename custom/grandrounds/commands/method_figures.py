@@ -87,7 +87,7 @@ def _of_rounds(events: Sequence[Event], classes: int) -> dict[str, Figure]:
 
 
 def _peer_frequency(events: Sequence[Event], sites: Sequence[str], groups: Mapping[str, str] | None) -> Figure:
-    from grandrounds.methods.fedperl.peers import chance_within_group, pick_matrix, within_group_share
+    from grandrounds.evaluation.communities import chance_within_group, pick_matrix, within_group_share
     from grandrounds.reporting.figures.run import peer_frequency_figure
 
     made = picks(events)

@@ -7,7 +7,8 @@ whether they do, figures put the members of a community side by side and compare
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -100,10 +101,85 @@ def mean_similarity(
     return _mean(matrix[same & others]), _mean(matrix[~same])
 
 
+def chance_within_group(groups: Mapping[str, str]) -> dict[str, float]:
+    """The expected share of within-group peers under random selection: the share of other sites in a site's group.
+
+    Args:
+        groups: the group (for example the imaging device) of each site.
+
+    Returns:
+        For each site a share in [0, 1]; NaN for a single site.
+
+    Example:
+        >>> chance_within_group({"a": "scanner", "b": "scanner", "c": "camera"})
+        {'a': 0.5, 'b': 0.5, 'c': 0.0}
+    """
+    others = len(groups) - 1
+    members = list(groups.values())
+    return {site: (members.count(group) - 1) / others if others else math.nan for site, group in groups.items()}
+
+
+def within_group_share(picks: Iterable[tuple[str, str]], groups: Mapping[str, str]) -> dict[str, float]:
+    """Share of each site's selected peers that are in its own group.
+
+    Args:
+        picks: pairs of (target, peer), one for each peer sent.
+        groups: the group of each site.
+
+    Returns:
+        For each site a share in [0, 1]; NaN for a site without picks.
+
+    Raises:
+        ValueError: if a pick names a site that has no group.
+
+    Example:
+        >>> groups = {"a": "scanner", "b": "scanner", "c": "camera"}
+        >>> within_group_share([("a", "b"), ("a", "c"), ("c", "a")], groups)
+        {'a': 0.5, 'b': nan, 'c': 0.0}
+    """
+    made = _known(picks, groups)
+    total = Counter(target for target, _ in made)
+    own = Counter(target for target, peer in made if groups[target] == groups[peer])
+    return {site: own[site] / total[site] if total[site] else math.nan for site in groups}
+
+
+def pick_matrix(picks: Iterable[tuple[str, str]], sites: Sequence[str]) -> NDArray[np.float64]:
+    """How often each site had each other site as a peer.
+
+    Args:
+        picks: pairs of (target, peer), one for each peer sent.
+        sites: the order of rows and columns.
+
+    Returns:
+        Shape ``(sites, sites)``: row ``target``, column ``peer``, as shares of the row; a row without picks is zero.
+
+    Raises:
+        ValueError: if a pick names a site that is not among ``sites``.
+
+    Example:
+        >>> pick_matrix([("a", "b"), ("a", "b"), ("a", "c"), ("a", "b")], ["a", "b", "c"])[0]
+        array([0.  , 0.75, 0.25])
+    """
+    position = {site: row for row, site in enumerate(sites)}
+    counts = np.zeros((len(sites), len(sites)))
+    for target, peer in _known(picks, sites):
+        counts[position[target], position[peer]] += 1
+    totals = counts.sum(axis=1, keepdims=True)
+    return np.where(totals > 0, counts / np.maximum(totals, 1), 0.0)
+
+
 def require_square(matrix: NDArray[np.float64], sites: Sequence[str]) -> None:
     """Raise ``ValueError`` unless the matrix has a row and a column for each site."""
     if matrix.shape != (len(sites), len(sites)):
         raise ValueError(f"the matrix must have shape ({len(sites)}, {len(sites)}), got {matrix.shape}")
+
+
+def _known(picks: Iterable[tuple[str, str]], sites: Iterable[str]) -> list[tuple[str, str]]:
+    made, names = list(picks), set(sites)
+    for target, peer in made:
+        if not {target, peer} <= names:
+            raise ValueError(f"the pick of {peer} for {target} names a site that is not among {sorted(names)}")
+    return made
 
 
 def _mean(values: NDArray[np.float64]) -> float:

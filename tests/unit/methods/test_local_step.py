@@ -14,7 +14,7 @@ from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
 from grandrounds.data.images.randaugment import strong_view
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext, StateCache
-from grandrounds.methods.fedperl.peer_pseudo_labels import PeerGuide
+from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
 from grandrounds.models.inference import folded_copy
@@ -69,10 +69,10 @@ def update(before, after):
     return {name: value - before[name] for name, value in after.state_dict().items() if value.is_floating_point()}
 
 
-def train(network, context, guide, optimizer, threshold=THRESHOLD):
+def train(network, context, labeler, optimizer, threshold=THRESHOLD):
     training = TrainingOptions(batch_size=BATCH, steps=STEPS)
     options = SemiSupervisedOptions(threshold=threshold)
-    return train_semi_supervised(network, optimizer(network.parameters()), context, training, options, guide)
+    return train_semi_supervised(network, optimizer(network.parameters()), context, training, options, labeler)
 
 
 def adam(parameters):
@@ -88,7 +88,7 @@ def sgd(parameters):
 def test_the_update_is_that_of_the_textbook_loop_within_1e_12(textbook, context, count, optimizer):
     start, peers = network_in_double(0), [network_in_double(seed) for seed in range(1, count + 1)]
     ours, plain = copy.deepcopy(start), copy.deepcopy(start)
-    metrics = train(ours, context, PeerGuide([folded_copy(peer) for peer in peers], GAMMA), optimizer)
+    metrics = train(ours, context, PeerPseudoLabeler([folded_copy(peer) for peer in peers], GAMMA), optimizer)
     assert 0 < metrics["accepted"] < 1
     textbook.textbook_round(
         plain,
@@ -108,7 +108,7 @@ def test_the_update_is_that_of_the_textbook_loop_within_1e_12(textbook, context,
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12 * largest, msg=name)
 
 
-class Heard(PeerGuide):
+class Heard(PeerPseudoLabeler):
     """Notes how many pseudo-labels are accepted in each step."""
 
     accepted = ()
@@ -131,12 +131,12 @@ def test_a_step_passes_labelled_and_weak_views_once_peers_once_and_of_strong_vie
     context, threshold, fewest, most
 ):
     network, peers = network_in_double(0), [folded_copy(network_in_double(seed)) for seed in (1, 2)]
-    guide = Heard(peers, GAMMA)
+    labeler = Heard(peers, GAMMA)
     own, theirs = batches_through(network), [batches_through(peer) for peer in peers]
-    train(network, context, guide, sgd, threshold)
-    assert own == [size for accepted in guide.accepted for size in (BATCH, BATCH, accepted) if size]
+    train(network, context, labeler, sgd, threshold)
+    assert own == [size for accepted in labeler.accepted for size in (BATCH, BATCH, accepted) if size]
     assert theirs == [[BATCH] * STEPS] * 2
-    assert fewest <= sum(guide.accepted) <= most
+    assert fewest <= sum(labeler.accepted) <= most
 
 
 def test_strong_views_are_drawn_of_accepted_images_only(context, monkeypatch):
@@ -147,23 +147,23 @@ def test_strong_views_are_drawn_of_accepted_images_only(context, monkeypatch):
         return strong_view(image, *arguments)
 
     monkeypatch.setattr("grandrounds.data.images.views.strong_view", counted)
-    guide = Heard([folded_copy(network_in_double(1))], GAMMA)
-    train(network_in_double(0), context, guide, sgd)
-    assert len(drawn) == sum(guide.accepted) < BATCH * STEPS
+    labeler = Heard([folded_copy(network_in_double(1))], GAMMA)
+    train(network_in_double(0), context, labeler, sgd)
+    assert len(drawn) == sum(labeler.accepted) < BATCH * STEPS
 
 
 def test_the_weak_pass_keeps_no_graph_where_nothing_pulls_on_it(context):
     network = network_in_double(0)
     graphs = []
     network.register_forward_hook(lambda module, arguments, output: graphs.append(output.requires_grad))
-    train(network, context, PeerGuide([folded_copy(network_in_double(1))], 0.0), sgd, threshold=0.0)
+    train(network, context, PeerPseudoLabeler([folded_copy(network_in_double(1))], 0.0), sgd, threshold=0.0)
     assert graphs == [True, False, True] * STEPS
 
 
 def test_peers_are_as_they_were_after_the_round(context):
     peer = folded_copy(network_in_double(1))
     before = copy.deepcopy(peer.state_dict())
-    train(network_in_double(0), context, PeerGuide([peer], GAMMA), sgd)
+    train(network_in_double(0), context, PeerPseudoLabeler([peer], GAMMA), sgd)
     assert all(torch.equal(value, before[name]) for name, value in peer.state_dict().items())
 
 

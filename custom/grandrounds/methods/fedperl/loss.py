@@ -1,8 +1,8 @@
-"""What the peers add to a hospital's loss: their vote on the pseudo-labels, and closeness to their predictions.
+"""Peer pseudo-labels and the consistency of a site's predictions with those of its peers.
 
 Bdair et al., "Semi-Supervised Federated Peer Learning for Skin Lesion Classification", MELBA 2022, Eq. 5, 7 and 8. The
-text prints a sum of predictions where their code takes the mean; only the mean is a distribution that the confidence
-threshold can be compared with. In their code the consistency term has no gradient; here it has, as in the text.
+text prints a sum of predictions where the code takes the mean; only the mean is a distribution that the confidence
+threshold can be compared with. In the code the consistency term has no gradient; here it has one, as in the text.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+from grandrounds.methods.fixmatch.loss import PseudoLabels, pseudo_labels
+from grandrounds.models.precision import at_least_single
 
 ConsistencyReduction = Literal["mean", "sum"]
 
 
 def mean_prediction(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
-    r"""Average the predictions of the own model and its peers.
+    r"""Average the predictions of the local model and its peers (Eq. 5).
 
     .. math:: \bar p = \frac{1}{k+1} \Big(p + \sum_{t=1}^{k} q_t\Big)
 
     Args:
-        local: :math:`p`, the own model's probabilities (not logits), shape ``(batch, classes)``.
-        peers: :math:`q_t`, one tensor of that shape for each peer; one anonymised peer counts as one.
+        local: :math:`p`, the local model's probabilities (not logits), shape ``(batch, classes)``.
+        peers: :math:`q_t`, one tensor of that shape per peer; an anonymised peer counts as one.
 
     Returns:
         Probabilities of that shape.
@@ -44,7 +47,7 @@ def mean_prediction(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
 
 
 def consistency_loss(local: Tensor, peers: Sequence[Tensor], reduction: ConsistencyReduction = "mean") -> Tensor:
-    r"""Squared distance of the own predictions from those of the peers.
+    r"""Squared distance between the local predictions and those of the peers (Eq. 8).
 
     .. math:: L_{con} = \frac{1}{k B Z} \sum_{t=1}^{k} \sum_{i=1}^{B} \lVert p_i - q_{t,i} \rVert^2
 
@@ -52,12 +55,12 @@ def consistency_loss(local: Tensor, peers: Sequence[Tensor], reduction: Consiste
     a gradient.
 
     Args:
-        local: the own model's probabilities, shape ``(batch, classes)``.
-        peers: the peers' probabilities on the same images, one tensor of that shape for each.
-        reduction: whether the squares are averaged or summed over the classes.
+        local: the local model's probabilities, shape ``(batch, classes)``.
+        peers: the peers' probabilities on the same images, one tensor of that shape per peer.
+        reduction: over the classes.
 
     Returns:
-        Scalar, at least zero; zero, and still differentiable, without peers or images.
+        Scalar, at least zero; a differentiable zero without peers or images.
 
     Raises:
         ValueError: if a peer's shape differs from the local one, or the reduction is unknown.
@@ -82,18 +85,18 @@ def majority_label(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
     .. math:: \hat y_i = \arg\max_c \Big([c = \arg\max p_i] + \sum_{t=1}^{k} [c = \arg\max q_{t,i}]\Big)
 
     Args:
-        local: the own model's probabilities, shape ``(batch, classes)``.
+        local: the local model's probabilities, shape ``(batch, classes)``.
         peers: the peers' probabilities on the same images.
 
     Returns:
-        Classes, shape ``(batch,)``, int64; of classes with equally many votes the lowest index.
+        Classes, shape ``(batch,)``, int64; the lowest index where votes are tied.
 
     Raises:
         ValueError: if a peer's shape differs from the local one.
 
     Example:
         >>> votes = [torch.tensor([[0.1, 0.9]]), torch.tensor([[0.4, 0.6]])]
-        >>> majority_label(torch.tensor([[0.99, 0.01]]), votes)  # two to one, however sure the one is
+        >>> majority_label(torch.tensor([[0.99, 0.01]]), votes)  # two to one, whatever the confidence
         tensor([1])
     """
     _require_same_shape(local, peers)
@@ -102,17 +105,17 @@ def majority_label(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
 
 
 def peer_divergence(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
-    r"""Mean Kullback-Leibler divergence of the peers from the own predictions (FedMatch, Eq. 2).
+    r"""Mean Kullback-Leibler divergence of the peers' predictions from the local ones (FedMatch, Eq. 2).
 
     .. math:: L_i = \frac{1}{k B} \sum_{t=1}^{k} \sum_{i=1}^{B} \sum_c q_{t,ic} \ln \frac{q_{t,ic}}{p_{ic}}
 
     Args:
-        local: the own model's probabilities, shape ``(batch, classes)``; only it gets a gradient. Probabilities below the
-            resolution of their dtype count as that.
+        local: the local model's probabilities, shape ``(batch, classes)``, clamped to the resolution of their dtype; only
+            they get a gradient.
         peers: the peers' probabilities on the same images.
 
     Returns:
-        Scalar, in nats, at least zero; zero, and still differentiable, without peers or images.
+        Scalar, in nats, at least zero; a differentiable zero without peers or images.
 
     Raises:
         ValueError: if a peer's shape differs from the local one.
@@ -124,9 +127,58 @@ def peer_divergence(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
     _require_same_shape(local, peers)
     if not peers or not len(local):
         return local[:0].sum()
-    theirs = torch.stack(list(peers)).detach()
-    own = local.clamp_min(torch.finfo(local.dtype).eps).log()
-    return (torch.xlogy(theirs, theirs) - theirs * own).sum(dim=-1).mean()
+    targets = torch.stack(list(peers)).detach()
+    log_local = local.clamp_min(torch.finfo(local.dtype).eps).log()
+    return (torch.xlogy(targets, targets) - targets * log_local).sum(dim=-1).mean()
+
+
+class PeerPseudoLabeler:
+    """Pseudo-labels from the mean prediction of local model and peers (FedPerl, Eq. 5 and 7), with consistency (Eq. 8).
+
+    Args:
+        peers: frozen networks in evaluation mode, at least one.
+        consistency_weight: gamma; 0 leaves the term out, and with it the gradient of the weak pass.
+        reduction: of the consistency term.
+    """
+
+    def __init__(
+        self, peers: Sequence[nn.Module], consistency_weight: float, reduction: ConsistencyReduction = "mean"
+    ) -> None:
+        self._peers = peers
+        self._reduction = reduction
+        self._weight = consistency_weight
+        self.needs_gradient = consistency_weight > 0
+
+    def __call__(self, images: Tensor, local: Tensor, threshold: float) -> tuple[PseudoLabels, Tensor | None]:
+        """Pseudo-labels, and the weighted consistency loss."""
+        with torch.no_grad():
+            predictions = [torch.softmax(at_least_single(peer(images)), dim=1) for peer in self._peers]
+            labels = self.labels(local.detach(), predictions, threshold)
+        return labels, self._weight * self.consistency(local, predictions, labels) if self.needs_gradient else None
+
+    def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float) -> PseudoLabels:
+        """The labels that local model and peers agree on."""
+        return pseudo_labels(mean_prediction(local, predictions), threshold)
+
+    def consistency(self, local: Tensor, predictions: Sequence[Tensor], labels: PseudoLabels) -> Tensor:
+        """The distance between the local predictions and the peers'."""
+        return consistency_loss(local, predictions, self._reduction)
+
+
+class VotingPseudoLabeler(PeerPseudoLabeler):
+    """FedMatch's helpers (Jeong et al., ICLR 2021): a majority vote where the local model is confident.
+
+    Inter-client consistency is the mean divergence of the helpers from the local predictions on these images.
+    """
+
+    def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float) -> PseudoLabels:
+        """The majority's labels where the local model is confident."""
+        return pseudo_labels(local, threshold)._replace(labels=majority_label(local, predictions))
+
+    def consistency(self, local: Tensor, predictions: Sequence[Tensor], labels: PseudoLabels) -> Tensor:
+        """The divergence of the helpers on the accepted images."""
+        accepted = labels.accepted
+        return peer_divergence(local[accepted], [prediction[accepted] for prediction in predictions])
 
 
 def _require_same_shape(local: Tensor, peers: Sequence[Tensor]) -> None:

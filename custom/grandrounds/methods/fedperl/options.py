@@ -1,73 +1,52 @@
-"""How FedPerl's server chooses peers, and what sites make of them, as checked values."""
+"""FedPerl's options: peer selection and storage at the server, peer learning at a site."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.loss import ConsistencyReduction
 from grandrounds.methods.fedperl.peer_selection import VALIDATED, GateScale, PeerChoice, Policy
-from grandrounds.methods.fedperl.peers import in_warm_up
 from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
-from grandrounds.options import require_fractions, require_min, require_words
+from grandrounds.options import FRACTION, Min, Options
 
 Newcomers = Literal["none", "random"]
 
 
 @dataclass(frozen=True)
-class PeerOptions:
+class PeerOptions(Options):
     """Which peers a site gets.
 
-    Attributes:
-        peers: T, how many at most; 0 is SSFL.
-        peer_choice: ``similar`` takes the most similar models (FedPerl), ``random`` draws among those that have trained,
-            ``fedmatch`` takes the nearest in what they predict for a noise image; ``fedmatch_released`` does so as in the
-            release of FedPerl's authors.
-        policy: which of them pass: ``none`` asks nothing; ``validation`` those at least as accurate as the site's own last
-            model, ``gated_validation`` those of at least ``gate`` accuracy on the server's validation images,
-            ``gated_similarity`` those of at least ``gate`` similarity (Eq. 10 to 12).
-        gate: rho, in [0, 1].
-        gate_scale: ``absolute``, or ``relative`` to the best value there is.
-        anonymise: send the average of the peers' parameters (Eq. 6) instead of each.
-        pa_min_peers: fewest hospitals behind an anonymised peer; with fewer none is sent. Of one alone the average is its
-            model, which is anonymous to nobody (the paper does not exclude that: 1).
-        warm_up: rounds without peers.
-        peer_interval: peers are sent in every so manieth round (FedMatch: 10).
-        newcomers: peers of a site that has not trained: ``none``, or ``random`` ones (authors' code).
-        features: which entries of a model describe it.
-        feature_scaling: ``minmax`` scales each feature over the sites (authors' code), ``none`` does not (text). Without
-            scaling, models that start from the same weights have cosines of almost 1.
-        validation_features: whether accuracy and loss on the server's validation images are features too (authors' code).
+    ``peer_choice``: ``similar`` for the most similar models (FedPerl), ``random``, ``fedmatch`` for the nearest predictions
+    on a noise image, or ``fedmatch_released`` for that as FedPerl's authors released it. ``policy`` keeps the peers that are
+    at least as accurate as the site's own model (``validation``), or have at least ``gate`` accuracy on the server's
+    validation images (``gated_validation``) or ``gate`` similarity (``gated_similarity``; Eq. 10 to 12). The average of a
+    single peer is its model, so that ``pa_min_peers`` of 1, which the paper does not exclude, anonymises nobody. Without
+    ``feature_scaling`` models with a common initialisation have cosines of almost 1.
     """
 
-    peers: int = 2
-    peer_choice: PeerChoice = "similar"
-    policy: Policy = "none"
-    gate: float = 0.0
-    gate_scale: GateScale = "absolute"
-    anonymise: bool = True
-    pa_min_peers: int = 2
-    warm_up: int = 10
-    peer_interval: int = 1
-    newcomers: Newcomers = "none"
-    features: LayerSelection = "parameters_and_buffers"
-    feature_scaling: Normalisation = "minmax"
-    validation_features: bool = False
+    peers: Annotated[int, "T, the maximum number of peers; 0 is SSFL", Min(0)] = 2
+    peer_choice: Annotated[PeerChoice, "how candidates are selected"] = "similar"
+    policy: Annotated[Policy, "which candidates pass"] = "none"
+    gate: Annotated[float, "rho, the threshold of a gated policy", FRACTION] = 0.0
+    gate_scale: Annotated[GateScale, "a relative gate is a share of the best value"] = "absolute"
+    anonymise: Annotated[bool, "send the average of the peers' parameters (Eq. 6) instead of each model"] = True
+    pa_min_peers: Annotated[int, "minimum number of peers behind an anonymised peer", Min(0)] = 2
+    warm_up: Annotated[int, "rounds without peers", Min(0)] = 10
+    peer_interval: Annotated[int, "send peers every so many rounds (FedMatch: 10)", Min(1)] = 1
+    newcomers: Annotated[Newcomers, "peers of a site that has not trained (authors' code: random)"] = "none"
+    features: Annotated[LayerSelection, "which entries of a model describe it"] = "parameters_and_buffers"
+    feature_scaling: Annotated[Normalisation, "scale each feature over the sites (authors' code: minmax)"] = "minmax"
+    validation_features: Annotated[
+        bool, "add accuracy and loss on the server's validation images to the features (authors' code)"
+    ] = False
 
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_min(self, 0, "peers", "pa_min_peers", "warm_up")
-        require_min(self, 1, "peer_interval")
-        require_fractions(self, "gate")
-        require_words(self, "peer_choice", "policy", "gate_scale", "newcomers", "features", "feature_scaling")
+    def check(self) -> None:
+        """Refuse a gate without a gated policy, and anonymity that can never be reached."""
         if (self.gate > 0) != self.policy.startswith("gated"):
             raise ConfigurationError(
-                f"gate is {self.gate} with policy {self.policy!r}: a gated policy needs a gate above 0, another has none"
+                f"gate is {self.gate} with policy {self.policy!r}: only a gated policy has a gate, and it must be above 0"
             )
         if self.anonymise and 0 < self.peers < self.pa_min_peers:
             raise ConfigurationError(
@@ -83,50 +62,27 @@ class PeerOptions:
         return "controller.validation_features" if self.validation_features else ""
 
     def sends_in(self, round_number: int) -> bool:
-        """Whether peers are sent in this round."""
-        return not in_warm_up(round_number, self.warm_up) and round_number % self.peer_interval == 0
+        """Whether peers are sent in a round, counted from 1."""
+        return round_number > self.warm_up and round_number % self.peer_interval == 0
 
 
 @dataclass(frozen=True)
-class StoreOptions:
-    """Where the server keeps the sites' last models; no result depends on it.
+class StoreOptions(Options):
+    """Where the server keeps the sites' last models; no result depends on it."""
 
-    Attributes:
-        peer_memory_mib: MiB of them in memory; the others are in files of the run's folder, mapped when needed.
-    """
+    identifies_run: ClassVar[bool] = False
 
-    peer_memory_mib: int = 1024
-
-    def __post_init__(self) -> None:
-        """Check the value.
-
-        Raises:
-            ConfigurationError: if it is negative.
-        """
-        require_min(self, 0, "peer_memory_mib")
+    peer_memory_mib: Annotated[int, "MiB of models kept in memory; the others are memory-mapped files", Min(0)] = 1024
 
 
 @dataclass(frozen=True)
-class GuidanceOptions:
+class PeerLearningOptions(Options):
     """What peers add to a site's training.
 
-    Attributes:
-        consistency_weight: gamma of Eq. 9; the paper's is 0.01. 0 is what the authors' code does, where the term has no
-            gradient.
-        consistency_reduction: ``mean`` over classes, or ``sum`` (the squared norm as printed).
-        peer_agreement: ``mean`` averages predictions (FedPerl); ``vote`` takes the majority's label where the own model is
-            confident, and the divergence of the peers on those images for consistency (FedMatch).
+    ``peer_agreement`` is ``mean`` for averaged predictions (FedPerl), or ``vote`` for the majority's label where the local
+    model is confident, with the peers' divergence on these images as consistency (FedMatch).
     """
 
-    consistency_weight: float = 0.01
-    consistency_reduction: ConsistencyReduction = "mean"
-    peer_agreement: Literal["mean", "vote"] = "mean"
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_min(self, 0, "consistency_weight")
-        require_words(self, "consistency_reduction", "peer_agreement")
+    consistency_weight: Annotated[float, "gamma of Eq. 9; 0 equals the authors' code", Min(0)] = 0.01
+    consistency_reduction: Annotated[ConsistencyReduction, "mean over classes, or the squared norm as printed"] = "mean"
+    peer_agreement: Annotated[Literal["mean", "vote"], "how pseudo-labels are agreed on"] = "mean"

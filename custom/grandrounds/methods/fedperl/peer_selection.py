@@ -1,17 +1,13 @@
-"""Other ways to choose peers than by similarity: at random, and FedMatch's, by what models say about one noise image.
+"""Which peers a site learns from, and how they are anonymised (Bdair et al., FedPerl, MELBA 2022).
 
-FedMatch (Jeong et al., ICLR 2021) takes as helpers the models nearest to a site's own in what they predict for a fixed
-image of noise. FedPerl's authors compare with a release of theirs that differs from FedMatch's own code: its noise image is
-nearly black, it compares logits, and the first participant of each round is represented by the global model.
-
-Dynamic policies: which of the most similar peers are worth learning from (Bdair et al., MELBA 2022, Eq. 10 to 12).
-
-The paper's gates are absolute. On hard data no model reaches an accuracy of 0.85, so an absolute gate of that height
-lets nobody pass and the site trains without peers; a relative gate is a share of the best value that there is.
+Peers are the hospitals with the most similar models; a policy may reject some of them (Eq. 10 to 12). They are sent as one
+average of their parameters, so that no hospital's model is shown to another (peer anonymisation, Eq. 6).
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
@@ -23,23 +19,57 @@ from grandrounds.checks import require_at_least, require_fraction
 from grandrounds.ordering import natural_key, natural_sorted
 
 PeerChoice = Literal["similar", "random", "fedmatch", "fedmatch_released"]
+Policy = Literal["none", "validation", "gated_validation", "gated_similarity"]
+GateScale = Literal["absolute", "relative"]
 
+VALIDATED: tuple[Policy, ...] = ("validation", "gated_validation")
+"""The policies that need every model's accuracy on the server's validation images."""
 BYTE = 255.0
 NOISE: Mapping[PeerChoice, tuple[float, float]] = {"fedmatch": (125.0, 125.0), "fedmatch_released": (0.0, 1.0)}
-"""Mean and deviation of the noise, in units of a byte, before it is cut to 0..255."""
+"""Mean and standard deviation of the noise in grey levels, before truncation to 0..255."""
+
+
+def similar_peers(target: str, sites: Sequence[str], similarity: Tensor, top: int) -> list[str]:
+    """Choose the sites whose models are most similar to the target's.
+
+    Args:
+        target: the site that gets the peers.
+        sites: the sites that have trained, in the order of the rows of ``similarity``.
+        similarity: shape ``(sites, sites)``.
+        top: the maximum number of peers.
+
+    Returns:
+        Up to ``top`` names, most similar first, ties in natural order; none for a target that has not trained.
+
+    Raises:
+        ValueError: if ``top`` is negative, a site is listed twice, or ``similarity`` has another shape or NaN.
+
+    Example:
+        >>> likeness = torch.tensor([[1.0, 0.2, 0.9], [0.2, 1.0, 0.4], [0.9, 0.4, 1.0]])
+        >>> similar_peers("site-1", ["site-1", "site-3", "site-6"], likeness, top=2)
+        ['site-6', 'site-3']
+        >>> similar_peers("site-2", ["site-1", "site-3", "site-6"], likeness, top=2)
+        []
+    """
+    require_at_least(top, 0, "top")
+    if len(set(sites)) != len(sites):
+        raise ValueError(f"each site may be listed once, got {list(sites)}")
+    if similarity.shape != (len(sites), len(sites)):
+        raise ValueError(f"similarity must have shape ({len(sites)}, {len(sites)}), got {tuple(similarity.shape)}")
+    if target not in sites:
+        return []
+    likeness = dict(zip(sites, similarity[list(sites).index(target)].tolist(), strict=True))
+    if any(math.isnan(value) for value in likeness.values()):
+        raise ValueError(f"the similarities of {target} have NaN")
+    candidates = sorted(set(sites) - {target}, key=lambda site: (-likeness[site], natural_key(site), site))
+    return candidates[:top]
 
 
 def random_peers(target: str, sites: Sequence[str], top: int, generator: np.random.Generator) -> list[str]:
-    """Draw peers at random without replacement from the sites that have trained.
-
-    Args:
-        target: the site that asks; it is not drawn, and gets nobody before it has trained itself.
-        sites: the sites that have trained.
-        top: how many peers at most.
-        generator: where the randomness comes from.
+    """Draw peers uniformly without replacement from the sites that have trained.
 
     Returns:
-        Up to ``top`` names in the order drawn.
+        Up to ``top`` names other than ``target``, in the order drawn; none if ``target`` is not among ``sites``.
 
     Raises:
         ValueError: if ``top`` is negative.
@@ -52,15 +82,15 @@ def random_peers(target: str, sites: Sequence[str], top: int, generator: np.rand
 
 
 def nearest_peers(target: str, embeddings: Mapping[str, Tensor], top: int) -> list[str]:
-    r"""Choose the sites whose embeddings are nearest to the target's in Euclidean distance.
+    """Choose the sites whose embeddings are nearest to the target's in Euclidean distance.
 
     Args:
-        target: the site that asks.
+        target: the site that gets the peers.
         embeddings: of each site that has trained, shape ``(features,)``.
-        top: how many peers at most.
+        top: the maximum number of peers.
 
     Returns:
-        Up to ``top`` names, the nearest first, equal distances in natural order; none for a target without embedding.
+        Up to ``top`` names, nearest first, ties in natural order; none for a target without an embedding.
 
     Raises:
         ValueError: if ``top`` is negative.
@@ -79,30 +109,23 @@ def nearest_peers(target: str, embeddings: Mapping[str, Tensor], top: int) -> li
 
 
 def noise_image(choice: PeerChoice, channels: int, side: int, generator: np.random.Generator) -> Tensor:
-    """One image of noise from a normal distribution truncated to the range of a byte.
+    """Draw an image of Gaussian noise, truncated to the range of a byte.
 
     Args:
-        choice: ``fedmatch`` has mean 125 and deviation 125, ``fedmatch_released`` 0 and 1: nearly black.
+        choice: ``fedmatch`` has mean 125 and standard deviation 125, ``fedmatch_released`` 0 and 1 (nearly black).
         channels: of the image.
         side: height and width in pixels.
-        generator: where the randomness comes from.
+        generator: of the noise.
 
     Returns:
         Shape ``(1, channels, side, side)``, float32 in [0, 1].
     """
-    from scipy.stats import truncnorm  # sites, which draw no noise, do not wait for it
+    from scipy.stats import truncnorm  # imported here because only a server with FedMatch peers needs it
 
     mean, deviation = NOISE[choice]
     low, high = -mean / deviation, (BYTE - mean) / deviation
     values = truncnorm.rvs(low, high, loc=mean, scale=deviation, size=(1, channels, side, side), random_state=generator)
     return torch.from_numpy(values / BYTE).float()
-
-
-Policy = Literal["none", "validation", "gated_validation", "gated_similarity"]
-GateScale = Literal["absolute", "relative"]
-
-VALIDATED: tuple[Policy, ...] = ("validation", "gated_validation")
-"""The policies that need every model's accuracy on the server's validation images."""
 
 
 def passing_peers(
@@ -115,27 +138,28 @@ def passing_peers(
     accuracy: Mapping[str, float] | None = None,
     similarity: Mapping[str, float] | None = None,
 ) -> list[str]:
-    r"""Keep those of the chosen peers that pass the policy.
+    r"""Keep the peers that pass a policy.
 
     .. math:: \Omega_v = \{n : V(n) \ge V(m)\}, \quad \Omega_{gv} = \{n : V(n) \ge \rho\},
               \quad \Omega_{gs} = \{n : W_{mn} \ge \rho\}
 
-    A relative gate is :math:`\rho \max_k V(k)` over all models, or :math:`\rho \max_k W_{mk}` over the target's others.
+    A relative gate is :math:`\rho \max_k V(k)` over all models, or :math:`\rho \max_k W_{mk}` over the other sites. On hard
+    data no model reaches an accuracy of 0.85: an absolute gate of that height rejects every peer.
 
     Args:
-        peers: the chosen peers :math:`S_T`.
+        peers: the selected peers :math:`S_T`.
         policy: ``none`` keeps all.
         gate: :math:`\rho`, in [0, 1].
         scale: ``absolute`` or ``relative``.
-        target: the site that asks, :math:`m`.
+        target: the site that gets the peers, :math:`m`.
         accuracy: :math:`V`, of each site's last model on the server's validation images; for validation policies.
         similarity: :math:`W_{mk}` of the target with each other site; for ``gated_similarity``.
 
     Returns:
-        The peers that pass, in their order; none is a possible answer.
+        The peers that pass, in their order; may be empty.
 
     Raises:
-        ValueError: if the policy or scale is unknown, the gate is not in [0, 1], or what the policy needs is missing.
+        ValueError: if an argument is out of range, or the values that the policy needs are missing.
 
     Example:
         >>> accuracy = {"a": 0.7, "b": 0.7, "c": 0.69}
@@ -160,7 +184,60 @@ def passing_peers(
         if site not in values:
             raise ValueError(f"policy {policy} has no value for {site!r}, only for {', '.join(values) or 'none'}")
     if policy == "validation":
-        least = values[target]
+        minimum = values[target]
     else:
-        least = gate * max(values.values(), default=0.0) if scale == "relative" else gate
-    return [peer for peer in peers if values[peer] >= least]
+        minimum = gate * max(values.values(), default=0.0) if scale == "relative" else gate
+    return [peer for peer in peers if values[peer] >= minimum]
+
+
+def anonymised_peer(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    r"""Average the peers' models (Eq. 6).
+
+    .. math:: \theta_a = \frac{1}{k} \sum_{t=1}^{k} \theta_t
+
+    Running means and variances of batch norm are averaged, too; integer entries take the maximum.
+
+    Args:
+        states: the peers' states, with the same entries. The average of a single state is a copy of it and hides nobody.
+
+    Returns:
+        New tensors of the same names, shapes and dtypes; they do not depend on the order of the states.
+
+    Raises:
+        ValueError: if there is no state, or the states differ in an entry's name, shape or dtype.
+
+    Example:
+        >>> anonymised_peer([{"weight": torch.tensor([1.0, 2.0])}, {"weight": torch.tensor([3.0, 6.0])}])
+        {'weight': tensor([2., 4.])}
+    """
+    if not states:
+        raise ValueError("an anonymised peer needs at least one state, got none")
+    for number, state in enumerate(states):
+        _require_same_entries(states[0], state, number)
+    return {name: _average([state[name].detach() for state in states]) for name in states[0]}
+
+
+def _require_same_entries(first: Mapping[str, Tensor], state: Mapping[str, Tensor], number: int) -> None:
+    different = sorted(first.keys() ^ state.keys())
+    if different:
+        raise ValueError(f"state {number} and state 0 do not both have {different[0]}")
+    for name, value in state.items():
+        expected = first[name]
+        if value.shape != expected.shape or value.dtype != expected.dtype:
+            raise ValueError(
+                f"{name} is {tuple(value.shape)} {value.dtype} in state {number}, "
+                f"but {tuple(expected.shape)} {expected.dtype} in state 0"
+            )
+
+
+def _average(values: list[Tensor]) -> Tensor:
+    if not values[0].is_floating_point():
+        return torch.stack(values).amax(dim=0)
+    # A floating-point sum depends on its order, even in double precision; sorting by content fixes it.
+    ordered = sorted(values, key=_content)
+    total = functools.reduce(torch.add, (value.double() for value in ordered))
+    return (total / len(values)).to(values[0].dtype)
+
+
+def _content(value: Tensor) -> bytes:
+    return value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

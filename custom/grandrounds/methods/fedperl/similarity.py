@@ -1,18 +1,21 @@
-"""How alike the models of two hospitals are, from the statistics of their layers.
+"""Similarity of the sites' models, from the statistics of their layers.
 
 Bdair et al. (FedPerl), MELBA 2022: a model is described by the mean and standard deviation of each of its layers, and
-two models are compared by the cosine. Their released code first scales each feature to [0, 1] over the models, which
-the text does not mention. It matters: models fine-tuned from one start have raw cosines of almost one, so without
-scaling the ranking hangs on the last digits and no similarity gate ever closes. Everything here is double precision.
+two models are compared by their cosine. The released code first scales each feature to [0, 1] over the models, which
+the text does not mention. This matters: models with a common initialisation have raw cosines of almost one, so that the
+ranking depends on the last digits and no similarity gate rejects a peer. All computation is in double precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from grandrounds.ordering import natural_sorted
 
 LayerSelection = Literal["parameters_and_buffers", "parameters", "weights"]
 Normalisation = Literal["minmax", "none"]
@@ -21,23 +24,20 @@ Normalisation = Literal["minmax", "none"]
 def layer_moments(
     state: Mapping[str, Tensor], features: LayerSelection, parameter_names: Collection[str] = ()
 ) -> Tensor:
-    r"""Describe a model by the mean and the unbiased standard deviation of each layer.
+    r"""Describe a model by the mean and the unbiased standard deviation of each layer (zero for a single number).
 
     .. math:: F = (\mu_1, \sigma_1, \dots, \mu_l, \sigma_l)
 
-    Counters (integer entries, ``num_batches_tracked``) are left out; the deviation of a single number is zero.
-
     Args:
-        state: the model's state, in its own order.
-        features: which entries count as layers: all, those in ``parameter_names``, or those of two or more dimensions
-            (kernels and matrices: no bias, no normalisation).
-        parameter_names: the trainable entries; read for ``parameters`` only.
+        state: the model's state; integer entries and ``num_batches_tracked`` are left out.
+        features: which entries count as layers: all, those in ``parameter_names``, or ``weights`` of two or more dimensions.
+        parameter_names: the trainable entries, for ``parameters``.
 
     Returns:
         Shape ``(2 * layers,)``, float64.
 
     Raises:
-        ValueError: if no entry is left, one is empty or has a value that is not finite, or ``features`` is unknown.
+        ValueError: if no entry is left, one is empty or not finite, or ``features`` is unknown.
 
     Example:
         >>> layer_moments({"weight": torch.tensor([1.0, 3.0]), "bias": torch.tensor([5.0])}, "parameters_and_buffers")
@@ -62,13 +62,13 @@ def layer_moments(
 
 
 def normalise_features(features: Tensor, method: Normalisation) -> Tensor:
-    r"""Scale each feature to [0, 1] over the models, or leave it as it is.
+    r"""Scale each feature to [0, 1] over the models.
 
     .. math:: z_{mj} = \frac{F_{mj} - \min_n F_{nj}}{\max_n F_{nj} - \min_n F_{nj}}
 
     Args:
-        features: one model in each row, shape ``(models, features)``.
-        method: ``minmax``, where a feature that is the same in all models becomes one; or ``none``.
+        features: one row per model, shape ``(models, features)``.
+        method: ``minmax``, which sets a constant feature to one; or ``none``.
 
     Returns:
         Same shape, float64.
@@ -102,8 +102,8 @@ def cosine_similarity_matrix(features: Tensor) -> Tensor:
         features: shape ``(models, features)``.
 
     Returns:
-        Shape ``(models, models)``, float64, in [-1, 1], symmetric; the diagonal is one. A row of zeros has no
-        direction: its cosines are zero, with itself too.
+        Shape ``(models, models)``, float64, in [-1, 1], symmetric, with a diagonal of one. The cosines of a row of zeros
+        are zero, with itself, too.
 
     Raises:
         ValueError: if ``features`` is not two-dimensional.
@@ -116,8 +116,8 @@ def cosine_similarity_matrix(features: Tensor) -> Tensor:
     """
     if features.dim() != 2:
         raise ValueError(f"features must have shape (models, features), got {tuple(features.shape)}")
-    # A matrix product may round equal entries differently. Sorted, each model once: the result does not depend on the
-    # order of the rows, and equal models tie exactly.
+    # A matrix product may round equal entries differently. With sorted, distinct rows the result does not depend on their
+    # order, and equal models tie exactly.
     distinct: tuple[Tensor, Tensor] = torch.unique(features.double(), dim=0, return_inverse=True)
     values, row = distinct
     norms = torch.linalg.vector_norm(values, dim=1, keepdim=True)
@@ -129,16 +129,85 @@ def cosine_similarity_matrix(features: Tensor) -> Tensor:
 
 
 def similarity_matrix(features: Tensor, method: Normalisation) -> Tensor:
-    """Normalise the features of all models, then compare every pair.
-
-    Args:
-        features: the moments of one model in each row, shape ``(models, features)``.
-        method: how features are scaled; see ``normalise_features``.
-
-    Returns:
-        Cosines, shape ``(models, models)``, float64; see ``cosine_similarity_matrix``.
-    """
+    """Cosines, shape ``(models, models)``, of features that are normalised over all models."""
     return cosine_similarity_matrix(normalise_features(features, method))
+
+
+@dataclass
+class SimilarityTracker:
+    """The features of each site's model at the end of its last training, and the similarity of all pairs.
+
+    Attributes:
+        features: which entries of a model describe it.
+        scaling: how features are scaled over the sites.
+        parameters: the names of the trainable entries.
+        with_validation: whether the validation scores are features, too (authors' code).
+        validation: accuracy and class-weighted loss on the server's validation images, shape ``(2,)``, by site; empty
+            if no option needs them.
+        embeddings: the prediction on a fixed noise image, by site; empty if no option needs them.
+    """
+
+    features: LayerSelection
+    scaling: Normalisation
+    parameters: frozenset[str] = frozenset()
+    with_validation: bool = False
+    validation: dict[str, Tensor] = field(default_factory=dict)
+    embeddings: dict[str, Tensor] = field(default_factory=dict)
+    _moments: dict[str, Tensor] = field(default_factory=dict)
+    _similarity: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites that have trained, in natural order: the order of the similarity's rows."""
+        return natural_sorted(self._moments)
+
+    @property
+    def similarity(self) -> Tensor:
+        """Cosine of every pair of models, shape ``(sites, sites)``, float64."""
+        return self._similarity
+
+    def describe(self, site: str, state: Mapping[str, Tensor]) -> None:
+        """Describe a site's new model; call :meth:`compare` after all models of a round."""
+        self._moments[site] = layer_moments(state, self.features, self.parameters)
+
+    def compare(self) -> None:
+        """Compare every pair of models."""
+        if self._moments:
+            self._similarity = similarity_matrix(self._feature_matrix(), self.scaling)
+
+    def raw_cosines(self) -> tuple[float, float] | None:
+        """The minimum and maximum cosine of two sites' unscaled features; None with fewer than two sites."""
+        if len(self._moments) < 2:
+            return None
+        cosines = cosine_similarity_matrix(self._feature_matrix())
+        others = cosines[~torch.eye(len(cosines), dtype=torch.bool)]
+        return float(others.min()), float(others.max())
+
+    def similarities_of(self, site: str) -> dict[str, float]:
+        """Similarity of a site with each other site; empty for one that has not trained."""
+        sites = self.sites
+        if site not in sites:
+            return {}
+        row = self._similarity[sites.index(site)].tolist()
+        return {other: value for other, value in zip(sites, row, strict=True) if other != site}
+
+    def accuracy(self) -> dict[str, float]:
+        """Each site's accuracy on the server's validation images, in [0, 1]."""
+        return {site: float(scores[0]) for site, scores in self.validation.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that cannot be recomputed from the models."""
+        return {"validation": dict(self.validation), "embeddings": dict(self.embeddings)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self.validation, self.embeddings = dict(state["validation"]), dict(state["embeddings"])
+
+    def _feature_matrix(self) -> Tensor:
+        rows = torch.stack([self._moments[site] for site in self.sites])
+        if not self.with_validation:
+            return rows
+        return torch.cat([rows, torch.stack([self.validation[site].double() for site in self.sites])], dim=1)
 
 
 def _is_layer(name: str, value: Tensor) -> bool:
@@ -148,5 +217,5 @@ def _is_layer(name: str, value: Tensor) -> bool:
 def _mean_and_deviation(values: Tensor) -> tuple[Tensor, Tensor]:
     wide = values.double()
     mean = wide.mean()
-    # Two passes: the mean of squares less the square of the mean cancels where the spread is small.
+    # Two passes: the mean of squares minus the squared mean cancels where the spread is small.
     return mean, ((wide - mean).square().sum() / max(wide.numel() - 1, 1)).sqrt()

@@ -1,1 +1,1 @@
-"""FixMatch: pseudo-labels from weak views, learnt on strong views; alone or under federated averaging (SSFL)."""
+"""FixMatch: pseudo-labels from weak views, learned on strong views; alone or under federated averaging (SSFL)."""

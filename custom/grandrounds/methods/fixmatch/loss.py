@@ -1,4 +1,4 @@
-"""Pseudo-labels from weakly augmented images, learnt on strongly augmented ones.
+"""Pseudo-labels from weakly augmented images, learned on strongly augmented ones.
 
 Sohn et al., "FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence", NeurIPS 2020, Eq. 4; in
 federated averaging it is the SSFL baseline of Bdair et al. (FedPerl), MELBA 2022, Eq. 3.
@@ -17,7 +17,7 @@ UnsupervisedReduction = Literal["accepted_mean", "batch_mean"]
 
 
 class PseudoLabels(NamedTuple):
-    """The labels a model gives to a batch, and which of them it is sure of.
+    """Pseudo-labels of a batch, and which of them are accepted.
 
     Attributes:
         labels: most probable class, shape ``(batch,)``, int64; the lower index where two are equal.
@@ -31,7 +31,7 @@ class PseudoLabels(NamedTuple):
 
 
 def pseudo_labels(probabilities: Tensor, threshold: float) -> PseudoLabels:
-    r"""Label each image with its most probable class, and accept the label if the model is confident.
+    r"""Label each image with its most probable class, and accept confident labels.
 
     .. math:: \hat y_i = \arg\max_c p_{ic}, \qquad m_i = [\max_c p_{ic} \ge \tau]
 
@@ -40,8 +40,7 @@ def pseudo_labels(probabilities: Tensor, threshold: float) -> PseudoLabels:
         threshold: :math:`\tau`, in [0, 1]; a confidence of exactly the threshold is accepted.
 
     Raises:
-        ValueError: if the threshold is not in [0, 1], or a row is no distribution (a sum of several models' predictions
-            is none: average them first).
+        ValueError: if the threshold is not in [0, 1], or a row is no distribution.
 
     Example:
         >>> import torch
@@ -67,11 +66,11 @@ def unsupervised_loss(
     Args:
         strong_logits: predictions on the strong views of the accepted images only, shape ``(accepted, classes)``.
         labels: their pseudo-labels, shape ``(accepted,)``, int64.
-        batch_size: how many unlabelled images the batch had, accepted or not.
-        reduction: what to divide by.
+        batch_size: unlabelled images of the batch, accepted or not.
+        reduction: the divisor.
 
     Returns:
-        Scalar, in nats; zero, and still differentiable, when nothing was accepted.
+        Scalar, in nats; a differentiable zero if nothing is accepted.
 
     Raises:
         ValueError: if shapes do not fit together, more are accepted than the batch has, or the reduction is unknown.

@@ -1,13 +1,13 @@
 """Local semi-supervised training: supervised loss on labelled images, pseudo-labels on the others.
 
-FixMatch labels an unlabelled image from the weak view and learns it on the strong view. A *guide* may have a say in the
-pseudo-labels; FedPerl's peers do.
+FixMatch labels an unlabelled image from its weak view and learns the label on its strong view. A :class:`PseudoLabeler`
+replaces the model's own labels; FedPerl's peers do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 import torch
@@ -22,73 +22,58 @@ from grandrounds.federation.site.training import Meter, OptimizerStep, require_f
 from grandrounds.methods.fixmatch.loss import PseudoLabels, UnsupervisedReduction, pseudo_labels, unsupervised_loss
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions
 from grandrounds.models.precision import at_least_single
-from grandrounds.options import require_fractions, require_min, require_words
+from grandrounds.options import FRACTION, Min, Options, Range
 
-LEAST_AND_GREATEST = 2
+MIN_AND_MAX = 2
 
 
 @dataclass(frozen=True)
-class SemiSupervisedOptions:
-    """What FixMatch adds to supervised training.
+class SemiSupervisedOptions(Options):
+    """What FixMatch adds to supervised training."""
 
-    Attributes:
-        threshold: least confidence of a pseudo-label, in [0, 1]; FedPerl uses 0.6 federated and 0.9 alone.
-        unsupervised_weight: factor of the unsupervised loss (FedPerl: beta = 0.5).
-        unsupervised_reduction: mean over the accepted images (FedPerl's code) or over the batch (FixMatch).
-        equalize_noop: leave out RandAugment's equalisation, as FedPerl's code does.
-        supervised_weight: factor of the supervised loss.
-        unlabelled_batch_size: unlabelled images per step; None for as many as labelled ones.
-        strong_levels: least and greatest strength M of RandAugment, drawn per image (FedMatch: 2 to 5); None for all
-            levels.
-        weak_pass: mode of the network when it predicts on weak views: ``train``, which updates the running statistics of
-            batch norm and draws dropout, as FedPerl's code does, or ``eval``.
-        accept_unlabelled: let sites without labelled images take part, on pseudo-labels alone.
-    """
+    threshold: Annotated[
+        float, "minimum confidence of a pseudo-label (FedPerl: 0.6 federated, 0.9 alone)", FRACTION
+    ] = 0.6
+    unsupervised_weight: Annotated[float, "factor of the unsupervised loss (FedPerl: beta = 0.5)", Min(0)] = 0.5
+    unsupervised_reduction: Annotated[
+        UnsupervisedReduction, "mean over accepted images (FedPerl's code) or over the batch (FixMatch)"
+    ] = "accepted_mean"
+    equalize_noop: Annotated[bool, "leave out RandAugment's equalisation, as FedPerl's code does"] = False
+    supervised_weight: Annotated[float, "factor of the supervised loss", Min(0)] = 1.0
+    unlabelled_batch_size: Annotated[int | None, "unlabelled images per step; null for batch_size", Min(2)] = None
+    strong_levels: Annotated[
+        tuple[int, int] | None, "minimum and maximum strength of RandAugment (FedMatch: 2 to 5)", Range(1, LEVELS)
+    ] = None
+    weak_pass: Annotated[
+        Literal["train", "eval"], "the network's mode on weak views; train updates batch norm (FedPerl's code)"
+    ] = "train"
+    accept_unlabelled: Annotated[bool, "let sites without labelled images train on pseudo-labels alone"] = False
 
-    threshold: float = 0.6
-    unsupervised_weight: float = 0.5
-    unsupervised_reduction: UnsupervisedReduction = "accepted_mean"
-    equalize_noop: bool = False
-    supervised_weight: float = 1.0
-    unlabelled_batch_size: int | None = None
-    strong_levels: tuple[int, int] | None = None
-    weak_pass: Literal["train", "eval"] = "train"
-    accept_unlabelled: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_fractions(self, "threshold")
-        require_min(self, 0, "unsupervised_weight", "supervised_weight")
-        require_words(self, "unsupervised_reduction", "weak_pass")
-        require_min(self, 2, "unlabelled_batch_size")
-        if self.strong_levels is not None and len(self.strong_levels) != LEAST_AND_GREATEST:
-            raise ConfigurationError(f"strong_levels must be two numbers, got {list(self.strong_levels)}")
-        if self.strong_levels is not None and not 1 <= self.strong_levels[0] <= self.strong_levels[1] <= LEVELS:
+    def check(self) -> None:
+        """Refuse strengths that are no interval."""
+        if self.strong_levels is not None and (
+            len(self.strong_levels) != MIN_AND_MAX or self.strong_levels[0] > self.strong_levels[1]
+        ):
             raise ConfigurationError(
-                f"strong_levels must be the least and the greatest strength, from 1 to {LEVELS}, "
-                f"got {list(self.strong_levels)}"
+                f"strong_levels must be a minimum and a maximum strength, got {list(self.strong_levels)}"
             )
 
 
-class Guide(Protocol):
-    """Has a say in pseudo-labels."""
+class PseudoLabeler(Protocol):
+    """Assigns pseudo-labels to unlabelled images."""
 
     needs_gradient: bool
 
     def __call__(self, images: Tensor, local: Tensor, threshold: float) -> tuple[PseudoLabels, Tensor | None]:
-        """Guide one step.
+        """Label a batch.
 
         Args:
             images: weak views of the unlabelled batch, shape ``(batch, channels, height, width)``.
-            local: the own model's probabilities on them, shape ``(batch, classes)``, with a graph if ``needs_gradient``.
-            threshold: least confidence of an accepted label.
+            local: the local model's probabilities, shape ``(batch, classes)``, with a graph if ``needs_gradient``.
+            threshold: minimum confidence of an accepted label.
 
         Returns:
-            The pseudo-labels, and a further loss or None.
+            The pseudo-labels, and an additional loss or None.
         """
 
 
@@ -105,19 +90,19 @@ class UnlabelledBatches:
         self._batches = index_batches(self.rows, size, training.steps, generator) if len(self.rows) else None
         self._key = context.key("unlabelled views")
 
-    def loss(self, network: nn.Module, step: int, guide: Guide | None, meter: Meter) -> Tensor | None:
-        """The weighted unsupervised loss of the next batch and what the guide adds; None when there is nothing to learn."""
+    def loss(self, network: nn.Module, step: int, labeler: PseudoLabeler | None, meter: Meter) -> Tensor | None:
+        """The weighted unsupervised loss of the next batch and the labeler's; None if there is nothing to learn."""
         if self._batches is None:
             return None
         rows = next(self._batches)
         weak = self._views(rows, step, self._weak)
         network.train(self._options.weak_pass == "train")
-        with torch.set_grad_enabled(guide is not None and guide.needs_gradient):
+        with torch.set_grad_enabled(labeler is not None and labeler.needs_gradient):
             local = torch.softmax(at_least_single(network(weak)), dim=1)
         network.train()
         require_finite(local, "prediction", step)
         threshold = self._options.threshold
-        found, extra = guide(weak, local, threshold) if guide else (pseudo_labels(local, threshold), None)
+        found, extra = labeler(weak, local, threshold) if labeler else (pseudo_labels(local, threshold), None)
         self._count(rows, found, meter)
         losses = [] if extra is None else [extra]
         if bool(found.accepted.any()):
@@ -145,14 +130,14 @@ class UnlabelledBatches:
         return to_tensor(views, context.device)
 
     def _count(self, rows: np.ndarray, found: PseudoLabels, meter: Meter) -> None:
-        """Count how many are accepted, and how many of those rightly where the hidden label is known."""
+        """Count the accepted labels, and the correct ones among those whose hidden label is known."""
         labels, accepted, _ = found
         truth = torch.from_numpy(self._context.data.labels[rows]).to(labels.device)
         known = accepted & (truth >= 0)
         meter.add("seen", torch.tensor(len(rows)))
         meter.add("accepted", accepted.sum())
         meter.add("checked", known.sum())
-        meter.add("right", (known & (labels == truth)).sum())
+        meter.add("correct", (known & (labels == truth)).sum())
 
 
 def train_semi_supervised(
@@ -161,7 +146,7 @@ def train_semi_supervised(
     context: SiteContext,
     training: TrainingOptions,
     options: SemiSupervisedOptions,
-    guide: Guide | None = None,
+    labeler: PseudoLabeler | None = None,
 ) -> dict[str, float]:
     """Train in place.
 
@@ -171,9 +156,9 @@ def train_semi_supervised(
         network: in training mode.
         optimizer: of its parameters.
         context: of the task.
-        training: steps, batches, labels.
-        options: pseudo-labels.
-        guide: has a say in the pseudo-labels; without one this is FixMatch.
+        training: options of supervised training.
+        options: options of pseudo-labels.
+        labeler: assigns pseudo-labels; None for FixMatch's own.
 
     Returns:
         Means over the steps of ``loss``, ``loss_labelled``, ``loss_unlabelled``; ``accepted`` (share of unlabelled images)
@@ -181,7 +166,7 @@ def train_semi_supervised(
 
     Raises:
         TaskAborted: if the task was given up.
-        DataError: if the site has no labelled image, and none without a label either or has to have one.
+        DataError: if the site has no labelled image, unless it may train on pseudo-labels alone and has unlabelled images.
     """
     unlabelled = UnlabelledBatches(context, training, options)
     pseudo_labels_only = options.accept_unlabelled and len(unlabelled.rows) and not len(context.data.rows("labelled"))
@@ -189,15 +174,15 @@ def train_semi_supervised(
     meter = Meter()
 
     def loss_of(step: int) -> Tensor | None:
-        """The loss of a step; none where it has no image to learn from."""
+        """The loss of a step; None if no image contributes."""
         losses = []
         with context.autocast():
             if labelled:
                 supervised = labelled.loss(network, step)
                 meter.add("loss_labelled", supervised)
                 losses.append(options.supervised_weight * supervised)
-            further = unlabelled.loss(network, step, guide, meter)
-            losses += [] if further is None else [further]
+            unsupervised = unlabelled.loss(network, step, labeler, meter)
+            losses += [] if unsupervised is None else [unsupervised]
         return torch.stack(losses).sum() if losses else None
 
     train_steps(context, training.steps, loss_of, OptimizerStep(network, optimizer, training.proximal_weight), meter)
@@ -205,5 +190,5 @@ def train_semi_supervised(
     if meter.total("seen"):
         metrics["accepted"] = meter.total("accepted") / meter.total("seen")
     if meter.total("checked"):
-        metrics["pseudo_label_accuracy"] = meter.total("right") / meter.total("checked")
+        metrics["pseudo_label_accuracy"] = meter.total("correct") / meter.total("checked")
     return {**metrics, "samples": float((len(labelled.rows) if labelled else 0) + len(unlabelled.rows))}

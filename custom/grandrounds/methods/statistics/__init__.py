@@ -1,1 +1,1 @@
-"""What the sites' data look like, told in figures before a study begins."""
+"""Summary statistics of the sites' data before a study begins."""

@@ -1,68 +1,72 @@
-"""A site's figures, as scalars: the site's gate knows them, and a figure that is withheld is not there."""
+"""Summary statistics of a site's data, released as scalars that the site's privacy gate knows by name."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from grandrounds.data.site import Part, SiteData
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.methods.statistics.figures import class_counts, intensity_shares, size_counts
-from grandrounds.methods.statistics.options import StatisticsOptions
-from grandrounds.options import take_options
+from grandrounds.methods.statistics.summaries import LEVELS, class_counts, intensity_shares, size_counts
+from grandrounds.options import Min, Options
 from grandrounds.protocol.messages import Payload, Result
 
 COUNTED: tuple[Part, ...] = ("labelled", "val", "test")
 
 
+@dataclass(frozen=True)
+class StatisticsOptions(Options):
+    """What a site reports of its data; its own ``privacy.min_support`` applies if it is higher than ``min_count``."""
+
+    min_count: Annotated[int, "minimum number of patients behind each value", Min(1)] = 10
+    bins: Annotated[int, "bins of the intensity histogram; divides 256", Min(1)] = 16
+
+    def check(self) -> None:
+        """Refuse bins of unequal width."""
+        if LEVELS % self.bins:
+            raise ConfigurationError(f"bins must divide {LEVELS}, got {self.bins}")
+
+
 class StatisticsExecutor(SiteExecutor):
-    """Tells how many images of each class a site has, how large they were, and how bright they are. It trains nothing.
+    """Reports a site's images per class, their original sizes, and their intensities. It trains nothing.
 
-    The figures are ``images.PART.CLASS`` (images; the class by its index), ``images.unlabelled``, ``size.PIXELS`` (images
-    whose shorter side had at least so many pixels, of all parts) and ``intensity.CHANNEL.BIN`` (share of the pixels of the
-    training images).
-
-    Args:
-        options: those of :class:`~grandrounds.methods.statistics.options.StatisticsOptions` and of
-            :class:`~grandrounds.federation.site.executor.SiteExecutor`.
+    The metrics are ``images.PART.CLASS`` (images; the class by its index), ``images.unlabelled``, ``size.PIXELS`` (images of
+    all parts, by the lower end of their shorter side) and ``intensity.CHANNEL.BIN`` (share of the training images' pixels).
     """
 
     needs_labels = False
     models: ClassVar[tuple[str, ...]] = ("own",)
-    option_groups: ClassVar[tuple[type, ...]] = (StatisticsOptions,)
+    statistics: StatisticsOptions
 
     def __init__(self, **options: Any) -> None:
-        self.statistics, others = take_options(StatisticsOptions, options)
-        super().__init__(**{"model": "own", **others})
-
-    def options(self) -> dict[str, Any]:
-        """What is told."""
-        return asdict(self.statistics)
+        super().__init__(**{"model": "own", **options})
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
-        """Look at the images and tell the figures; the number of samples is none of them."""
-        least = max(self.statistics.min_count, context.data.min_support)
-        return Result(metrics={**_counts(context.data, least), **_looks(context.data, least, self.statistics.bins)})
+        """Compute the statistics; values with too few patients are missing, and no number of samples is reported."""
+        min_count = max(self.statistics.min_count, context.data.min_support)
+        counts = _counts(context.data, min_count)
+        return Result(metrics={**counts, **_histograms(context.data, min_count, self.statistics.bins)})
 
 
-def _counts(data: SiteData, least: int) -> dict[str, float]:
+def _counts(data: SiteData, min_count: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in COUNTED:
         rows = data.rows(part)
-        counts = class_counts(data.labels[rows], _groups(data, rows), len(data.classes), least)
+        counts = class_counts(data.labels[rows], _groups(data, rows), len(data.classes), min_count)
         found |= {f"images.{part}.{number}": float(count) for number, count in counts.items()}
     rows = data.rows("unlabelled")
-    if len(set(_groups(data, rows))) >= least:
+    if len(set(_groups(data, rows))) >= min_count:
         found["images.unlabelled"] = float(len(rows))
     return found
 
 
-def _looks(data: SiteData, least: int, bins: int) -> dict[str, float]:
-    shares = intensity_shares(data.images, data.rows("train"), data.groups, bins, least)
-    sizes = size_counts(data.shapes, least)
+def _histograms(data: SiteData, min_count: int, bins: int) -> dict[str, float]:
+    shares = intensity_shares(data.images, data.rows("train"), data.groups, bins, min_count)
+    sizes = size_counts(data.shapes, min_count)
     return {f"size.{edge}": float(count) for edge, count in sizes.items()} | {
         f"intensity.{channel}.{number}": float(share)
         for (channel, number), share in np.ndenumerate(shares)

@@ -1,9 +1,9 @@
-"""Controllers of the baselines: federated averaging, and sites that train alone under the same schedule."""
+"""Controllers of federated averaging, and of local training under the same schedule."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, get_type_hints
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.server.averaging import AveragingController
@@ -12,36 +12,57 @@ from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.federation.site.training import new_optimizer
 from grandrounds.methods.supervised.training import TrainingOptions, train_supervised
 from grandrounds.models.registry import build_model
-from grandrounds.options import require_type
+from grandrounds.options import Options, take_options
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
 
 SERVER_TRAINING = "controller.server_training"
 
 
+@dataclass(frozen=True)
+class ServerTrainingOptions(Options):
+    """Training at the server, in FedPerl's scenario in which only the server has labels."""
+
+    server_training: Annotated[
+        dict[str, Any] | None, "options of supervised training at the server before each round; null does not train"
+    ] = None
+
+    def check(self) -> None:
+        """Check the options of the training."""
+        self.training()
+
+    def training(self) -> TrainingOptions | None:
+        """The options of training, with defaults for those not given; None without training."""
+        if self.server_training is None:
+            return None
+        try:
+            options, unknown = take_options(TrainingOptions, self.server_training)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{SERVER_TRAINING}.{error}") from error
+        if unknown:
+            known = ", ".join(sorted(field.name for field in fields(TrainingOptions)))
+            raise ConfigurationError(f"{SERVER_TRAINING} has no option {min(unknown)!r}; there are {known}")
+        return options
+
+
 class FedAvgController(AveragingController):
-    """Federated averaging (McMahan et al., AISTATS 2017) with FedPerl's plain mean by default.
+    """Federated averaging (McMahan et al., AISTATS 2017) with FedPerl's plain mean by default."""
 
-    Args:
-        server_training: train the global model on the server's own labelled images at the start of every round, before it
-            goes out (FedPerl's scenario in which only the server has labels); the options of
-            :class:`~grandrounds.methods.supervised.training.TrainingOptions` that differ from their defaults, or None.
-        options: those of :class:`~grandrounds.federation.server.averaging.AveragingController`.
-    """
+    server_options: ServerTrainingOptions
 
-    def __init__(self, *, server_training: dict[str, Any] | None = None, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.server_training = None if server_training is None else _training_options(server_training)
+        self.server_training = self.server_options.training()
 
     def start(self) -> None:
-        """Build the initial model, and look for the server's images if it is to train."""
+        """Build the initial model, and load the server's images if it trains."""
         super().start()
         if self.server_training and not len(self.server_images(SERVER_TRAINING).data.rows("labelled")):
             raise DataError(f"{SERVER_TRAINING} needs labelled training images at the server, and there is none")
 
     def open_round(self, sites: list[str]) -> None:
-        """Expect updates from these sites, and train at the server what they start from, if that is asked for.
+        """Expect updates from these sites, and train the model that they start from at the server, if configured.
 
-        The global model stays the mean of the sites' models: it is what is scored and selected.
+        The global model that is scored and selected stays the mean of the sites' models.
         """
         super().open_round(sites)
         self._server_metrics: dict[str, float] = {}
@@ -56,65 +77,47 @@ class FedAvgController(AveragingController):
         self.sent = copy_to_cpu(network.state_dict())
 
     def round_notes(self) -> dict[str, Any]:
-        """What training at the server has come to."""
+        """The metrics of training at the server."""
         return {"server_training": self._server_metrics} if self._server_metrics else {}
 
     def fingerprint(self) -> dict[str, Any]:
-        """How the server trains, beside the rest."""
+        """The options of server training, beside those of the base."""
         training = self.server_training
-        return {
-            **super().fingerprint(),
-            "server_training": None if training is None else asdict(training),
-        }
+        return {**super().fingerprint(), "server_training": None if training is None else asdict(training)}
 
 
 class LocalController(RoundController):
-    """Rounds without an exchange: every site goes on with its own model, and only metrics travel.
+    """Local training: every site keeps its own model, and only metrics travel. The executor needs ``model: own``.
 
-    Sites start from the model that federated runs with this seed start from; they build it themselves, unless it has trained
-    weights, which only the server can read. Their executor needs ``model: own``.
+    Sites start from the same initial model as federated runs with this seed. They build it themselves unless it has
+    pretrained weights, which only the server can read.
     """
 
     def start(self) -> None:
-        """Build the initial model if it has trained weights."""
+        """Build the initial model if it has pretrained weights."""
         self._trained: set[str] = set()
         self._initial: State = {}
         if self.problem.weights is not None:
             self._initial = build_model(self.problem.model_spec(pretrained=True), self.seed).state_dict()
 
     def payload_for(self, site: str) -> Payload:
-        """The problem, the round and, until a site has trained, the initial model if it cannot build that itself."""
+        """The problem and the round; pretrained weights until the site has trained."""
         return self.payload({GLOBAL: self._initial} if self._initial and site not in self._trained else {})
 
     def absorb(self, site: str, result: Result) -> None:
-        """Note that the site has a model of its own now."""
+        """Note that the site has a model of its own."""
         self._trained.add(site)
 
     def state_dict(self) -> dict[str, Any]:
-        """Who has trained."""
+        """The sites that have trained."""
         return {"trained": sorted(self._trained)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what survived."""
+        """Restore :meth:`state_dict`."""
         self._trained = set(state["trained"])
 
     def close_round(self) -> None:
         """Compute nothing."""
 
     def model(self) -> None:
-        """There is none: each site scores and tests its own."""
-
-
-def _training_options(given: dict[str, Any]) -> TrainingOptions:
-    types = get_type_hints(TrainingOptions)
-    unknown = sorted(given.keys() - types.keys())
-    if unknown:
-        raise ConfigurationError(
-            f"{SERVER_TRAINING} has no option {unknown[0]!r}; there are {', '.join(sorted(types))}"
-        )
-    for option, value in given.items():
-        require_type(value, types[option], f"{SERVER_TRAINING}.{option}")
-    try:
-        return TrainingOptions(**given)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{SERVER_TRAINING}: {error}") from error
+        """None: each site scores and tests its own."""

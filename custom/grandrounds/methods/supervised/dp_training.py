@@ -1,7 +1,7 @@
-"""Local supervised training that hides each single image.
+"""Local supervised training with record-level differential privacy (DP-SGD).
 
-Everything that is drawn is the site's secret: batches, views of images, dropout and noise. A job's seed is known to the
-server, and with it the server could tell which images were in which batch.
+All randomness is secret to the site: batches, views, dropout and noise. The server knows the job's seed, from which it
+could derive the batches.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ SEED_BYTES = 6
 
 
 def require_single_images(options: TrainingOptions) -> None:
-    """Check that nothing but the images of a batch, each by itself, shapes a step.
+    """Check that a step depends on the single images of its batch only.
 
     Raises:
-        ConfigurationError: naming the option that does, and what it must be.
+        ConfigurationError: naming the option that prevents it, and its required value.
     """
     if options.class_weights != "none":
         raise ConfigurationError(
-            f"record_noise_multiplier needs class_weights=none, got {options.class_weights}: the weights are computed from "
-            "all labels of the site"
+            f"record_noise_multiplier needs class_weights=none, got {options.class_weights}: class weights depend "
+            "on all labels of the site"
         )
     if options.proximal_weight:
         raise ConfigurationError(
-            f"record_noise_multiplier needs proximal_weight=0, got {options.proximal_weight}: gradients are clipped image "
-            "by image, and the proximal term belongs to none"
+            f"record_noise_multiplier needs proximal_weight=0, got {options.proximal_weight}: gradients are clipped per "
+            "image, and the proximal term belongs to no image"
         )
 
 
@@ -51,14 +51,14 @@ def train_privately(
         network: without batch norm.
         optimizer: of its parameters.
         context: of the task.
-        options: how to train; ``batch_size`` is that of the average batch.
-        protection: how single images are hidden.
+        options: of training; ``batch_size`` is the expected size of a batch.
+        protection: clipping and noise.
 
     Returns:
-        ``samples`` (labelled training images). The loss is not told: it would be a number without noise.
+        ``samples`` (labelled training images). The loss is not reported: it would be a number without noise.
 
     Raises:
-        ConfigurationError: if a layer or the loss joins the images of a batch.
+        ConfigurationError: if a layer or the loss mixes the images of a batch.
         TaskAborted: if the task was given up.
         DataError: if there is nothing to train on.
     """

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.methods.supervised.dp_training import require_single_images, train_privately
 from grandrounds.methods.supervised.training import TrainingOptions, rows_to_learn, train_supervised
-from grandrounds.options import take_options
 from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
 from grandrounds.protocol.messages import Payload, Result
 from grandrounds.protocol.spending import Spending
 
 
 class SupervisedExecutor(SiteExecutor):
-    """Trains on labelled images only; with ``record_noise_multiplier`` so that each single image is hidden.
+    """Trains on labelled images only; with ``record_noise_multiplier`` under record-level differential privacy."""
 
-    Args:
-        options: those of :class:`~grandrounds.methods.supervised.training.TrainingOptions` and of
-            :class:`~grandrounds.federation.site.executor.SiteExecutor`.
-    """
-
-    option_groups: ClassVar[tuple[type, ...]] = (TrainingOptions,)
+    training: TrainingOptions
     record_level_obstacle: ClassVar[str] = ""
 
     def __init__(self, **options: Any) -> None:
-        self.training, others = take_options(TrainingOptions, options)
-        super().__init__(**others)
+        super().__init__(**options)
         if self.protection.record_noise_multiplier is not None:
             require_single_images(self.training)
 
-    def options(self) -> dict[str, Any]:
-        """The training options, and how it is protected."""
-        return {**asdict(self.training), **asdict(self.protection)}
-
     def spending(self, context: SiteContext) -> Spending | None:
-        """That of a round's protected training, where its update leaves."""
+        """The privacy cost of a round whose update leaves the site."""
         protection = None if self.own_model else self._protection(context)
         return protection.spending() if protection else None
 

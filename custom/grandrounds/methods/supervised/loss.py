@@ -1,8 +1,7 @@
 """Class-weighted cross-entropy on labelled images.
 
-Lesion classes differ in frequency by two orders of magnitude; weighting by the inverse frequency keeps the rare ones
-from being ignored. The weights are those of FedPerl's released training code (Bdair et al., "Semi-Supervised Federated
-Peer Learning for Skin Lesion Classification", MELBA 2022), which its text does not mention.
+The weights are those of FedPerl's released code (Bdair et al., "Semi-Supervised Federated Peer Learning for Skin Lesion
+Classification", MELBA 2022), which its text does not mention.
 """
 
 from __future__ import annotations
@@ -15,18 +14,15 @@ ABSENT_CLASS_WEIGHT = 100.0
 
 
 def median_class_weights(counts: Tensor) -> Tensor:
-    r"""Weigh each class by how rare it is beside the median class.
+    r"""Weight each class by median frequency.
 
     .. math:: w_c = \mathrm{median}\{n_j : n_j > 0\} / n_c, \qquad w_c = 100 \text{ where } n_c = 0
-
-    With an even number of present classes the median is the mean of the middle two.
 
     Args:
         counts: labelled images per class, shape ``(classes,)``, not negative.
 
     Returns:
-        Weights, shape ``(classes,)``, float32. The weight of an absent class matters only where its label can still
-        come, as in validation.
+        Weights, shape ``(classes,)``, float32. That of an absent class matters for validation images only.
 
     Raises:
         ValueError: if ``counts`` is not one-dimensional, an entry is negative or not finite, or all are zero.
@@ -34,7 +30,7 @@ def median_class_weights(counts: Tensor) -> Tensor:
     Example:
         >>> median_class_weights(torch.tensor([40, 10, 20, 0]))
         tensor([  0.5000,   2.0000,   1.0000, 100.0000])
-        >>> median_class_weights(torch.tensor([7, 7]))  # balanced classes weigh the same
+        >>> median_class_weights(torch.tensor([7, 7]))  # balanced classes
         tensor([1., 1.])
     """
     if counts.dim() != 1:
@@ -60,10 +56,10 @@ def supervised_loss(logits: Tensor, labels: Tensor, class_weights: Tensor | None
     Args:
         logits: shape ``(batch, classes)``, floating point.
         labels: class indices, shape ``(batch,)``, int64.
-        class_weights: :math:`w`, shape ``(classes,)``, not negative; None weighs all classes the same.
+        class_weights: :math:`w`, shape ``(classes,)``, not negative; None for equal weights.
 
     Returns:
-        Scalar, in nats. Zero, with zero gradient, when the batch is empty or its weights are all zero.
+        Scalar, in nats; zero, with zero gradient, if the batch is empty or its weights are all zero.
 
     Raises:
         ValueError: if the shapes do not fit together.
@@ -80,6 +76,6 @@ def supervised_loss(logits: Tensor, labels: Tensor, class_weights: Tensor | None
     if weights.shape != logits.shape[1:]:
         raise ValueError(f"class_weights must have shape ({logits.shape[1]},), got {tuple(weights.shape)}")
     total = F.cross_entropy(logits, labels, weight=weights, reduction="sum")
-    # The sum is zero too when the weights are, so any positive divisor gives zero instead of 0/0.
+    # With weights of zero the sum is zero, too: any positive divisor avoids 0/0.
     divisor = weights[labels].sum()
     return total / divisor.where(divisor > 0, divisor.new_ones(()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -16,53 +16,29 @@ from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
-from grandrounds.options import require_min, require_positive, require_words
+from grandrounds.options import POSITIVE, Min, Options
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
-    """How a site trains in one round.
+class TrainingOptions(Options):
+    """How a site trains in one round; neither optimizer has weight decay, and SGD has no momentum."""
 
-    Attributes:
-        labels: which labels count: ``labelled`` those that are meant to (lower bounds, semi-supervised methods), ``all``
-            every known one of the training part (upper bounds).
-        batch_size: images per step and kind.
-        steps: local steps per round, the same at every site (FedVC; FedPerl pins 416 images, 26 steps of 16).
-        learning_rate: of the optimizer.
-        class_weights: ``median`` weights the cross-entropy by median frequency (as FedPerl's code), ``none`` does not.
-        algorithm: ``adam``, or ``sgd`` without momentum; neither with weight decay.
-        proximal_weight: mu of FedProx, see :func:`~grandrounds.federation.site.training.proximal_loss`; 0 is without.
-        weak_augmentation: whether images are flipped, rotated and jittered; else they are taken as they are.
-    """
-
-    labels: Literal["labelled", "all"] = "labelled"
-    batch_size: int = 16
-    steps: int = 26
-    learning_rate: float = 5e-5
-    class_weights: Literal["median", "none"] = "median"
-    algorithm: Algorithm = "adam"
-    proximal_weight: float = 0.0
-    weak_augmentation: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_words(self, "labels", "class_weights", "algorithm")
-        require_min(self, 2, "batch_size")
-        require_min(self, 1, "steps")
-        require_positive(self, "learning_rate")
-        require_min(self, 0, "proximal_weight")
+    labels: Annotated[
+        Literal["labelled", "all"], "labels to use: those of the labelled part, or all known ones (upper bounds)"
+    ] = "labelled"
+    batch_size: Annotated[int, "images per step and kind", Min(2)] = 16
+    steps: Annotated[int, "local steps per round, the same at every site (FedVC)", Min(1)] = 26
+    learning_rate: Annotated[float, "of the optimizer", POSITIVE] = 5e-5
+    class_weights: Annotated[
+        Literal["median", "none"], "weight the cross-entropy by median frequency (FedPerl's code)"
+    ] = "median"
+    algorithm: Annotated[Algorithm, "the optimizer"] = "adam"
+    proximal_weight: Annotated[float, "mu of FedProx; 0 disables it", Min(0)] = 0.0
+    weak_augmentation: Annotated[bool, "flip, rotate and jitter labelled and weakly augmented images"] = True
 
 
 class LabelledBatches:
-    """The labelled part of each step: weak views, labels and the class weights of the loss.
-
-    Args:
-        context: of the task.
-        options: how to train.
+    """The labelled part of each step: weak views, labels and class weights.
 
     Raises:
         DataError: if the site has no labelled training image, naming the site.
@@ -92,13 +68,13 @@ class LabelledBatches:
 
 
 def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndarray:
-    """Rows of the training images whose label counts."""
+    """Rows of the training images whose labels are used."""
     rows = data.rows("labelled" if labels == "labelled" else "train")
     return rows[data.labels[rows] >= 0]
 
 
 def rows_to_learn(context: SiteContext, options: TrainingOptions) -> np.ndarray:
-    """Rows of the training images whose label counts, at least one.
+    """Rows of the training images whose labels are used, at least one.
 
     Raises:
         DataError: if there is none, naming the site.
@@ -106,8 +82,8 @@ def rows_to_learn(context: SiteContext, options: TrainingOptions) -> np.ndarray:
     rows = labelled_rows(context.data, options.labels)
     if not len(rows):
         raise DataError(
-            f"{context.site}: the labelled set is empty: no training image has a label that counts; label some, or "
-            "leave this site out of the job"
+            f"{context.site}: the labelled set is empty: no training image has a label that may be used; label "
+            "some, or leave this site out of the job"
         )
     return rows
 
@@ -125,6 +101,6 @@ def train_supervised(
         DataError: if there is nothing to train on.
     """
     batches = LabelledBatches(context, options)
-    descent, meter = OptimizerStep(network, optimizer, options.proximal_weight), Meter()
-    train_steps(context, options.steps, lambda step: batches.loss(network, step), descent, meter)
+    optimizer_step, meter = OptimizerStep(network, optimizer, options.proximal_weight), Meter()
+    train_steps(context, options.steps, lambda step: batches.loss(network, step), optimizer_step, meter)
     return {"loss": meter.total("loss") / options.steps, "samples": float(len(batches.rows))}

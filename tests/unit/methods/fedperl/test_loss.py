@@ -1,4 +1,4 @@
-"""Peers vote with their predictions, and pull the own ones towards theirs without moving themselves."""
+"""Peer pseudo-labels and consistency."""
 
 import math
 
@@ -7,10 +7,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from torch import nn
 from torch.nn import functional as F
 
-from grandrounds.methods.fedperl.loss import consistency_loss, majority_label, mean_prediction, peer_divergence
-from grandrounds.methods.fedperl.peers import anonymised_peer
+from grandrounds.methods.fedperl.loss import (
+    PeerPseudoLabeler,
+    VotingPseudoLabeler,
+    consistency_loss,
+    majority_label,
+    mean_prediction,
+    peer_divergence,
+)
+from grandrounds.methods.fedperl.peer_selection import anonymised_peer
 from grandrounds.methods.fixmatch.loss import pseudo_labels
 from grandrounds.seeding import torch_generator
 
@@ -166,3 +174,99 @@ def test_divergence_is_finite_where_a_probability_is_zero():
     loss.backward()
     assert loss.item() == pytest.approx(23 * math.log(2), rel=1e-6)  # the resolution of single precision is 2^-23
     assert torch.isfinite(local.grad).all()
+
+
+class Fixed(nn.Module):
+    """Predicts the same probabilities whatever it sees."""
+
+    def __init__(self, *probabilities):
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(probabilities, dtype=torch.float64).log())
+
+    def forward(self, images):
+        return self.logits.expand(len(images), -1)
+
+
+IMAGE = torch.zeros(1, 3, 4, 4)
+LOCAL, PEER = (0.5, 0.3, 0.2), (0.8, 0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("local", "peers", "label", "accepted"),
+    [
+        (LOCAL, [PEER], 0, True),
+        ((0.40, 0.35, 0.25), [(0.35, 0.40, 0.25)], None, False),
+        (LOCAL, [(0.7, 0.2, 0.1), (0.2, 0.7, 0.1)], 0, False),
+        ((0.1, 0.7, 0.2), [(0.0625, 0.875, 0.0625)], 1, True),
+    ],
+)
+def test_labels_come_from_the_mean_of_own_and_peers_predictions(local, peers, label, accepted):
+    found, _ = PeerPseudoLabeler([Fixed(*peer) for peer in peers], 0.01)(IMAGE, row(*local), 0.6)
+    assert found.accepted.tolist() == [accepted]
+    assert label is None or found.labels.tolist() == [label]
+
+
+@pytest.mark.parametrize(("reduction", "loss"), [("mean", 4.6667e-4), ("sum", 1.4e-3)])
+def test_distance_from_the_peer_costs_the_hand_computed_loss_and_gradient(reduction, loss):
+    local, peer = row(*LOCAL).requires_grad_(), Fixed(*PEER)
+    _, extra = PeerPseudoLabeler([peer], 0.01, reduction)(IMAGE, local, 0.6)
+    assert extra.item() == pytest.approx(loss, rel=1e-4)
+    extra.backward()
+    classes = 3 if reduction == "mean" else 1
+    expected = 0.01 * 2 * (row(*LOCAL) - row(*PEER)) / classes
+    torch.testing.assert_close(local.grad, expected, atol=1e-8, rtol=1e-5)
+    assert peer.logits.grad is None
+
+
+def test_distance_counts_where_no_label_is_accepted():
+    found, extra = PeerPseudoLabeler([Fixed(*PEER)], 0.01)(IMAGE, row(*LOCAL), 1.0)
+    assert not found.accepted.any()
+    assert extra.item() == pytest.approx(4.6667e-4, rel=1e-4)
+
+
+def test_with_a_constant_prediction_gamma_changes_no_gradient_as_in_the_released_code():
+    gradients = []
+    for gamma in (0.0, 10.0):
+        logits = torch.tensor([[0.3, -0.2, 0.1]], dtype=torch.float64, requires_grad=True)
+        labels, extra = PeerPseudoLabeler([Fixed(*PEER)], gamma)(IMAGE, logits.softmax(dim=1).detach(), 0.0)
+        total = F.cross_entropy(logits, labels.labels)
+        (total if extra is None else total + extra).backward()
+        gradients.append(logits.grad)
+    assert extra.item() > 0.1
+    assert torch.equal(*gradients)
+
+
+def test_without_weight_there_is_no_term_and_no_gradient_is_asked_for():
+    labeler = PeerPseudoLabeler([Fixed(*PEER)], 0.0)
+    assert labeler.needs_gradient is False
+    assert labeler(IMAGE, row(*LOCAL), 0.6)[1] is None
+    assert PeerPseudoLabeler([], 0.01).needs_gradient is True
+
+
+@pytest.mark.parametrize("labeler", [PeerPseudoLabeler, VotingPseudoLabeler])
+def test_no_graph_is_made_of_what_peers_predict(labeler):
+    peer, graphs = Fixed(*PEER), []
+    peer.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
+    labeler([peer], 0.01)(IMAGE, row(*LOCAL).requires_grad_(), 0.6)
+    assert graphs == [False]
+
+
+def test_where_the_own_model_is_sure_the_majority_names_the_label():
+    local = torch.tensor([[0.9, 0.05, 0.05], [0.5, 0.3, 0.2]], dtype=torch.float64)
+    voters = [Fixed(0.1, 0.6, 0.3), Fixed(0.2, 0.5, 0.3)]
+    images = torch.zeros(2, 3, 4, 4)
+    found, extra = VotingPseudoLabeler(voters, 0.5)(images, local, 0.6)
+    assert found.accepted.tolist() == [True, False], "the peers do not change who is sure"
+    assert found.labels[0].item() == 1, "two to one, though the mean of all is 0.4 : 0.383 : 0.217"
+    # Only the first image counts: the mean of the divergences of both voters from the own prediction on it.
+    expected = [F.kl_div(local[:1].log(), voter(images[:1]).exp(), reduction="sum").item() for voter in voters]
+    assert extra.item() == pytest.approx(0.5 * sum(expected) / 2, rel=1e-5)
+
+
+def test_where_the_own_model_is_never_sure_voters_cost_nothing():
+    local = row(*LOCAL).requires_grad_()
+    found, extra = VotingPseudoLabeler([Fixed(*PEER)], 0.5)(IMAGE, local, 0.95)
+    extra.backward()
+    assert not found.accepted.any()
+    assert extra.item() == 0
+    assert local.grad.tolist() == [[0, 0, 0]]

@@ -1,4 +1,4 @@
-"""Peers guide training: through the labels they agree on, and through how far the site is from them."""
+"""Semi-supervised training of a site, with and without a pseudo-labeler."""
 
 import copy
 import math
@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache
-from grandrounds.methods.fedperl.peer_pseudo_labels import PeerGuide, VotingGuide
+from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
 from grandrounds.methods.fixmatch.loss import PseudoLabels, pseudo_labels
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
@@ -33,98 +32,6 @@ class Fixed(nn.Module):
 
     def forward(self, images):
         return self.logits.expand(len(images), -1)
-
-
-def row(*values):
-    return torch.tensor([values], dtype=torch.float64)
-
-
-IMAGE = torch.zeros(1, 3, 4, 4)
-LOCAL, PEER = (0.5, 0.3, 0.2), (0.8, 0.1, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("local", "peers", "label", "accepted"),
-    [
-        (LOCAL, [PEER], 0, True),
-        ((0.40, 0.35, 0.25), [(0.35, 0.40, 0.25)], None, False),
-        (LOCAL, [(0.7, 0.2, 0.1), (0.2, 0.7, 0.1)], 0, False),
-        ((0.1, 0.7, 0.2), [(0.0625, 0.875, 0.0625)], 1, True),
-    ],
-)
-def test_labels_come_from_the_mean_of_own_and_peers_predictions(local, peers, label, accepted):
-    found, _ = PeerGuide([Fixed(*peer) for peer in peers], 0.01)(IMAGE, row(*local), 0.6)
-    assert found.accepted.tolist() == [accepted]
-    assert label is None or found.labels.tolist() == [label]
-
-
-@pytest.mark.parametrize(("reduction", "loss"), [("mean", 4.6667e-4), ("sum", 1.4e-3)])
-def test_distance_from_the_peer_costs_the_hand_computed_loss_and_gradient(reduction, loss):
-    local, peer = row(*LOCAL).requires_grad_(), Fixed(*PEER)
-    _, extra = PeerGuide([peer], 0.01, reduction)(IMAGE, local, 0.6)
-    assert extra.item() == pytest.approx(loss, rel=1e-4)
-    extra.backward()
-    classes = 3 if reduction == "mean" else 1
-    expected = 0.01 * 2 * (row(*LOCAL) - row(*PEER)) / classes
-    torch.testing.assert_close(local.grad, expected, atol=1e-8, rtol=1e-5)
-    assert peer.logits.grad is None
-
-
-def test_distance_counts_where_no_label_is_accepted():
-    found, extra = PeerGuide([Fixed(*PEER)], 0.01)(IMAGE, row(*LOCAL), 1.0)
-    assert not found.accepted.any()
-    assert extra.item() == pytest.approx(4.6667e-4, rel=1e-4)
-
-
-def test_with_a_constant_prediction_gamma_changes_no_gradient_as_in_the_released_code():
-    gradients = []
-    for gamma in (0.0, 10.0):
-        logits = torch.tensor([[0.3, -0.2, 0.1]], dtype=torch.float64, requires_grad=True)
-        labels, extra = PeerGuide([Fixed(*PEER)], gamma)(IMAGE, logits.softmax(dim=1).detach(), 0.0)
-        total = F.cross_entropy(logits, labels.labels)
-        (total if extra is None else total + extra).backward()
-        gradients.append(logits.grad)
-    assert extra.item() > 0.1
-    assert torch.equal(*gradients)
-
-
-def test_without_weight_there_is_no_term_and_no_gradient_is_asked_for():
-    guide = PeerGuide([Fixed(*PEER)], 0.0)
-    assert guide.needs_gradient is False
-    assert guide(IMAGE, row(*LOCAL), 0.6)[1] is None
-    assert PeerGuide([], 0.01).needs_gradient is True
-
-
-@pytest.mark.parametrize("guide", [PeerGuide, VotingGuide])
-def test_no_graph_is_made_of_what_peers_predict(guide):
-    peer, graphs = Fixed(*PEER), []
-    peer.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
-    guide([peer], 0.01)(IMAGE, row(*LOCAL).requires_grad_(), 0.6)
-    assert graphs == [False]
-
-
-def test_where_the_own_model_is_sure_the_majority_names_the_label():
-    local = torch.tensor([[0.9, 0.05, 0.05], [0.5, 0.3, 0.2]], dtype=torch.float64)
-    voters = [Fixed(0.1, 0.6, 0.3), Fixed(0.2, 0.5, 0.3)]
-    images = torch.zeros(2, 3, 4, 4)
-    found, extra = VotingGuide(voters, 0.5)(images, local, 0.6)
-    assert found.accepted.tolist() == [True, False], "the peers do not change who is sure"
-    assert found.labels[0].item() == 1, "two to one, though the mean of all is 0.4 : 0.383 : 0.217"
-    # Only the first image counts: the mean of the divergences of both voters from the own prediction on it.
-    expected = [F.kl_div(local[:1].log(), voter(images[:1]).exp(), reduction="sum").item() for voter in voters]
-    assert extra.item() == pytest.approx(0.5 * sum(expected) / 2, rel=1e-5)
-
-
-def test_where_the_own_model_is_never_sure_voters_cost_nothing():
-    local = row(*LOCAL).requires_grad_()
-    found, extra = VotingGuide([Fixed(*PEER)], 0.5)(IMAGE, local, 0.95)
-    extra.backward()
-    assert not found.accepted.any()
-    assert extra.item() == 0
-    assert local.grad.tolist() == [[0, 0, 0]]
-
-
-# Training
 
 
 def site(labelled, unlabelled):
@@ -160,18 +67,18 @@ def network():
     return layers
 
 
-def train(context, guide=None, model=None, steps=2, rate=1e-3, training=(), **options):
+def train(context, labeler=None, model=None, steps=2, rate=1e-3, training=(), **options):
     """Train, and tell the metrics, the model and how many steps the optimizer took."""
     model, taken = model or network(), []
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     optimizer.register_step_post_hook(lambda *_: taken.append(1))
     how = TrainingOptions(steps=steps, batch_size=4, learning_rate=rate, **dict(training))
-    metrics = train_semi_supervised(model, optimizer, context, how, SemiSupervisedOptions(**options), guide)
+    metrics = train_semi_supervised(model, optimizer, context, how, SemiSupervisedOptions(**options), labeler)
     return metrics, model, len(taken)
 
 
 class Witness:
-    """A guide that agrees with everything, and notes what it was shown."""
+    """A labeler that agrees with everything, and notes what it was shown."""
 
     def __init__(self, needs_gradient=False):
         self.needs_gradient = needs_gradient
@@ -194,7 +101,7 @@ def test_every_site_takes_exactly_26_steps_whatever_its_size(labelled, unlabelle
 def test_peers_are_not_touched_by_training():
     peers = [network().eval().requires_grad_(False) for _ in range(2)]
     before = [copy.deepcopy(peer.state_dict()) for peer in peers]
-    _, model, _ = train(site(8, 8), PeerGuide(peers, 1.0), steps=4, threshold=0.0)
+    _, model, _ = train(site(8, 8), PeerPseudoLabeler(peers, 1.0), steps=4, threshold=0.0)
     assert not torch.equal(model[0].weight, before[0]["0.weight"])
     for peer, state in zip(peers, before, strict=True):
         assert not peer.training
@@ -216,19 +123,19 @@ def test_the_loss_is_the_weighted_sum_of_its_terms():
     plain, _, _ = train(site(8, 8), steps=1, **weights)
     assert min(plain["loss_labelled"], plain["loss_unlabelled"]) > 0
     assert plain["loss"] == pytest.approx(3 * plain["loss_labelled"] + 0.7 * plain["loss_unlabelled"], rel=1e-6)
-    guided, _, _ = train(site(8, 8), PeerGuide([Fixed(0.8, 0.1, 0.1)], 2.0), steps=1, **weights)
-    without, _, _ = train(site(8, 8), PeerGuide([Fixed(0.8, 0.1, 0.1)], 0.0), steps=1, **weights)
-    assert guided["loss_labelled"] == without["loss_labelled"]
-    assert guided["loss"] > without["loss"] + 1e-3
+    assisted, _, _ = train(site(8, 8), PeerPseudoLabeler([Fixed(0.8, 0.1, 0.1)], 2.0), steps=1, **weights)
+    without, _, _ = train(site(8, 8), PeerPseudoLabeler([Fixed(0.8, 0.1, 0.1)], 0.0), steps=1, **weights)
+    assert assisted["loss_labelled"] == without["loss_labelled"]
+    assert assisted["loss"] > without["loss"] + 1e-3
 
 
 def test_peers_draw_a_site_to_their_predictions_and_without_gamma_do_not():
     """Nothing is accepted, so the distance is all that is learnt."""
     moved = {}
     for gamma in (0.0, 100.0):
-        guide = PeerGuide([Fixed(0.98, 0.01, 0.01)], gamma)
+        labeler = PeerPseudoLabeler([Fixed(0.98, 0.01, 0.01)], gamma)
         context = site(0, 16)
-        _, model, taken = train(context, guide, steps=20, rate=0.05, threshold=1.0, accept_unlabelled=True)
+        _, model, taken = train(context, labeler, steps=20, rate=0.05, threshold=1.0, accept_unlabelled=True)
         assert taken == (20 if gamma else 0)
         with torch.no_grad():
             moved[gamma] = model(to_tensor(context.data.images, context.device)).softmax(dim=1)[:, 0].mean().item()
@@ -237,7 +144,7 @@ def test_peers_draw_a_site_to_their_predictions_and_without_gamma_do_not():
 
 
 @pytest.mark.parametrize("needs_gradient", [False, True])
-def test_the_own_prediction_has_a_graph_only_if_the_guide_needs_it(needs_gradient):
+def test_the_own_prediction_has_a_graph_only_if_the_labeler_needs_it(needs_gradient):
     witness = Witness(needs_gradient)
     train(site(4, 4), witness, threshold=0.7)
     assert {(graph, threshold) for _, graph, threshold in witness.shown} == {(needs_gradient, 0.7)}
@@ -249,7 +156,7 @@ def test_batches_of_unlabelled_images_have_their_own_size():
     assert [len(images) for images, _, _ in witness.shown] == [7, 7]
 
 
-def test_without_augmentation_the_guide_sees_the_images_as_they_are():
+def test_without_augmentation_the_labeler_sees_the_images_as_they_are():
     context, witness = site(4, 4), Witness()
     train(context, witness, training={"weak_augmentation": False})
     raw = {image.tobytes() for image in to_tensor(context.data.images[4:], context.device).numpy()}
@@ -280,7 +187,7 @@ def test_a_site_with_nothing_to_learn_from_is_named(unlabelled, accept):
 
 
 class Teacher(Witness):
-    """A guide that gives the batch's images these labels, and accepts those at these positions."""
+    """A labeler that gives the batch's images these labels, and accepts those at these positions."""
 
     def __init__(self, labels, positions):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Options of the choice of peers are checked before anything starts."""
+"""FedPerl's options are checked before a run starts."""
 
 import math
 
@@ -15,7 +15,7 @@ def test_the_defaults_are_two_anonymous_peers_from_round_eleven_on():
     assert [number for number in range(1, 14) if options.sends_in(number)] == [11, 12, 13]
 
 
-def test_peers_are_sent_in_every_so_manieth_round_after_the_warm_up():
+def test_peers_are_sent_in_every_interval_after_the_warm_up():
     options = PeerOptions(warm_up=12, peer_interval=10)
     assert [number for number in range(1, 45) if options.sends_in(number)] == [20, 30, 40]
     assert [number for number in range(1, 4) if PeerOptions(warm_up=0).sends_in(number)] == [1, 2, 3]
@@ -49,11 +49,11 @@ def test_what_needs_images_at_the_server_is_named(given, needed_by):
         ({"gate": math.nan}, "gate must be finite, got nan"),
         (
             {"policy": "gated_similarity"},
-            "gate is 0.0 with policy 'gated_similarity': a gated policy needs a gate above 0, another has none",
+            "gate is 0.0 with policy 'gated_similarity': only a gated policy has a gate, and it must be above 0",
         ),
         (
             {"policy": "validation", "gate": 0.5},
-            "gate is 0.5 with policy 'validation': a gated policy needs a gate above 0, another has none",
+            "gate is 0.5 with policy 'validation': only a gated policy has a gate, and it must be above 0",
         ),
         (
             {"peers": 1},
@@ -62,13 +62,13 @@ def test_what_needs_images_at_the_server_is_named(given, needed_by):
         ),
         (
             {"peer_choice": "near"},
-            "peer_choice must be one of similar, random, fedmatch, fedmatch_released, got 'near'",
+            "peer_choice must be similar, random, fedmatch or fedmatch_released, got 'near'",
         ),
-        ({"policy": "gate"}, "policy must be one of none, validation, gated_validation, gated_similarity, got 'gate'"),
-        ({"gate_scale": "best"}, "gate_scale must be one of absolute, relative, got 'best'"),
-        ({"newcomers": "all"}, "newcomers must be one of none, random, got 'all'"),
-        ({"features": "bias"}, "features must be one of parameters_and_buffers, parameters, weights, got 'bias'"),
-        ({"feature_scaling": "z"}, "feature_scaling must be one of minmax, none, got 'z'"),
+        ({"policy": "gate"}, "policy must be none, validation, gated_validation or gated_similarity, got 'gate'"),
+        ({"gate_scale": "best"}, "gate_scale must be absolute or relative, got 'best'"),
+        ({"newcomers": "all"}, "newcomers must be none or random, got 'all'"),
+        ({"features": "bias"}, "features must be parameters_and_buffers, parameters or weights, got 'bias'"),
+        ({"feature_scaling": "z"}, "feature_scaling must be minmax or none, got 'z'"),
     ],
 )
 def test_an_option_that_does_not_fit_is_named(given, message):
@@ -85,9 +85,9 @@ def test_fewer_peers_than_anonymity_needs_are_fine_where_none_is_anonymised(give
     ("given", "message"),
     [
         ({"consistency_weight": math.nan}, "consistency_weight must be finite, got nan"),
-        ({"consistency_reduction": "max"}, "consistency_reduction must be one of mean, sum, got 'max'"),
-        ({"peer_agreement": "sum"}, "peer_agreement must be one of mean, vote, got 'sum'"),
-        ({"strong_levels": [2, 3, 4]}, r"strong_levels must be two numbers, got \[2, 3, 4\]"),
+        ({"consistency_reduction": "max"}, "consistency_reduction must be mean or sum, got 'max'"),
+        ({"peer_agreement": "sum"}, "peer_agreement must be mean or vote, got 'sum'"),
+        ({"strong_levels": [2, 3, 4]}, r"strong_levels must be a minimum and a maximum strength, got \[2, 3, 4\]"),
     ],
 )
 def test_an_option_of_the_site_that_does_not_fit_is_named(given, message):
