@@ -276,8 +276,8 @@ def test_a_newcomers_random_peers_pass_the_policy_too(tiny, run, tmp_path):
     ("options", "message"),
     [
         (["controller.peers=1"], "peers is 1, but an anonymised peer needs pa_min_peers = 2"),
-        (["controller.policy=gated_similarity"], "a gated policy needs a gate above 0"),
-        (["controller.gate=0.5"], "a gated policy needs a gate above 0, another has none"),
+        (["controller.policy=gated_similarity"], "only a gated policy has a gate"),
+        (["controller.gate=0.5"], "only a gated policy has a gate, and it must be above 0"),
         (["controller.policy=gated_similarity", "controller.gate=1.5"], "gate must be between 0 and 1"),
         (["controller.selection_images=server", "controller.validate_every=0"], "set validate_every to at least 1"),
         (["executor.proximal_weight=Infinity"], "proximal_weight must be finite"),

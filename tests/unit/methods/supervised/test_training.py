@@ -127,7 +127,7 @@ def test_a_later_round_starts_from_its_own_weights():
         ({"proximal_weight": -0.01}, "proximal_weight must be at least 0, got -0.01"),
         ({"proximal_weight": math.nan}, "proximal_weight must be finite, got nan"),
         ({"proximal_weight": math.inf}, "proximal_weight must be finite, got inf"),
-        ({"algorithm": "lbfgs"}, "algorithm must be one of adam, sgd, got 'lbfgs'"),
+        ({"algorithm": "lbfgs"}, "algorithm must be adam or sgd, got 'lbfgs'"),
     ],
 )
 def test_options_that_do_not_fit_are_named(given, message):
@@ -149,7 +149,7 @@ def test_one_value_that_is_not_finite_stops_training_and_names_the_step(bad):
             '{"step": 3}',
             "controller.server_training has no option 'step'; there are algorithm, batch_size, class_weights",
         ),
-        ('{"steps": 0}', "controller.server_training: steps must be at least 1, got 0"),
+        ('{"steps": 0}', "controller.server_training.steps must be at least 1, got 0"),
         ('{"steps": 2.5}', "controller.server_training.steps must be an integer, got 2.5"),
         ('{"batch_size": "16"}', "controller.server_training.batch_size must be an integer, got '16'"),
         ("[3]", "controller.server_training must be an object or null, got [3]"),
