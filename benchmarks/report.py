@@ -1,67 +1,121 @@
-"""Fill the tables of ``docs/performance.md`` from the committed results; what was not measured yet says so.
+"""Write the tables and figures of benchmarks into their pages from the committed results.
 
-python -m benchmarks.report
+    python benchmarks/report.py fedirm_ham10000 wire
+    python benchmarks/report.py                        # all
+
+A page ``benchmarks/NAME/README.md`` has sections between ``<!-- SECTION: begin -->`` and ``<!-- SECTION: end -->``. The
+section ``results`` is that of an experiment: ``parts`` of its ``report.py``. Any other is that of a measurement:
+``tables`` of the script of that name (``run.py`` for ``result``), from ``SECTION.json``.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Callable, Mapping
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.data.run import tables as data_tables
-from benchmarks.local_step.compiler import table as compiler_table
-from benchmarks.local_step.table import table as step_table
-from benchmarks.rounds.flower import table as flower_table
-from benchmarks.rounds.provisioned import table as provisioned_table
-from benchmarks.rounds.run import tables as round_tables
-from benchmarks.rounds.simulator import table as simulator_table
-from benchmarks.scaling.run import table as scaling_table
-from benchmarks.server.run import tables as server_tables
-from benchmarks.wire.precision import table as precision_table
-from benchmarks.wire.run import table as wire_table
-from benchmarks.wire.slow_link import table as slow_link_table
+if not __package__:  # run as a script
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    sys.modules["benchmarks.report"] = sys.modules[__name__]
+from matplotlib.figure import Figure
+
 from grandrounds.evaluation.tables import replace_section
+from grandrounds.files import replacing
 
-HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "performance.md"
-PARTS: Mapping[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
-    "rounds": ("rounds/result.json", round_tables),
-    "simulator": ("rounds/simulator.json", simulator_table),
-    "provisioned": ("rounds/provisioned.json", provisioned_table),
-    "flower": ("rounds/flower.json", flower_table),
-    "scaling": ("scaling/result.json", scaling_table),
-    "server": ("server/result.json", server_tables),
-    "data": ("data/result.json", data_tables),
-    "compiler": ("local_step/compiler.json", compiler_table),
-    "wire": ("wire/result.json", wire_table),
-    "precision": ("wire/precision.json", precision_table),
-    "slow_link": ("wire/slow_link.json", slow_link_table),
-}
+BENCHMARKS = Path(__file__).resolve().parent
+EXPERIMENT = "results"
+
+
+class Drawing(NamedTuple):
+    """A figure of a page.
+
+    Attributes:
+        name: of its file, without the ending.
+        title: for those who do not see it.
+        figure: what is drawn.
+        dpi: dots per inch; None for the figure's.
+        tight: whether empty margins are cut off.
+    """
+
+    name: str
+    title: str
+    figure: Figure
+    dpi: int | None = None
+    tight: bool = False
+
+
+Part = str | Drawing
 
 
 def main() -> None:
-    """Write all tables into the page."""
-    text = PAGE.read_text()
-    for name, (path, table) in PARTS.items():
-        text = replace_section(text, *_markers(name), _content(HERE / path, table))
-    text = replace_section(text, *_markers("local_step"), step_table())
-    PAGE.write_text(text)
+    """Write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="folders of benchmarks; default: all")
+    parser.add_argument("--results", type=Path, help="folder of other results, of one experiment")
+    parser.add_argument("--out", type=Path, help="folder for the page and its figures; default: the benchmark's")
+    arguments = parser.parse_args()
+    for name in arguments.names or sorted(path.parent.name for path in BENCHMARKS.glob("*/README.md")):
+        write(name, arguments.results, arguments.out or BENCHMARKS / name)
 
 
-def _markers(name: str) -> tuple[str, str]:
-    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+def write(name: str, results: Path | None, out: Path) -> None:
+    """Write a benchmark's page and figures."""
+    text = (BENCHMARKS / name / "README.md").read_text(encoding="utf-8")
+    for section in re.findall(r"<!-- (\w+): begin -->", text):
+        made = experiment_parts(name, results) if section == EXPERIMENT else measurement_parts(name, section)
+        content = "\n\n".join(_saved(part, out) for part in made) or "There are no results yet."
+        text = replace_section(text, f"<!-- {section}: begin -->", f"<!-- {section}: end -->", content)
+    out.mkdir(parents=True, exist_ok=True)
+    with replacing(out / "README.md") as stream:
+        stream.write(text.encode())
 
 
-def _content(path: Path, table: Callable[[dict[str, Any]], str]) -> str:
+def experiment_parts(name: str, folder: Path | None) -> Iterator[Part]:
+    """What an experiment's report says of its results."""
+    from benchmarks.results import Results
+
+    results = Results(name, folder)
+    if results:
+        yield from import_module(f"benchmarks.{results.configuration.get('experiment', name)}.report").parts(results)
+
+
+def measurement_parts(name: str, section: str) -> Iterator[Part]:
+    """The tables of a measurement, its figure if there is one, and the circumstances."""
+    path = BENCHMARKS / name / f"{section}.json"
     if not path.is_file():
-        return "Not measured yet."
+        yield "Not measured yet."
+        return
     result = json.loads(path.read_text())
+    module = import_module(f"benchmarks.{name}.{'run' if section == 'result' else section}")
+    yield module.tables(result)
+    if hasattr(module, "drawing"):
+        yield module.drawing(result)
+    yield circumstances(result)
+
+
+def circumstances(result: dict[str, Any]) -> str:
+    """Where and how something was measured."""
     machine, versions = result["machine"], result["versions"]
-    load = f"load {machine['load_before']:g} before and {machine['load_after']:g} after"
-    where = f"{machine['processor']}, {machine['cores']} cores, one thread, {load}, torch {versions['torch']}"
-    return f"{table(result)}\n\n({where}, FLARE {versions['nvflare']})"
+    found = [machine.get("processor", machine["system"]), f"{machine['cores']} cores", "one thread"]
+    if "load_before" in machine:
+        found.append(f"load {machine['load_before']:g} before and {machine['load_after']:g} after")
+    libraries = {"torch": "torch", "nvflare": "FLARE"}
+    found += [f"{title} {versions[name]}" for name, title in libraries.items() if name in versions]
+    return f"({', '.join(found)})"
+
+
+def _saved(part: Part, out: Path) -> str:
+    if isinstance(part, str):
+        return part
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    bounds = "tight" if part.tight else None
+    part.figure.savefig(out / "figures" / f"{part.name}.png", dpi=part.dpi or "figure", bbox_inches=bounds)
+    return f"![{part.title}](figures/{part.name}.png)"
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from benchmarks.measure import arguments_of, clocked, in_turn, milliseconds, report, spread
 from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional as F
 
+from benchmarks.measure import arguments_of, clocked, in_turn, milliseconds, report, spread
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.evaluation.tables import markdown_table

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.fed_align_step.textbook import textbook_iteration, textbook_mean
-from benchmarks.measure import ROOT
 from torch import Tensor, nn
 
+from benchmarks.fed_align_step.textbook import textbook_iteration, textbook_mean
+from benchmarks.measure import ROOT
 from grandrounds.federation.aggregation import OrderedMean
 from grandrounds.methods.fed_align_cl.curriculum import Memory
 from grandrounds.methods.fed_align_cl.loss import make_discriminator

@@ -1,7 +1,7 @@
 """An iteration of Fed-Align as one would write it from the paper, for comparison: slow, plain, without the project's maths.
 
-Every ordered pair of hospitals is a loss of its own: both its embeddings are made for it, and its gradient is added to the
-others' before the encoder's one step. Losses are logarithms of sigmoids.
+Every ordered pair of hospitals is a loss of its own: both its embeddings are made for it, and its gradient is added to
+the others' before the encoder's one step. Losses are logarithms of sigmoids.
 """
 
 from __future__ import annotations

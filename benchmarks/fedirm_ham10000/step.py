@@ -1,9 +1,9 @@
 """What a step without labels costs, in forward passes: dropout drawn in the head, everywhere, and as often as released.
 
 The authors' loop passes a batch through the student, the teacher and eleven times through the student again; with the
-gradient that is 15 forward passes. Drawing dropout before the last layer alone leaves the first two. The drawing of views,
-the same in all modes, is timed apart and is in none of the other figures. Freed memory stays with the process, as it does
-in FedIRM's training; ``--plain-memory`` leaves it to the system. Before anything is timed, one step with draws of
+gradient that is 15 forward passes. Drawing dropout before the last layer alone leaves the first two. The drawing of
+views, the same in all modes, is timed apart and is in none of the other figures. Freed memory stays with the process, as
+it does in FedIRM's training; ``--plain-memory`` leaves it to the system. Before anything is timed, one step with draws of
 the head is compared in double precision with a slow one, which passes the whole network once more for each draw.
 
     python benchmarks/fedirm_ham10000/step.py

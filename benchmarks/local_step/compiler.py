@@ -1,10 +1,10 @@
 """What torch's compiler (``executor.compiler=inductor``) makes of a training step on this machine.
 
-Steps of supervised training, of a plain network and of a compiled one, in turn, and the first step, in which the
-compiler works, its C++ compiler's processes included. Then the first step with another number of images, which is compiled
-for all numbers. Each network in a process of its own, with an empty cache of the compiler. The compiler orders sums in
-another way; that its gradient is as near to that in double precision as the plain one is checked. Some eight minutes of
-processor time.
+Steps of supervised training, of a plain network and of a compiled one, in turn, and the first step, in which the compiler
+works, its C++ compiler's processes included. Then the first step with another number of images, which is compiled for all
+numbers. Each network in a process of its own, with an empty cache of the compiler. The compiler orders sums in another
+way; that its gradient is as near to that in double precision as the plain one is checked. Some eight minutes of processor
+time.
 
     python -m benchmarks.local_step.compiler
 """
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.measure import arguments_of, emit, in_child, in_turn, milliseconds, report, spread
 from torch.nn import functional as F
 
+from benchmarks.measure import arguments_of, emit, in_child, in_turn, milliseconds, report, spread
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.training import new_optimizer
@@ -53,7 +53,7 @@ def main() -> None:
             )
         print(f"measured: {name}", flush=True)
     result = {"cases": cases}
-    print(table(result))
+    print(tables(result))
     report(result, options, load)
 
 
@@ -134,7 +134,7 @@ def _spent() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def table(result: Mapping[str, Any]) -> str:
+def tables(result: Mapping[str, Any]) -> str:
     """What both take."""
     header = ["network", "ms", "ms compiled", "ms / ms compiled", "lowest", "highest"]
     header += ["s of first step compiled", "s of another size", "error", "error compiled"]

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from functools import partial
 
 import torch
-from benchmarks.fed_align_step.run import BATCH, SITES, sgd, summed, textbook
-from benchmarks.local_step.case import HALF, Case, Work
 from torch import nn
 
+from benchmarks.fed_align_step.run import BATCH, SITES, sgd, summed, textbook
+from benchmarks.local_step.case import HALF, Case, Work
 from grandrounds.methods.fed_align_cl.participant import adam
 
 RATE = 1e-5

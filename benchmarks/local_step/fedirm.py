@@ -8,10 +8,10 @@ from functools import partial
 from typing import Literal
 
 import torch
-from benchmarks.local_step.case import HALF, Case, Work, in_default_layout, in_precision, phantom_context, precision_of
-from benchmarks.local_step.released import Indices, fedirm_labelled_step, fedirm_step
 from torch import nn
 
+from benchmarks.local_step.case import HALF, Case, Work, in_default_layout, in_precision, phantom_context, precision_of
+from benchmarks.local_step.released import Indices, fedirm_labelled_step, fedirm_step
 from grandrounds.data.batches import index_batches
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.federation.site.context import SiteContext

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor, nn
+
 from benchmarks.local_step.case import HALF, Case, Work, in_precision, phantom_context, precision_of
 from benchmarks.local_step.released import as_released, fedperl_round
 from benchmarks.local_step.textbook import textbook_round
-from torch import Tensor, nn
-
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import new_optimizer

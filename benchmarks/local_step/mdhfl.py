@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 from benchmarks.local_step.case import HALF, Case, Work, in_default_layout
 from benchmarks.local_step.released import rhfl_pass
 from benchmarks.mdhfl_step.run import CLASSES, SIDE, SITES, others_of, target_of
 from benchmarks.mdhfl_step.textbook import as_tensor, textbook_pass, textbook_rows
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from grandrounds.methods.mutual.options import AlignmentOptions
 from grandrounds.methods.mutual.predictions import public_rows
 from grandrounds.methods.mutual.training import AlignmentStep, Target, align

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from benchmarks.local_step.case import in_default_layout
-from benchmarks.local_step.textbook import median_frequency_weights
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.local_step.case import in_default_layout
+from benchmarks.local_step.textbook import median_frequency_weights
 from grandrounds.data.batches import index_batches
 from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.federation.site.context import SiteContext

@@ -1,9 +1,9 @@
 """What a local step of each method costs, beside plain loops that make the same update.
 
-Plain loops are of two kinds: a good one as it would be written from the paper (``textbook.py`` and those beside the scripts
-of the methods), and what the publication's code computes (``released.py``). They cannot cheat: the updates of those that are
-compared are equal in double precision, or there is no result. Rounds of a few steps are taken in turn, on one
-thread, each loop in a process of its own. How much of the processor's power arrives in the network is told by the
+Plain loops are of two kinds: a good one as it would be written from the paper (``textbook.py`` and those beside the
+scripts of the methods), and what the publication's code computes (``released.py``). They cannot cheat: the updates of
+those that are compared are equal in double precision, or there is no result. Rounds of a few steps are taken in turn, on
+one thread, each loop in a process of its own. How much of the processor's power arrives in the network is told by the
 floating-point operations of convolutions and matrix products over the processor time of the whole step, drawing the views
 included, beside the rate of large matrix products, which are timed between the rounds. A profile of one more round of the
 package says where its time goes. Some three minutes of processor time.
@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
 from benchmarks.local_step.case import Case, Work
 from benchmarks.local_step.fed_align import FedAlignCase
 from benchmarks.local_step.fedirm import FedIRMCase
@@ -33,8 +36,6 @@ from benchmarks.local_step.mdhfl import MDHFLCase, RowsCase
 from benchmarks.local_step.table import tables
 from benchmarks.local_step.turns import Measured, in_turn
 from benchmarks.measure import arguments_of, clocked, milliseconds, report, spread
-from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 
 RESULT = Path(__file__).parent / "result.json"
 LARGEST_DIFFERENCE = 1e-8

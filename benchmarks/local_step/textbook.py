@@ -1,8 +1,8 @@
 """One site's round of FedPerl, written down as the paper says it, with no thought for speed.
 
-It is what the package's training is measured against, in time and in its result. What it wastes, and the package saves: the
-peers' states are loaded into one network anew in every step, for every peer; that network predicts with batch norm and
-an autograd graph that nobody uses; strong views are drawn of all unlabelled images though only those with an accepted
+It is what the package's training is measured against, in time and in its result. What it wastes, and the package saves:
+the peers' states are loaded into one network anew in every step, for every peer; that network predicts with batch norm
+and an autograd graph that nobody uses; strong views are drawn of all unlabelled images though only those with an accepted
 pseudo-label are learnt; the optimizer goes over the parameters in Python.
 """
 

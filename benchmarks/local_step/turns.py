@@ -15,7 +15,6 @@ from pathlib import Path
 
 from benchmarks.local_step.case import Case
 from benchmarks.measure import Cost, clocked, peak_mib, resident_mib
-
 from grandrounds.federation.site.compute import keep_freed_memory
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.report import Drawing
+from benchmarks.results import Methods
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.figures.curves import confusion_figure
 from grandrounds.reporting.figures.style import draw_legend, label_axes, looks, new_axes
 
-Run = Mapping[str, Any]
-Results = Mapping[str, Mapping[str, Mapping[int, Run]]]
+Settings = Mapping[str, Methods]
 KINDS = {"symmetric": "symmetric flips", "pair": "pair flips"}
 
 
-def figures(results: Results, titles: Mapping[str, str], shown: tuple[str, ...]) -> Iterator[tuple[str, str, Figure]]:
+def figures(results: Settings, titles: Mapping[str, str], shown: tuple[str, ...]) -> Iterator[Drawing]:
     """All figures, each with a name and a description.
 
     Args:
@@ -29,22 +29,24 @@ def figures(results: Results, titles: Mapping[str, str], shown: tuple[str, ...])
         curves = accuracy_by_noise(results, kind)
         if curves:
             title = f"Accuracy by share of wrong labels, {name}, of the seeds that all shares have"
-            yield f"accuracy_{kind}", title, _noise_figure(curves, titles, name)
+            yield Drawing(f"accuracy_{kind}", title, _noise_figure(curves, titles, name), tight=True)
     setting = next(iter(results))
-    yield "sites", "Accuracy of each site", _site_figure(results[setting], titles)
+    yield Drawing("sites", "Accuracy of each site", _site_figure(results[setting], titles), tight=True)
     runs = results[setting]
     for method in (method for method in shown if method in runs):
         pooled = np.sum([list(run["confusion"].values()) for run in runs[method].values()], axis=(0, 1))
         classes = next(iter(runs[method].values()))["classes"]
-        yield f"confusion_{method}", f"Confusion of {titles[method]}", confusion_figure(pooled, classes)
+        yield Drawing(
+            f"confusion_{method}", f"Confusion of {titles[method]}", confusion_figure(pooled, classes), tight=True
+        )
     run = next(iter(next(iter(runs.values())).values()))
     if run["noise_matrices"]:
         figure = confusion_figure(np.sum(list(run["noise_matrices"].values()), axis=0), run["classes"])
         label_axes(figure.axes[0], "label in training", "true class", "Labels of all sites (images)")
-        yield "noise", "Which labels the sites train with", figure
+        yield Drawing("noise", "Which labels the sites train with", figure, tight=True)
 
 
-def accuracy_by_noise(results: Results, kind: str) -> dict[str, dict[float, list[float]]]:
+def accuracy_by_noise(results: Settings, kind: str) -> dict[str, dict[float, list[float]]]:
     """By method and rate of a kind of noise (no noise is rate zero), the accuracy of each seed: a mean over sites.
 
     Only methods that were run at several rates, and of these the seeds that all rates have: a curve compares nothing else.
@@ -83,7 +85,7 @@ def _noise_figure(curves: Mapping[str, Mapping[float, list[float]]], titles: Map
     return figure
 
 
-def _site_figure(methods: Mapping[str, Mapping[int, Run]], titles: Mapping[str, str]) -> Figure:
+def _site_figure(methods: Methods, titles: Mapping[str, str]) -> Figure:
     backbones = next(run for runs in methods.values() for run in runs.values())["backbones"]
     sites = natural_sorted(backbones)
     figure, axes = new_axes(width=6.4)

@@ -1,160 +1,200 @@
-"""Write the tables and figures of this benchmark from its results.
-
-    python benchmarks/mdhfl_pbc/report.py
-
-Tables go between the markers in ``docs/methods.md``, figures to ``figures/`` beside it. It works with whatever results are
-there; each row says of how many seeds it is. ``--results`` and ``--page`` try it on other results.
-"""
+"""Tables of MDH-FL on blood cells. Every row states its number of seeds."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from figures import figures
 
-from grandrounds.evaluation.tables import format_interval, markdown_table, mean_and_spread, replace_section
-from grandrounds.evaluation.tests import paired_difference
-from grandrounds.files import replacing
+from benchmarks.mdhfl_pbc.figures import figures
+from benchmarks.report import Part
+from benchmarks.results import Content, Results, Seeds, paired, shared_seeds
+from grandrounds.evaluation.tables import markdown_table, mean_and_spread
 from grandrounds.ordering import natural_sorted
 
-HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "methods.md"
-CONFIGURATION = json.loads((HERE / "configuration.json").read_text())
-SETTINGS = {name: entry["title"] for name, entry in CONFIGURATION["settings"].items()}
-TITLES = {name: entry["title"] for name, entry in CONFIGURATION["methods"].items()}
-BEGIN, END = "<!-- mdhfl_pbc: begin -->", "<!-- mdhfl_pbc: end -->"
 METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "f1_macro": "macro-F1"}
 COMPARED = (
-    ("mdhfl", "local_sce"),
-    ("mdhfl_ce", "local_ce"),
-    ("mdhfl", "mdhfl_ce"),
-    ("mdhfl", "fedmd"),
-    ("mdhfl_ce", "fedmd"),
-    ("mdhfl", "feddf"),
-    ("mdhfl", "rhfl"),
-    ("rhfl_plus", "mdhfl"),
+    *(
+        ("mdhfl", "local_sce"),
+        ("mdhfl_ce", "local_ce"),
+        ("mdhfl", "mdhfl_ce"),
+        ("mdhfl", "fedmd"),
+        ("mdhfl_ce", "fedmd"),
+    ),
+    *(("mdhfl", "feddf"), ("mdhfl", "rhfl"), ("rhfl_plus", "mdhfl")),
 )
 SHOWN = ("local_sce", "mdhfl", "rhfl_plus")
-
-Run = dict[str, Any]
-Results = dict[str, dict[str, dict[int, Run]]]
-"""Runs by setting, method and seed."""
+Rounds = dict[str, dict[str, dict[str, float]]]
 
 
-def main() -> None:
-    """Write tables and figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the runs' JSON files")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the document with the markers")
-    arguments = parser.parse_args()
-    results = _read(arguments.results)
-    parts = [*tables(results), *_drawn(results, arguments.page.parent / "figures")]
-    content = "\n\n".join(parts) or "There are no results yet."
-    text = replace_section(arguments.page.read_text(), BEGIN, END, content)
-    with replacing(arguments.page) as stream:
-        stream.write(text.encode())
+def parts(results: Results) -> Iterator[Part]:
+    """Everything between the markers of the page."""
+    report = Report(results)
+    for section in (
+        *(report.scores, report.moments, report.ensembles, report.differences),
+        *(report.per_site, report.per_class, report.traffic),
+    ):
+        yield from section()
+    yield from figures(report.settings, results.titles, SHOWN)
 
 
-def _drawn(results: Results, folder: Path) -> Iterator[str]:
-    """Save the figures and refer to them."""
-    for name, description, figure in figures(results, TITLES, SHOWN) if results else ():
-        folder.mkdir(exist_ok=True)
-        figure.savefig(folder / f"mdhfl_pbc_{name}.png", bbox_inches="tight")
-        yield f"![{description}](figures/mdhfl_pbc_{name}.png)"
+class Report:
+    """The tables, with noise and method in the first columns of most."""
+
+    def __init__(self, results: Results) -> None:
+        self.titles = results.titles
+        names = {name: content["title"] for name, content in results.configuration["settings"].items()}
+        self.settings = {
+            setting: {method: runs[method] for method in self.titles if method in runs}
+            for setting, runs in results.settings.items()
+            if runs
+        }
+        self.noise = {setting: names[setting] for setting in self.settings}
+        self.first = next(
+            run for methods in self.settings.values() for runs in methods.values() for run in runs.values()
+        )
+
+    def _rows(
+        self, cells: Callable[[Seeds], list[object]], wanted: Callable[[Seeds], bool] = bool
+    ) -> list[list[object]]:
+        """A row of a table for each setting and method."""
+        return [
+            [self.noise[setting], self.titles[method], len(runs), *cells(runs)]
+            for setting, methods in self.settings.items()
+            for method, runs in methods.items()
+            if wanted(runs)
+        ]
+
+    def scores(self) -> Iterator[Part]:
+        """The last round and the last five."""
+        yield (
+            "Mean over the four sites, then mean and standard deviation over seeds; the labels of the test images are "
+            "clean. *Five*: mean of the last five rounds."
+        )
+        header = ["noise", "method", "seeds", *METRICS.values(), *(f"{title}, five" for title in METRICS.values())]
+        yield markdown_table(
+            header,
+            self._rows(
+                lambda runs: [
+                    mean_and_spread([_mean(of(run, metric)) for run in runs.values()])
+                    for of in (last, _last_five)
+                    for metric in METRICS
+                ]
+            ),
+        )
+
+    def moments(self) -> Iterator[Part]:
+        """Scores after alignment and after local training."""
+
+        def cells(runs: Seeds) -> list[object]:
+            aligned = [_mean(_over_rounds(run["aligned_rounds"], "accuracy")) for run in runs.values()]
+            own = [_mean(_over_rounds(run["last_rounds"], "accuracy", without_end=True)) for run in runs.values()]
+            return [mean_and_spread(aligned), mean_and_spread(own)]
+
+        rows = self._rows(cells, lambda runs: all(run["aligned_rounds"] for run in runs.values()))
+        if rows:
+            yield (
+                "The same models at two moments of a round: accuracy after learning from the others, and after the training "
+                "on own labels that follows (the last round, which ends with the former, is left out of the latter):"
+            )
+            yield markdown_table(["noise", "method", "seeds", "after the others", "after own labels"], rows)
+
+    def ensembles(self) -> Iterator[Part]:
+        """The mean of the sites' predictions."""
+        yield "Accuracy of the mean of the four sites' predictions (last round), which no site has by itself:"
+        rows = [
+            [title, *(mean_and_spread(_ensemble_accuracy(m.get(method, {}))) for m in self.settings.values())]
+            for method, title in self.titles.items()
+        ]
+        yield markdown_table(["method", *self.noise.values()], rows)
+
+    def differences(self) -> Iterator[Part]:
+        """Paired by seed, for each kind of noise and over all kinds."""
+        yield (
+            "Differences paired by seed (mean over sites, last round), with the 95 % Student interval (none below three "
+            "seeds). The last rows are means over those kinds of noise that all pairs have:"
+        )
+        rows, means = [], []
+        for pair in COMPARED:
+            title = " - ".join(self.titles[method] for method in pair)
+            found = {s: shared_seeds(*(m.get(method, {}) for method in pair)) for s, m in self.settings.items()}
+            shared = {setting: seeds for setting, seeds in found.items() if seeds}
+            for setting, seeds in shared.items():
+                rows.append([title, self.noise[setting], len(seeds), *self._intervals(pair, [setting], seeds)])
+            seeds = sorted(set().union(*shared.values()))
+            whole = [setting for setting, having in shared.items() if having == seeds]
+            if len(whole) > 1:
+                means.append([title, f"mean of {len(whole)}", len(seeds), *self._intervals(pair, whole, seeds)])
+        yield markdown_table(["difference", "noise", "seeds", *METRICS.values()], rows + means)
+
+    def _intervals(self, pair: tuple[str, str], settings: list[str], seeds: list[int]) -> list[str]:
+        return [
+            paired(
+                *(
+                    [float(np.mean([last(self.settings[s][method][seed], metric) for s in settings])) for seed in seeds]
+                    for method in pair
+                )
+            )
+            for metric in METRICS
+        ]
+
+    def per_site(self) -> Iterator[Part]:
+        """Accuracy of each site, which has a network of its own."""
+        backbones = self.first["backbones"]
+        header = [f"{site}: {backbones[site]}" for site in natural_sorted(backbones)]
+        yield "Accuracy of each site (last round, mean over seeds):"
+        rows = self._rows(lambda runs: np.mean([last(run, "accuracy") for run in runs.values()], axis=0).tolist())
+        yield markdown_table(["noise", "method", "seeds", *header], rows)
+
+    def per_class(self) -> Iterator[Part]:
+        """Recall of each class."""
+        yield "Recall of each class over the predictions of all sites and seeds (last round):"
+        rows = []
+        for setting, methods in self.settings.items():
+            for method in (method for method in SHOWN if method in methods):
+                pooled = pooled_confusion(methods[method])
+                recall = np.diag(pooled) / np.maximum(pooled.sum(axis=1), 1)
+                rows.append([self.noise[setting], self.titles[method], *recall.tolist()])
+        yield markdown_table(["noise", "method", *self.first["classes"]], rows)
+
+    def traffic(self) -> Iterator[Part]:
+        """Bytes and seconds."""
+        yield "Bytes of tensors per site and run, by the ledger, and seconds of a run (mean):"
+        rows = []
+        for method, title in self.titles.items():
+            runs = [run for m in self.settings.values() for run in m.get(method, Seeds()).values()]
+            if runs:
+                sizes = [round(_mean([_bytes(run, way) for run in runs])) for way in ("up.", "down.")]
+                rows.append([title, *sizes, round(_mean([run["seconds"] for run in runs]))])
+        yield markdown_table(["method", "up", "down", "seconds"], rows)
 
 
-def _read(folder: Path) -> Results:
-    results: Results = {setting: {} for setting in SETTINGS}
-    for setting in SETTINGS:
-        for method in TITLES:
-            for path in sorted(folder.glob(f"{setting}_{method}_[0-9]*.json")):
-                run = json.loads(path.read_text())
-                results[setting].setdefault(method, {})[run["seed"]] = run
-    return {setting: methods for setting, methods in results.items() if methods}
-
-
-def tables(results: Results) -> Iterator[str]:
-    """All parts of the report; nothing without results."""
-    if results:
-        for part in (_scores, _moments, _ensembles, _differences, _per_site, _per_class, _traffic):
-            yield from part(results)
-
-
-def last(run: Run, metric: str) -> list[float]:
+def last(run: Content, metric: str) -> list[float]:
     """The last round's test score of each site."""
     return [run["test"][site][f"own.{metric}"] for site in natural_sorted(run["test"])]
 
 
-def last_five(run: Run, metric: str) -> list[float]:
+def pooled_confusion(runs: Seeds) -> np.ndarray:
+    """Confusion matrix over all sites and seeds."""
+    found: np.ndarray = np.sum([list(run["confusion"].values()) for run in runs.values()], axis=(0, 1))
+    return found
+
+
+def _last_five(run: Content, metric: str) -> list[float]:
     """The mean over the tested rounds of each site, at the moment with which the run ends."""
     return _over_rounds(run["aligned_rounds"] or run["last_rounds"], metric)
 
 
-def _over_rounds(found: dict[str, dict[str, dict[str, float]]], metric: str, drop: str | None = None) -> list[float]:
-    """Of each site, the mean over its rounds but one."""
+def _over_rounds(found: Rounds, metric: str, without_end: bool = False) -> list[float]:
+    """Of each site, the mean over its rounds."""
+    end = max(next(iter(found.values())), key=int) if without_end else None
     return [
-        float(np.mean([scores[metric] for number, scores in found[site].items() if number != drop]))
+        _mean([scores[metric] for number, scores in found[site].items() if number != end])
         for site in natural_sorted(found)
     ]
 
 
-def _scores(results: Results) -> Iterator[str]:
-    yield (
-        "Mean over the four sites, then mean and standard deviation over seeds; the labels of the test images are clean. "
-        "*Five*: mean of the last five rounds."
-    )
-    parts = (last, last_five)
-    header = ["noise", "method", "seeds", *METRICS.values(), *(f"{title}, five" for title in METRICS.values())]
-    rows = [
-        [SETTINGS[setting], TITLES[method], len(runs)]
-        + [mean_and_spread([_mean(of(run, metric)) for run in runs.values()]) for of in parts for metric in METRICS]
-        for setting, methods in results.items()
-        for method, runs in methods.items()
-    ]
-    yield markdown_table(header, rows)
-
-
-def _moments(results: Results) -> Iterator[str]:
-    rows = [
-        [
-            SETTINGS[setting],
-            TITLES[method],
-            len(runs),
-            mean_and_spread([_mean(_over_rounds(run["aligned_rounds"], "accuracy")) for run in runs.values()]),
-            mean_and_spread([_mean(_over_rounds(*_before_the_end(run))) for run in runs.values()]),
-        ]
-        for setting, methods in results.items()
-        for method, runs in methods.items()
-        if all(run["aligned_rounds"] for run in runs.values())
-    ]
-    if rows:
-        yield (
-            "The same models at two moments of a round: accuracy after learning from the others, and after the training on "
-            "own labels that follows (the last round, which ends with the former, is left out of the latter):"
-        )
-        yield markdown_table(["noise", "method", "seeds", "after the others", "after own labels"], rows)
-
-
-def _before_the_end(run: Run) -> tuple[dict[str, dict[str, dict[str, float]]], str, str]:
-    found = run["last_rounds"]
-    return found, "accuracy", max(next(iter(found.values())), key=int)
-
-
-def _ensembles(results: Results) -> Iterator[str]:
-    yield "Accuracy of the mean of the four sites' predictions (last round), which no site has by itself:"
-    rows = [
-        [title, *(mean_and_spread(_ensemble_accuracy(m.get(method, {}))) for m in results.values())]
-        for method, title in TITLES.items()
-    ]
-    yield markdown_table(["method", *(SETTINGS[setting] for setting in results)], rows)
-
-
-def _ensemble_accuracy(runs: dict[int, Run]) -> list[float]:
+def _ensemble_accuracy(runs: Seeds) -> list[float]:
     return [run["ensemble"]["accuracy"] for run in runs.values()]
 
 
@@ -162,83 +202,6 @@ def _mean(values: list[float]) -> float:
     return float(np.mean(values))
 
 
-def _differences(results: Results) -> Iterator[str]:
-    yield (
-        "Differences paired by seed (mean over sites, last round), with the 95 % Student interval (none below three seeds). "
-        "The last rows are means over those kinds of noise that all pairs have:"
-    )
-    rows = []
-    for first, second in COMPARED:
-        title, shared = f"{TITLES[first]} - {TITLES[second]}", _shared(results, first, second)
-        for setting, seeds in shared.items():
-            rows.append([title, SETTINGS[setting], len(seeds), *_intervals(results, first, second, [setting], seeds)])
-    for first, second in COMPARED:
-        shared = _shared(results, first, second)
-        seeds = sorted(set.union(*map(set, shared.values()))) if shared else []
-        whole = [setting for setting, having in shared.items() if having == seeds]
-        if len(whole) > 1:
-            title = f"{TITLES[first]} - {TITLES[second]}"
-            rows.append([title, f"mean of {len(whole)}", len(seeds), *_intervals(results, first, second, whole, seeds)])
-    yield markdown_table(["difference", "noise", "seeds", *METRICS.values()], rows)
-
-
-def _shared(results: Results, first: str, second: str) -> dict[str, list[int]]:
-    """By setting the seeds that two methods both have."""
-    found = {s: sorted(m.get(first, {}).keys() & m.get(second, {}).keys()) for s, m in results.items()}
-    return {setting: seeds for setting, seeds in found.items() if seeds}
-
-
-def _intervals(results: Results, first: str, second: str, settings: list[str], seeds: list[int]) -> list[str]:
-    cells = []
-    for metric in METRICS:
-        ours, theirs = (
-            [float(np.mean([last(results[s][method][seed], metric) for s in settings])) for seed in seeds]
-            for method in (first, second)
-        )
-        found = paired_difference(ours, theirs)
-        cells.append(format_interval(found.mean, found.low, found.high))
-    return cells
-
-
-def _per_site(results: Results) -> Iterator[str]:
-    backbones = next(run for m in results.values() for runs in m.values() for run in runs.values())["backbones"]
-    sites = natural_sorted(backbones)
-    yield "Accuracy of each site (last round, mean over seeds):"
-    rows = []
-    for setting, methods in results.items():
-        for method, runs in methods.items():
-            means = np.mean([last(run, "accuracy") for run in runs.values()], axis=0).tolist()
-            rows.append([SETTINGS[setting], TITLES[method], len(runs), *means])
-    yield markdown_table(["noise", "method", "seeds", *(f"{site}: {backbones[site]}" for site in sites)], rows)
-
-
-def _per_class(results: Results) -> Iterator[str]:
-    classes = next(run for m in results.values() for runs in m.values() for run in runs.values())["classes"]
-    yield "Recall of each class over the predictions of all sites and seeds (last round):"
-    rows: list[list[object]] = []
-    for setting, methods in results.items():
-        for method in (method for method in SHOWN if method in methods):
-            pooled = np.sum([list(run["confusion"].values()) for run in methods[method].values()], axis=(0, 1))
-            recall = np.diag(pooled) / np.maximum(pooled.sum(axis=1), 1)
-            rows.append([SETTINGS[setting], TITLES[method], *recall.tolist()])
-    yield markdown_table(["noise", "method", *classes], rows)
-
-
-def _traffic(results: Results) -> Iterator[str]:
-    yield "Bytes of tensors per site and run, by the ledger, and seconds of a run (mean):"
-    rows = []
-    for method, title in TITLES.items():
-        runs = [run for m in results.values() for run in m.get(method, {}).values()]
-        if runs:
-            up, down = (float(np.mean([_bytes(run, way) for run in runs])) for way in ("up.", "down."))
-            rows.append([title, round(up), round(down), round(float(np.mean([run["seconds"] for run in runs])))])
-    yield markdown_table(["method", "up", "down", "seconds"], rows)
-
-
-def _bytes(run: Run, way: str) -> float:
+def _bytes(run: Content, way: str) -> float:
     counted = sum(n for site in run["bytes"].values() for part, n in site.items() if part.startswith(way))
     return float(counted / len(run["test"]))
-
-
-if __name__ == "__main__":
-    main()

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.mdhfl_step.textbook import as_tensor, textbook_loss, textbook_pass, textbook_rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.mdhfl_step.textbook import as_tensor, textbook_loss, textbook_pass, textbook_rows
 from grandrounds.files import write_json
 from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, decrypt_sum, encrypt_rows, make_keys
 from grandrounds.methods.baselines.encryption.exchange import pack

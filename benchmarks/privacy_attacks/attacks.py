@@ -1,8 +1,8 @@
 """Two attacks on what a site sends: drawing its image again, and telling whether an image was trained on.
 
 Gradient inversion is from Zhu et al., "Deep Leakage from Gradients", NeurIPS 2019, with the cosine distance of Geiping et
-al., "Inverting Gradients", NeurIPS 2020, so that clipping alone is no defence. Membership inference is by the loss (Yeom et
-al., "Privacy Risk in Machine Learning", CSF 2018). Both attackers know the model, and the first even the label.
+al., "Inverting Gradients", NeurIPS 2020, so that clipping alone is no defence. Membership inference is by the loss (Yeom
+et al., "Privacy Risk in Machine Learning", CSF 2018). Both attackers know the model, and the first even the label.
 """
 
 from __future__ import annotations

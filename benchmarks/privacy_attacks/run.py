@@ -2,8 +2,8 @@
 
     python benchmarks/privacy_attacks/run.py
 
-Images are phantoms. Everything takes a few minutes on one CPU core. The noise is the operating system's, so the last digits
-differ from run to run.
+Images are phantoms. Everything takes a few minutes on one CPU core. The noise is the operating system's, so the last
+digits differ from run to run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rounds of Flower's simulation with the training function of the rounds without training, to stand beside them.
 
-Flower needs an environment of its own, because it asks for other versions of libraries that FLARE has too. Its first round
-starts Ray's processes and does not count.
+Flower needs an environment of its own, because it asks for other versions of libraries that FLARE has too. Its first
+round starts Ray's processes and does not count.
 
     python -m venv runs/flower && runs/flower/bin/pip install "flwr[simulation]"
     python -m benchmarks.rounds.flower --python runs/flower/bin/python
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import arguments_of, report, spread
-
 from grandrounds.evaluation.tables import markdown_table
 
 RESULT = Path(__file__).with_name("flower.json")
@@ -32,7 +31,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     cases = CASES[:1] if options.quick else CASES
     result = {"cases": [flower_rounds(options.python.absolute(), *case) for case in cases]}
-    print(table(result))
+    print(tables(result))
     report(result, options, load)
 
 
@@ -51,7 +50,7 @@ def flower_rounds(python: Path, sites: int, parameters: int) -> dict[str, Any]:
     }
 
 
-def table(result: dict[str, Any]) -> str:
+def tables(result: dict[str, Any]) -> str:
     """The result for a reader."""
     rows = []
     for case in result["cases"]:

@@ -17,7 +17,6 @@ from typing import Any
 from benchmarks.measure import MEBIBYTE, arguments_of, report, spread
 from benchmarks.rounds.simulator import Sampler, beyond_training
 from benchmarks.soak.run import KINDS, free_port
-
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.local_federation import Federation, prepare, start, stop
 from grandrounds.deployment.process_tree import resident_bytes, running_module
@@ -39,7 +38,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     sites, rounds = ((2,), 4) if options.quick else (SITES, ROUNDS)
     result = {"cases": [provisioned_rounds(count, rounds) for count in sites]}
-    print(table(result))
+    print(tables(result))
     report(result, options, load)
 
 
@@ -81,7 +80,7 @@ class Largest:
             self.bytes[kind] = max([self.bytes[kind], *map(resident_bytes, found)])
 
 
-def table(result: dict[str, Any]) -> str:
+def tables(result: dict[str, Any]) -> str:
     """The result for a reader."""
     rows = [
         [

@@ -20,7 +20,6 @@ from typing import Any
 
 from benchmarks.measure import Cost, arguments_of, emit, in_child, in_turn, milliseconds, report, spread
 from benchmarks.rounds.shares import PARTS
-
 from grandrounds.evaluation.tables import markdown_table
 
 RESULT = Path(__file__).with_name("result.json")
@@ -97,7 +96,6 @@ def _per_site(costs: list[Cost], sites: int) -> list[Cost]:
 def trained(options: argparse.Namespace) -> dict[str, Any]:
     """Share of processor time outside the sites' training, round by round."""
     from benchmarks.parties import TRAIN_CPU, one_set_of_images, run_clocked, site_names, trained_job
-
     from grandrounds.federation.server.record import read_events
 
     with tempfile.TemporaryDirectory() as folder:

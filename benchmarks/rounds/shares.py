@@ -1,8 +1,8 @@
 """Whose processor time a round without training is, and how long it waits for the disk: samples of a run in one process.
 
 The system interrupts the process after every few milliseconds of processor time, and each interrupt is counted for the
-innermost part of the program that is at work. Calls into the system that wait for the disk are timed by the clock: two files
-are flushed in every round.
+innermost part of the program that is at work. Calls into the system that wait for the disk are timed by the clock: two
+files are flushed in every round.
 
     python -m benchmarks.rounds.shares
 """

@@ -1,10 +1,10 @@
 """Rounds under ``nvflare simulator``, with as many threads as sites and with fewer: time beyond training, and memory.
 
-The time of a round less that of the training in it: the longest of a round, or with fewer threads than sites the sum of all
-over the threads. With fewer threads every task of every site has a process of its own: FLARE starts a program, ``simulate``
-has a process forked that has imported everything. Both are measured. Seconds are those of the machine with whatever else it
-does, whose load is in the result. Memory that processes share counts once. About three minutes of processor time, longer by
-the clock.
+The time of a round less that of the training in it: the longest of a round, or with fewer threads than sites the sum of
+all over the threads. With fewer threads every task of every site has a process of its own: FLARE starts a program,
+``simulate`` has a process forked that has imported everything. Both are measured. Seconds are those of the machine with
+whatever else it does, whose load is in the result. Memory that processes share counts once. About three minutes of
+processor time, longer by the clock.
 
     python -m benchmarks.rounds.simulator
 """
@@ -22,7 +22,6 @@ from unittest.mock import patch
 
 from benchmarks.measure import MEBIBYTE, arguments_of, report, spread
 from benchmarks.parties import QUIET, one_set_of_images, site_names
-
 from grandrounds.deployment import simulate as engine
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.process_tree import children_of
@@ -48,7 +47,7 @@ def main() -> None:
     options = arguments_of(__doc__, RESULT)
     load = os.getloadavg()[0]
     result = {"cases": [simulator_rounds(*case) for case in (QUICK if options.quick else CASES)]}
-    print(table(result))
+    print(tables(result))
     report(result, options, load)
 
 
@@ -123,7 +122,7 @@ def proportional_bytes(process: int) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
-def table(result: dict[str, Any]) -> str:
+def tables(result: dict[str, Any]) -> str:
     """The result for a reader."""
     rows = [
         [

@@ -1,8 +1,8 @@
 """Many sites in one process: time and memory of each, and where it bends.
 
-Federated averaging over 10, 100 and 500 sites that all have the same few images, each number in a process of its own: once
-with a vector of a hundred numbers and no training, which is the federation's own cost, and once with the network ``compact``
-and one step of two images. About two minutes of processor time.
+Federated averaging over 10, 100 and 500 sites that all have the same few images, each number in a process of its own:
+once with a vector of a hundred numbers and no training, which is the federation's own cost, and once with the network
+``compact`` and one step of two images. About two minutes of processor time.
 
     python -m benchmarks.scaling.run
 """
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import arguments_of, emit, in_child, milliseconds, peak_mib, report, resident_mib
+from benchmarks.report import Drawing
+from grandrounds.reporting.figures.style import draw_legend, draw_line, label_axes, looks, new_axes
 
 RESULT = Path(__file__).with_name("result.json")
 SITES = (10, 100, 500)
@@ -43,7 +45,7 @@ def main() -> None:
         in_child(module, "--kind", kind, "--sites", count, "--rounds", rounds) for kind in KINDS for count in counts
     ]
     result = {"cases": cases}
-    print(table(result))
+    print(tables(result))
     report(result, options, load)
 
 
@@ -77,7 +79,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def table(result: dict[str, Any]) -> str:
+def tables(result: dict[str, Any]) -> str:
     """The result for a reader."""
     from grandrounds.evaluation.tables import markdown_table
 
@@ -100,6 +102,23 @@ def table(result: dict[str, Any]) -> str:
         for case in result["cases"]
     ]
     return markdown_table(header, rows, 2)
+
+
+def drawing(result: dict[str, Any]) -> Drawing:
+    """Time of a site and round over the number of sites."""
+    figure, axes = new_axes()
+    kinds = list(dict.fromkeys(case["kind"] for case in result["cases"]))
+    for kind, look in looks(kinds).items():
+        cases = [case for case in result["cases"] if case["kind"] == kind]
+        times = [case["milliseconds_per_site_and_round"]["cpu"]["median"] for case in cases]
+        draw_line(axes, look, [case["sites"] for case in cases], times, kind)
+    for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+        scale("log")
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
+    label_axes(axes, "sites in one process", "ms of the processor per site and round", "Many sites in one process")
+    draw_legend(axes)
+    return Drawing("scaling", "Time per site and round over the number of sites", figure)
 
 
 if __name__ == "__main__":

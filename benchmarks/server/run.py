@@ -6,11 +6,11 @@
 3. FedIRM: the mean of relation matrices.
 4. A checkpoint of a model.
 
-Updates are synthetic, made one at a time outside the clock: a hundred layers of one kernel and four vectors each. All sites'
-updates are really added where ``--most`` allows, else that many, and only the time of the others is extrapolated
-(``extrapolated`` says so). Memory is the peak of a process of its own over what it had before, in units of the model; pages
-of mapped files that are in use are among it. FedPerl's files take up to eight gibibytes in ``$TMPDIR``. About six minutes
-of processor time.
+Updates are synthetic, made one at a time outside the clock: a hundred layers of one kernel and four vectors each. All
+sites' updates are really added where ``--most`` allows, else that many, and only the time of the others is extrapolated
+(``extrapolated`` says so). Memory is the peak of a process of its own over what it had before, in units of the model;
+pages of mapped files that are in use are among it. FedPerl's files take up to eight gibibytes in ``$TMPDIR``. About six
+minutes of processor time.
 
     python -m benchmarks.server.run
     python -m benchmarks.server.run --only kept  # measures these cases again, and keeps the rest of result.json
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from benchmarks.measure import (
     MEBIBYTE,
     Cost,
@@ -42,7 +43,7 @@ from benchmarks.measure import (
     resident_mib,
     spread,
 )
-
+from benchmarks.report import Drawing
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.server.checkpoint import CheckpointFolder
@@ -51,6 +52,7 @@ from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.model_store import ModelStore
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer
 from grandrounds.methods.fedperl.similarity import SimilarityTracker, layer_moments, similarity_matrix
+from grandrounds.reporting.figures.style import draw_legend, draw_line, label_axes, looks, new_axes
 
 RESULT = Path(__file__).with_name("result.json")
 SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)
@@ -293,6 +295,22 @@ def tables(result: dict[str, Any]) -> str:
 
 def _median(cost: dict[str, dict[str, float]]) -> float:
     return cost["cpu"]["median"]
+
+
+def drawing(result: dict[str, Any]) -> Drawing:
+    """Memory of a round's mean, in models, over the number of sites."""
+    figure, axes = new_axes()
+    cases = result["mean_in_order"]
+    for millions, look in looks([str(case) for case in dict.fromkeys(case["millions"] for case in cases)]).items():
+        chosen = [case for case in cases if str(case["millions"]) == millions]
+        models = [case["peak_models_while_adding"] for case in chosen]
+        draw_line(axes, look, [case["sites"] for case in chosen], models, f"{float(millions):g} M parameters")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0, 1.2 * max(case["peak_models_while_adding"] for case in cases))
+    label_axes(axes, "sites", "models in memory", "The server's memory while updates come in")
+    draw_legend(axes, "lower right")
+    return Drawing("memory", "Memory while updates come in", figure)
 
 
 if __name__ == "__main__":

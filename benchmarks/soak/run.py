@@ -1,13 +1,14 @@
 """One round after another on a federation of real processes, some of which are killed now and then.
 
 A server and three hospitals from startup kits run FedPerl on phantoms, each training in a child process. Every so often a
-process is drawn and killed: mostly a training, now and then a hospital's job or client, the server's job or the server. The
-run is submitted again by itself. What is written down is what became of it: rounds, attempts, contributions, and the memory
-of each kind of process: its level, and how much it grows in a hundred rounds.
+process is drawn and killed: mostly a training, now and then a hospital's job or client, the server's job or the server.
+The run is submitted again by itself. What is written down is what became of it: rounds, attempts, contributions, and the
+memory of each kind of process: its level, and how much it grows in a hundred rounds.
 
-A process that is killed is followed by one with fresh memory, so growth is looked for within lives alone: one slope for all
-processes of a kind, each with a level of its own, without the first rounds of each, in which memory rises to its level. The
-heap takes about a hundred rounds for that, longer than a process lives among kills: hence a second run, without them.
+A process that is killed is followed by one with fresh memory, so growth is looked for within lives alone: one slope for
+all processes of a kind, each with a level of its own, without the first rounds of each, in which memory rises to its
+level. The heap takes about a hundred rounds for that, longer than a process lives among kills: hence a second run,
+without them.
 
     python benchmarks/soak/run.py --workspace runs/soak --minutes 30 --every 60
     python benchmarks/soak/run.py --workspace runs/soak --minutes 10 --every 1e9 --warm-up 100 --out undisturbed.json

@@ -1,10 +1,10 @@
 """What half-precision updates do to a model: FedAvg on real skin lesions of four devices, the same seeds in each precision.
 
-Every fourth image of HAM10000 at 32 px, a hospital for each imaging device, the network ``compact``, twenty rounds of twelve
-steps, all training labels. Told are balanced accuracy of the last model on all hospitals' test images together, its
-difference to the run in single precision with the same seed, and how many test images are put into another class than by
-that run. Training carries any difference far: beside them is single precision whose updates are off by two units of their
-last digit. About two minutes of processor time.
+Every fourth image of HAM10000 at 32 px, a hospital for each imaging device, the network ``compact``, twenty rounds of
+twelve steps, all training labels. Told are balanced accuracy of the last model on all hospitals' test images together,
+its difference to the run in single precision with the same seed, and how many test images are put into another class than
+by that run. Training carries any difference far: beside them is single precision whose updates are off by two units of
+their last digit. About two minutes of processor time.
 
     python -m benchmarks.wire.precision
 """
@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.measure import arguments_of, report, spread
 from nvflare.apis.dxo import from_shareable
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
+from benchmarks.measure import arguments_of, report, spread
 from grandrounds.data.datasets.skin.ham10000 import HAM10000_CLASSES, read_ham10000
 from grandrounds.data.partition.divide import by_source
 from grandrounds.data.partition.files import write_partition
@@ -82,7 +82,7 @@ def main() -> None:
                 difference = result["balanced_accuracy"] - found[FULL][0]["balanced_accuracy"]
                 runs[name].append({**result, "difference": round(difference, 5), "changed": round(changed, 5)})
     result = {"rounds": rounds, "options": list(OPTIONS), "runs": runs}
-    print(table(result))
+    print(tables(result))
     report(result, options, load)
 
 
@@ -126,7 +126,7 @@ def _tested(results: Path, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return confusion_matrix(labels, classes, len(HAM10000_CLASSES)), classes
 
 
-def table(result: dict[str, Any]) -> str:
+def tables(result: dict[str, Any]) -> str:
     """The result for a reader."""
     rows = []
     for precision, runs in result["runs"].items():

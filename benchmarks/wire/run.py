@@ -1,10 +1,10 @@
 """Bytes between the server and a site in a round of every method, counted by the run's own record.
 
-Four sites of drawn images, the network ``compact``, three rounds with the least training, which changes no byte; what MDH-FL
-sends grows with its public images, here 240. All sites have labels, so nobody needs FedIRM's matrix of relations (classes
-times classes), and it stays where it is. Told are the tensors of the round in which most travels, each way: down, which is
-the model and what comes with it, and up. Headers and scores are not in the record; what FLARE's serialiser makes of a model
-is measured beside it. About a minute of processor time.
+Four sites of drawn images, the network ``compact``, three rounds with the least training, which changes no byte; what
+MDH-FL sends grows with its public images, here 240. All sites have labels, so nobody needs FedIRM's matrix of relations
+(classes times classes), and it stays where it is. Told are the tensors of the round in which most travels, each way:
+down, which is the model and what comes with it, and up. Headers and scores are not in the record; what FLARE's serialiser
+makes of a model is measured beside it. About a minute of processor time.
 
     python -m benchmarks.wire.run
 """
@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.measure import arguments_of, report
-from benchmarks.parties import site_names
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
 from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 
+from benchmarks.measure import arguments_of, report
+from benchmarks.parties import site_names
+from benchmarks.report import Drawing
 from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.evaluation.tables import markdown_table
@@ -33,6 +34,7 @@ from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL, Payload, encode_payload, tensor_bytes
 from grandrounds.protocol.problem import ModelSpec
+from grandrounds.reporting.figures.style import draw_legend, label_axes, looks, new_axes
 
 RESULT = Path(__file__).with_name("result.json")
 SITES, ROUNDS = 4, 3
@@ -69,7 +71,7 @@ def main() -> None:
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         methods = {name: bytes_of(name, *CASES[name], Path(folder)) for name in chosen}
     result = {"sites": SITES, "model": serialised(), "methods": methods}
-    print(table(result))
+    print(tables(result))
     report(result, options, load)
 
 
@@ -108,7 +110,7 @@ def serialised() -> dict[str, int]:
     }
 
 
-def table(result: dict[str, Any]) -> str:
+def tables(result: dict[str, Any]) -> str:
     """The result for a reader."""
     model = result["model"]["tensor_bytes"]
     rows = [
@@ -117,6 +119,21 @@ def table(result: dict[str, Any]) -> str:
         for sizes in [[case[f"{way}_bytes"] for way in ("down", "up")]]
     ]
     return markdown_table(["job", "KiB down", "KiB up", "models down", "models up", "parts"], rows, 2)
+
+
+def drawing(result: dict[str, Any]) -> Drawing:
+    """Models that travel per site and round, down and up."""
+    model, methods = result["model"]["tensor_bytes"], result["methods"]
+    figure, axes = new_axes(height=0.9 + 0.32 * len(methods), left=1.9)
+    for offset, (way, look) in zip((-0.2, 0.2), looks(["down", "up"]).items(), strict=True):
+        sizes = [case[f"{way}_bytes"] / model for case in methods.values()]
+        positions = [number + offset for number in range(len(methods))]
+        axes.barh(positions, sizes, height=0.38, color=look.colour, label=way)
+    axes.set_yticks(range(len(methods)), list(methods))
+    axes.invert_yaxis()
+    label_axes(axes, "models per site and round", "", "What travels in a round")
+    draw_legend(axes)
+    return Drawing("wire", "Models per site and round", figure)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """A hospital behind a slow line: what a round takes, and what the deadline does.
 
-A server and three hospitals from startup kits train ``mobilenetv2`` (9 MB a model, each way) on phantoms, one step a round,
-so that a round is little but its traffic. One hospital reaches the server through a proxy (``link.py``), whose bandwidth,
-latency and losses change while the run goes on; the others are beside the server. Its kit names another port of the server
-than it was made with; that file is not signed, and the certificate is of a host and not of a port.
+A server and three hospitals from startup kits train ``mobilenetv2`` (9 MB a model, each way) on phantoms, one step a
+round, so that a round is little but its traffic. One hospital reaches the server through a proxy (``link.py``), whose
+bandwidth, latency and losses change while the run goes on; the others are beside the server. Its kit names another port
+of the server than it was made with; that file is not signed, and the certificate is of a host and not of a port.
 
 Once two hospitals have answered, the third has ``controller.grace`` seconds. When it is late the round ends without it,
-and it is asked again after pauses of one, two, four rounds. Told are the seconds of rounds in which it was asked (the first
-after a change is left out), in how many it answered in time, and the seconds of those in which it paused.
+and it is asked again after pauses of one, two, four rounds. Told are the seconds of rounds in which it was asked (the
+first after a change is left out), in how many it answered in time, and the seconds of those in which it paused.
 
     python -m benchmarks.wire.slow_link --workspace runs/slow_link
 """
@@ -29,7 +29,6 @@ from typing import Any
 from benchmarks.measure import arguments_of, report
 from benchmarks.soak.run import free_port
 from benchmarks.wire.link import Quality, SlowLink
-
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.local_federation import Federation, prepare, start, stop
 from grandrounds.deployment.submission import submit_and_watch
@@ -90,7 +89,7 @@ def main() -> None:
         link.stop()
     result = {"grace": GRACE, "precision": options.precision, "cases": cases}
     # The thread that watches the run keeps FLARE's remarks off this process's output.
-    print(table(result), file=sys.__stdout__)
+    print(tables(result), file=sys.__stdout__)
     report(result, options, load)
 
 
@@ -168,7 +167,7 @@ def _median(values: list[float]) -> float | None:
     return round(statistics.median(values), 2) if values else None
 
 
-def table(result: dict[str, Any]) -> str:
+def tables(result: dict[str, Any]) -> str:
     """The result for a reader."""
     rows = [
         [

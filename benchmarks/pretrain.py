@@ -1,6 +1,6 @@
 """Train the compact network on CIFAR-10, to start the benchmark's runs from weights as the paper's start from ImageNet's.
 
-python benchmarks/fedperl_ham10000/pretrain.py --cifar10 CIFAR10_NPZ --out runs/compact_cifar10.pt
+python -m benchmarks.pretrain --out runs/fedperl_ham10000/start.pt
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
+from benchmarks.experiment import DATA
 from grandrounds.files import replacing
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
-BATCH, EPOCHS, RATE = 128, 8, 3e-3
+BATCH, RATE = 128, 3e-3
 
 
 def main() -> None:
     """Train, report the test accuracy, save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cifar10", type=Path, required=True)
+    parser.add_argument("--cifar10", type=Path, default=DATA / "cifar10" / "cifar10_jpeg.npz")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--norm", choices=("batch", "group"), default="batch")
     parser.add_argument("--side", type=int, default=64, help="pixels that images are enlarged to")
+    parser.add_argument("--epochs", type=int, default=8)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -36,9 +38,10 @@ def main() -> None:
     test, test_labels = _read(arguments.cifar10, "test")
     network = build_model(ModelSpec("compact", 10, norm=arguments.norm), seed=0)
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=1e-2)
+    epochs = arguments.epochs
     steps, side = len(train) // BATCH, arguments.side
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps * EPOCHS)
-    for epoch in range(EPOCHS):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps * epochs)
+    for epoch in range(epochs):
         order = torch.randperm(len(train))
         for step in range(steps):
             rows = order[step * BATCH : (step + 1) * BATCH]

@@ -1,0 +1,310 @@
+"""Experiments: the rows of a ``configuration.json``, simulated in this process, each with a JSON file as its result.
+
+A configuration lists ``settings`` (data, seeds, the methods that run there) and ``methods`` (job and options). A *row* is
+a method in a setting with a seed. A benchmark with a partition or with measures of its own has them in ``experiment.py``
+as a class ``Custom`` that derives from :class:`Experiment`.
+
+Options of a row, the later ones taking precedence: ``common``, the setting's ``options``, the groups that the method
+names (``groups`` of the configuration, then of the setting), the method's ``options``, the seed, and what the command
+line sets.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from grandrounds.data.partition.make import make_partition
+from grandrounds.data.site import SiteData, load_site_data, locate_dataset
+from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.processes import machine
+from grandrounds.deployment.simulate import choose_sites, simulate
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.external import load_trained, predict
+from grandrounds.federation.server.record import read_events
+from grandrounds.files import read_json_object, write_json
+from grandrounds.protocol.problem import Problem
+
+BENCHMARKS = Path(__file__).resolve().parent
+DATA = Path(os.environ.get("GRANDROUNDS_DATA", BENCHMARKS.parents[1] / "shared" / "data"))
+PARTITION = "partition."
+Predicted = tuple[np.ndarray, np.ndarray]
+"""Labels and probabilities."""
+
+
+class Row(NamedTuple):
+    """A method in a setting with a seed."""
+
+    setting: str
+    method: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        row: what was run.
+        job: with all options.
+        place: the run's workspace.
+        sites_dir: the partition's folder.
+        partition: what the partition's maker returned.
+        sites: names of the sites.
+        summary: the run's summary.
+    """
+
+    row: Row
+    job: Job
+    place: Path
+    sites_dir: Path
+    partition: Mapping[str, Any]
+    sites: list[str]
+    summary: Mapping[str, Any]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """The run's events of one kind; of answers those to training tasks."""
+        found = [event for event in read_events(self.place / "results") if event["event"] == kind]
+        return [event for event in found if kind != "answer" or event["task"] == "train"]
+
+    def metrics(self, name: str = "") -> dict[int, list[dict[str, float]]]:
+        """By round, the metrics of the sites' answers, as far as they include one of this name."""
+        rounds: dict[int, list[dict[str, float]]] = {}
+        for event in self.events("answer"):
+            if not name or name in event["metrics"]:
+                rounds.setdefault(event["round"], []).append(event["metrics"])
+        return dict(sorted(rounds.items()))
+
+
+@dataclass
+class Experiment:
+    """The rows of a configuration.
+
+    Attributes:
+        name: folder of the benchmark below ``benchmarks/``.
+        root: folder of its data set.
+        workspace: folder of its runs.
+        results: folder of its results.
+        assignments: options that replace the configuration's, for trials; ``partition.NAME=VALUE`` is for the partition.
+    """
+
+    name: str
+    root: Path = Path()
+    workspace: Path = Path("runs")
+    results: Path = Path()
+    assignments: Sequence[str] = ()
+    configuration: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.configuration = read_configuration(self.name)
+        self.workspace = self.workspace.absolute()
+
+    def rows(self, only: Sequence[str] = (), seeds: Sequence[int] = ()) -> Iterator[Row]:
+        """Rows in the order of the settings, and within a setting all methods of a seed before the next seed.
+
+        Args:
+            only: patterns such as ``lesion_*``, compared with the names of the rows; none takes all.
+            seeds: only these.
+        """
+        for setting, content in self.configuration["settings"].items():
+            for seed in content["seeds"]:
+                for method in content["methods"]:
+                    row = Row(setting, method, seed)
+                    wanted = not only or any(fnmatch(self.row_name(row), pattern) for pattern in only)
+                    if wanted and (not seeds or seed in seeds):
+                        yield row
+
+    def row_name(self, row: Row) -> str:
+        """Name of the row without its seed: ``setting_method``, or as the configuration's ``file`` has it."""
+        return self.result(row).relative_to(self.results).as_posix().removesuffix(f"_{row.seed}.json")
+
+    def result(self, row: Row) -> Path:
+        """The row's result file."""
+        pattern = self.setting(row).get("file", self.configuration.get("file", "{setting}_{method}_{seed}"))
+        return self.results / (pattern.format(**row._asdict()) + ".json")
+
+    def setting(self, row: Row) -> dict[str, Any]:
+        """The row's setting."""
+        content: dict[str, Any] = self.configuration["settings"][row.setting]
+        return content
+
+    def method(self, row: Row) -> dict[str, Any]:
+        """The row's method."""
+        content: dict[str, Any] = self.configuration["methods"][row.method]
+        return content
+
+    def run(self, row: Row) -> None:
+        """Run one row and write its result."""
+        os.environ.setdefault("GRANDROUNDS_CACHE", str(self.workspace / "cache"))
+        torch.set_num_threads(1)
+        write_json(self.result(row), self.record(row))
+
+    def record(self, row: Row) -> dict[str, Any]:
+        """The row's result."""
+        run = self.simulated(row, *self.partition(row))
+        return {**self.labels(row), **self.measures(run), **self.circumstances(run)}
+
+    def labels(self, row: Row) -> dict[str, Any]:
+        """What identifies the row in its result."""
+        return row._asdict()
+
+    def partition(self, row: Row) -> tuple[Path, dict[str, Any]]:
+        """Divide the data set: the folder of the sites, and what the partition's maker returns.
+
+        The folder depends on nothing but the row's data, so that rows with the same data share it.
+        """
+        choices = self.partition_choices(row)
+        digest = hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:8]
+        folder = self.workspace / f"sites_{digest}_{row.seed}"
+        return folder, make_partition(root=self.root, out=folder, seed=row.seed, **choices)
+
+    def partition_choices(self, row: Row) -> dict[str, Any]:
+        """Arguments of the partition: the configuration's, the setting's, the method's, the command line's."""
+        parts = (self.configuration, self.setting(row), self.method(row))
+        choices = {name: value for part in parts for name, value in part.get("partition", {}).items()}
+        return choices | {
+            name.removeprefix(PARTITION): json.loads(value)
+            for name, _, value in (text.partition("=") for text in self.assignments)
+            if name.startswith(PARTITION)
+        }
+
+    def sites(self, row: Row) -> int | None:
+        """How many of the partition's sites take part; None for all."""
+        return None
+
+    def job(self, row: Row, problem: Mapping[str, Any]) -> Job:
+        """The row's job with all options."""
+        job = load_job(self.method(row)["job"])
+        job.options("problem").update(problem)
+        return with_options(job, self.options(row))
+
+    def options(self, row: Row) -> list[str]:
+        """The row's options as assignments."""
+        setting, method = self.setting(row), self.method(row)
+        groups = [
+            option
+            for name in method.get("groups", [])
+            for part in (self.configuration, setting)
+            for option in part.get("groups", {}).get(name, [])
+        ]
+        start = [f"problem.weights={self.start}"] if "start" in self.configuration else []
+        chosen = [*self.configuration["common"], *start, *setting.get("options", []), *groups, *method["options"]]
+        changed = [text for text in self.assignments if not text.startswith(PARTITION)]
+        return [*chosen, f"controller.seed={row.seed}", *changed]
+
+    @property
+    def start(self) -> Path:
+        """The weights from which all rows start.
+
+        Raises:
+            ConfigurationError: if they have not been made yet.
+        """
+        path = self.workspace / "start.pt"
+        if not path.is_file():
+            arguments = " ".join(self.configuration["start"])
+            raise ConfigurationError(
+                f"{path} is missing; make it: python -m benchmarks.pretrain {arguments} --out {path}"
+            )
+        return path
+
+    def simulated(self, row: Row, sites_dir: Path, partition: Mapping[str, Any]) -> Run:
+        """Simulate the row's job; an interrupted run is resumed."""
+        sites, problem = choose_sites(self.sites(row), sites_dir)
+        job = self.job(row, problem)
+        place = self.workspace / "runs" / self.result(row).relative_to(self.results).with_suffix("")
+        return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
+
+    def measures(self, run: Run) -> dict[str, Any]:
+        """What is measured of a finished run."""
+        return {"classes": run.partition["classes"], "selected": run.summary["selected"], "test": run.summary["test"]}
+
+    def circumstances(self, run: Run) -> dict[str, Any]:
+        """Traffic, time, options, versions and machine."""
+        controller, executor = (run.job.options(part) for part in ("controller", "executor"))
+        weights = {}
+        if "start" in self.configuration:
+            controller = {**controller, "problem": {**controller["problem"], "weights": self.start.name}}
+            weights = {"weights": hashlib.sha256(self.start.read_bytes()).hexdigest()}
+        return {
+            "bytes": run.summary["bytes"],
+            "seconds": run.summary["seconds"],
+            "options": {"controller": controller, "executor": executor, **weights},
+            "versions": run.summary["versions"],
+            "machine": machine(),
+        }
+
+
+def read_configuration(name: str) -> dict[str, Any]:
+    """The configuration of a benchmark.
+
+    Raises:
+        ConfigurationError: if it has none.
+    """
+    path = BENCHMARKS / name / "configuration.json"
+    if not path.is_file():
+        known = ", ".join(sorted(found.parent.name for found in BENCHMARKS.glob("*/configuration.json")))
+        raise ConfigurationError(f"there is no experiment {name!r}; known are {known}")
+    return dict(read_json_object(path))
+
+
+def experiment_class(name: str) -> type[Experiment]:
+    """The class of a benchmark's experiment: its own ``Custom``, that of the one it names, or the plain one."""
+    owner = read_configuration(name).get("experiment", name)
+    if not (BENCHMARKS / owner / "experiment.py").is_file():
+        return Experiment
+    found: type[Experiment] = import_module(f"benchmarks.{owner}.experiment").Custom
+    return found
+
+
+def site_data(job: Job, site: str, sites_dir: Path) -> SiteData:
+    """A site's images as the job reads them."""
+    problem = Problem.from_dict(job.options("problem"))
+    location = locate_dataset(site, problem.dataset, [sites_dir])
+    cache = Path(os.environ["GRANDROUNDS_CACHE"])
+    return load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
+
+
+def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> dict[str, dict[str, Predicted]]:
+    """By split and site of the whole partition, labels and probabilities of a model that the run has saved."""
+    problem = Problem.from_dict(run.job.options("problem"))
+    model = load_trained(problem.model_spec(pretrained=False), weights)
+    found: dict[str, dict[str, Predicted]] = {split: {} for split in splits}
+    for site in choose_sites(None, run.sites_dir)[0]:
+        data = site_data(run.job, site, run.sites_dir)
+        for split, by_site in found.items():
+            rows = data.rows(split)
+            probabilities = predict(model, data.images, rows, torch.device("cpu")).double().numpy()
+            by_site[site] = data.labels[rows], probabilities
+    return found
+
+
+def pooled(by_site: Mapping[str, Predicted], sites: Sequence[str] | None = None) -> Predicted:
+    """The predictions of several sites together."""
+    labels, probabilities = zip(*(by_site[site] for site in (by_site if sites is None else sites)), strict=True)
+    return np.concatenate(labels), np.concatenate(probabilities)
+
+
+def read_predictions(path: Path, classes: Sequence[str]) -> Predicted:
+    """Labels and probabilities from a site's ``predictions_*.csv``, in the order of the images' names."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = sorted(csv.DictReader(stream), key=lambda row: row["image"])
+    labels = np.array([classes.index(row["label"]) for row in rows])
+    probabilities = np.array([[float(row[f"probability_{name}"]) for name in classes] for row in rows])
+    return labels, probabilities / probabilities.sum(axis=1, keepdims=True)  # they were written with six digits
+
+
+def mean_of(metrics: Sequence[Mapping[str, float]], name: str, digits: int) -> float | None:
+    """Mean of a metric over the sites that report it, rounded; None if none does."""
+    known = [found[name] for found in metrics if name in found]
+    return round(sum(known) / len(known), digits) if known else None

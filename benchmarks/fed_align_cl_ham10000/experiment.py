@@ -1,0 +1,175 @@
+"""Fed-Align-CL between devices, malignant against benign, beside its baselines and ablations.
+
+All rows of a seed have the same images at the same sites and start from the same weights. ``single`` is one model per
+site, trained there alone (tested at the other sites it is the row Cross), ``mix`` one model of all images together, the
+others are federations. Each takes the same number of iterations of, together, the same number of images. Two models of a
+run are tested: that of the last round, and that with the lowest validation loss, as in the paper.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiment import Experiment, Row, Run, mean_of, read_predictions, site_data
+from benchmarks.fed_align_cl_ham10000.measures import both_layers, separability
+from grandrounds.data.manifest import Record, read_manifest
+from grandrounds.data.partition.files import read_partition, write_partition
+from grandrounds.data.partition.make import make_partition
+from grandrounds.data.site import locate_dataset
+from grandrounds.deployment.simulate import choose_sites, simulate
+from grandrounds.evaluation.binary_curves import curve_areas
+from grandrounds.evaluation.external import load_trained
+from grandrounds.files import replacing
+from grandrounds.protocol.problem import Problem
+from grandrounds.seeding import numpy_generator
+
+POOLED, MODELS = "pooled", ("last", "selected")
+LOSSES = ("loss", "loss_alignment", "loss_discriminator", "validation.log_loss")
+
+
+class Custom(Experiment):
+    """A row has a model per site, one of all images, or a federation."""
+
+    def run(self, row: Row) -> None:
+        """Also write each test image's coordinates in a plane, in a file of their own."""
+        super().run(row)
+        result = self.result(row)
+        if self._planes:
+            with replacing(result.with_name(f"plane_{result.name}")) as stream:
+                stream.write(json.dumps(self._planes, separators=(",", ":")).encode() + b"\n")
+
+    def record(self, row: Row) -> dict[str, Any]:
+        """The models of a row, each with its scores at all sites."""
+        self._planes: dict[str, Any] = {}
+        sites_dir, together = self._partitions(row)
+        names = self.setting(row).get("sites") or choose_sites(None, sites_dir)[0]
+        training = self.method(row)["training"]
+        groups = {
+            "alone": {site: [site] for site in names},
+            "pooled": {POOLED: [POOLED]},
+            "federated": {"federation": names},
+        }[training]
+        folder = together if training == "pooled" else sites_dir
+        runs = {name: self._trained(row, folder, group) for name, group in groups.items()}
+        first = next(iter(runs.values()))
+        circumstances = self.circumstances(first)
+        return {
+            **self.labels(row),
+            "sites": names,
+            "models": {name: self._model(run, sites_dir, names) for name, run in runs.items()},
+            "options": {"problem": first.job.options("problem"), **circumstances["options"]},
+            "start": circumstances["options"].get("weights"),
+            "versions": circumstances["versions"],
+            "machine": circumstances["machine"],
+        }
+
+    def _trained(self, row: Row, sites_dir: Path, group: list[str]) -> Run:
+        """One federation, or one site alone."""
+        job = self.job(row, choose_sites(None, sites_dir)[1])
+        place = self.workspace / "runs" / self.result(row).stem / "-".join(group)
+        return Run(row, job, place, sites_dir, {}, group, simulate(job, place, group, sites_dir=sites_dir))
+
+    def _model(self, run: Run, sites_dir: Path, names: list[str]) -> dict[str, Any]:
+        if run.job.options("executor")["averaged"] == "all":
+            weights = {model: run.place / "results" / f"{model}.pt" for model in MODELS}
+            scores = {model: self._measured(run, path, sites_dir, names, model) for model, path in weights.items()}
+        else:  # with local normalisation each site has a model of its own
+            scores = {MODELS[0]: {"sites": _scored_at_sites(run), "layers": {}}}
+        rounds = run.metrics()
+        return {
+            "scores": scores,
+            "selected": run.summary["selected"],
+            "losses": {name: [mean_of(found, name, 5) for found in rounds.values()] for name in LOSSES},
+            "bytes": run.summary["bytes"],
+            "seconds": run.summary["seconds"],
+        }
+
+    def _measured(self, run: Run, weights: Path, sites_dir: Path, names: list[str], model: str) -> dict[str, Any]:
+        """Areas under the curves at each site, and how far the model's layers separate the sites."""
+        network = load_trained(Problem.from_dict(run.job.options("problem")).model_spec(pretrained=False), weights)
+        layers, truth, groups, by_site = [], [], [], {}
+        for site in names:
+            data = site_data(run.job, site, sites_dir)
+            rows = data.rows("test")
+            found, scores = both_layers(network, data.images, rows)
+            by_site[site] = _areas(data.labels[rows], scores)
+            layers.append(found)
+            truth.append(data.labels[rows])
+            groups += [data.groups[row] for row in rows]
+        where = np.repeat(names, [len(labels) for labels in truth])
+        pair = [np.concatenate([own[index] for own in layers]) for index in (0, 1)]
+        labels = np.concatenate(truth)
+        shown = self._shows_plane(run.row) and model == MODELS[0]
+        found, planes = separability(pair, where, labels, np.array(groups), shown)
+        if planes:
+            images = {"site": where.tolist(), "malignant": labels.tolist()}
+            self._planes = {"images": images, "layers": planes}
+        norms = np.linalg.norm(pair[0], axis=1)
+        return {"sites": by_site, "layers": found, "norm": [float(norms.mean()), float(norms.max())]}
+
+    def _shows_plane(self, row: Row) -> bool:
+        """Of federations, for the first seed, where the report shows them."""
+        shown = self.setting(row).get("table") != "short" and self.method(row)["training"] == "federated"
+        return shown and row.seed == self.setting(row)["seeds"][0]
+
+    def _partitions(self, row: Row) -> tuple[Path, Path]:
+        """The sites' images, and the same images at one site; where the setting asks for it, some are left out."""
+        choices = self.partition_choices(row)
+        if choices.get("simulated_vendors"):
+            choices["simulated_vendors"] = self.workspace / f"vendors_{row.seed}"
+        folder = self.workspace / f"sites_{row.seed}"
+        made = make_partition(root=self.root, out=folder, seed=row.seed, **choices)
+        names = choose_sites(None, folder)[0]
+        shared = {
+            "images_root": locate_dataset(names[0], made["dataset_name"], [folder]).root,
+            "classes": made["classes"],
+            "description": {"seed": row.seed},
+            **({"preprocess": made["preprocess"]} if "preprocess" in made else {}),
+        }
+        records = {site: list(read_manifest(folder / site / "manifest.csv").records) for site in names}
+        share = self.setting(row).get("malignant_share")
+        if share is not None:
+            records = {site: _thinned(own, share, row.seed, site) for site, own in records.items()}
+            folder = self.workspace / f"sites_{row.setting}_{row.seed}"
+            write_partition(records, folder, made["dataset_name"], **shared)
+        together = self.workspace / f"pooled_{row.setting}_{row.seed}"
+        kept = self.setting(row).get("sites") or list(records)
+        pooled = {POOLED: [record for site in kept for record in records[site]]}
+        write_partition(pooled, together, made["dataset_name"], **shared)
+        read_partition(folder)
+        return folder, together
+
+
+def _areas(labels: np.ndarray, scores: Sequence[float] | np.ndarray) -> dict[str, float]:
+    return {**curve_areas(labels, scores)._asdict(), "images": len(labels), "malignant": int((labels == 1).sum())}
+
+
+def _scored_at_sites(run: Run) -> dict[str, dict[str, float]]:
+    """The areas from the predictions that each site has made of its own test images."""
+    classes = run.job.options("problem")["classes"]
+    found = {}
+    for path in sorted((run.place / "results").glob("*/predictions_common.csv")):
+        labels, probabilities = read_predictions(path, classes)
+        found[path.parent.name] = _areas(labels, probabilities[:, 1].tolist())
+    return found
+
+
+def _thinned(records: list[Record], share: float, seed: int, site: str) -> list[Record]:
+    """Leave out training images of a class, drawn at random, until this share is malignant."""
+    train = [record for record in records if record.split == "train"]
+    malignant = [record for record in train if record.label == "malignant"]
+    benign = [record for record in train if record.label != "malignant"]
+    most = min(len(malignant), round(len(benign) * share / (1 - share)))
+    least = min(len(benign), round(most * (1 - share) / share))
+    generator = numpy_generator(seed, "thinned", site)
+    kept = {
+        own[index].image
+        for own, count in ((malignant, most), (benign, least))
+        for index in generator.permutation(len(own))[:count]
+    }
+    return [record for record in records if record.split != "train" or record.image in kept]

@@ -1,0 +1,57 @@
+"""FedPerl on HAM10000: what is measured of a run beside its test scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.experiment import Experiment, Run, mean_of, read_predictions
+from grandrounds.evaluation.external import scores
+from grandrounds.evaluation.metrics import confusion_matrix
+
+REPORTED = ("ece", "mce", "risk", "aurc")
+SHOWN_ROUNDS = 10
+
+
+class Custom(Experiment):
+    """Peers, similarity of models and pseudo-labels round by round; confusion matrices by model and site."""
+
+    def measures(self, run: Run) -> dict[str, Any]:
+        """What the report needs."""
+        sites = run.partition["sites"]
+        return {
+            **super().measures(run),
+            "predictions": _predictions(run),
+            "pseudo_labels": {
+                name: [mean_of(sites, name, 4) for sites in run.metrics("accepted").values()]
+                for name in ("accepted", "pseudo_label_accuracy")
+            },
+            **{name: _by_round(run, name) for name in ("peers", "candidates", "peer_validation")},
+            "similarity": {
+                event["round"]: {name: event[name] for name in ("sites", "matrix", "raw_cosines")}
+                for event in run.events("similarity")
+                if event["round"] % SHOWN_ROUNDS == 0
+            },
+            "devices": {site: _device(sites[site]["sources"]) for site in run.sites},
+            "manifests": {site: content["sha256"] for site, content in sites.items()},
+        }
+
+
+def _predictions(run: Run) -> dict[str, dict[str, Any]]:
+    """Calibration, risk and confusion matrix of each site's test predictions, by model (``own``, ``common``) and site."""
+    found: dict[str, dict[str, Any]] = {}
+    classes = run.partition["classes"]
+    for path in sorted((run.place / "state").glob("*/*/predictions_*.csv")):
+        labels, probabilities = read_predictions(path, classes)
+        kept = {name: round(value, 6) for name, value in scores(labels, probabilities).items() if name in REPORTED}
+        confusion = confusion_matrix(labels, probabilities.argmax(axis=1), len(classes)).tolist()
+        model = path.stem.removeprefix("predictions_")
+        found.setdefault(model, {})[path.parent.name] = {**kept, "confusion": confusion}
+    return found
+
+
+def _by_round(run: Run, name: str) -> dict[int, Any]:
+    return {entry["round"]: entry[name] for entry in run.summary["rounds"] if entry.get(name)}
+
+
+def _device(sources: dict[str, int]) -> str:
+    return max(sources, key=lambda name: sources[name]).removeprefix("HAM10000/")

@@ -1,0 +1,139 @@
+"""Four hospitals with different networks and noisy labels, on blood cells (PBC Barcelona).
+
+Half of the data set is the public pool, without labels; the other half is divided between four sites of equal size with
+different classes (Dirichlet, 0.5) and one test set for all. At all noise rates of a seed the images are the same. No
+round is chosen by scores: the report has the last round and the mean of the last five.
+
+Methods with the same loss start from the same networks: one pre-training on the local labels for each loss, kind of noise
+and seed. FedDF, whose networks come from the server, pre-trains in its first round.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiment import Experiment, Predicted, Row, Run, read_predictions
+from grandrounds.data.partition.divide import SERVER
+from grandrounds.data.partition.files import PUBLIC_NAME
+from grandrounds.data.partition.make import make_partition
+from grandrounds.data.site import CONFIG_NAME
+from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.simulate import choose_sites, simulate
+from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
+from grandrounds.files import write_json
+
+LOSSES = ("pretrain_loss", "alignment_loss", "loss")
+
+
+class Custom(Experiment):
+    """Sites that start from pre-trained networks of their own; predictions of all sites on one test set."""
+
+    def partition(self, row: Row) -> tuple[Path, dict[str, Any]]:
+        """A folder for each row, because rows change what their sites start from."""
+        folder = self.workspace / "runs" / self.result(row).stem / "sites"
+        choices = self.partition_choices(row)
+        return folder, make_partition(root=self.root, out=folder, seed=row.seed, overwrite=True, **choices)
+
+    def simulated(self, row: Row, sites_dir: Path, partition: dict[str, Any]) -> Run:
+        """Give the server its public images and the sites their networks, then simulate."""
+        sites, problem = choose_sites(None, sites_dir)
+        job = self.job(row, problem)
+        _give_to_server(sites_dir)
+        if "exchange" in self.method(row)["groups"]:
+            _start_from(self._pretrained(row, job, sites, sites_dir), sites_dir)
+        place = sites_dir.with_name("run")
+        return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
+
+    def _pretrained(self, row: Row, job: Job, sites: list[str], sites_dir: Path) -> Path:
+        """The folder of networks trained on the sites' labels with the job's loss; made once, also by parallel rows."""
+        loss = job.options("executor")["loss"]
+        place = self.workspace / "pretrained" / f"{row.setting}_{loss}_{row.seed}"
+        place.mkdir(parents=True, exist_ok=True)
+        alone = load_job("mdhfl_local")
+        alone.options("problem").update(job.options("problem"))
+        options = [*self.configuration["common"], *self.configuration["groups"]["pretraining"], f"executor.loss={loss}"]
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            alone = with_options(alone, [*options, f"controller.seed={row.seed}"])
+            simulate(alone, place / "run", sites, sites_dir=sites_dir)
+        return place / "run" / "state" / alone.options("controller")["run_name"]
+
+    def measures(self, run: Run) -> dict[str, Any]:
+        """Scores of the last rounds, of the sites' ensemble, confusion matrices and losses."""
+        classes, rounds = run.partition["classes"], run.summary["rounds"]
+        predicted = {
+            path.parent.name: read_predictions(path, classes)
+            for path in sorted((run.place / "state").glob("*/*/predictions_own.csv"))
+        }
+        return {
+            "classes": classes,
+            "backbones": {site: entry["facts"]["backbone"] for site, entry in run.summary["registered"].items()},
+            "test": run.summary["test"],
+            "last_rounds": _scores(run, "test."),
+            "aligned_rounds": _scores(run, "aligned."),
+            "ensemble": _ensemble(predicted),
+            "confusion": {
+                site: confusion_matrix(labels, found.argmax(axis=1), len(classes)).tolist()
+                for site, (labels, found) in predicted.items()
+            },
+            "losses": {
+                site: {
+                    number: {name: round(found[name], 5) for name in LOSSES if name in found} for number, found in own
+                }
+                for site, own in _answers(run).items()
+            },
+            "noise_matrices": run.partition.get("noise_matrices"),
+            "row_entropy": {entry["round"]: entry["row_entropy"] for entry in rounds if "row_entropy" in entry},
+            "weights": {entry["round"]: entry["weights"] for entry in rounds if "weights" in entry},
+            "manifests": {site: content["sha256"] for site, content in run.partition["sites"].items()},
+            "partition": self.partition_choices(run.row),
+        }
+
+
+def _start_from(networks: Path, sites_dir: Path) -> None:
+    """Let each site start from its network in this folder."""
+    for path in sorted(sites_dir.glob(f"site-*/{CONFIG_NAME}")):
+        content = json.loads(path.read_text())
+        weights = str((networks / path.parent.name / "own.pt").absolute())
+        [cells] = content["datasets"].keys() - {PUBLIC_NAME}
+        write_json(path, content | {"models": {cells: {"weights": weights}}})
+
+
+def _give_to_server(sites_dir: Path) -> None:
+    """Let the server have the public images that every site has; FedDF distils there."""
+    site = min(sites_dir.glob(f"site-*/{CONFIG_NAME}"))
+    public = json.loads(site.read_text())["datasets"][PUBLIC_NAME]
+    location = {**public, "manifest": str((site.parent / public["manifest"]).absolute())}
+    write_json(sites_dir / SERVER / CONFIG_NAME, {"datasets": {PUBLIC_NAME: location}})
+
+
+def _answers(run: Run) -> dict[str, list[tuple[int, dict[str, float]]]]:
+    """By site, round and metrics of its answers."""
+    found: dict[str, list[tuple[int, dict[str, float]]]] = {}
+    for event in run.events("answer"):
+        found.setdefault(event["site"], []).append((event["round"], event["metrics"]))
+    return found
+
+
+def _scores(run: Run, prefix: str) -> dict[str, dict[int, dict[str, float]]]:
+    """By site and round, the test scores at the round's end (``test.``) or right after alignment (``aligned.``)."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for site, answers in _answers(run).items():
+        for number, metrics in answers:
+            scores = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+            if scores:
+                found.setdefault(site, {})[number] = scores
+    return found
+
+
+def _ensemble(predicted: dict[str, Predicted]) -> dict[str, float]:
+    """Scores of the mean of all sites' predictions, which no site has."""
+    labels = next(iter(predicted.values()))[0]
+    if any(not np.array_equal(labels, others) for others, _ in predicted.values()):
+        raise ValueError("the sites have different test images, and an ensemble needs the same")
+    return classification_metrics(labels, np.mean([found for _, found in predicted.values()], axis=0))

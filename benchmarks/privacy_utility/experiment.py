@@ -1,0 +1,124 @@
+"""What a privacy budget costs: FedAvg, FedPerl and FedIRM on HAM10000 at epsilon 2, 8 and without a limit.
+
+Every site has a policy and a ledger of its own, and its gate treats what it sends. The epsilon of the table is that of
+the ledgers, not the target. Two guarantees are compared, which promise different things: ``record`` hides one image by
+noise in every step of training; ``site`` hides all data of a site by noise on its clipped updates. The model of the last
+round is scored, because validation scores would be a release without noise.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.experiment import Experiment, Row, Run, pooled, predictions
+from grandrounds.data.manifest import read_manifest
+from grandrounds.data.site import locate_dataset
+from grandrounds.deployment.jobs import Job, with_options
+from grandrounds.deployment.simulate import choose_sites, simulate
+from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.files import write_json
+from grandrounds.privacy.accounting.accountant import min_noise_multiplier
+from grandrounds.privacy.accounting.conversions import gaussian_noise_multiplier
+from grandrounds.privacy.gate.policy_file import GATE
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.spending import Unit
+
+MIN_SUPPORT = {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "least": 10}
+
+
+class Custom(Experiment):
+    """Rows are named ``setting_method_protection``."""
+
+    def method(self, row: Row) -> dict[str, Any]:
+        """The method without the protection."""
+        content: dict[str, Any] = self.configuration["methods"][row.method.partition("_")[0]]
+        return content
+
+    def labels(self, row: Row) -> dict[str, Any]:
+        """Method and protection apart."""
+        method, _, protection = row.method.partition("_")
+        return {"setting": row.setting, "method": method, "protection": protection, "seed": row.seed}
+
+    def simulated(self, row: Row, sites_dir: Path, partition: dict[str, Any]) -> Run:
+        """Install each site's policy and ledger, then simulate from the beginning: a resumed run would spend more."""
+        sites, problem = choose_sites(None, sites_dir)
+        place = self.workspace / "runs" / self.result(row).stem
+        shutil.rmtree(place, ignore_errors=True)
+        job, self._multiplier = self._protected(row, self.job(row, problem), sites, sites_dir, place)
+        self._began = time.process_time()
+        return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
+
+    def measures(self, run: Run) -> dict[str, Any]:
+        """What the ledgers report, and the scores of the last model."""
+        labels, probabilities = pooled(predictions(run, run.place / "results" / "last.pt")["test"])
+        return {
+            "sites": len(run.sites),
+            "epsilon_aimed_at": self.setting(run.row)["epsilon"],
+            "delta": self.configuration["delta"],
+            "noise_multiplier": self._multiplier,
+            "budget": self._budget(run),
+            "contributions": run.summary["contributions"],
+            "scores": classification_metrics(labels, probabilities),
+            "cpu_seconds": round(time.process_time() - self._began, 1),
+        }
+
+    def _protected(
+        self, row: Row, job: Job, sites: list[str], sites_dir: Path, place: Path
+    ) -> tuple[Job, float | None]:
+        """The job as the policies require it, and the noise multiplier."""
+        epsilon, delta = self.setting(row)["epsilon"], self.configuration["delta"]
+        if epsilon is None:
+            return job, None
+        protection = self.labels(row)["protection"]
+        chosen = self.configuration["protections"][protection]
+        rounds, executor = job.options("controller")["rounds"], job.options("executor")
+        treatment: dict[str, Any]
+        if protection == "record":
+            # The smallest site draws each of its images most often, and spends most.
+            rate = executor["batch_size"] / min(_labelled_images(site, job, sites_dir) for site in sites)
+            multiplier = min_noise_multiplier(epsilon, delta, rounds * executor["steps"], rate)
+            noise = [f"executor.record_noise_multiplier={multiplier}", f"executor.record_clip={chosen['clip']}"]
+            job = with_options(job, noise)
+            treatment = {"treatment": "record_level", "min_noise_multiplier": multiplier}
+        else:
+            multiplier = gaussian_noise_multiplier(epsilon, delta, rounds)
+            treatment = {"treatment": "clip_and_noise", "clip": chosen["clip"], "noise_multiplier": multiplier}
+        for site in sites:
+            _install(place / "flare" / site / "local", site, chosen["unit"], delta, treatment)
+        return job, multiplier
+
+    def _budget(self, run: Run) -> dict[str, Any] | None:
+        """The largest epsilon of the sites' ledgers, by two methods, and the number of releases that it counts."""
+        protection = self.labels(run.row)["protection"]
+        if protection == "none":
+            return None
+        unit, delta = Unit(self.configuration["protections"][protection]["unit"]), self.configuration["delta"]
+        ledgers = [Ledger(run.place / "flare" / site / "local" / "privacy", site).content() for site in run.sites]
+        (dataset,) = {name for ledger in ledgers for name in ledger.datasets}
+        return {
+            "unit": unit.value,
+            "epsilon": max(ledger.spent(dataset, delta, unit) for ledger in ledgers),
+            "bound": max(ledger.spent_bound(dataset, delta, unit) for ledger in ledgers),
+            "releases": max(len(ledger.bookings) for ledger in ledgers),
+        }
+
+
+def _labelled_images(site: str, job: Job, sites_dir: Path) -> int:
+    location = locate_dataset(site, job.options("problem")["dataset"], [sites_dir])
+    return sum(record.split == "train" and record.labelled for record in read_manifest(location.manifest).records)
+
+
+def _install(local: Path, site: str, unit: str, delta: float, treatment: dict[str, Any]) -> None:
+    """A policy that releases updates so treated, numbers, and FedIRM's relation matrices, which are not counted."""
+    releases = [{"kind": "model_update", "name": "update", **treatment}, {**MIN_SUPPORT, "outside_budget": True}]
+    numbers = [{"name": "*", "part": "train", "minimum_support": 2}]
+    policy = {"unit": unit, "delta": delta, "releases": releases, "scalars": numbers}
+    filters = [{"path": GATE}]
+    scope = {"name": "benchmark", "properties": {"grandrounds": policy}}
+    scope |= {"task_data_filters": filters, "task_result_filters": filters}
+    local.mkdir(parents=True)
+    write_json(local / "privacy.json", {"scopes": [scope], "default_scope": "benchmark"})
+    Ledger.create(local / "privacy", site)
