@@ -27,7 +27,8 @@ import torch
 
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import SiteData, load_site_data, locate_dataset
-from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.jobs import Job, load_job
+from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.processes import machine
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.errors import ConfigurationError
@@ -187,7 +188,7 @@ class Experiment:
         """The row's job with all options."""
         job = load_job(self.method(row)["job"])
         job.options("problem").update(problem)
-        return with_options(job, self.options(row))
+        return with_preset(job, self.method(row).get("preset"), self.options(row))
 
     def options(self, row: Row) -> list[str]:
         """The row's options as assignments."""

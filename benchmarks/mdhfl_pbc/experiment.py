@@ -22,7 +22,8 @@ from grandrounds.data.partition.divide import SERVER
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import CONFIG_NAME
-from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.jobs import Job, load_job
+from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
 from grandrounds.files import write_json
@@ -54,14 +55,14 @@ class Custom(Experiment):
         loss = job.options("executor")["loss"]
         place = self.workspace / "pretrained" / f"{row.setting}_{loss}_{row.seed}"
         place.mkdir(parents=True, exist_ok=True)
-        alone = load_job("mdhfl_local")
+        alone = load_job("mdhfl")
         alone.options("problem").update(job.options("problem"))
         options = [*self.configuration["common"], *self.configuration["groups"]["pretraining"], f"executor.loss={loss}"]
         with (place / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            alone = with_options(alone, [*options, f"controller.seed={row.seed}"])
+            alone = with_preset(alone, "local", [*options, f"controller.seed={row.seed}"])
             simulate(alone, place / "run", sites, sites_dir=sites_dir)
-        return place / "run" / "state" / alone.options("controller")["run_name"]
+        return place / "run" / "state" / alone.run_name
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Scores of the last rounds, of the sites' ensemble, confusion matrices and losses."""

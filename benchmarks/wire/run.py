@@ -27,7 +27,8 @@ from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 from benchmarks.measure import arguments_of, report
 from benchmarks.parties import site_names
 from benchmarks.report import Drawing
-from grandrounds.deployment.jobs import Job, load_job, with_options
+from grandrounds.deployment.jobs import Job, load_job
+from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import simulate
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.server.record import read_events
@@ -44,7 +45,7 @@ ALIGNED = ("executor.iterations=4", "executor.pace=2", "executor.warm_up=0")
 SMALL = json.dumps({name: "compact" for name in site_names(SITES)})
 MUTUAL = ("executor.pretrain_epochs=0.1", "executor.local_epochs=0.1", f"executor.backbones={SMALL}")
 PEERS = ("controller.warm_up=1", "executor.threshold=0.26")
-# A row of the table, its job and its options.
+# A row of the table, its job (with a preset) and its options.
 CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "local": ("local", STEPS),
     "fedavg": ("fedavg", STEPS),
@@ -53,11 +54,11 @@ CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "fedperl, anonymised peer": ("fedperl", (*STEPS, *PEERS)),
     "fedperl, two peers": ("fedperl", (*STEPS, *PEERS, "controller.anonymise=false")),
     "fedirm": ("fedirm", (*STEPS, "controller.unlabelled_start=1")),
-    "fed": ("fed", ALIGNED),
+    "fed": ("fed_align_cl:fed", ALIGNED),
     "fed_align_cl": ("fed_align_cl", ALIGNED),
     "mdhfl": ("mdhfl", MUTUAL),
     "mdhfl, half precision": ("mdhfl", (*MUTUAL, "executor.wire=fp16", "controller.wire=fp16")),
-    "rhfl": ("rhfl", MUTUAL),
+    "rhfl": ("mdhfl:rhfl", MUTUAL),
 }
 
 
@@ -78,9 +79,10 @@ def main() -> None:
 def bytes_of(name: str, job: str, more: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """Bytes per site, of the round with most of them each way, and the parts of what travels in the whole run."""
     workspace = folder / name.replace(" ", "_").replace(",", "")
-    summary = simulate(
-        with_options(load_job(job), accepted(load_job(job), [*COMMON, *more])), workspace, site_names(SITES)
-    )
+    source, _, preset = job.partition(":")
+    loaded = load_job(source)
+    configured = with_preset(loaded, preset or None, accepted(loaded, [*COMMON, *more]))
+    summary = simulate(configured, workspace, site_names(SITES))
     ends = [event for event in read_events(workspace / "results") if event["event"] == "round_end"]
     moved = {way: [0, *(end["moved"][way] for end in ends)] for way in ("down", "up")}
     most = {way: max(after - before for before, after in pairwise(sums)) / SITES for way, sums in moved.items()}

@@ -8,7 +8,8 @@ import pytest
 
 from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.data.partition.public_set import open_public_set, write_public_set
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import read_events
 
@@ -43,8 +44,8 @@ def hospitals(tmp_path_factory, shared_cache):
     return folder
 
 
-def small(*assignments, name="mdhfl"):
-    return with_options(load_job(name), [*SMALL, *assignments])
+def small(*assignments, preset=None):
+    return with_preset(load_job("mdhfl"), preset, [*SMALL, *assignments])
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +97,16 @@ def test_eight_bits_are_a_quarter_of_the_bytes(run, hospitals, tmp_path):
     assert found.summary["bytes"]["site-1"]["up.rows"] == PUBLIC_IMAGES * CLASSES
 
 
-@pytest.mark.parametrize("name", ["mdhfl_ce", "mdhfl_local", "rhfl", "rhfl_plus", "fedmd"])
-def test_the_other_jobs_run(name, run, hospitals, tmp_path):
-    found = run(small("controller.rounds=3", name=name), tmp_path, SITES, sites_dir=hospitals)
+@pytest.mark.parametrize("preset", ["cross_entropy", "local", "rhfl", "rhfl_plus", "fedmd"])
+def test_the_variants_run(preset, run, hospitals, tmp_path):
+    found = run(small("controller.rounds=3", preset=preset), tmp_path, SITES, sites_dir=hospitals)
     assert found.summary["status"] == "finished"
     aligned = "alignment_loss" in answers(found)[2, "site-1"]
-    assert aligned == (name != "mdhfl_local")
+    assert aligned == (preset != "local")
     weighted = any("weights" in entry for entry in found.summary["rounds"])
-    assert weighted == name.startswith("rhfl")
+    assert weighted == preset.startswith("rhfl")
     # Who learns from nobody tells nobody anything.
-    assert ("up.rows" in found.summary["bytes"].get("site-1", {})) == (name != "mdhfl_local")
+    assert ("up.rows" in found.summary["bytes"].get("site-1", {})) == (preset != "local")
 
 
 def test_chunks_are_rounds(run, hospitals, tmp_path):
@@ -127,7 +128,7 @@ def test_a_run_may_end_with_what_the_others_say(run, hospitals, tmp_path):
 
 
 def test_client_confidence_is_told_once_in_an_epoch(run, hospitals, tmp_path):
-    job = small("controller.chunk=24", "controller.public_batch=8", "controller.rounds=5", name="rhfl")
+    job = small("controller.chunk=24", "controller.public_batch=8", "controller.rounds=5", preset="rhfl")
     told = answers(run(job, tmp_path, SITES, sites_dir=hospitals))
     assert [number for number in range(1, 6) if "private_loss" in told[number, "site-1"]] == [1, 3]
 

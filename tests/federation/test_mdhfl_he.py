@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from grandrounds.data.datasets.phantom_site import phantom_site
-from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.mutual.controller import MutualController
@@ -50,8 +51,8 @@ def hospitals(tmp_path_factory, shared_cache):
     return folder
 
 
-def small(*assignments, name="mdhfl_he"):
-    return with_options(load_job(name), [*SMALL, *assignments])
+def small(*assignments, name="mdhfl_he", preset=None):
+    return with_preset(load_job(name), preset, [*SMALL, *assignments])
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_the_sites_learn_what_they_learn_from_plain_rows_and_the_server_reads_no
     options = ("controller.rounds=2", f"executor.backbones={json.dumps(dict.fromkeys(SITES, 'compact'))}")
     plain = run(small(*options, name="mdhfl"), tmp_path / "plain", SITES, sites_dir=hospitals)
     readable = watched[2, "site-1"].parts["rows"]["mean"].double()
-    alone = run(small(*options, name="mdhfl_local"), tmp_path / "alone", SITES, sites_dir=hospitals)
+    alone = run(small(*options, name="mdhfl", preset="local"), tmp_path / "alone", SITES, sites_dir=hospitals)
     hidden = run(small(*options), tmp_path / "hidden", SITES, sites_dir=hospitals)
     assert furthest(hidden, plain) < 1e-3 < furthest(alone, plain) / 4
     assert not any("row_entropy" in entry for entry in hidden.summary["rounds"])

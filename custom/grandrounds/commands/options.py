@@ -25,7 +25,8 @@ Assignments = Annotated[
     ),
 ]
 Preset = Annotated[
-    str | None, typer.Option(help="A set of options that the job offers, for example paper, code or recommended.")
+    str | None,
+    typer.Option(help="Named options of the job, such as paper, code or recommended; several in order: paper,rhfl."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on the standard output.")]
 

@@ -57,7 +57,8 @@ def simulate(
     preset: Preset = None,
     assignments: Assignments = None,
     workspace: Annotated[
-        Path | None, typer.Option(help="Folder for all that the run writes. [default: runs/JOB]", show_default=False)
+        Path | None,
+        typer.Option(help="Folder for all that the run writes. [default: runs/RUN_NAME]", show_default=False),
     ] = None,
     engine: Annotated[
         EngineChoice, typer.Option(help="One process, or FLARE's simulator: slower, with real processes and messages.")
@@ -75,7 +76,7 @@ def simulate(
         raise typer.BadParameter("--wire is for the engine in-process: with flare all messages are serialised")
     options = assignments_of(rounds, image_size, backbone, seed, assignments)
     configured, names = configured_job(job, sites, sites_dir, options, preset)
-    place = workspace or Path("runs") / configured.name
+    place = workspace or Path("runs") / configured.run_name
     try:
         summary = _followed(configured, place, names, sites_dir, engine, threads, wire)
     except KeyboardInterrupt:

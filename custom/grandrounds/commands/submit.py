@@ -49,7 +49,7 @@ def submit(
     job: JobName,
     kit: Annotated[Path, typer.Option(help="Your startup kit.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results. [default: runs/JOB]", show_default=False)
+        Path | None, typer.Option(help="Folder for results. [default: runs/RUN_NAME]", show_default=False)
     ] = None,
     sites: Annotated[str | None, typer.Option(help="Who takes part, a,b,c; default: every connected site.")] = None,
     mandatory_sites: Annotated[str | None, typer.Option(help="Who must be there for the job to start, a,b.")] = None,
@@ -81,7 +81,7 @@ def submit(
     options = assignments_of(rounds, image_size, backbone, seed, _own(dataset, run_name, assignments))
     roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
     prepared = _prepared(job, preset, options, comma_separated(classes), roster, scope, _by_site(gpu_memory))
-    outcome = _run(prepared, kit, out or Path("runs") / prepared.name, attempts if resume == "auto" else 1, dry_run)
+    outcome = _run(prepared, kit, out or Path("runs") / prepared.run_name, attempts if resume == "auto" else 1, dry_run)
     if outcome is None:
         return
     if json:

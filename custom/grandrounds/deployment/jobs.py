@@ -55,6 +55,11 @@ class Job:
         return str(self.meta["name"])
 
     @property
+    def run_name(self) -> str:
+        """The name of its run: what is stored under this name is resumed."""
+        return str(self.options("controller").get("run_name", "run"))
+
+    @property
     def controller(self) -> dict[str, Any]:
         """The controller's entry, with ``path`` and ``args``."""
         return dict(self.server["workflows"][0])

@@ -1,15 +1,16 @@
 """Presets: named sets of options that a job offers, and a record of what a run has made of them.
 
 A job folder may hold ``presets.json``: by name an object with the parts ``controller``, ``executor`` and ``problem`` and
-the options that the preset sets there. ``paper`` is a publication's text, ``code`` its authors' released code,
-``recommended`` what this project advises where they differ.
+the options that the preset sets there. ``paper`` is a publication's text, ``code`` its authors' released code and
+``recommended`` what this project advises where they differ. Others are variants of a method, such as ``rhfl`` of the job
+``mdhfl``; several are applied in order: ``paper,rhfl``.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from json import dumps
 from typing import Any
 
 from grandrounds.deployment.jobs import PARTS, Job, with_options
@@ -17,6 +18,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object
 
 PRESETS_FILE = "presets.json"
+RUN_NAME = ("controller", "run_name")
 
 
 def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
@@ -36,38 +38,49 @@ def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def with_preset(job: Job, preset: str | None, assignments: Sequence[str] = ()) -> Job:
-    """A copy of the job with a preset's options, and others set after them.
+    """A copy of the job with the options of presets, and others set after them.
 
     Args:
         job: stays as it is.
-        preset: a preset's name; None for the options as they are in the job's files.
-        assignments: ``part.option=value``; they win. Those that change an option of the preset are named in the record.
+        preset: the name of a preset, or several separated by commas; later ones win. None leaves the job's options.
+        assignments: ``part.option=value``; they win. Those that change an option of a preset are named in the record.
 
     Raises:
         ConfigurationError: if the job has no such preset (its presets are named), or an option does not exist.
+
+    Example:
+        >>> from grandrounds.deployment.jobs import load_job
+        >>> job = with_preset(load_job("mdhfl"), "paper,rhfl", ["controller.rounds=3"])
+        >>> job.options("controller")["weighting"], job.options("controller")["preset"]
+        ('ccr', 'paper + rhfl, but controller.rounds')
     """
     if preset is None:
         return with_options(job, assignments)
+    names = [name.strip() for name in preset.split(",")]
     presets = presets_of(job)
-    if preset not in presets:
-        near = difflib.get_close_matches(preset, presets, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigurationError(
-            f"job {job.name} has no preset {preset!r}{hint} (presets: {', '.join(sorted(presets)) or 'none'})"
-        )
-    changed = with_options(job, [*_assignments(presets[preset]), *assignments])
-    touched = [
-        f"{part}.{option}"
-        for part, options in presets[preset].items()
+    chosen = {
+        (part, option): value
+        for name in names
+        for part, options in _named(job, presets, name).items()
         for option, value in options.items()
-        if changed.options(part)[option] != value
+    }
+    set_first = [f"{part}.{option}={dumps(value)}" for (part, option), value in chosen.items()]
+    changed = with_options(job, [*set_first, *assignments])
+    changes = [
+        f"{part}.{option}"
+        for (part, option), value in chosen.items()
+        if (part, option) != RUN_NAME and changed.options(part)[option] != value
     ]
-    label = f"{preset}, but {', '.join(sorted(touched))}" if touched else preset
-    changed.options("controller")["preset"] = label
+    label = " + ".join(names)
+    changed.options("controller")["preset"] = f"{label}, but {', '.join(sorted(changes))}" if changes else label
     return changed
 
 
-def _assignments(preset: dict[str, dict[str, Any]]) -> Iterable[str]:
-    return [
-        f"{part}.{option}={json.dumps(value)}" for part, options in preset.items() for option, value in options.items()
-    ]
+def _named(job: Job, presets: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    if name not in presets:
+        near = difflib.get_close_matches(name, presets, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigurationError(
+            f"job {job.name} has no preset {name!r}{hint} (presets: {', '.join(sorted(presets)) or 'none'})"
+        )
+    return dict(presets[name])

@@ -137,7 +137,7 @@ class Simulation:
 
 def simulation_of(job: Job, workspace: Path) -> Simulation:
     """Where a run of this job in this workspace has its files."""
-    return Simulation(workspace.absolute(), str(job.options("controller").get("run_name", "run")))
+    return Simulation(workspace.absolute(), job.run_name)
 
 
 def sites_of(partition: Path) -> tuple[list[str], dict[str, Any]]:

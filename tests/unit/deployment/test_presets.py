@@ -155,6 +155,32 @@ def test_the_command_lines_job_has_the_preset_and_what_was_set_after_it():
 
 
 @pytest.mark.parametrize(
+    ("name", "variants"),
+    [
+        ("fed_align_cl", ["fed", "fed_align", "fed_cl"]),
+        ("mdhfl", ["cross_entropy", "fedmd", "local", "rhfl", "rhfl_plus"]),
+    ],
+)
+def test_variants_of_a_method_are_presets_of_its_job_with_runs_of_their_own(name, variants):
+    job = load_job(name)
+    assert sorted(presets_of(job).keys() - {"paper", "code", "recommended"}) == variants
+    runs = [with_preset(job, variant).run_name for variant in variants]
+    assert len({*runs, job.run_name}) == len(variants) + 1
+
+
+def test_several_presets_are_applied_in_order_and_recorded():
+    job = with_preset(load_job("mdhfl"), "paper, rhfl", ["controller.rounds=3", "controller.run_name=trial"])
+    controller, executor = job.options("controller"), job.options("executor")
+    assert (controller["weighting"], executor["pretrain_epochs"]) == ("ccr", 40.0)
+    assert controller["preset"] == "paper + rhfl, but controller.rounds", (
+        "the name of the run is no option of the method"
+    )
+    assert with_preset(load_job("mdhfl"), "rhfl,paper").options("controller")["weighting"] == "uniform"
+    with pytest.raises(ConfigurationError, match="has no preset 'rfhl'; did you mean rhfl"):
+        with_preset(load_job("mdhfl"), "paper,rfhl")
+
+
+@pytest.mark.parametrize(
     ("preset", "hint"),
     [("papers", "; did you mean paper?"), ("recomended", "; did you mean recommended?"), ("zzz", "")],
 )

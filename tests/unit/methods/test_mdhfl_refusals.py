@@ -44,7 +44,7 @@ def test_rows_are_for_the_rounds_that_somebody_learns_from(mutual):
     with pytest.raises(MessageError, match="a has sent rows in a round in which nobody learns from them"):
         at(mutual, 3).check("a", rows())
     at(mutual, 3).check("a", Result({}, samples=1))
-    alone = controller(MutualController, "mdhfl_local")
+    alone = controller(MutualController, "mdhfl", "controller.content=none")
     with pytest.raises(MessageError, match="nobody learns from them"):
         at(alone, 1).check("a", rows())
 
