@@ -31,7 +31,7 @@ SHARED_METHODS = {"supervised", "fixmatch"}
 BORROWED = {("feddf", "mutual"), ("baselines", "mutual"), ("baselines", "feddf")}
 """A method may import these methods beside the shared ones."""
 MATHS = {
-    "contributions", "distillation", "loss", "peer_selection", "relation", "schedule", "similarity",
+    "contributions", "distillation", "loss", "relation", "schedule", "similarity",
     "teacher", "uncertainty", "weights",
 }  # fmt: skip
 """Modules of methods that need torch, numpy, the standard library and each other only."""
@@ -209,7 +209,7 @@ def test_every_module_has_a_layer_and_every_name_is_still_there():
         ("methods/fixmatch/executor.py", "from grandrounds.deployment import jobs", "in a layer below deployment"),
         ("methods/fedperl/loss.py", "from grandrounds.protocol.messages import State", "knows no other part than"),
         ("methods/fedperl/loss.py", "from grandrounds.methods.fedperl.executor import x", "knows no other part than"),
-        ("methods/fedperl/peer_selection.py", "import sklearn", "needs torch, numpy and the standard library only"),
+        ("methods/fedperl/similarity.py", "import sklearn", "needs torch, numpy and the standard library only"),
         ("seeding.py", "from grandrounds.data import site", "in a layer below data, models"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_planted_violation_is_found(tmp_path, file, code, problem):
         ("methods/fedirm/executor.py", "from grandrounds.methods.fixmatch.training import x"),
         ("methods/fedirm/controller.py", "from nvflare.apis.signal import Signal"),
         ("methods/feddf/controller.py", "from grandrounds.methods.mutual.options import x"),
-        ("methods/fedperl/peer_selection.py", "from grandrounds.methods.fedperl.loss import x"),
+        ("methods/fedperl/similarity.py", "from grandrounds.methods.fedperl.loss import x"),
         ("methods/fedperl/loss.py", "from . import similarity"),
         ("methods/fedperl/loss.py", "from grandrounds.checks import require_fraction"),
         ("privacy/gate/filters.py", "from nvflare.apis.filter import Filter"),
