@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiment import Experiment, Row, Run, mean_of, pooled, predictions
-from grandrounds.data.fedmatch_clients import make_fedmatch_partition
+from benchmarks.fedmatch_data.clients import make_fedmatch_partition
 
 
 class Custom(Experiment):

@@ -71,7 +71,6 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_common)
     for module, function in (
-        (partition, partition.partition),
         (simulate, simulate.simulate),
         (evaluate, evaluate.evaluate),
         (report, report.report),
@@ -85,6 +84,7 @@ def build_app() -> typer.Typer:
         (jobs, jobs.jobs),
     ):
         app.command(help=module.HELP)(function)
+    app.add_typer(partition.build_group(), name="partition")
     app.add_typer(poc.build_group(), name="poc")
     app.add_typer(ledger.build_group(), name="ledger")
     app.add_typer(privacy.build_group(), name="privacy")

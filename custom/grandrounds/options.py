@@ -120,7 +120,7 @@ class Options:
         Raises:
             ConfigurationError: naming the option, what was expected and what came.
         """
-        for name, (annotation, bounds, _) in _annotations(type(self)).items():
+        for name, (annotation, bounds, _) in annotations_of(type(self)).items():
             require_value(getattr(self, name), annotation, bounds, self.prefix + name)
         self.check()
 
@@ -185,7 +185,7 @@ def describe(group: type) -> list[OptionInfo]:
         >>> describe(Steps)
         [OptionInfo(name='steps', type='an integer', range='at least 1', default=26, meaning='local steps in a round')]
     """
-    known = _annotations(group)
+    known = annotations_of(group)
     return [
         OptionInfo(field.name, _description(known[field.name].type), str(known[field.name].bounds or ""),
                    _default(field), known[field.name].meaning)
@@ -301,11 +301,11 @@ def option_types(component: type) -> dict[str, Any]:
         {'device': <class 'str'>}
     """
     groups_here = groups_of(component).values()
-    found = {name: known.type for group in groups_here for name, known in _annotations(group).items()}
+    found = {name: known.type for group in groups_here for name, known in annotations_of(group).items()}
     for base in component.__mro__:
         groups = vars(base).get("option_groups", {})
         for group in groups if isinstance(groups, tuple) else ():
-            found = {**{name: known.type for name, known in _annotations(group).items()}, **found}
+            found = {**{name: known.type for name, known in annotations_of(group).items()}, **found}
         if "__init__" not in vars(base):
             continue
         constructor = vars(base)["__init__"]
@@ -318,24 +318,26 @@ def option_types(component: type) -> dict[str, Any]:
     return found
 
 
-class _Annotation(NamedTuple):
+class Annotation(NamedTuple):
+    """What the annotation of an option holds: its type, its bounds if it has some, and its meaning."""
+
     type: Any
     bounds: Range | None
     meaning: str
 
 
-def _annotations(group: type) -> dict[str, _Annotation]:
+def annotations_of(group: type) -> dict[str, Annotation]:
     """Type, bounds and meaning of the fields of a group."""
     hints = get_type_hints(group, include_extras=True)
     return {field.name: _annotation(hints[field.name]) for field in fields(group)}
 
 
-def _annotation(hint: Any) -> _Annotation:
+def _annotation(hint: Any) -> Annotation:
     if get_origin(hint) is not Annotated:
-        return _Annotation(hint, None, "")
+        return Annotation(hint, None, "")
     annotation, *extras = get_args(hint)
     bounds = next((extra for extra in extras if isinstance(extra, Range)), None)
-    return _Annotation(annotation, bounds, next((extra for extra in extras if isinstance(extra, str)), ""))
+    return Annotation(annotation, bounds, next((extra for extra in extras if isinstance(extra, str)), ""))
 
 
 def _default(field: Field[Any]) -> Any:

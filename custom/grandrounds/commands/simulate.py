@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.commands.choices import EngineChoice
 from grandrounds.commands.options import (
     Assignments,
     Backbone,
@@ -29,6 +29,14 @@ from grandrounds.commands.progress import Follower, progress_on
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
+
+
+class EngineChoice(StrEnum):
+    """What runs a simulation; listed here too, so that the help does not import torch."""
+
+    IN_PROCESS = "in-process"
+    FLARE = "flare"
+
 
 SHARED = ("problem.", "controller.rounds=", "controller.seed=")
 HELP = """Run a job with all its sites on this machine.

@@ -1,23 +1,14 @@
-"""A site's own description of its data, and the data as training needs it.
+"""A site's data: its configuration ``grandrounds.json``, and the images and labels that training uses.
 
-Jobs name a data set and never a path; what the name means is written in the site's ``grandrounds.json``:
+Jobs name a data set and never a path; the site's ``grandrounds.json`` defines the name:
 
     {"datasets": {"skin": {"manifest": "skin.csv", "root": "/data/skin", "max_unreadable": 0.01}}}
 
-CT slices in DICOM files may say as well under which windows they are looked at, centre and width in Hounsfield units:
-
-    {"datasets": {"ich": {"manifest": "ich.csv", "root": "/data/ct", "windows": [[40, 80], [80, 200], [40, 380]]}}}
-
-Mammograms are cropped to the breast, turned to one side and padded where ``"preprocess": "mammogram"`` is said
-(:mod:`~grandrounds.data.images.mammogram`).
-
-A site may set the fewest patients behind anything that it tells of a class, which no job can lower: ``"privacy":
-{"min_support": 10}`` beside ``datasets``. Where a method lets sites have models of their own, ``"models": {"skin":
-{"backbone": "resnet10"}}`` says which (:mod:`~grandrounds.data.site_model`).
-
-What a site says in its ``grandrounds.json`` of its own privacy, whatever a job asks for.
-
-{"datasets": {...}, "privacy": {"min_support": 10}}
+For CT slices in DICOM files, ``"windows": [[40, 80], [80, 200], [40, 380]]`` sets centre and width of each channel in
+Hounsfield units. ``"preprocess": "mammogram"`` crops mammograms to the breast, turns them to one side and pads them
+(:mod:`~grandrounds.data.images.mammogram`). ``"privacy": {"min_support": 10}`` beside ``datasets`` sets the minimum
+number of patients behind any value of a class that leaves the site; no job can lower it. Where a method lets sites have
+their own models, ``"models": {"skin": {"backbone": "resnet10"}}`` chooses one (:mod:`~grandrounds.data.model_override`).
 """
 
 from __future__ import annotations
@@ -30,14 +21,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.data.datasets.options import Preprocess
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.ct_windows import windows_from
 from grandrounds.data.images.dicom import Window
-from grandrounds.data.images.preprocessing import Preprocess, preprocess_from
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.site_model import SiteModel, models_from
+from grandrounds.data.model_override import ModelOverride, overrides_from
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object, require_object
+from grandrounds.options import require_type
 
 CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
@@ -55,8 +47,8 @@ class DatasetLocation:
         root: folder, zip, npz or idx file with the images.
         max_unreadable: largest fraction of images that may be unreadable.
         windows: of CT slices, one for each channel; none for other images, which are shown as their files say.
-        min_support: fewest patients behind what the site tells of a class, by its own choice.
-        model: the network that the site chooses for this data set; None leaves it to the job.
+        min_support: minimum number of patients behind any value of a class that leaves the site.
+        model: the site's network for this data set; None leaves it to the job.
         preprocess: what is done to an image before resizing.
     """
 
@@ -65,7 +57,7 @@ class DatasetLocation:
     max_unreadable: float = 0.01
     windows: tuple[Window, ...] = ()
     min_support: int = 0
-    model: SiteModel | None = None
+    model: ModelOverride | None = None
     preprocess: Preprocess = "none"
 
 
@@ -83,7 +75,7 @@ class SiteData:
         classes: the job's vocabulary, in the order of the model's outputs.
         quarantined: row, name and reason of the images that cannot be read; their rows are zero.
         shapes: height, width, channels and number of the images before resizing; empty when unknown.
-        min_support: fewest patients behind what the site tells of a class, by its own choice.
+        min_support: minimum number of patients behind any value of a class that leaves the site.
         root: folder, zip, npz or idx file that the images came from; None where they came from nowhere.
     """
 
@@ -227,7 +219,7 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
     if not isinstance(datasets, dict):
         raise ConfigurationError(f"{path}: datasets must be an object of data sets by name, got {datasets!r}")
     found = {name: _location(entry, f"{path}: datasets.{name}", path.parent) for name, entry in datasets.items()}
-    models = models_from(content.get("models", {}), datasets, path)
+    models = overrides_from(content.get("models", {}), datasets, path)
     return {
         name: replace(location, min_support=min_support, model=models.get(name)) for name, location in found.items()
     }
@@ -242,7 +234,8 @@ def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
         raise ConfigurationError(f"{where}.max_unreadable must be a number between 0 and 1, got {limit!r}")
     windows = windows_from(entry["windows"], f"{where}.windows") if "windows" in entry else ()
-    preprocess = preprocess_from(entry.get("preprocess", "none"), f"{where}.preprocess")
+    preprocess = entry.get("preprocess", "none")
+    require_type(preprocess, Preprocess, f"{where}.preprocess")
     if windows and preprocess != "none":
         raise ConfigurationError(f"{where}: windows are for CT and preprocess is for mammograms; keep one of them")
     return DatasetLocation(
@@ -263,7 +256,7 @@ def _require_files(location: DatasetLocation, name: str, path: Path) -> None:
 
 
 def min_support_from(privacy: Any, where: str) -> int:
-    """The fewest patients behind anything that is told of a class; a job can ask for more, never for fewer.
+    """Minimum number of patients behind any value of a class that leaves the site; a job can only raise it.
 
     Args:
         privacy: the entry as it was read.

@@ -4,14 +4,7 @@ import sys
 import pytest
 
 from grandrounds import __version__
-from grandrounds.commands.choices import (
-    DatasetChoice,
-    EngineChoice,
-    FewLabelsChoice,
-    ScenarioChoice,
-    SchemeChoice,
-    VariantChoice,
-)
+from grandrounds.commands.simulate import EngineChoice
 
 
 def test_version_is_the_packages(run):
@@ -35,20 +28,11 @@ def test_the_command_line_is_built_without_torch_and_flare():
     assert done.stdout.strip() == "set()"
 
 
-def test_words_of_options_are_those_that_the_package_knows():
+def test_the_engines_of_the_command_are_those_of_the_package():
     from typing import get_args
 
-    from grandrounds.data.datasets.registry import Dataset
-    from grandrounds.data.datasets.skin.joint import Variant
-    from grandrounds.data.partition.config import Scheme
-    from grandrounds.data.partition.fedperl import FewLabelsUse, Scenario
     from grandrounds.deployment.simulate import Engine
 
-    assert tuple(DatasetChoice) == get_args(Dataset)
-    assert tuple(SchemeChoice) == get_args(Scheme)
-    assert tuple(VariantChoice) == get_args(Variant)
-    assert tuple(ScenarioChoice) == get_args(Scenario)
-    assert tuple(FewLabelsChoice) == get_args(FewLabelsUse)
     assert tuple(EngineChoice) == get_args(Engine)
 
 

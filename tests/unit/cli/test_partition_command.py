@@ -7,6 +7,9 @@ import pytest
 from rich.console import Console
 
 from grandrounds.commands.partition import reading_progress, what_next
+from grandrounds.data.datasets.options import DATASETS
+from grandrounds.data.partition.options import MutualOptions
+from grandrounds.options import describe
 
 HEADER = "image,label,split,patient,source\n"
 
@@ -64,7 +67,7 @@ def test_a_patient_in_two_splits_is_one_line_with_both_lines(run, pictures, tmp_
     _one_line(result, r"patient 'p1' is in two splits, train \(line 2\) and test \(line 3\)")
 
 
-def test_scenario_and_server_are_given_to_the_recipe(run, pictures, tmp_path):
+def test_scenario_and_server_are_given_to_the_partition(run, pictures, tmp_path):
     few = run(
         *["partition", *pictures, "--sites", 2, "--out", tmp_path / "few", "--server-images", 8, "--json"],
         *["--scenario", "few_labels", "--labelled-sites", "site-2", "--few-labels-use", "labelled"],
@@ -83,19 +86,19 @@ def test_scenario_and_server_are_given_to_the_recipe(run, pictures, tmp_path):
     assert json.loads(server.stdout)["sites"]["server"]["images"] == {"train": 4, "val": 4, "test": 0}
 
 
-def test_the_command_line_and_the_recipe_draw_the_same_random_numbers(run, pictures, tmp_path):
+def test_the_command_line_and_make_partition_draw_the_same_random_numbers(run, pictures, tmp_path):
     from grandrounds.data.partition.make import make_partition
 
     drawn = run("partition", *pictures, "--scheme", "iid", "--sites", 2, "--out", tmp_path / "a", "--json")
     root, table = pictures[2], pictures[4]
-    same = make_partition("manifest", root, "iid", 2, tmp_path / "b", manifest=table, dataset_name="skin")
+    same = make_partition("manifest", root, tmp_path / "b", scheme="iid", sites=2, manifest=table, dataset_name="skin")
     assert json.loads(drawn.stdout)["sites"] == same["sites"]
 
 
-def test_an_unseen_site_is_for_evaluation_and_not_for_training(run, pictures, tmp_path):
-    result = run("partition", *pictures, "--scheme", "unseen", "--out", tmp_path / "unseen")
+def test_an_external_site_is_for_evaluation_and_not_for_training(run, pictures, tmp_path):
+    result = run("partition", *pictures, "--scheme", "external", "--out", tmp_path / "external")
     assert result.exit_code == 0, result.output
-    assert f"grandrounds evaluate RUN --sites-dir {tmp_path / 'unseen'}" in result.stdout
+    assert f"grandrounds evaluate RUN --sites-dir {tmp_path / 'external'}" in result.stdout
     assert "simulate" not in result.stdout
     assert "simulate" in run("partition", *pictures, "--sites", 2, "--out", tmp_path / "sites").stdout
 
@@ -133,23 +136,35 @@ def test_counts_that_were_scaled_are_said():
     assert said in what_next(description, Path("out"))
 
 
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_data_set_has_help_with_examples_and_its_own_options(run, dataset, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    text = " ".join(run("partition", dataset, "--help").stdout.split())
+    assert f"grandrounds partition {dataset} --root DIR" in text
+    for option in describe(DATASETS[dataset]):
+        assert f"--{option.name.replace('_', '-')}" in text
+    assert ("--noise-rate" in text) == issubclass(DATASETS[dataset], MutualOptions)
+
+
+def test_help_shows_defaults_bounds_and_the_defaults_of_schemes(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    text = " ".join(run("partition", "pbc", "--help").stdout.split())
+    assert "[default: 0.5]" in text
+    assert "10, mdhfl 4, external 1" in text
+    assert "0<=x<=1" in text
+
+
 @pytest.mark.parametrize(
     "words",
-    [
-        "--scenario server_labels",
-        "--scenario few_labels",
-        "--variant paper",
-        "partition isic2020",
-        "partition isic2018",
-        "--client-partition slice",
-        "--windows 40:80,80:200,40:380",
-        "partition matek19",
-        "partition pbc",
-        "--noise symmetric --noise-rate 0.2 --public mll23",
-    ],
+    ["--sites 0", "--labelled 1.5", "--scheme random", "--noise flip", "--variant clean", "--seed one"],
 )
-def test_help_has_an_example_for_every_scenario_and_data_set(run, words):
-    assert words in " ".join(run("partition", "--help").stdout.split())
+def test_values_that_do_not_fit_and_options_of_other_data_sets_are_wrong_use(run, tmp_path, words):
+    command = ["partition", "pbc", "--root", tmp_path, "--out", tmp_path / "sites", *words.split()]
+    assert run(*command).exit_code == 2
+
+
+def test_a_manifest_needs_its_file_and_name(run, tmp_path):
+    assert run("partition", "manifest", "--root", tmp_path, "--out", tmp_path / "sites").exit_code == 2
 
 
 def test_preprocessing_is_given_to_the_sites(run, pictures, tmp_path):
@@ -158,18 +173,11 @@ def test_preprocessing_is_given_to_the_sites(run, pictures, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--preprocess mammogram", "preprocess is for the data set manifest; leave it out for cmmd"),
-        ("--birads-3 drop", "birads_3 is for the data sets inbreast and mammograms; leave it out for cmmd"),
-        ("--normals drop", "normals is for the data sets inbreast and mini_mias and mammograms; leave it out for cmmd"),
-        ("--published-test", "published_test is for the data sets cbis_ddsm and mammograms; leave it out for cmmd"),
-        ("--simulated-vendors films", "simulated_vendors is for the data set mini_mias; leave it out for cmmd"),
-    ],
+    "words",
+    ["--preprocess mammogram", "--birads-3 drop", "--published-test", "--simulated-vendors films"],
 )
-def test_choices_of_other_mammograms_are_refused(run, tmp_path, words, said):
-    command = ["partition", "cmmd", "--root", tmp_path, "--out", tmp_path / "sites", *words.split()]
-    _one_line(run(*command), said)
+def test_options_of_other_mammograms_are_wrong_use(run, tmp_path, words):
+    assert run("partition", "cmmd", "--root", tmp_path, "--out", tmp_path / "sites", *words.split()).exit_code == 2
 
 
 def test_windows_are_given_to_the_sites(run, pictures, tmp_path):
@@ -182,19 +190,7 @@ def test_windows_are_given_to_the_sites(run, pictures, tmp_path):
         assert "CENTRE:WIDTH" in result.stderr
 
 
-def test_choices_of_one_data_set_reach_the_recipe(run, pictures, tmp_path):
-    for option, value in (
-        ("--group-by", "image"),
-        ("--multi", "first"),
-        ("--slices", 5),
-        ("--patients", tmp_path / "p.csv"),
-        ("--client-partition", "slice"),
-    ):
-        result = run("partition", *pictures, "--out", tmp_path / "sites", option, value)
-        _one_line(result, f"{option[2:].replace('-', '_')} is for the data sets? .*; leave it out for manifest")
-
-
-def test_a_partition_for_mutual_learning_takes_its_choices(run, tmp_path):
+def test_a_partition_for_mutual_learning_takes_its_options(run, tmp_path):
     rows = "".join(f"{label}/{n}.jpg,{label},PBC\n" for label in ("basophil", "ig") for n in range(40))
     (tmp_path / "pbc_barcelona_manifest.csv").write_text("image,label,source\n" + rows)
     with zipfile.ZipFile(tmp_path / "pbc_barcelona_96.zip", "w") as archive:
@@ -209,21 +205,21 @@ def test_a_partition_for_mutual_learning_takes_its_choices(run, tmp_path):
     assert [site["wrong_labels"] for site in made["sites"].values()] == [10, 10]
     shown = run(*command, *noisy)
     assert "grandrounds simulate mdhfl --sites-dir" in " ".join(shown.stdout.split())
-    _one_line(run(*command, "--public", "folder"), "public folder needs public_root, where its images are")
+    _one_line(run(*command, "--public", "folder"), "public folder needs public_root, the place of its images")
 
 
 def test_the_reading_of_headers_is_told_in_lines_where_there_is_no_terminal():
     stream = io.StringIO()
-    with reading_progress(Console(file=stream, width=200)) as tell:
+    with reading_progress(Console(file=stream, width=200)) as report:
         for done in range(0, 101):
-            tell(done, 100)
+            report(done, 100)
     lines = stream.getvalue().splitlines()
     assert lines[0] == "reading patients from DICOM headers: 0 of 100"
     assert lines[-1] == "reading patients from DICOM headers: 100 of 100"
     assert len(lines) == 11
     bar = io.StringIO()
-    with reading_progress(Console(file=bar, force_terminal=True, width=100)) as tell:
-        tell(50, 100)
+    with reading_progress(Console(file=bar, force_terminal=True, width=100)) as report:
+        report(50, 100)
     assert "50%" in bar.getvalue()
 
 

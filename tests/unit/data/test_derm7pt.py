@@ -2,7 +2,7 @@
 
 import pytest
 
-from grandrounds.data.datasets.skin.derm7pt import read_derm7pt
+from grandrounds.data.datasets.skin.lesions import read_derm7pt
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

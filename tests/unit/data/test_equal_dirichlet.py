@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.data.manifest import Record, write_manifest
-from grandrounds.data.partition.dirichlet import equal_dirichlet, equal_dirichlet_counts
+from grandrounds.data.partition.divide import equal_dirichlet, equal_dirichlet_counts
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 
@@ -26,7 +26,7 @@ def test_both_margins_are_exact_for_every_seed(alpha):
 
 @pytest.mark.parametrize("scalings", [0, 1])
 def test_the_margins_are_exact_even_if_scaling_does_not_reach_them(monkeypatch, scalings):
-    monkeypatch.setattr("grandrounds.data.partition.dirichlet.SCALINGS", scalings)
+    monkeypatch.setattr("grandrounds.data.partition.divide.SCALINGS", scalings)
     for seed in range(20):
         counts = equal_dirichlet_counts([40, 25, 15], 4, 0.1, numpy_generator(seed))
         assert (counts >= 0).all()

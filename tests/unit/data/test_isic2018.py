@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from grandrounds.data.datasets.skin.isic2018 import ISIC2018_CLASSES, read_isic2018
+from grandrounds.data.datasets.skin.isic import ISIC2018_CLASSES, read_isic2018
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError
@@ -79,7 +79,7 @@ def root(tmp_path, isic2018):
 
 def test_lesions_are_whole_unless_images_are_divided_one_by_one(root, tmp_path):
     shares = {"validation": 0.1, "test": 0.2, "labelled": 1.0}
-    whole = make_partition("isic2018", root, None, 4, tmp_path / "whole", **shares)
+    whole = make_partition("isic2018", root, tmp_path / "whole", sites=4, **shares)
     assert (whole["dataset_name"], whole["scheme"]) == ("isic2018", "iid")
     assert whole["classes"] == list(ISIC2018_CLASSES)
     assert "group_by" not in whole
@@ -87,7 +87,7 @@ def test_lesions_are_whole_unless_images_are_divided_one_by_one(root, tmp_path):
         (row["lesion"], site, row["split"]) for site in whole["sites"] for row in rows_of(tmp_path / "whole", site)
     ]
     assert len({lesion for lesion, _, _ in places}) == len(set(places)) == 40
-    single = make_partition("isic2018", root, None, 4, tmp_path / "single", group_by="image", **shares)
+    single = make_partition("isic2018", root, tmp_path / "single", sites=4, group_by="image", **shares)
     assert single["group_by"] == "image"
     rows = [row for site in single["sites"] for row in rows_of(tmp_path / "single", site)]
     assert {row["lesion"] for row in rows} == {""}
@@ -97,22 +97,24 @@ def test_lesions_are_whole_unless_images_are_divided_one_by_one(root, tmp_path):
 
 def test_ham10000_can_be_divided_image_by_image_as_well(tmp_path, ham10000):
     root = ham10000(tmp_path / "root", [(f"HAM_{i // 2}", f"ISIC_{i}", "nv") for i in range(40)])
-    description = make_partition("ham10000", root, "iid", 2, tmp_path / "out", group_by="image")
+    description = make_partition("ham10000", root, tmp_path / "out", scheme="iid", sites=2, group_by="image")
     assert description["group_by"] == "image"
     assert {row["lesion"] for row in rows_of(tmp_path / "out", "site-1")} == {""}
-    assert "group_by" not in make_partition("ham10000", root, "iid", 2, tmp_path / "whole", group_by="lesion")
+    assert "group_by" not in make_partition(
+        "ham10000", root, tmp_path / "whole", scheme="iid", sites=2, group_by="lesion"
+    )
     assert all(row["lesion"] for row in rows_of(tmp_path / "whole", "site-1"))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group_by": "patient"}, "group_by must be one of lesion, image, got 'patient'"),
-        ({"variant": "paper"}, "variant is for the data set lesions; leave it out for isic2018"),
-        ({"multi": "drop"}, "multi is for the data set rsna_ich; leave it out for isic2018"),
-        ({"windows": [[40, 80]]}, "windows is for the data sets rsna_ich and manifest; leave it out for isic2018"),
+        ({"group_by": "patient"}, "group_by must be lesion or image, got 'patient'"),
+        ({"variant": "paper"}, "data set isic2018 has no option variant"),
+        ({"multi": "drop"}, "data set isic2018 has no option multi"),
+        ({"windows": [[40, 80]]}, "data set isic2018 has no option windows"),
     ],
 )
 def test_choices_of_other_data_sets_are_refused(root, tmp_path, options, message):
     with pytest.raises(ConfigurationError, match=message):
-        make_partition("isic2018", root, None, 4, tmp_path / "out", **options)
+        make_partition("isic2018", root, tmp_path / "out", sites=4, **options)

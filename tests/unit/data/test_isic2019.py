@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from grandrounds.data.datasets.skin.classes import LESION_CLASSES
-from grandrounds.data.datasets.skin.isic2019 import read_isic2019
+from grandrounds.data.datasets.skin.lesions import LESION_CLASSES, read_isic2019
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grandrounds.data.datasets.skin.isic2020 import read_isic2020
+from grandrounds.data.datasets.skin.isic import read_isic2020
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

@@ -4,8 +4,7 @@ import zipfile
 
 import pytest
 
-from grandrounds.data.datasets.skin.classes import LESION_CLASSES
-from grandrounds.data.datasets.skin.joint import Removed, read_lesions
+from grandrounds.data.datasets.skin.lesions import LESION_CLASSES, Removed, read_lesions
 from grandrounds.errors import DataError
 
 ISIC2019 = [

@@ -36,7 +36,7 @@ def root(tmp_path, isic2019, ham10000, pad_ufes_20, derm7pt):
 
 def test_the_clean_clients_of_fedperl_share_nothing_and_the_description_says_what_was_done(root, tmp_path):
     out = tmp_path / "out"
-    description = make_partition("lesions", root, "fedperl", None, out)
+    description = make_partition("lesions", root, out, scheme="fedperl")
     assert description["dataset_name"] == "lesions"
     assert description["classes"] == CLASSES
     assert description["variant"] == "clean"
@@ -58,11 +58,11 @@ def test_the_clean_clients_of_fedperl_share_nothing_and_the_description_says_wha
 
 def test_the_papers_division_is_not_scaled(root, tmp_path):
     with pytest.raises(DataError, match="need 20254 images whose source starts with ISIC2019, found 1065"):
-        make_partition("lesions", root, "fedperl", 10, tmp_path / "out", variant="paper")
+        make_partition("lesions", root, tmp_path / "out", scheme="fedperl", sites=10, variant="paper")
 
 
 def test_the_papers_variant_can_be_divided_otherwise(root, tmp_path):
-    description = make_partition("lesions", root, "iid", 2, tmp_path / "out", variant="paper")
+    description = make_partition("lesions", root, tmp_path / "out", scheme="iid", sites=2, variant="paper")
     assert description["variant"] == "paper"
     assert "removed_copies" not in description
     assert sum(sum(site["images"].values()) for site in description["sites"].values()) == 1065 + 20 + 8 + 8
@@ -70,14 +70,14 @@ def test_the_papers_variant_can_be_divided_otherwise(root, tmp_path):
 
 def test_labels_at_the_server_alone(root, tmp_path):
     out = tmp_path / "out"
-    description = make_partition("lesions", root, "fedperl", 10, out, scenario="server_labels")
+    description = make_partition("lesions", root, out, scheme="fedperl", sites=10, scenario="server_labels")
     assert (description["scenario"], description["server_training"]) == ("server_labels", 0.8)
     assert counts_of(out, "server") == {("train", "1"): 800, ("val", "1"): 200}
     labels = Counter((row["split"], row["label"]) for row in rows_of(out, "server"))
     for name in ("mel", "nv", "bcc", "scc"):
         assert labels["train", name] == pytest.approx(4 * labels["val", name], abs=5)
     assert [description["sites"][f"site-{number}"]["labelled"] for number in range(1, 11)] == [0] * 10
-    standard = make_partition("lesions", root, "fedperl", 10, tmp_path / "standard")
+    standard = make_partition("lesions", root, tmp_path / "standard", scheme="fedperl", sites=10)
     for site in ("site-1", "site-10"):
         assert description["sites"][site]["images"] == standard["sites"][site]["images"]
         assert standard["sites"][site]["labelled"] > 0
@@ -86,7 +86,9 @@ def test_labels_at_the_server_alone(root, tmp_path):
 @pytest.mark.parametrize("use", ["pool", "labelled"])
 def test_few_labels_are_at_the_papers_two_clients_unless_others_are_named(root, tmp_path, use):
     out = tmp_path / "out"
-    description = make_partition("lesions", root, "fedperl", 10, out, scenario="few_labels", few_labels_use=use)
+    description = make_partition(
+        "lesions", root, out, scheme="fedperl", sites=10, scenario="few_labels", few_labels_use=use
+    )
     assert description["labelled_sites"] == ["site-2", "site-10"]
     assert description["few_labels_use"] == use
     labelled = {site: summary["labelled"] for site, summary in description["sites"].items() if summary["labelled"]}
@@ -94,7 +96,13 @@ def test_few_labels_are_at_the_papers_two_clients_unless_others_are_named(root, 
     everything = {site: description["sites"][site]["images"]["train"] for site in labelled}
     assert (labelled == everything) == (use == "pool")
     other = make_partition(
-        "lesions", root, "fedperl", 10, tmp_path / "other", scenario="few_labels", labelled_sites=["site-1"]
+        "lesions",
+        root,
+        tmp_path / "other",
+        scheme="fedperl",
+        sites=10,
+        scenario="few_labels",
+        labelled_sites=["site-1"],
     )
     assert [site for site, summary in other["sites"].items() if summary["labelled"]] == ["site-1"]
 
@@ -110,32 +118,31 @@ def isic2020(tmp_path):
     return folder
 
 
-def test_isic2020_is_one_unseen_site_for_testing(isic2020, tmp_path):
-    description = make_partition("isic2020", isic2020, None, None, tmp_path / "out")
-    assert description["scheme"] == "unseen"
+def test_isic2020_is_one_external_site_for_testing(isic2020, tmp_path):
+    description = make_partition("isic2020", isic2020, tmp_path / "out")
+    assert description["scheme"] == "external"
     assert description["classes"] == ["benign", "malignant"]
-    assert list(description["sites"]) == ["unseen"]
-    assert description["sites"]["unseen"]["images"] == {"train": 0, "val": 0, "test": 12}
-    assert description["sites"]["unseen"]["classes"] == {"benign": 8, "malignant": 4}
+    assert list(description["sites"]) == ["external"]
+    assert description["sites"]["external"]["images"] == {"train": 0, "val": 0, "test": 12}
+    assert description["sites"]["external"]["classes"] == {"benign": 8, "malignant": 4}
     assert not {"labelled", "validation", "test"} & set(description)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"scenario": "few_labels"}, "scheme unseen has no training images"),
-        ({"server_images": 3}, "scheme unseen says what the server has; leave server_images out"),
-        ({"sites": 10}, "scheme unseen has one site, got 10; set sites to 1"),
-        ({"variant": "clean"}, "variant is for the data set lesions; leave it out for isic2020"),
-        ({"dataset_name": "x"}, r"isic2020 has its own manifest, name \(isic2020\) and classes"),
+        ({"scenario": "few_labels"}, "scheme external has no training images"),
+        ({"server_images": 3}, "scheme external defines the server's images; leave server_images out"),
+        ({"sites": 10}, "scheme external has 1 site, got 10; set sites to 1"),
+        ({"variant": "clean"}, "data set isic2020 has no option variant"),
+        ({"dataset_name": "x"}, "data set isic2020 has no option dataset_name"),
     ],
 )
-def test_what_an_unseen_site_cannot_have_is_refused(isic2020, tmp_path, arguments, message):
-    arguments = {"scheme": None, "sites": None, "out": tmp_path / "out", **arguments}
+def test_what_an_external_site_cannot_have_is_refused(isic2020, tmp_path, arguments, message):
     with pytest.raises(ConfigurationError, match=message):
-        make_partition("isic2020", isic2020, **arguments)
+        make_partition("isic2020", isic2020, tmp_path / "out", **arguments)
 
 
 def test_fedperl_has_a_server_of_its_own(root, tmp_path):
-    with pytest.raises(ConfigurationError, match="scheme fedperl says what the server has; leave server_images out"):
-        make_partition("lesions", root, "fedperl", 10, tmp_path / "out", server_images=500)
+    with pytest.raises(ConfigurationError, match="scheme fedperl defines the server's images; leave server_images out"):
+        make_partition("lesions", root, tmp_path / "out", scheme="fedperl", sites=10, server_images=500)

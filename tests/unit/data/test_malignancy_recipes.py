@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from grandrounds.data.datasets.malignancy import HAM10000_MALIGNANCY, MALIGNANCY_CLASSES
 from grandrounds.data.datasets.mammography.records import Mammogram, to_records, vocabulary
+from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
+from grandrounds.data.datasets.skin.ham10000 import HAM10000_MALIGNANCY
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.errors import ConfigurationError, DataError
@@ -38,7 +39,7 @@ def mias(mini_mias, tmp_path):
 def test_simulated_vendors_are_the_sites_and_are_cropped_there(mias, tmp_path):
     out = tmp_path / "out"
     films = tmp_path / "films"
-    said = make_partition("mini_mias", mias, None, None, out, simulated_vendors=films)
+    said = make_partition("mini_mias", mias, out, simulated_vendors=films)
     assert (said["dataset_name"], said["preprocess"]) == ("mammograms", "mammogram")
     assert said["mini_mias_simulated_vendors"] is True
     assert said["classes"] == ["benign", "malignant"]
@@ -55,7 +56,7 @@ def test_simulated_vendors_are_the_sites_and_are_cropped_there(mias, tmp_path):
 
 
 def test_splits_are_by_patient_and_class(mias, tmp_path):
-    make_partition("mini_mias", mias, "iid", 2, tmp_path / "out")
+    make_partition("mini_mias", mias, tmp_path / "out", scheme="iid", sites=2)
     for site in ("site-1", "site-2"):
         rows = rows_of(tmp_path / "out", site)
         assert all(splits_of(rows)["malignant", split] for split in ("train", "val", "test"))
@@ -74,7 +75,7 @@ def test_splits_are_by_patient_and_class(mias, tmp_path):
     ],
 )
 def test_images_without_a_finding_count_as_chosen(mias, tmp_path, normals, expected):
-    said = make_partition("mini_mias", mias, None, 1, tmp_path / "out", normals=normals)
+    said = make_partition("mini_mias", mias, tmp_path / "out", sites=1, normals=normals)
     assert said["sites"]["site-1"]["classes"] == expected
     assert said["normals"] == normals
 
@@ -103,7 +104,7 @@ def collection(inbreast, cbis_ddsm, cmmd, mias, tmp_path):
 
 def test_several_data_sets_are_one_and_each_vendor_a_site(collection, tmp_path):
     out = tmp_path / "out"
-    said = make_partition("mammograms", collection, None, 4, out)
+    said = make_partition("mammograms", collection, out, sites=4)
     assert [site["sources"] for site in said["sites"].values()] == [
         {"CBIS-DDSM/film": 32},
         {"CMMD/GE": 30},
@@ -121,17 +122,17 @@ def test_several_data_sets_are_one_and_each_vendor_a_site(collection, tmp_path):
 
 def test_fewer_sites_than_vendors_are_refused(collection, tmp_path):
     with pytest.raises(DataError, match="3 sites cannot hold 4 sources"):
-        make_partition("mammograms", collection, None, None, tmp_path / "out")
+        make_partition("mammograms", collection, tmp_path / "out")
 
 
 def test_the_published_test_set_is_kept(collection, tmp_path):
-    said = make_partition("cbis_ddsm", collection / "cbis_ddsm", None, 1, tmp_path / "out", published_test=True)
+    said = make_partition("cbis_ddsm", collection / "cbis_ddsm", tmp_path / "out", sites=1, published_test=True)
     rows = rows_of(tmp_path / "out", "site-1")
     assert {row["patient"] for row in rows if row["split"] == "test"} == {
         f"CBIS-DDSM/P_{number}" for number in (*range(6), 101)
     }
     assert said["cbis_ddsm_published_test"] is True
-    drawn = make_partition("cbis_ddsm", collection / "cbis_ddsm", None, 1, tmp_path / "drawn")
+    drawn = make_partition("cbis_ddsm", collection / "cbis_ddsm", tmp_path / "drawn", sites=1)
     assert drawn["sites"]["site-1"]["images"]["test"] == pytest.approx(0.2 * 32, abs=1)
 
 
@@ -139,7 +140,7 @@ def test_ham10000_is_benign_or_malignant(ham10000, tmp_path):
     (tmp_path / "ham").mkdir()
     names = list(HAM10000_MALIGNANCY)
     ham10000(tmp_path / "ham", [(f"HAM_{i // 2}", f"ISIC_{i}", names[i // 2 % 7]) for i in range(140)])
-    said = make_partition("ham10000_malignancy", tmp_path / "ham", None, 1, tmp_path / "out")
+    said = make_partition("ham10000_malignancy", tmp_path / "ham", tmp_path / "out", sites=1)
     assert said["dataset_name"] == "skin_malignancy"
     assert "preprocess" not in said
     # Of seven classes akiec, bcc and mel are malignant: 20 images of each.
@@ -150,7 +151,7 @@ def test_ham10000_is_benign_or_malignant(ham10000, tmp_path):
 
 @pytest.mark.realdata
 def test_each_device_of_ham10000_has_cancer_in_every_split(realdata, tmp_path):
-    said = make_partition("ham10000_malignancy", realdata / "ham10000", None, None, tmp_path / "out")
+    said = make_partition("ham10000_malignancy", realdata / "ham10000", tmp_path / "out")
     malignant = {site: found["classes"]["malignant"] for site, found in said["sites"].items()}
     # rosendahl, vidir_modern, vidir_molemax, vienna_dias; lesions seen by two devices go with most of their images.
     assert malignant == pytest.approx({"site-1": 933, "site-2": 923, "site-3": 26, "site-4": 72}, abs=10)
@@ -162,21 +163,21 @@ def test_each_device_of_ham10000_has_cancer_in_every_split(realdata, tmp_path):
 @pytest.mark.parametrize(
     ("dataset", "choices", "said"),
     [
-        ("cmmd", {"normals": "drop"}, "normals is for the data sets inbreast and mini_mias and mammograms"),
-        ("mini_mias", {"birads_3": "drop"}, "birads_3 is for the data sets inbreast and mammograms"),
-        ("inbreast", {"normals": "all"}, "normals must be one of benign, class, drop, got 'all'"),
-        ("inbreast", {"preprocess": "mammogram"}, "preprocess is for the data set manifest"),
-        ("cbis_ddsm", {"published_test": True, "test": 0.3}, "published_test says what is for testing"),
+        ("cmmd", {"simulated_vendors": "films"}, "data set cmmd has no option simulated_vendors"),
+        ("mini_mias", {"birads_3": "drop"}, "data set mini_mias has no option birads_3"),
+        ("inbreast", {"normals": "all"}, "normals must be benign, class or drop, got 'all'"),
+        ("inbreast", {"preprocess": "mammogram"}, "data set inbreast has no option preprocess"),
+        ("cbis_ddsm", {"published_test": True, "test": 0.3}, "published_test defines the test images"),
     ],
 )
 def test_choices_without_effect_are_refused(tmp_path, dataset, choices, said):
     with pytest.raises(ConfigurationError, match=said):
-        make_partition(dataset, tmp_path, None, None, tmp_path / "out", **choices)
+        make_partition(dataset, tmp_path, tmp_path / "out", **choices)
 
 
 def test_a_collection_without_folders_is_refused(tmp_path):
     with pytest.raises(DataError, match="looked for the folders inbreast, cbis_ddsm, cmmd, mini_mias"):
-        make_partition("mammograms", tmp_path, None, None, tmp_path / "out")
+        make_partition("mammograms", tmp_path, tmp_path / "out")
 
 
 def test_any_mammograms_with_a_manifest(mias, tmp_path):
@@ -185,11 +186,11 @@ def test_any_mammograms_with_a_manifest(mias, tmp_path):
     )
     (tmp_path / "all.csv").write_text(table)
     options = {"manifest": tmp_path / "all.csv", "dataset_name": "breast"}
-    said = make_partition("manifest", mias, "iid", 2, tmp_path / "out", preprocess="mammogram", **options)
+    said = make_partition("manifest", mias, tmp_path / "out", scheme="iid", sites=2, preprocess="mammogram", **options)
     assert said["preprocess"] == "mammogram"
     assert locate_dataset("site-1", "breast", [tmp_path / "out"]).preprocess == "mammogram"
-    with pytest.raises(ConfigurationError, match="preprocess must be one of none, mammogram, got 'crop'"):
-        make_partition("manifest", mias, "iid", 2, tmp_path / "other", preprocess="crop", **options)
+    with pytest.raises(ConfigurationError, match="preprocess must be none or mammogram, got 'crop'"):
+        make_partition("manifest", mias, tmp_path / "other", scheme="iid", sites=2, preprocess="crop", **options)
 
 
 def test_patients_of_different_data_sets_are_different():

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.datasets.mammography.mini_mias import read_mini_mias
-from grandrounds.data.datasets.mammography.records import Mammogram
-from grandrounds.data.datasets.mammography.vendors import (
+from grandrounds.data.datasets.mammography.mini_mias import (
     SIMULATED_VENDORS,
     Vendor,
-    as_shown,
-    deal_vendors,
+    assign_vendors,
+    read_mini_mias,
+    render,
     render_vendors,
 )
+from grandrounds.data.datasets.mammography.records import Mammogram
 from grandrounds.errors import ConfigurationError
 
 FINDINGS = ("normal", "normal", "benign", "malignant")
@@ -29,19 +29,19 @@ PLAIN = Vendor(gamma=1.0, blur=0.0, noise=0.0)
 
 def test_a_vendor_without_effects_shows_the_film():
     film = np.random.default_rng(0).random((8, 8), np.float32)
-    np.testing.assert_array_equal(as_shown(film, PLAIN, np.random.default_rng(0)), film)
+    np.testing.assert_array_equal(render(film, PLAIN, np.random.default_rng(0)), film)
 
 
 def test_noise_grows_with_the_root_of_the_level_and_leaves_black_alone():
     film = np.repeat(np.float32([[0.0, 0.16, 0.64]]), 20_000, axis=0)
-    shown = as_shown(film, Vendor(1.0, 0.0, 0.02), np.random.default_rng(0))
+    shown = render(film, Vendor(1.0, 0.0, 0.02), np.random.default_rng(0))
     assert shown.std(axis=0) == pytest.approx([0, 0.02 * 0.4, 0.02 * 0.8], rel=0.03)
 
 
 def test_blur_is_a_share_of_the_longer_side():
     edge = np.zeros((50, 100), np.float32)
     edge[:, 50:] = 1
-    shown = as_shown(edge, Vendor(1.0, 0.03, 0.0), np.random.default_rng(0))
+    shown = render(edge, Vendor(1.0, 0.03, 0.0), np.random.default_rng(0))
     # The derivative of a blurred edge is the point spread: its deviation is 3 pixels.
     spread = np.diff(shown[25])
     centre = (np.arange(99) * spread).sum()
@@ -49,7 +49,7 @@ def test_blur_is_a_share_of_the_longer_side():
 
 
 def test_patients_stay_whole_and_each_vendor_gets_its_share_of_each_finding():
-    dealt = deal_vendors(FILMS, np.random.default_rng(0))
+    dealt = assign_vendors(FILMS, np.random.default_rng(0))
     vendors = {}
     for one in dealt:
         assert vendors.setdefault(one.patient, one.vendor) == one.vendor
@@ -57,7 +57,7 @@ def test_patients_stay_whole_and_each_vendor_gets_its_share_of_each_finding():
         counts = Counter(one.vendor for one in dealt if one.finding == finding)
         assert set(counts) == set(SIMULATED_VENDORS)
         assert max(counts.values()) - min(counts.values()) <= 2  # one patient, two films
-    assert dealt != deal_vendors(FILMS, np.random.default_rng(1))
+    assert dealt != assign_vendors(FILMS, np.random.default_rng(1))
 
 
 @pytest.fixture

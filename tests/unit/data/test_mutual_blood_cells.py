@@ -31,7 +31,7 @@ def test_sites_have_the_thirteen_classes_of_one_and_the_pictures_of_the_other(pu
     public = layout(tmp_path / "public", published, 1, 28)
     chosen = {"public": "mll23", "public_root": public, "public_size": 16, "noise": "symmetric", "noise_rate": 0.2}
     numbers = {"alpha": 5.0, "validation": 0.0, "test": 0.2}
-    description = make_partition("matek19", private, "mdhfl", None, tmp_path / "out", **numbers, **chosen)
+    description = make_partition("matek19", private, tmp_path / "out", scheme="mdhfl", **numbers, **chosen)
     assert description["classes"] == list(BLOOD_CELL_CLASSES)
     # Of fifteen folders one is left out, and monoblasts are monocytes: 70 images, a fifth of each class for testing.
     images = [site["images"] for site in description["sites"].values()]

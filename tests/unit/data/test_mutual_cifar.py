@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES
-from grandrounds.data.datasets.labelled_arrays import LabelledImages, write_arrays
+from grandrounds.data.datasets.published import LabelledImages, write_arrays
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.partition.public_set import read_public_set
@@ -29,7 +29,7 @@ def test_the_public_images_are_of_cifar_100_and_the_private_ones_of_cifar_10(tmp
     public = archive(tmp_path / "cifar100.npz", 2, 1, 100)
     chosen = {"public": "folder", "public_root": public, "public_images": 30}
     out = tmp_path / "out"
-    description = make_partition("cifar10", private, None, None, out, **NUMBERS, **chosen)
+    description = make_partition("cifar10", private, out, **NUMBERS, **chosen)
     assert description["classes"] == list(CIFAR10_CLASSES)
     # 100 images, 20 of them for testing.
     assert [site["images"] for site in description["sites"].values()] == [{"train": 20, "val": 0, "test": 20}] * 4
@@ -46,7 +46,7 @@ def test_the_public_images_are_of_cifar_100_and_the_private_ones_of_cifar_10(tmp
 def test_without_cifar_100_a_part_of_cifar_10_that_no_site_has_is_public(realdata, tmp_path):
     out = tmp_path / "out"
     chosen = {"public_share": 0.5, "public_images": 60, "private_images": 400}
-    description = make_partition("cifar10", realdata / "cifar10", None, None, out, **NUMBERS, **chosen)
+    description = make_partition("cifar10", realdata / "cifar10", out, **NUMBERS, **chosen)
     assert [site["images"]["train"] for site in description["sites"].values()] == [80] * 4
     public = {image.image for image in read_public_set(out / "site-1" / "public.sha256.csv").images}
     private = {

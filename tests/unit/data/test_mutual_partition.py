@@ -5,16 +5,18 @@ import io
 import json
 import zipfile
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from grandrounds.data.datasets.blood import PBC_CLASSES, read_pbc
+from grandrounds.data.datasets.options import CellOptions
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.partition.files import AtEverySite, read_partition, write_partition
+from grandrounds.data.partition.files import Replicated, read_partition, write_partition
 from grandrounds.data.partition.make import make_partition
-from grandrounds.data.partition.mutual import DEFAULTS, MutualOptions, mutual_sites
+from grandrounds.data.partition.mutual import mutual_sites
 from grandrounds.data.partition.public_set import (
     fingerprints,
     first_unlike,
@@ -53,7 +55,7 @@ def cells(tmp_path_factory):
 
 
 def make(cells, out, **choices):
-    return make_partition("pbc", cells, None, None, out, **choices)
+    return make_partition("pbc", cells, out, **choices)
 
 
 def records_of(out, site, split=None):
@@ -134,15 +136,15 @@ def test_labels_are_wrong_as_they_were_drawn_and_the_clean_ones_are_noted(cells,
 
 def test_every_site_has_errors_of_its_own_and_no_test_image(cells, tmp_path):
     records = read_pbc(cells)[0]
-    options = MutualOptions.of({**DEFAULTS, "noise": "symmetric", "noise_rate": 0.5})
-    made = mutual_sites(records, PBC_CLASSES, options, 2, 1e6, 0.0, 0.2, 1)
+    choices = {"sites": 2, "alpha": 1e6, "validation": 0.0, "test": 0.2}
+    made = mutual_sites(records, PBC_CLASSES, CellOptions(noise="symmetric", noise_rate=0.5, **choices))
     # Nearly the same classes at both sites: which of a site's images, in order, are wrong must not be the same.
     wrong = [[label.clean != label.noisy for label in drawn] for drawn in made.drawn.values()]
     assert wrong[0] != wrong[1]
     overlapping = {"site-1": made.sites["site-1"], "site-2": (*made.sites["site-2"], made.test[0])}
-    shared = AtEverySite(made.test, list_public_set(cells / "pbc_barcelona_96.zip", ["ig/0.png"]), cells)
+    shared = Replicated(made.test, list_public_set(cells / "pbc_barcelona_96.zip", ["ig/0.png"]), cells)
     with pytest.raises(DataError, match=r"image '.*' is at two sites, site-2 and every-site; give it to one"):
-        write_partition(overlapping, tmp_path / "out", "cells", cells, PBC_CLASSES, {}, everywhere=shared)
+        write_partition(overlapping, tmp_path / "out", "cells", cells, PBC_CLASSES, {}, replicated=shared)
 
 
 def test_noise_changes_labels_and_nothing_else(cells, tmp_path):
@@ -179,7 +181,9 @@ def test_a_public_folder_and_numbers_of_images_can_be_named(cells, tmp_path):
     for number in range(9):
         (tmp_path / "images" / f"{number}.png").write_bytes(png(500 + number))
     choices = {"public": "folder", "public_root": tmp_path / "images", "public_images": 5, "private_images": 40}
-    description = make_partition("pbc", cells, "mdhfl", 2, tmp_path / "out", validation=0.0, test=0.5, **choices)
+    description = make_partition(
+        "pbc", cells, tmp_path / "out", scheme="mdhfl", sites=2, validation=0.0, test=0.5, **choices
+    )
     assert description["public_set"]["images"] == 5
     assert [summary["images"] for summary in description["sites"].values()] == [{"train": 10, "val": 0, "test": 20}] * 2
     listed = read_public_set(tmp_path / "out" / "site-2" / "public.sha256.csv")
@@ -187,9 +191,9 @@ def test_a_public_folder_and_numbers_of_images_can_be_named(cells, tmp_path):
     other = make_partition(
         "pbc",
         cells,
-        "mdhfl",
-        2,
         tmp_path / "other",
+        scheme="mdhfl",
+        sites=2,
         public="pbc",
         public_root=cells,
         public_images=7,
@@ -224,14 +228,14 @@ def test_partition_json_has_no_path(cells, tmp_path):
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"noise": "flip"}, "kind of label noise must be one of none, symmetric, pair, got 'flip'"),
-        ({"noise_rate": 0.2}, r"label noise of kind none has no rate, got 0\.2; choose symmetric or pair"),
-        ({"noise": "pair", "noise_rate": 1.5}, "rate of label noise must be between 0 and 1"),
-        ({"public": "imagenet"}, "public must be one of share, folder, matek19, .*, got 'imagenet'"),
+        ({"noise": "flip"}, "noise must be none, symmetric or pair, got 'flip'"),
+        ({"noise_rate": 0.2}, r"noise none has no noise_rate, got 0\.2; choose symmetric or pair"),
+        ({"noise": "pair", "noise_rate": 1.5}, "noise_rate must be between 0 and 1"),
+        ({"public": "imagenet"}, "public must be share, folder, matek19, .*, got 'imagenet'"),
         ({"public": "mll23"}, "public mll23 needs public_root"),
-        ({"public_root": "/x"}, "public_root is for public images of another place"),
-        ({"public": "folder", "public_root": "/x", "public_share": 0.2}, "public_share is for public share"),
-        ({"public": "folder", "public_root": "/nowhere/at/all"}, "public_root /nowhere/at/all does not exist"),
+        ({"public_root": Path("/x")}, "public_root is for public images of another place"),
+        ({"public": "folder", "public_root": Path("/x"), "public_share": 0.2}, "public_share is for public share"),
+        ({"public": "folder", "public_root": Path("/nowhere/at/all")}, "public_root /nowhere/at/all does not exist"),
         ({"public_share": 1.0}, "public_share must be above 0 and below 1"),
         ({"private_images": 0}, "private_images must be at least 1, got 0"),
         ({"labelled": 0.5}, r"scheme mdhfl trains on all labels, got labelled 0\.5"),
@@ -252,14 +256,14 @@ def test_more_images_than_there_are_cannot_be_had(cells, tmp_path):
         make(cells, tmp_path / "out", public_images=101)
     with pytest.raises(DataError, match="give no test image; raise the share"):
         make(cells, tmp_path / "out", test=0.001)
-    with pytest.raises(ConfigurationError, match="noise is for the scheme mdhfl; leave it out for iid"):
-        make_partition("pbc", cells, "iid", 2, tmp_path / "out", noise="pair")
+    with pytest.raises(ConfigurationError, match="noise is for the scheme mdhfl, got scheme iid"):
+        make_partition("pbc", cells, tmp_path / "out", scheme="iid", sites=2, noise="pair")
 
 
 @pytest.mark.realdata
 def test_half_of_the_real_cells_is_public_and_the_other_half_divided(realdata, tmp_path):
     description = make_partition(
-        "pbc", realdata / "pbc", None, None, tmp_path / "out", noise="symmetric", noise_rate=0.2, public_size=32
+        "pbc", realdata / "pbc", tmp_path / "out", noise="symmetric", noise_rate=0.2, public_size=32
     )
     # 5977 images: 2988 public (half, rounded to even), 598 for testing of 2989, 2391 for four sites.
     assert description["public_set"]["images"] == 2988

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grandrounds.data.datasets.skin.pad_ufes_20 import read_pad_ufes_20
+from grandrounds.data.datasets.skin.lesions import read_pad_ufes_20
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

@@ -94,7 +94,7 @@ def test_a_site_says_it_in_its_description(pictures, tmp_path):
 
 
 def test_refuses_another_word_and_windows_beside_it(pictures, tmp_path):
-    with pytest.raises(ConfigurationError, match=r"breast\.preprocess must be one of none, mammogram, got 'crop'"):
+    with pytest.raises(ConfigurationError, match=r"breast\.preprocess must be none or mammogram, got 'crop'"):
         read_site_config(site(tmp_path, preprocess="crop"))
     with pytest.raises(ConfigurationError, match="windows are for CT and preprocess is for mammograms"):
         read_site_config(site(tmp_path, preprocess="mammogram", windows=[[40, 80]]))

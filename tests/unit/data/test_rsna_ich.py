@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
+from grandrounds.data.datasets.options import CtOptions
 from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, draw_slices, read_rsna_ich
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
@@ -28,7 +29,7 @@ def generator():
 
 @pytest.mark.parametrize("folder", ["stage_2_train", "stage_2_train_images"])
 def test_reads_the_published_layout(tmp_path, rsna_ich, folder):
-    records, counts = read_rsna_ich(rsna_ich(tmp_path, ROWS, folder), generator(), slices=2)
+    records, counts = read_rsna_ich(rsna_ich(tmp_path, ROWS, folder), CtOptions(slices=2))
     assert records == (
         Record(f"{folder}/ID_1.dcm", "subdural", patient="ID_p", source="RSNA-ICH"),
         Record(f"{folder}/ID_4.dcm", "epidural", patient="ID_q", source="RSNA-ICH"),
@@ -37,7 +38,7 @@ def test_reads_the_published_layout(tmp_path, rsna_ich, folder):
 
 
 def test_slices_with_several_subtypes_can_count_as_of_the_first(tmp_path, rsna_ich):
-    records, _ = read_rsna_ich(rsna_ich(tmp_path, ROWS), generator(), multi="first", slices=3)
+    records, _ = read_rsna_ich(rsna_ich(tmp_path, ROWS), CtOptions(multi="first", slices=3))
     assert [(record.image[-8:-4], record.label) for record in records] == [
         ("ID_1", "subdural"),
         ("ID_3", "epidural"),
@@ -48,26 +49,26 @@ def test_slices_with_several_subtypes_can_count_as_of_the_first(tmp_path, rsna_i
 def test_slices_without_a_subtype_need_not_be_there(tmp_path, rsna_ich):
     root = rsna_ich(tmp_path, ROWS)
     (root / "stage_2_train" / "ID_2.dcm").unlink()
-    assert len(read_rsna_ich(root, generator(), slices=2)[0]) == 2
+    assert len(read_rsna_ich(root, CtOptions(slices=2))[0]) == 2
     (root / "stage_2_train" / "ID_4.dcm").unlink()
     with pytest.raises(DataError, match=r"stage_2_train\.csv: image 'ID_4' was looked for in .* and not found"):
-        read_rsna_ich(root, generator(), slices=2)
+        read_rsna_ich(root, CtOptions(slices=2))
 
 
 def test_a_layout_that_is_not_there_is_named(tmp_path, rsna_ich):
     with pytest.raises(DataError, match=r"no RSNA-ICH in .*: looked for stage_2_train\.csv"):
-        read_rsna_ich(tmp_path, generator())
+        read_rsna_ich(tmp_path, CtOptions())
     root = rsna_ich(tmp_path, ROWS, "images")
     with pytest.raises(DataError, match=r"no images in .*: looked for the folders stage_2_train, stage_2_train_images"):
-        read_rsna_ich(root, generator())
+        read_rsna_ich(root, CtOptions())
 
 
 def test_more_slices_than_there_are_cannot_be_drawn(tmp_path, rsna_ich):
     root = rsna_ich(tmp_path, ROWS)
     with pytest.raises(DataError, match="2 slices with exactly one subtype, asked for 25000; ask for fewer slices"):
-        read_rsna_ich(root, generator())
+        read_rsna_ich(root, CtOptions())
     with pytest.raises(DataError, match="3 slices with a subtype, asked for 4"):
-        read_rsna_ich(root, generator(), multi="first", slices=4)
+        read_rsna_ich(root, CtOptions(multi="first", slices=4))
 
 
 def test_patients_are_drawn_whole_but_for_the_last_one():
@@ -98,7 +99,7 @@ def rows_of(out):
 
 
 def test_a_partition_says_what_was_chosen_and_every_site_gets_the_windows(root, tmp_path):
-    description = make_partition("rsna_ich", root, None, 4, tmp_path / "out", slices=100, **FEDIRM)
+    description = make_partition("rsna_ich", root, tmp_path / "out", sites=4, slices=100, **FEDIRM)
     expected = {
         "dataset": "rsna_ich",
         "dataset_name": "ich",
@@ -113,20 +114,20 @@ def test_a_partition_says_what_was_chosen_and_every_site_gets_the_windows(root, 
     assert "client_partition" not in description
     config = json.loads((tmp_path / "out" / "site-3" / "grandrounds.json").read_text())
     assert config["datasets"]["ich"]["windows"] == [[40, 80], [80, 200], [40, 380]]
-    brain = make_partition("rsna_ich", root, None, 4, tmp_path / "brain", slices=100, windows=[(40, 80)], **FEDIRM)
+    brain = make_partition("rsna_ich", root, tmp_path / "brain", sites=4, slices=100, windows=[(40, 80)], **FEDIRM)
     assert brain["windows"] == [[40, 80]]
     assert (root / "patients.csv").is_file()
 
 
 def test_clients_of_whole_patients(root, tmp_path):
-    make_partition("rsna_ich", root, None, 4, tmp_path / "out", slices=120, **FEDIRM)
+    make_partition("rsna_ich", root, tmp_path / "out", sites=4, slices=120, **FEDIRM)
     places = {(row["patient"], site, row["split"]) for site, rows in rows_of(tmp_path / "out").items() for row in rows}
     assert len(places) == len({patient for patient, _, _ in places}) == 40
 
 
 def test_clients_of_single_slices_share_patients_but_no_patient_is_in_two_splits(root, tmp_path):
     out = tmp_path / "out"
-    description = make_partition("rsna_ich", root, None, 10, out, slices=120, client_partition="slice", **FEDIRM)
+    description = make_partition("rsna_ich", root, out, sites=10, slices=120, client_partition="slice", **FEDIRM)
     assert description["client_partition"] == "slice"
     sites, splits = defaultdict(set), defaultdict(set)
     for site, rows in rows_of(out).items():
@@ -149,7 +150,7 @@ def test_clients_of_single_slices_share_patients_but_no_patient_is_in_two_splits
 
 def test_the_seed_decides_which_slices_are_drawn(root, tmp_path):
     def images(name, seed):
-        make_partition("rsna_ich", root, None, 4, tmp_path / name, slices=90, seed=seed, **FEDIRM)
+        make_partition("rsna_ich", root, tmp_path / name, sites=4, slices=90, seed=seed, **FEDIRM)
         return {row["image"] for rows in rows_of(tmp_path / name).values() for row in rows}
 
     first = images("a", 1)
@@ -161,7 +162,7 @@ def test_patients_can_be_written_elsewhere(root, tmp_path):
     table = tmp_path / "whose.csv"
     told = []
     make_partition(
-        "rsna_ich", root, None, 4, tmp_path / "out", slices=100, patients=table, progress=lambda *at: told.append(at)
+        "rsna_ich", root, tmp_path / "out", sites=4, slices=100, patients=table, progress=lambda *at: told.append(at)
     )
     assert table.is_file()
     assert not (root / "patients.csv").exists()
@@ -175,17 +176,17 @@ def test_patients_can_be_written_elsewhere(root, tmp_path):
             {"scheme": "dirichlet", "client_partition": "slice"},
             "client_partition slice is for the scheme iid, got dirich",
         ),
-        ({"client_partition": "lesion"}, "client_partition must be one of patient, slice, got 'lesion'"),
-        ({"multi": "all"}, "multi must be one of drop, first, got 'all'"),
+        ({"client_partition": "lesion"}, "client_partition must be patient or slice, got 'lesion'"),
+        ({"multi": "all"}, "multi must be drop or first, got 'all'"),
         ({"slices": 0}, "slices must be at least 1, got 0"),
         ({"windows": [[40, 0]]}, "windows: the width of a window must be at least 1 Hounsfield unit, got 0"),
-        ({"group_by": "image"}, "group_by is for the data sets ham10000 and isic2018; leave it out for rsna_ich"),
-        ({"dataset_name": "ct"}, r"rsna_ich has its own manifest, name \(ich\) and classes"),
+        ({"group_by": "image"}, "data set rsna_ich has no option group_by"),
+        ({"dataset_name": "ct"}, "data set rsna_ich has no option dataset_name"),
     ],
 )
 def test_choices_that_do_not_fit_are_refused(root, tmp_path, options, message):
     with pytest.raises(ConfigurationError, match=message):
-        make_partition("rsna_ich", root, options.pop("scheme", None), 4, tmp_path / "out", **options)
+        make_partition("rsna_ich", root, tmp_path / "out", sites=4, **options)
 
 
 def test_a_shared_patient_in_two_splits_is_refused(tmp_path):

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.data.grouping import majority, whole_groups
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition.splits import (
-    assign_splits,
+from grandrounds.data.partition.groups import (
     divide_groups,
     divide_into_counts,
+    majority,
     shares_to_counts,
-    stratified_train_val,
+    whole_groups,
 )
+from grandrounds.data.partition.splits import assign_splits, stratified_train_val
 from grandrounds.errors import DataError
 from grandrounds.seeding import numpy_generator
 

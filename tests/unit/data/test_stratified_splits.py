@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grandrounds.data.manifest import Record, require_grouped
-from grandrounds.data.partition.stratified_splits import assign_stratified
+from grandrounds.data.partition.splits import assign_stratified
 from grandrounds.errors import DataError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grandrounds.data.site_model import SiteModel
+from grandrounds.data.model_override import ModelOverride
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.access import own_model_spec, require_backbones
 from grandrounds.protocol.problem import Problem
@@ -12,7 +12,7 @@ FILE = "/sites/site-1/grandrounds.json: models.skin"
 
 
 def chosen(**changes):
-    return SiteModel(FILE, changes)
+    return ModelOverride(FILE, changes)
 
 
 def spec(own=True, backbones=None, choice=None, problem=PROBLEM):

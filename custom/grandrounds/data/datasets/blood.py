@@ -23,8 +23,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from grandrounds.data.datasets.labelled_arrays import require_labels
-from grandrounds.data.datasets.published import image_called, images_in_archive, read_class_folders, require_distinct
+from grandrounds.data.datasets.published import (
+    image_called,
+    images_in_archive,
+    read_class_folders,
+    require_distinct,
+    require_labels,
+)
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record, read_table, require_known_label
 from grandrounds.errors import DataError

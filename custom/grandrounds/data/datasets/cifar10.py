@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.data.datasets.labelled_arrays import (
+from grandrounds.data.datasets.published import (
     LabelledImages,
     digest_of,
     is_made_from,

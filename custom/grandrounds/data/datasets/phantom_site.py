@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_at_least
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, draw_phantom
 from grandrounds.data.manifest import Record, write_manifest
-from grandrounds.data.partition.splits import assign_splits, shares_to_counts
+from grandrounds.data.partition.groups import shares_to_counts
+from grandrounds.data.partition.splits import assign_splits
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import file_names, put_in_place, replacing, temporary_sibling, write_json

@@ -20,17 +20,16 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
+from grandrounds.data.datasets.options import CtOptions, Multi
 from grandrounds.data.datasets.published import find_table, image_called
 from grandrounds.data.images.dicom import read_patient
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_csv
-
-Multi = Literal["drop", "first"]
+from grandrounds.seeding import numpy_generator
 
 RSNA_ICH_CLASSES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
 ANY = "any"
@@ -219,18 +218,10 @@ TABLE = "stage_2_train.csv"
 FOLDERS = ("stage_2_train", "stage_2_train_images")
 PATIENTS = "patients.csv"
 SOURCE = "RSNA-ICH"
-SLICES = 25_000
-"""How many slices the paper takes."""
 
 
 def read_rsna_ich(
-    root: Path | str,
-    generator: np.random.Generator,
-    *,
-    multi: Multi = "drop",
-    slices: int = SLICES,
-    patients: Path | None = None,
-    progress: Progress | None = None,
+    root: Path | str, options: CtOptions, progress: Progress | None = None
 ) -> tuple[tuple[Record, ...], dict[str, int]]:
     """Read slices with a haemorrhage from the published layout.
 
@@ -239,12 +230,9 @@ def read_rsna_ich(
 
     Args:
         root: the folder of both.
-        generator: where the randomness of the drawing comes from.
-        multi: of slices with several subtypes, see :func:`~grandrounds.data.datasets.rsna_ich.single_labels`.
-        slices: how many are drawn, see :func:`draw_slices`.
-        patients: the table of patients, see :func:`~grandrounds.data.datasets.rsna_ich.find_patients`; ``patients.csv`` in
-            ``root`` by default. The first time, the headers of all slices with a subtype are read for it.
-        progress: told how far that is.
+        options: ``multi``, ``slices``, ``seed`` and ``patients``: the table of patients, for which the headers of all
+            slices with a subtype are read the first time, see :func:`find_patients`.
+        progress: called during reading with the number of headers read and of all headers.
 
     Returns:
         The records with the classes of ``RSNA_ICH_CLASSES``, all in split ``train``, images as paths below ``root``; and
@@ -256,20 +244,21 @@ def read_rsna_ich(
     """
     root = Path(root)
     table = find_table(root, (TABLE,), "RSNA-ICH")
-    labels, counts = single_labels(read_subtypes(table), multi)
+    labels, counts = single_labels(read_subtypes(table), options.multi)
     images = _images(root)
     paths = {image: image_called(image, images, str(table), str(root)) for image in labels}
     files = {image: root / path for image, path in paths.items()}
-    owners = find_patients(files, patients or root / PATIENTS, progress)
+    owners = find_patients(files, options.patients or root / PATIENTS, progress)
     records = tuple(
         Record(paths[image], label, patient=owners[image], source=SOURCE) for image, label in labels.items()
     )
-    if slices > len(records):
+    if options.slices > len(records):
         raise DataError(
-            f"{table}: {len(records)} slices {'with exactly one subtype' if multi == 'drop' else 'with a subtype'}, "
-            f"asked for {slices}; ask for fewer slices"
+            f"{table}: {len(records)} slices {'with exactly one' if options.multi == 'drop' else 'with a'} subtype, "
+            f"asked for {options.slices}; ask for fewer slices"
         )
-    return draw_slices(records, slices, generator), counts
+    generator = numpy_generator(options.seed, "rsna_ich", "slices")
+    return draw_slices(records, options.slices, generator), counts
 
 
 def draw_slices(records: Sequence[Record], slices: int, generator: np.random.Generator) -> tuple[Record, ...]:

@@ -22,11 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from grandrounds.checks import require_fraction
+from grandrounds.data.datasets.options import Preprocess
 from grandrounds.data.images.ct_windows import require_channels
-from grandrounds.data.images.decoding import Pixels
+from grandrounds.data.images.decoding import Pixels, to_square
 from grandrounds.data.images.dicom import Window
-from grandrounds.data.images.preprocessing import Preprocess, Shape, read_square
-from grandrounds.data.images.readers import open_images
+from grandrounds.data.images.mammogram import mammogram_square, read_mammogram
+from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import replacing, write_json
 
@@ -37,6 +38,7 @@ PREPROCESSING_VERSION = 1
 SHOWN_REASONS = 3
 
 Quarantined = tuple[int, str, str]
+Shape = tuple[int, int, int]
 OriginalShape = tuple[int, int, int, int]
 Decode = Callable[[str], tuple[Pixels, Shape]]
 """From an image's name to its square and its original shape."""
@@ -242,3 +244,29 @@ def _require_few_unreadable(quarantined: Sequence[Quarantined], total: int, root
             f"{root}: {len(quarantined)} of {total} images cannot be read, allowed are {limit:.2%} (max_unreadable); "
             f"the first: {shown}"
         )
+
+
+def read_square(
+    reader: ImageReader, name: str, size: int, channels: int, preprocess: Preprocess
+) -> tuple[Pixels, Shape]:
+    """Read and resize one image.
+
+    Args:
+        reader: of its folder or archive.
+        name: its name there.
+        size: height and width in pixels.
+        channels: 1 or 3.
+        preprocess: what is done before resizing.
+
+    Returns:
+        The image, shape ``(size, size, channels)``, values 0 to 255; and the original's height, width and channels.
+
+    Raises:
+        DataError: naming the image and the cause, if it is missing or damaged, or shows no breast.
+    """
+    if preprocess == "none":
+        image = reader.read(name)
+        return to_square(image, size, channels), (image.shape[0], image.shape[1], 1 if image.ndim == 2 else 3)
+    levels, laterality = read_mammogram(reader.read_bytes(name), name)
+    square = mammogram_square(levels, size, name, laterality)
+    return to_square(square, size, channels), (levels.shape[0], levels.shape[1], 1)

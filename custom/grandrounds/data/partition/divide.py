@@ -1,8 +1,8 @@
-"""Dividing one data set between simulated hospitals.
+"""Schemes that divide one data set between simulated hospitals.
 
-Every scheme but ``unseen`` returns the records of ``site-1`` to ``site-N``, and every one but ``deal`` keeps the images of
-a patient or lesion at one site. What a site trains and tests on is chosen afterwards, by ``assign_splits``, but before
-``deal``; what the server has is drawn before, by ``draw_server``.
+Every scheme but ``external`` returns the records of ``site-1`` to ``site-N``. All but ``assign_round_robin`` keep the images
+of a patient or lesion at one site. The server's images are drawn before, by ``draw_server``; splits are drawn afterwards,
+but before ``assign_round_robin``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.data.grouping import majority, whole_groups
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition.splits import divide_groups, divide_into_counts, shares_to_counts
+from grandrounds.data.partition.groups import (
+    divide_groups,
+    divide_into_counts,
+    majority,
+    shares_to_counts,
+    whole_groups,
+)
 from grandrounds.errors import DataError
 from grandrounds.ordering import natural_sorted
 
@@ -24,10 +30,13 @@ Sites = dict[str, tuple[Record, ...]]
 SERVER = "server"
 """The party that has images at the server: no site, and no client of a simulation."""
 
-UNSEEN = "unseen"
+EXTERNAL = "external"
+"""The one site of scheme ``external``."""
 
 DIRICHLET_DRAWS = 1000
 DIRICHLET_MIN_IMAGES = 10
+SCALINGS = 1000
+PRECISION = 1e-9
 
 
 def site_names(sites: int) -> list[str]:
@@ -50,7 +59,7 @@ def iid(records: Sequence[Record], sites: int, generator: np.random.Generator) -
     return _require_images_everywhere(divide_groups(records, dict.fromkeys(names, 1 / sites), generator))
 
 
-def deal(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
+def assign_round_robin(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
     """Divide records whose splits are assigned at random, image by image, into sites of equal size.
 
     A patient's images may be at several sites, as in the FedIRM paper (Liu et al., MICCAI 2021), but stay in their split.
@@ -69,15 +78,15 @@ def deal(records: Sequence[Record], sites: int, generator: np.random.Generator) 
 
     Example:
         >>> four = [Record(str(i), split=split) for i, split in enumerate(("train", "train", "test", "test"))]
-        >>> [[record.split for record in own] for own in deal(four, 2, np.random.default_rng(0)).values()]
+        >>> [[record.split for record in own] for own in assign_round_robin(four, 2, np.random.default_rng(0)).values()]
         [['train', 'test'], ['train', 'test']]
     """
     names = site_names(sites)
     shuffled = generator.permutation(len(records)).tolist()
-    # Sorting is stable: each part stays shuffled, and the parts follow each other like the suits of a sorted pack.
+    # Sorting is stable: each part stays shuffled, and the parts follow each other.
     shuffled.sort(key=lambda index: (records[index].split, records[index].labelled))
     divided = {
-        name: tuple(records[index] for index in sorted(shuffled[seat::sites])) for seat, name in enumerate(names)
+        name: tuple(records[index] for index in sorted(shuffled[first::sites])) for first, name in enumerate(names)
     }
     return _require_images_everywhere(divided)
 
@@ -138,9 +147,40 @@ def dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np
     return _require_images_everywhere(in_order)
 
 
-def unseen(records: Sequence[Record]) -> Sites:
-    """Give all records to one site, ``unseen``, for testing: a hospital that takes no part in training."""
-    return {UNSEEN: tuple(replace(record, split="test") for record in records)}
+def equal_dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np.random.Generator) -> Sites:
+    """Divide a data set between sites of equal size, to one image, with Dirichlet-distributed classes.
+
+    Args:
+        records: the whole data set, each record with a label and of a patient or lesion of its own: groups of several
+            images could not be divided exactly.
+        sites: how many sites; the first get one image more where the number does not divide.
+        alpha: concentration, above zero.
+        generator: where the randomness comes from.
+
+    Returns:
+        The records of ``site-1`` to ``site-N``, each in the order of ``records``.
+
+    Raises:
+        DataError: if there are fewer records than sites, a record has no label, or two are of one patient or lesion.
+        ValueError: if ``alpha`` is not positive.
+    """
+    names = site_names(sites)
+    _require_divisible(records, sites)
+    labels = natural_sorted({record.label for record in records})
+    members = {name: [i for i, r in enumerate(records) if r.label == name] for name in labels}
+    sizes = [len(part) for part in members.values()]
+    counts = equal_dirichlet_counts(sizes, sites, alpha, generator)
+    chosen: list[list[int]] = [[] for _ in names]
+    for part, row in zip(members.values(), counts, strict=True):
+        shuffled = generator.permutation(part)
+        for own, piece in zip(chosen, np.split(shuffled, np.cumsum(row)[:-1]), strict=True):
+            own.extend(piece.tolist())
+    return {name: tuple(records[i] for i in sorted(own)) for name, own in zip(names, chosen, strict=True)}
+
+
+def external(records: Sequence[Record]) -> Sites:
+    """Give all records to one site for external validation: a hospital that takes no part in training."""
+    return {EXTERNAL: tuple(replace(record, split="test") for record in records)}
 
 
 def draw_server(
@@ -203,3 +243,90 @@ def _require_images_everywhere(sites: Mapping[str, tuple[Record, ...]]) -> Sites
         if not records:
             raise DataError(f"{name} would get no image: there are fewer groups than sites; ask for fewer sites")
     return dict(sites)
+
+
+def equal_dirichlet_counts(
+    class_sizes: Sequence[int], sites: int, alpha: float, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    r"""How many images of each class each site gets.
+
+    .. math:: M_{cp} = n_c q_{cp}, \quad q_c \sim \mathrm{Dir}(\alpha \mathbf{1}_P), \quad
+        \sum_p N_{cp} = n_c, \quad \sum_c N_{cp} = n / P
+
+    where :math:`N` is :math:`M` scaled to the margins by rows and columns in turn, rounded down, and filled up in the order
+    of what was cut off.
+
+    Args:
+        class_sizes: :math:`n_c`, images of each class.
+        sites: :math:`P`, at least one.
+        alpha: concentration, above zero.
+        generator: where the randomness comes from.
+
+    Returns:
+        Shape ``(classes, sites)``; both margins are exact. Columns differ by one where the number of images does not divide.
+
+    Raises:
+        ValueError: if ``alpha`` is not positive, ``sites`` is below one, or a size is negative.
+
+    Example:
+        >>> equal_dirichlet_counts([10, 6], 2, 1e6, np.random.Generator(np.random.Philox(1)))  # nearly equal shares
+        array([[5, 5],
+               [3, 3]])
+    """
+    if not alpha > 0:
+        raise ValueError(f"alpha must be positive, got {alpha}")
+    if sites < 1 or min(class_sizes, default=0) < 0:
+        raise ValueError(f"expected at least 1 site and no negative sizes, got {sites} and {list(class_sizes)}")
+    rows = np.asarray(class_sizes, dtype=np.int64)
+    columns = np.full(sites, rows.sum() // sites) + (np.arange(sites) < rows.sum() % sites)
+    shares = generator.dirichlet(np.full(sites, alpha), size=len(rows))
+    return _rounded(_scaled(shares * rows[:, None], rows, columns), rows, columns)
+
+
+def _scaled(matrix: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Scale rows and columns in turn until both sums fit; then down, so that no sum is above its margin."""
+    for _ in range(SCALINGS):
+        matrix = matrix * _ratio(rows, matrix.sum(axis=1))[:, None]
+        sums = matrix.sum(axis=0)
+        if np.allclose(sums, columns, rtol=PRECISION, atol=PRECISION):
+            break
+        matrix = matrix * _ratio(columns, sums)
+    # Where a draw has zeros the margins may be out of reach; what is cut off here is handed out again.
+    matrix = matrix * np.minimum(1, _ratio(rows, matrix.sum(axis=1)))[:, None]
+    scaled: NDArray[np.float64] = matrix * np.minimum(1, _ratio(columns, matrix.sum(axis=0)))
+    return scaled
+
+
+def _ratio(wanted: NDArray[np.int64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.divide(wanted, sums, out=np.zeros_like(sums), where=sums > 0)
+
+
+def _rounded(matrix: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Integers near a matrix whose sums are not above the margins, which they meet."""
+    counts = np.floor(matrix).astype(np.int64)
+    row_rest, column_rest = rows - counts.sum(axis=1), columns - counts.sum(axis=0)
+    order = np.argsort(-(matrix - counts), axis=None, kind="stable")
+    cells = [divmod(int(cell), len(columns)) for cell in order]
+    # First one unit each, the largest fraction first; then whatever is left wherever there is room.
+    for most in (1, int(rows.sum())):
+        for row, column in cells:
+            unit = min(most, int(row_rest[row]), int(column_rest[column]))
+            counts[row, column] += unit
+            row_rest[row] -= unit
+            column_rest[column] -= unit
+    return counts
+
+
+def _require_divisible(records: Sequence[Record], sites: int) -> None:
+    if len(records) < sites:
+        raise DataError(f"{len(records)} images cannot be divided between {sites} sites; ask for fewer sites")
+    for record in records:
+        if not record.label:
+            raise DataError(f"image {record.image!r} has no label; the division by classes needs one of every image")
+    for group in whole_groups(records):
+        if len(group) > 1:
+            first, second = (records[index].image for index in group[:2])
+            raise DataError(
+                f"images {first!r} and {second!r} are of one patient or lesion, which sites of exactly equal size would "
+                "divide; use the dirichlet scheme"
+            )

@@ -1,32 +1,25 @@
-"""Which labels exist where: at every hospital, at the server alone, or at a few hospitals.
-
-Source: T. Bdair, N. Navab, S. Albarqouni, "Semi-supervised federated peer learning for skin lesion classification",
-MELBA 2022. A scenario changes no site's images and no split, so results under two scenarios are comparable site by site.
-
-The ten clients and the server of FedPerl's skin-lesion experiments.
+"""The ten clients and the server of FedPerl's skin-lesion experiments, and its label scenarios.
 
 Source: T. Bdair, N. Navab, S. Albarqouni, "FedPerl: Semi-supervised peer learning for skin lesion classification",
 MICCAI 2021, and "Semi-supervised federated peer learning for skin lesion classification", MELBA 2022. The index files
 were not published. The counts here are read from the published bar charts (about +-6 images), with the unlabelled pool
-corrected by at most two images so that each data set adds up to its known total.
+corrected by at most two images so that each data set adds up to its known total. A scenario changes no site's images and
+no split, so results under two scenarios are comparable site by site.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
-from grandrounds.data.grouping import whole_groups
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.divide import SERVER, Sites
-from grandrounds.data.partition.splits import divide_into_counts, shares_to_counts
+from grandrounds.data.partition.groups import divide_into_counts, shares_to_counts, whole_groups
+from grandrounds.data.partition.options import FewLabelsUse, Scenario
 from grandrounds.errors import ConfigurationError, DataError
-
-Scenario = Literal["standard", "server_labels", "few_labels"]
-FewLabelsUse = Literal["pool", "labelled"]
 
 
 def relabel(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grandrounds.data.datasets.options import Preprocess
 from grandrounds.data.images.dicom import Window
-from grandrounds.data.images.preprocessing import Preprocess
 from grandrounds.data.manifest import (
     SPLITS,
     Record,
@@ -44,13 +44,13 @@ SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
-class AtEverySite:
-    """What all sites have alike.
+class Replicated:
+    """Test images and a public set that every site gets.
 
     Attributes:
         test: images in split ``test`` of every site's manifest.
-        public: the public set: which images.
-        public_root: where they are.
+        public: the list of the public images.
+        public_root: folder or archive of the public images.
     """
 
     test: Sequence[Record]
@@ -70,7 +70,7 @@ def write_partition(
     windows: Sequence[Window] = (),
     preprocess: Preprocess = "none",
     shared_patients: bool = False,
-    everywhere: AtEverySite | None = None,
+    replicated: Replicated | None = None,
     drawn: Mapping[str, Sequence[DrawnLabel]] | None = None,
 ) -> dict[str, Any]:
     """Write manifests, site configurations and ``partition.json``, all or nothing; the same again changes nothing.
@@ -86,7 +86,7 @@ def write_partition(
         windows: under which the sites look at CT slices; every site's configuration gets them, and ``partition.json``.
         preprocess: what the sites do to an image before resizing; said like the windows.
         shared_patients: whether a patient or lesion may be at several sites, in the same split at each.
-        everywhere: test images and a public set that every site gets.
+        replicated: test images and a public set that every site gets.
         drawn: the labels that were drawn for each site's images; written beside its manifest.
 
     Returns:
@@ -99,22 +99,22 @@ def write_partition(
         ValueError: if a site's name cannot be a folder's name, or ``description`` uses a name of ours.
     """
     out_dir = Path(out_dir).resolve()
-    common = tuple(everywhere.test) if everywhere else ()
+    common = tuple(replicated.test) if replicated else ()
     _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients)
     _require_own_words(description)
     _require_own_folder(out_dir)
-    shown = _shown(windows, preprocess)
-    location = {"manifest": MANIFEST_FILE, "root": str(Path(images_root).absolute()), **shown}
-    config = {"datasets": {dataset_name: location, **_public_location(everywhere)}}
-    if everywhere is not None:
-        shown["public_set"] = {"images": len(everywhere.public.images), "sha256": everywhere.public.digest}
+    reading = _reading(windows, preprocess)
+    location = {"manifest": MANIFEST_FILE, "root": str(Path(images_root).absolute()), **reading}
+    config = {"datasets": {dataset_name: location, **_public_location(replicated)}}
+    if replicated is not None:
+        reading["public_set"] = {"images": len(replicated.public.images), "sha256": replicated.public.digest}
     with temporary_sibling(out_dir) as temporary:
         summaries = {
             site: _write_site(temporary / site, (*own, *common), config, classes) for site, own in sites.items()
         }
         for site, summary in summaries.items():
-            summary |= _write_beside(temporary / site, everywhere, (drawn or {}).get(site))
-        content = {**description, **shown, "dataset_name": dataset_name, "classes": list(classes), "sites": summaries}
+            summary |= _write_beside(temporary / site, replicated, (drawn or {}).get(site))
+        content = {**description, **reading, "dataset_name": dataset_name, "classes": list(classes), "sites": summaries}
         write_json(temporary / DESCRIPTION_FILE, content)
         _replace(out_dir, temporary, overwrite)
     return read_partition(out_dir)
@@ -210,12 +210,12 @@ def _write_site(
     }
 
 
-def _write_beside(folder: Path, everywhere: AtEverySite | None, drawn: Sequence[DrawnLabel] | None) -> dict[str, Any]:
+def _write_beside(folder: Path, replicated: Replicated | None, drawn: Sequence[DrawnLabel] | None) -> dict[str, Any]:
     """Write what is beside a site's manifest; returns what the description says of it."""
-    if everywhere:
-        names = [image.image for image in everywhere.public.images]
+    if replicated:
+        names = [image.image for image in replicated.public.images]
         write_manifest([Record(name) for name in names], folder / PUBLIC_FILE)
-        write_public_set(everywhere.public, list_path(folder / PUBLIC_FILE))
+        write_public_set(replicated.public, list_path(folder / PUBLIC_FILE))
     if drawn is None:
         return {}
     wrong = sum(label.clean != label.noisy for label in drawn)
@@ -224,15 +224,15 @@ def _write_beside(folder: Path, everywhere: AtEverySite | None, drawn: Sequence[
     return {"wrong_labels": wrong, "clean_classes": dict(sorted(clean.items())), "labels_sha256": digest}
 
 
-def _public_location(everywhere: AtEverySite | None) -> dict[str, dict[str, Any]]:
-    if everywhere is None:
+def _public_location(replicated: Replicated | None) -> dict[str, dict[str, Any]]:
+    if replicated is None:
         return {}
-    root = str(everywhere.public_root.absolute())
+    root = str(replicated.public_root.absolute())
     return {PUBLIC_NAME: {"manifest": PUBLIC_FILE, "root": root, "max_unreadable": 0}}
 
 
-def _shown(windows: Sequence[Window], preprocess: Preprocess) -> dict[str, Any]:
-    """How images are looked at, where it is not as their files say."""
+def _reading(windows: Sequence[Window], preprocess: Preprocess) -> dict[str, Any]:
+    """Windows and preprocessing, where a site reads images otherwise than its files say."""
     content: dict[str, Any] = {"windows": [list(window) for window in windows]} if windows else {}
     return content | ({"preprocess": preprocess} if preprocess != "none" else {})
 

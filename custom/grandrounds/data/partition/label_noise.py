@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.manifest import Record, require_known_label
+from grandrounds.data.partition.options import NoiseKind
 from grandrounds.files import write_csv
 from grandrounds.seeding import numpy_generator
-
-NoiseKind = Literal["none", "symmetric", "pair"]
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,34 @@
-"""From a data set's name to simulated hospitals on disk: read, divide between sites, split at each site, write.
+"""From a data set's name to simulated hospitals on disk: read, divide between sites, draw splits, write.
 
-The command line and the benchmarks make their partitions here, so that the same arguments give the same manifests in
-both. Every step has a random stream of its own: another choice of splits leaves the sites as they are.
+The command line and the benchmarks make their partitions here, so that the same options give the same manifests in both.
+Every step has its own random stream: other splits leave the sites unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
-from grandrounds.data.datasets.registry import MALIGNANCY, ReadDataset, read_dataset
+from grandrounds.data.datasets.options import CtOptions, LesionOptions, MalignancyOptions, partition_options
+from grandrounds.data.datasets.registry import ReadDataset, read_dataset
 from grandrounds.data.datasets.rsna_ich import Progress
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition.config import Choices, PartitionConfig, completed
-from grandrounds.data.partition.divide import SERVER, Sites, by_source, deal, dirichlet, draw_server, iid, unseen
-from grandrounds.data.partition.fedperl import fedperl_clients, relabel, scaled_sources
+from grandrounds.data.partition.divide import (
+    SERVER,
+    Sites,
+    assign_round_robin,
+    by_source,
+    dirichlet,
+    draw_server,
+    external,
+    iid,
+)
+from grandrounds.data.partition.fedperl import LABELLED_SITES, fedperl_clients, relabel, scaled_sources
 from grandrounds.data.partition.files import write_partition
-from grandrounds.data.partition.mutual import describe, draw_public_share, everywhere, mutual_sites
-from grandrounds.data.partition.splits import assign_splits, stratified_train_val
-from grandrounds.data.partition.stratified_splits import assign_stratified
+from grandrounds.data.partition.mutual import describe_mutual, draw_public_share, mutual_sites, replicate_to_all
+from grandrounds.data.partition.options import MutualOptions, PartitionOptions
+from grandrounds.data.partition.splits import assign_splits, assign_stratified, stratified_train_val
 from grandrounds.errors import ConfigurationError
 from grandrounds.seeding import numpy_generator
 
@@ -27,133 +36,143 @@ from grandrounds.seeding import numpy_generator
 def make_partition(
     dataset: str,
     root: Path | str,
-    scheme: str | None,
-    sites: int | None,
     out: Path | str,
     *,
     overwrite: bool = False,
-    manifest: Path | str | None = None,
-    dataset_name: str | None = None,
-    classes: Sequence[str] | None = None,
     progress: Progress | None = None,
-    **choices: Unpack[Choices],
+    **options: Any,
 ) -> dict[str, Any]:
     """Divide a data set between simulated hospitals and write their manifests and site configurations.
 
-    Sites have validation and test images of their own, or under ``mdhfl`` one test set. Where sites have equal numbers of
-    them, the mean over sites of a mean over images, such as accuracy, is the figure of all images together; that of a rank
-    statistic or a score per class, such as AUC, is not.
+    Sites have their own validation and test images, or under ``mdhfl`` one common test set. Where sites have equally many,
+    the mean over sites of a mean over images, such as accuracy, equals that of all images together; this is not so for a
+    rank statistic or a score per class, such as AUC.
 
-    FedIRM's ten clients, of which two have labels, are ``iid`` with ``labelled_sites`` ``site-1`` and ``site-2`` under
-    ``few_labels``, ``validation`` 0.1 and ``test`` 0.2. For fewer sites of the same size simulate the first ones.
+    FedIRM's ten clients, two of them with labels, are ``iid`` with ``labelled_sites`` ``site-1`` and ``site-2`` under
+    ``few_labels``, ``validation`` 0.1 and ``test`` 0.2. For fewer sites of the same size, simulate the first ones.
 
     Args:
-        dataset: one of :data:`~grandrounds.data.datasets.registry.Dataset`; ``manifest`` is any images with a manifest.
-        root: where the images are: the data set's folder, for ``lesions`` the folder of the four folders (see
-            :func:`~grandrounds.data.datasets.skin.joint.read_lesions`), for ``manifest`` the images' folder or archive.
-        scheme: ``sites`` divides by source, ``dirichlet`` by class with concentration ``alpha``, ``iid`` at random;
-            ``fedperl`` makes the ten clients of that paper, splits included; ``mdhfl`` sites of equal size with a common
-            test set, a public set and noisy labels; ``unseen`` one site, ``unseen``, with all images for testing. None is
-            the data set's own, see :data:`~grandrounds.data.partition.config.SCHEMES`, and else ``sites``.
-        sites: number of sites; None is ten, for ``mdhfl`` four, for ``unseen`` one, for benign and malignant images as many
-            as the data set usually has sources.
+        dataset: a name of :data:`~grandrounds.data.datasets.options.DATASETS`.
+        root: the data set's folder; for ``lesions`` and ``mammograms`` the folder of their folders, for ``manifest`` the
+            images' folder or archive.
         out: the partition's folder.
         overwrite: replace another partition in ``out``.
-        manifest: the table of a ``manifest`` data set; its splits are not used.
-        dataset_name: how jobs call a ``manifest`` data set.
-        classes: the vocabulary of a ``manifest`` data set; the labels that occur, in natural order, by default.
-        progress: told how far a long reading is (headers read, headers in all).
-        choices: see :class:`~grandrounds.data.partition.config.Choices`.
+        progress: called during long reading with the number of headers read and of all headers.
+        options: the data set's options, see :mod:`~grandrounds.data.datasets.options`.
 
     Returns:
-        What ``partition.json`` says, see :func:`~grandrounds.data.partition.files.write_partition`.
+        The content of ``partition.json``, see :func:`~grandrounds.data.partition.files.write_partition`.
 
     Raises:
-        ConfigurationError: if the arguments do not fit together, or ``out`` holds something else.
-        DataError: if the data set is not as it must be or too small for what is asked.
+        ConfigurationError: if an option does not fit, or ``out`` contains something else.
+        DataError: if the data set is incomplete, inconsistent or too small.
     """
-    recipe = PartitionConfig.of({"dataset": dataset, "scheme": scheme, "sites": sites, **completed(choices)})
-    own: dict[str, Any] = {"manifest": manifest, "name": dataset_name, "classes": classes, "progress": progress}
-    read = read_dataset(recipe.dataset, Path(root), recipe.options, recipe.seed, **own)
-    return _written(read, recipe, out, overwrite)
-
-
-def _written(read: ReadDataset, recipe: PartitionConfig, out: Path | str, overwrite: bool) -> dict[str, Any]:
-    """Divide what was read and write it."""
-    description = {**recipe.description(), **read.facts}
+    chosen = partition_options(dataset, options)
+    read = read_dataset(dataset, Path(root), chosen, progress)
+    description = {"dataset": dataset, **_description(chosen), **read.facts}
     more: dict[str, Any] = {
         "overwrite": overwrite,
         "windows": read.windows,
         "preprocess": read.preprocess,
-        "shared_patients": recipe.client_partition == "slice",
+        "shared_patients": _by_slice(chosen),
     }
-    if recipe.scheme == "mdhfl":
-        divided, extra, shared = _divide_mutually(read, recipe)
+    if chosen.scheme == "mdhfl" and isinstance(chosen, MutualOptions):
+        divided, extra, shared = _divide_mutually(read, chosen)
         description |= extra
         more |= shared
     else:
-        divided = relabel(_divide(read.records, recipe), recipe.scenario, recipe.labelled_sites, recipe.few_labels_use)
-    if _scales(recipe):
+        divided = relabel(
+            _divide(read.records, chosen), chosen.scenario, _labelled_sites(chosen), chosen.few_labels_use
+        )
+    if _scales(chosen):
         description["scaled"] = scaled_sources(read.records)
     return write_partition(divided, out, read.name, read.images, read.classes, description, **more)
 
 
-def _divide_mutually(read: ReadDataset, recipe: PartitionConfig) -> tuple[Sites, dict[str, Any], dict[str, Any]]:
-    """Sites for mutual learning, what is to be said of them, and what all of them get."""
-    options, records = recipe.mutual, read.records
+def _description(options: PartitionOptions) -> dict[str, Any]:
+    """The options that have an effect on this partition, for ``partition.json``."""
+    content: dict[str, Any] = {"scheme": options.scheme, "seed": options.seed}
+    if options.scheme in ("dirichlet", "mdhfl"):
+        content["alpha"] = options.alpha
+    if _by_slice(options):
+        content["client_partition"] = "slice"
+    if options.has_shares:
+        content |= options.shares
+    if options.server_images:
+        content["server_images"] = options.server_images
+    if options.server_share:
+        content["server_training"] = options.server_share
+    if options.scenario != "standard":
+        content["scenario"] = options.scenario
+    if options.scenario == "few_labels":
+        content |= {"labelled_sites": list(_labelled_sites(options)), "few_labels_use": options.few_labels_use}
+    return content
+
+
+def _labelled_sites(options: PartitionOptions) -> Sequence[str]:
+    few_of_fedperl = options.scenario == "few_labels" and options.scheme == "fedperl"
+    return options.labelled_sites or (LABELLED_SITES if few_of_fedperl else ())
+
+
+def _by_slice(options: PartitionOptions) -> bool:
+    return isinstance(options, CtOptions) and options.client_partition == "slice"
+
+
+def _scales(options: PartitionOptions) -> bool:
+    """Whether FedPerl's counts may shrink: where copies were removed from the data set."""
+    return options.scheme == "fedperl" and isinstance(options, LesionOptions) and options.variant == "clean"
+
+
+def _divide_mutually(read: ReadDataset, options: MutualOptions) -> tuple[Sites, dict[str, Any], dict[str, Any]]:
+    """Sites for mutual learning, their description, and the files that all of them get."""
+    records = read.records
     share: tuple[Record, ...] = ()
     if options.public == "share":
-        share, records = draw_public_share(records, options, recipe.seed)
-    made = mutual_sites(
-        records, read.classes, options, recipe.sites, recipe.alpha, recipe.validation, recipe.test, recipe.seed
-    )
-    shared = everywhere(options, made, share, read.images, recipe.seed)
-    return made.sites, describe(options, made, read.classes), {"everywhere": shared, "drawn": made.drawn}
+        share, records = draw_public_share(records, options)
+    made = mutual_sites(records, read.classes, options)
+    replicated = replicate_to_all(options, made, share, read.images)
+    return made.sites, describe_mutual(options, made, read.classes), {"replicated": replicated, "drawn": made.drawn}
 
 
-def _scales(recipe: PartitionConfig) -> bool:
-    """Whether FedPerl's counts may shrink: where the recipe itself has removed images."""
-    return recipe.scheme == "fedperl" and recipe.dataset == "lesions" and recipe.options.variant == "clean"
-
-
-def _divide(records: Sequence[Record], recipe: PartitionConfig) -> Sites:
+def _divide(records: Sequence[Record], options: PartitionOptions) -> Sites:
     """All parties' records, splits included."""
-    generator = numpy_generator(recipe.seed, "partition", recipe.scheme)
-    if recipe.scheme == "unseen":
-        return unseen(records)
-    if recipe.scheme == "fedperl":
-        divided = fedperl_clients(records, generator, scale=_scales(recipe))
+    generator = numpy_generator(options.seed, "partition", options.scheme)
+    if options.scheme == "external":
+        return external(records)
+    if options.scheme == "fedperl":
+        divided = fedperl_clients(records, generator, scale=_scales(options))
     else:
-        divided = _divide_by_shares(records, recipe)
-    if recipe.server_training:
-        own = numpy_generator(recipe.seed, "partition", "splits", SERVER)
-        divided[SERVER] = stratified_train_val(divided[SERVER], recipe.server_training, own)
+        divided = _divide_by_shares(records, options)
+    if options.server_share:
+        own = numpy_generator(options.seed, "partition", "splits", SERVER)
+        divided[SERVER] = stratified_train_val(divided[SERVER], options.server_share, own)
     return divided
 
 
-def _divide_by_shares(records: Sequence[Record], recipe: PartitionConfig) -> Sites:
-    """The server's records, if it gets any, and those of sites that divide their images by the recipe's shares."""
+def _divide_by_shares(records: Sequence[Record], options: PartitionOptions) -> Sites:
+    """The server's records, if it gets any, and those of sites whose splits are drawn by shares."""
     divided: Sites = {}
-    if recipe.server_images:
-        generator = numpy_generator(recipe.seed, "partition", SERVER)
-        divided[SERVER], records = draw_server(records, recipe.server_images, generator)
-    if recipe.client_partition == "slice":
-        generator = numpy_generator(recipe.seed, "partition", "splits")
-        split = assign_splits(records, generator, site="the data set", **recipe.shares)
-        return divided | deal(split, recipe.sites, numpy_generator(recipe.seed, "partition", "slice"))
-    assign = assign_stratified if recipe.dataset in MALIGNANCY else assign_splits
-    for site, own in _sites(records, recipe).items():
-        generator = numpy_generator(recipe.seed, "partition", "splits", site)
-        divided[site] = assign(own, generator, site=site, **recipe.shares)
+    if options.server_images:
+        generator = numpy_generator(options.seed, "partition", SERVER)
+        divided[SERVER], records = draw_server(records, options.server_images, generator)
+    if _by_slice(options):
+        generator = numpy_generator(options.seed, "partition", "splits")
+        split = assign_splits(records, generator, site="the data set", **options.shares)
+        own = numpy_generator(options.seed, "partition", "slice")
+        return divided | assign_round_robin(split, options.site_count, own)
+    assign = assign_stratified if isinstance(options, MalignancyOptions) else assign_splits
+    for site, members in _sites(records, options).items():
+        generator = numpy_generator(options.seed, "partition", "splits", site)
+        divided[site] = assign(members, generator, site=site, **options.shares)
     return divided
 
 
-def _sites(records: Sequence[Record], recipe: PartitionConfig) -> Sites:
-    generator = numpy_generator(recipe.seed, "partition", recipe.scheme)
-    if recipe.scheme == "dirichlet":
-        return dirichlet(records, recipe.sites, recipe.alpha, generator)
-    if recipe.scheme == "iid":
-        return iid(records, recipe.sites, generator)
+def _sites(records: Sequence[Record], options: PartitionOptions) -> Sites:
+    generator = numpy_generator(options.seed, "partition", options.scheme)
+    if options.scheme == "dirichlet":
+        return dirichlet(records, options.site_count, options.alpha, generator)
+    if options.scheme == "iid":
+        return iid(records, options.site_count, generator)
     if not all(record.source for record in records):
         raise ConfigurationError("scheme sites needs the source of every image; fill in the column source or take iid")
-    return by_source(records, recipe.sites, generator)
+    return by_source(records, options.site_count, generator)

@@ -1,201 +1,17 @@
-"""Placing groups of different sizes into parts so that the parts get about the sizes they want.
-
-Meeting the sizes exactly is a bin-packing problem; chance first and exchanges afterwards come as close as matters, and
-keep the division random.
-
-Dividing images at random while the images of a patient or lesion stay together.
-
-Images of one lesion in both training and test sets make a model look better than it is, so nothing here divides a group
-(see ``whole_groups``). Counts are met as closely as whole groups allow.
-"""
+"""Training, validation and test images of one site, and the training images that keep their label; groups stay whole."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
-from grandrounds.data.grouping import majority, whole_groups
 from grandrounds.data.manifest import Record
+from grandrounds.data.partition.groups import divide_into_counts, majority, shares_to_counts, whole_groups
 from grandrounds.errors import DataError
-
-Counts = NDArray[np.int64]
-
-
-class _Exchange(NamedTuple):
-    """Group ``given`` goes from part ``full`` to part ``short``; ``taken`` comes back, or nothing when it is -1."""
-
-    gain: int
-    given: int
-    taken: int
-    full: int
-    short: int
-
-
-def place_groups(sizes: Counts, wanted: Counts, generator: np.random.Generator) -> Counts:
-    """Choose a part for every group.
-
-    Args:
-        sizes: images in each group, in random order among equal sizes, the largest first.
-        wanted: images that each part should get; they sum to the images there are.
-        generator: where the randomness comes from.
-
-    Returns:
-        The part of each group. A part that wants something gets at least one group, or, with fewer groups than such
-        parts, the parts that want most do.
-    """
-    missing = wanted.copy()
-    places = np.empty(len(sizes), dtype=np.int64)
-    opened = [int(part) for part in np.argsort(-wanted, kind="stable") if wanted[part] > 0][: len(sizes)]
-    rest = len(sizes) - len(opened)
-    places[rest:] = opened
-    np.subtract.at(missing, places[rest:], sizes[rest:])
-    for group in range(rest):
-        places[group] = _draw_part(int(sizes[group]), missing, generator)
-        missing[places[group]] -= sizes[group]
-    _even_out(sizes, places, missing)
-    return places
-
-
-def _draw_part(size: int, missing: Counts, generator: np.random.Generator) -> int:
-    """Draw a part in which the group fits, in proportion to what it still misses; else the one that misses most.
-
-    Always taking the one that misses most would send all large groups to the largest part.
-    """
-    chances = np.where(missing >= size, missing, 0).cumsum()
-    if chances[-1] <= 0:
-        return int(missing.argmax())
-    return int(np.searchsorted(chances, generator.random() * chances[-1], side="right"))
-
-
-def _even_out(sizes: Counts, places: Counts, missing: Counts) -> None:
-    """Move or swap groups between a part with too many images and one with too few while that brings both closer."""
-    while True:
-        exchanges = [
-            _best_exchange(sizes, places, missing, int(full), int(short))
-            for full in np.flatnonzero(missing < 0)
-            for short in np.flatnonzero(missing > 0)
-        ]
-        best = max(exchanges, default=None)
-        if best is None or best.gain <= 0:
-            return
-        moved = sizes[best.given] - (sizes[best.taken] if best.taken >= 0 else 0)
-        places[best.given] = best.short
-        if best.taken >= 0:
-            places[best.taken] = best.full
-        missing[best.full] += moved
-        missing[best.short] -= moved
-
-
-def _best_exchange(sizes: Counts, places: Counts, missing: Counts, full: int, short: int) -> _Exchange:
-    excess, lack = -int(missing[full]), int(missing[short])
-    inside, outside = np.flatnonzero(places == full), np.flatnonzero(places == short)
-    # One group of each size stands for all of that size.
-    given = {int(sizes[group]): int(group) for group in inside}
-    taken = {int(sizes[group]): int(group) for group in outside}
-    if len(inside) > 1:
-        taken[0] = -1
-    best = _Exchange(0, -1, -1, full, short)
-    for large, group in given.items():
-        for small, other in taken.items():
-            moved = large - small
-            gain = excess + lack - abs(excess - moved) - abs(lack - moved)
-            best = max(best, _Exchange(gain, group, other, full, short))
-    return best
-
-
-def shares_to_counts(shares: Sequence[float], total: int, least: int = 0) -> list[int]:
-    """Divide ``total`` things in proportion to shares, by largest remainders.
-
-    Args:
-        shares: not negative, at least one positive; they need not sum to one.
-        total: how many there are.
-        least: what every positive share gets in any case.
-
-    Returns:
-        Counts that sum to ``total``.
-
-    Raises:
-        ValueError: if a share is negative, none is positive, or ``total`` is too small for ``least``.
-
-    Example:
-        >>> shares_to_counts([2259, 3363, 3954, 439], 10, least=1)
-        [2, 3, 4, 1]
-    """
-    if min(shares, default=0) < 0 or sum(shares) <= 0:
-        raise ValueError(f"shares must not be negative and one must be positive, got {list(shares)}")
-    floors = [least if share > 0 else 0 for share in shares]
-    if sum(floors) > total:
-        raise ValueError(f"{total} cannot give {least} to each of {sum(share > 0 for share in shares)}")
-    quotas = [share / sum(shares) * total for share in shares]
-    counts = [max(math.floor(quota), floor) for quota, floor in zip(quotas, floors, strict=True)]
-    positive = [index for index, share in enumerate(shares) if share > 0]
-    while sum(counts) < total:
-        counts[max(positive, key=lambda index: quotas[index] - counts[index])] += 1
-    while sum(counts) > total:
-        above = [index for index in positive if counts[index] > floors[index]]
-        counts[max(above, key=lambda index: counts[index] - quotas[index])] -= 1
-    return counts
-
-
-def divide_groups(
-    records: Sequence[Record], fractions: Mapping[str, float], generator: np.random.Generator
-) -> dict[str, tuple[Record, ...]]:
-    """Divide records at random into parts whose image counts are as close to the fractions as whole groups allow.
-
-    Args:
-        records: the records; they keep their order within each part.
-        fractions: share of the images for each part, summing to one.
-        generator: where the randomness comes from.
-
-    Raises:
-        ValueError: if a fraction is outside [0, 1] or they do not sum to one.
-
-    Example:
-        >>> three = [Record("a", patient="p"), Record("b", patient="p"), Record("c")]
-        >>> parts = divide_groups(three, {"left": 2 / 3, "right": 1 / 3}, np.random.default_rng(0))
-        >>> [record.image for record in parts["left"]], [record.image for record in parts["right"]]
-        (['a', 'b'], ['c'])
-    """
-    for name, fraction in fractions.items():
-        require_fraction(fraction, f"the fraction of {name}")
-    if not math.isclose(sum(fractions.values()), 1.0, abs_tol=1e-6):
-        raise ValueError(f"fractions must sum to 1, got {sum(fractions.values()):.6g}")
-    counts = shares_to_counts(list(fractions.values()), len(records))
-    return divide_into_counts(records, dict(zip(fractions, counts, strict=True)), generator)
-
-
-def divide_into_counts(
-    records: Sequence[Record], counts: Mapping[str, int], generator: np.random.Generator
-) -> dict[str, tuple[Record, ...]]:
-    """Divide records at random into parts of about the wanted numbers of images, groups whole.
-
-    A part of which at least one image is wanted gets at least one group as long as there are groups; where there are
-    fewer groups than such parts, the larger parts come first. Records beyond the sum of the counts are left out.
-
-    Raises:
-        ValueError: if a count is negative or more images are wanted than there are.
-    """
-    spare = len(records) - sum(counts.values())
-    if spare < 0 or min(counts.values(), default=0) < 0:
-        raise ValueError(f"cannot divide {len(records)} records into {dict(counts)}")
-    groups = whole_groups(records)
-    shuffled = [groups[index] for index in generator.permutation(len(groups))]
-    # Large groups first: the small ones that follow even out what the large ones overshot.
-    shuffled.sort(key=len, reverse=True)
-    sizes = np.array([len(group) for group in shuffled], dtype=np.int64)
-    names = [*counts, None]  # None: left out
-    places = place_groups(sizes, np.array([*counts.values(), spare], dtype=np.int64), generator)
-    members: dict[str | None, list[int]] = {name: [] for name in names}
-    for group, place in zip(shuffled, places, strict=True):
-        members[names[place]].extend(group)
-    return {name: tuple(records[index] for index in sorted(members[name])) for name in counts}
 
 
 def assign_splits(
@@ -340,3 +156,69 @@ def stratified_train_val(
     if not 0 < len(train) < len(records):
         raise DataError(f"{len(records)} images cannot be divided between training and validation; take more images")
     return tuple(replace(r, split="train" if r in train else "val", labelled=True) for r in records)
+
+
+def assign_stratified(
+    records: Sequence[Record],
+    generator: np.random.Generator,
+    *,
+    site: str,
+    validation: float = 0.1,
+    test: float = 0.2,
+    labelled: float = 1.0,
+) -> tuple[Record, ...]:
+    """Give every record of one site its split, class by class; patients and lesions stay whole.
+
+    A patient counts as of the rarest class among the patient's images. The default shares are those of Jimenez-Sanchez et
+    al., "Memory-aware curriculum federated learning for breast cancer classification", 2023, whose code divides image by
+    image.
+
+    Args:
+        records: what the site has. Those in split ``test`` stay there, and with them all of their patients; the shares
+            are of the others.
+        generator: where the randomness comes from.
+        site: the site's name, for the message.
+        validation: share of the images for validation.
+        test: share of the images for testing; the rest is for training.
+        labelled: share of the training images that keep their label in training.
+
+    Returns:
+        The records in their order, with ``split`` and ``labelled`` set.
+
+    Raises:
+        DataError: if a part with a positive share gets no image.
+        ValueError: if a share is outside [0, 1] or nothing remains for training.
+
+    Example:
+        >>> ten = [Record(str(i), "malignant" if i < 5 else "benign") for i in range(10)]
+        >>> found = assign_stratified(ten, np.random.default_rng(0), site="a", validation=0.2, test=0.2)
+        >>> sorted(record.label for record in found if record.split == "test")
+        ['benign', 'malignant']
+    """
+    shares = part_shares(validation, test, labelled)
+    part_of: dict[int, str] = {}
+    for members in _strata(records).values():
+        own = [records[index] for index in members]
+        counts = shares_to_counts(list(shares.values()), len(own))
+        parts = divide_into_counts(own, dict(zip(shares, counts, strict=True)), generator)
+        place = {record: index for record, index in zip(own, members, strict=True)}
+        part_of |= {place[record]: part for part, taken in parts.items() for record in taken}
+    found = set(part_of.values())
+    for part, share in shares.items():
+        if share > 0 and part not in found:
+            raise DataError(
+                f"{site} has too few patients or lesions for a part {part} of {share:.0%}; give it more images or set the "
+                "share to 0"
+            )
+    return tuple(with_part(record, part_of.get(index, "test")) for index, record in enumerate(records))
+
+
+def _strata(records: Sequence[Record]) -> Mapping[str, list[int]]:
+    """Positions by class, rarest first, without those that are for testing already."""
+    counts = Counter(record.label for record in records)
+    strata: dict[str, list[int]] = defaultdict(list)
+    for members in whole_groups(records):
+        if all(records[index].split != "test" for index in members):
+            rarest = min((records[index].label for index in members), key=lambda label: (counts[label], label))
+            strata[rarest].extend(members)
+    return {label: sorted(strata[label]) for label in sorted(strata, key=lambda label: (counts[label], label))}

@@ -13,8 +13,8 @@ from typing import Any
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
+from grandrounds.data.model_override import ModelOverride
 from grandrounds.data.site import SiteData
-from grandrounds.data.site_model import SiteModel
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.paths import state_folder
 from grandrounds.federation.site.compute import ComputeOptions, choose_device
@@ -45,7 +45,7 @@ def require_backbones(backbones: Mapping[str, str], own: bool) -> None:
 
 
 def own_model_spec(
-    problem: Problem, site: str, own: bool, backbones: Mapping[str, str], chosen: SiteModel | None
+    problem: Problem, site: str, own: bool, backbones: Mapping[str, str], chosen: ModelOverride | None
 ) -> ModelSpec | None:
     """The network that a site has for itself.
 

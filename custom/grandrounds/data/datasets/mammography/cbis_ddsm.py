@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grandrounds.data.datasets.malignancy import BENIGN, MALIGNANT
-from grandrounds.data.datasets.mammography.records import Finding, Mammogram, gravest
-from grandrounds.data.datasets.published import images_by_folder
+from grandrounds.data.datasets.mammography.records import Finding, Mammogram, most_severe
+from grandrounds.data.datasets.published import BENIGN, MALIGNANT, images_by_folder
 from grandrounds.data.manifest import read_table, require_known_label
 from grandrounds.errors import DataError
 
@@ -56,7 +55,7 @@ def read_cbis_ddsm(root: Path | str) -> tuple[tuple[Mammogram, ...], dict[str, i
 
     Tables name paths that the download's own names of folders may differ from; what counts is the first folder,
     ``Mass-Training_P_00001_LEFT_CC``, which holds one film. All abnormalities of a film, in all four tables, are one record
-    with the gravest pathology. Cropped images and outlines are not needed.
+    with the most severe pathology. Cropped images and outlines are not needed.
 
     Args:
         root: the folder of both; the folder of images may be anywhere below.
@@ -99,7 +98,7 @@ def _mammogram(rows: Sequence[_Abnormality], files: Mapping[str, Sequence[str]],
     first = rows[0]
     return Mammogram(
         image=_film(rows, files),
-        finding=gravest([row.finding for row in rows]),
+        finding=most_severe([row.finding for row in rows]),
         patient=first.patient,
         laterality="L" if first.side == "LEFT" else "R",
         view="CC" if first.view == "CC" else "MLO",

@@ -11,9 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from grandrounds.data.datasets.malignancy import BENIGN, MALIGNANT
-from grandrounds.data.datasets.mammography.records import Finding, Mammogram, View, gravest, vendor_called
-from grandrounds.data.datasets.published import find_table, images_by_folder
+from grandrounds.data.datasets.mammography.records import Finding, Mammogram, View, most_severe, vendor_name
+from grandrounds.data.datasets.published import BENIGN, MALIGNANT, find_table, images_by_folder
 from grandrounds.data.datasets.rsna_ich import Progress
 from grandrounds.data.images.dicom import LATERALITY, read_header
 from grandrounds.data.manifest import read_table, require_known_label
@@ -78,7 +77,7 @@ def _findings(root: Path) -> dict[Breast, Finding]:
             raise DataError(f"{where}, column LeftRight: expected L or R, got {row['LeftRight']!r}")
         require_known_label(row["classification"], tuple(CLASSIFICATION), f"{where}, column classification")
         findings[row["ID1"], row["LeftRight"]].append(CLASSIFICATION[row["classification"]])
-    return {breast: gravest(own) for breast, own in findings.items()}
+    return {breast: most_severe(own) for breast, own in findings.items()}
 
 
 def _mammogram(root: Path, path: str, patient: str, findings: Mapping[Breast, Finding]) -> Mammogram | None:
@@ -94,5 +93,5 @@ def _mammogram(root: Path, path: str, patient: str, findings: Mapping[Breast, Fi
         patient=patient,
         laterality="L" if side == "L" else "R",
         view=VIEWS.get(header["ViewPosition"], ""),
-        vendor=vendor_called(header["Manufacturer"]),
+        vendor=vendor_name(header["Manufacturer"]),
     )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from grandrounds.data.datasets.malignancy import BENIGN, MALIGNANT, NORMAL
 from grandrounds.data.datasets.mammography.records import Finding, Mammogram
-from grandrounds.data.datasets.published import find_table, images_by_name
+from grandrounds.data.datasets.options import BiradsThree
+from grandrounds.data.datasets.published import BENIGN, MALIGNANT, NORMAL, find_table, images_by_name
 from grandrounds.data.images.mammogram import Laterality
 from grandrounds.data.manifest import Row, read_table
 from grandrounds.errors import DataError
@@ -24,10 +24,6 @@ TABLE = "INbreast.csv"
 SHEET = "INbreast.xls"
 COLUMNS = ("File Name", "Bi-Rads", "Laterality", "View")
 SIDES: tuple[Laterality, ...] = ("L", "R")
-
-BiradsThree = Literal["malignant", "benign", "drop"]
-"""What an assessment of 3, probably benign, counts as. The division of Jimenez-Sanchez et al. (2023), 287 and 123 images,
-is that of 1 and 2 against 3 to 6."""
 
 
 class _File(NamedTuple):
@@ -45,7 +41,8 @@ def read_inbreast(root: Path | str, birads_3: BiradsThree = "malignant") -> tupl
 
     Args:
         root: the folder of both.
-        birads_3: what an assessment of 3 counts as.
+        birads_3: what an assessment of 3, probably benign, counts as. Jimenez-Sanchez et al. (2023) take 3 to 6 as
+            malignant: 287 and 123 images.
 
     Raises:
         DataError: if the table, a column, a row's value or an image is missing or wrong; file, line and column are named.

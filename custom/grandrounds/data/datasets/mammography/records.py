@@ -1,4 +1,4 @@
-"""What public data sets say of a mammogram, in one form for all of them."""
+"""Mammograms of public data sets in one form."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grandrounds.data.datasets.malignancy import BENIGN, MALIGNANCY_CLASSES, MALIGNANT, NORMAL
+from grandrounds.data.datasets.options import Normals
+from grandrounds.data.datasets.published import BENIGN, MALIGNANCY_CLASSES, MALIGNANT, NORMAL
 from grandrounds.data.images.mammogram import Laterality
 from grandrounds.data.manifest import Record
 
 Finding = Literal["normal", "benign", "malignant"]
 View = Literal["CC", "MLO", ""]
-Normals = Literal["benign", "class", "drop"]
-"""What becomes of images without a finding: they count as not malignant, are a class of their own, or are left out."""
 
 FINDINGS: tuple[Finding, ...] = (NORMAL, BENIGN, MALIGNANT)
-"""From the mildest to the gravest."""
+"""From the mildest to the most severe."""
 
 VENDORS = ("GE", "Siemens", "Hologic", "Fuji", "Philips", "Lorad", "IMS", "Planmed")
 
@@ -27,7 +26,7 @@ class Mammogram:
 
     Attributes:
         image: its name under the data set's root.
-        finding: the gravest in it.
+        finding: the most severe one in it.
         patient: whose it is.
         laterality: which breast; empty when unknown.
         view: cranio-caudal or mediolateral oblique; empty when unknown.
@@ -44,21 +43,21 @@ class Mammogram:
     test: bool = False
 
 
-def gravest(findings: Sequence[Finding]) -> Finding:
-    """The gravest of some findings.
+def most_severe(findings: Sequence[Finding]) -> Finding:
+    """The most severe of some findings.
 
     Example:
-        >>> gravest(["benign", "malignant", "normal"])
+        >>> most_severe(["benign", "malignant", "normal"])
         'malignant'
     """
     return max(findings, key=FINDINGS.index)
 
 
-def vendor_called(manufacturer: str) -> str:
-    """The short name of a manufacturer, as different devices of one write it differently.
+def vendor_name(manufacturer: str) -> str:
+    """The short name of a manufacturer, which its devices write in different ways.
 
     Example:
-        >>> vendor_called("GE MEDICAL SYSTEMS"), vendor_called("SIEMENS"), vendor_called("Acme X-ray"), vendor_called("")
+        >>> vendor_name("GE MEDICAL SYSTEMS"), vendor_name("SIEMENS"), vendor_name("Acme X-ray"), vendor_name("")
         ('GE', 'Siemens', 'Acme X-ray', 'unknown')
     """
     words = manufacturer.casefold().replace(",", " ").split()

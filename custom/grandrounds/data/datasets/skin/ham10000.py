@@ -7,9 +7,14 @@ There is no patient key; several images may show one lesion.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from grandrounds.data.datasets.published import (
+    BENIGN,
+    MALIGNANT,
     find_table,
     image_called,
     images_by_name,
@@ -25,6 +30,30 @@ ARCHIVE = "ham10000_200x150.zip"
 PUBLISHED_METADATA = ("HAM10000_metadata.csv", "HAM10000_metadata")
 PUBLISHED_COLUMNS = ("lesion_id", "image_id", "dx", "dataset")
 SOURCE_PREFIX = "HAM10000/"
+
+# HAM10000 calls actinic keratoses and Bowen's disease akiec; it has no invasive squamous cell carcinoma.
+HAM10000_LESION_LABELS: Mapping[str, str] = {
+    "akiec": "ak",
+    "bcc": "bcc",
+    "bkl": "bkl",
+    "df": "df",
+    "mel": "mel",
+    "nv": "nv",
+    "vasc": "vasc",
+}
+
+# Actinic keratoses and Bowen's disease (akiec) count as malignant: they are carcinomas in situ or their forerunners.
+HAM10000_MALIGNANCY: Mapping[str, str] = MappingProxyType(
+    {
+        "akiec": MALIGNANT,
+        "bcc": MALIGNANT,
+        "bkl": BENIGN,
+        "df": BENIGN,
+        "mel": MALIGNANT,
+        "nv": BENIGN,
+        "vasc": BENIGN,
+    }
+)
 
 
 def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:
@@ -87,3 +116,13 @@ def _read_published_layout(root: Path, table: Path) -> tuple[Record, ...]:
 def _label(name: str, where: str) -> str:
     require_known_label(name, HAM10000_CLASSES, where)
     return name
+
+
+def by_malignancy(records: Iterable[Record]) -> tuple[Record, ...]:
+    """The records of HAM10000 with the classes of ``MALIGNANCY_CLASSES``.
+
+    Example:
+        >>> [record.label for record in by_malignancy([Record("a", "mel"), Record("b", "nv")])]
+        ['malignant', 'benign']
+    """
+    return tuple(replace(record, label=HAM10000_MALIGNANCY[record.label]) for record in records)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from grandrounds.data.fedmatch_division import FedMatchSizes, fedmatch_clients
+from benchmarks.fedmatch_data.division import FedMatchSizes, fedmatch_clients
 from grandrounds.data.manifest import Record
 from grandrounds.errors import ConfigurationError, DataError
 

@@ -1,4 +1,4 @@
-"""The network that a site chooses for itself, where the method lets sites have models of their own.
+"""The network that a site chooses for itself, where the method lets sites have their own models.
 
 {"datasets": {"skin": {...}},
  "models": {"skin": {"backbone": "resnet10", "norm": "group", "dropout": 0.2, "weights": "own.pt"}}}
@@ -20,11 +20,11 @@ IMAGENET = "imagenet"
 
 
 @dataclass(frozen=True)
-class SiteModel:
-    """What a site's network has that the job's has not.
+class ModelOverride:
+    """How a site's network differs from the job's.
 
     Attributes:
-        where: the file and the entry that say so, for errors.
+        where: the file and the entry, for errors.
         changes: ``backbone``, ``norm``, ``dropout`` and ``weights``, as far as they are given; a dropout of None is the
             backbone's own, and weights are what training starts from: "imagenet", or the path of a file.
     """
@@ -33,7 +33,7 @@ class SiteModel:
     changes: Mapping[str, Any]
 
 
-def models_from(models: Any, datasets: Collection[str], path: Path) -> dict[str, SiteModel]:
+def overrides_from(models: Any, datasets: Collection[str], path: Path) -> dict[str, ModelOverride]:
     """Read the entry ``models`` of a ``grandrounds.json``. Whether a backbone exists is not known here.
 
     Args:
@@ -45,7 +45,7 @@ def models_from(models: Any, datasets: Collection[str], path: Path) -> dict[str,
         ConfigurationError: naming the file and the key, what was expected and what came.
 
     Example:
-        >>> models_from({"skin": {"backbone": "resnet10"}}, ["skin"], Path("grandrounds.json"))["skin"].changes
+        >>> overrides_from({"skin": {"backbone": "resnet10"}}, ["skin"], Path("grandrounds.json"))["skin"].changes
         {'backbone': 'resnet10'}
     """
     if not isinstance(models, Mapping):
@@ -56,10 +56,10 @@ def models_from(models: Any, datasets: Collection[str], path: Path) -> dict[str,
             raise ConfigurationError(
                 f"{path}: models.{name}: there is no such data set in this file (there are: {known})"
             )
-    return {name: _site_model(entry, f"{path}: models.{name}", path.parent) for name, entry in models.items()}
+    return {name: _override(entry, f"{path}: models.{name}", path.parent) for name, entry in models.items()}
 
 
-def _site_model(entry: Any, where: str, folder: Path) -> SiteModel:
+def _override(entry: Any, where: str, folder: Path) -> ModelOverride:
     require_object(entry, where, optional=KEYS)
     backbone, norm, dropout = entry.get("backbone", ""), entry.get("norm", NORMS[0]), entry.get("dropout")
     if not isinstance(backbone, str):
@@ -69,7 +69,7 @@ def _site_model(entry: Any, where: str, folder: Path) -> SiteModel:
     numeric = isinstance(dropout, int | float) and not isinstance(dropout, bool)
     if dropout is not None and not (numeric and 0 <= dropout < 1):
         raise ConfigurationError(f"{where}.dropout must be a number from 0 to below 1, or null, got {dropout!r}")
-    return SiteModel(where, {**entry, **_weights(entry.get("weights"), where, folder)})
+    return ModelOverride(where, {**entry, **_weights(entry.get("weights"), where, folder)})
 
 
 def _weights(weights: Any, where: str, folder: Path) -> dict[str, str]:

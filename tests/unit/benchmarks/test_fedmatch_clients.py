@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grandrounds.data.fedmatch_clients import make_fedmatch_partition
+from benchmarks.fedmatch_data.clients import make_fedmatch_partition
 from grandrounds.data.partition.files import read_partition
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.errors import ConfigurationError, DataError

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from grandrounds.data.datasets.labelled_arrays import (
+from grandrounds.data.datasets.published import (
     LabelledImages,
     digest_of,
     is_made_from,

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from grandrounds.data.fashion_mnist import FASHION_MNIST_CLASSES, read_fashion_mnist, unpack_fashion_mnist
+from benchmarks.fedmatch_data.fashion_mnist import FASHION_MNIST_CLASSES, read_fashion_mnist, unpack_fashion_mnist
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError

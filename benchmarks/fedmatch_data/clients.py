@@ -12,14 +12,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, batches_folder, read_cifar10, unpack_cifar10
-from grandrounds.data.fashion_mnist import (
+from benchmarks.fedmatch_data.division import Distribution, FedMatchSizes, ValidationAt, fedmatch_clients
+from benchmarks.fedmatch_data.fashion_mnist import (
     FASHION_MNIST_CLASSES,
     UNPACKED,
     read_fashion_mnist,
     unpack_fashion_mnist,
 )
-from grandrounds.data.fedmatch_division import Distribution, FedMatchSizes, ValidationAt, fedmatch_clients
+from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, batches_folder, read_cifar10, unpack_cifar10
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
 from grandrounds.errors import ConfigurationError

@@ -1,0 +1,228 @@
+"""The data sets that can be divided, by name, and the options of each family.
+
+This module imports neither torch nor a reader, so that the help of the command line appears at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
+
+from grandrounds.data.partition.options import (
+    DIVISION,
+    MUTUAL_DIVISION,
+    MutualOptions,
+    MutualScheme,
+    PartitionOptions,
+    Scheme,
+    SourceScheme,
+)
+from grandrounds.errors import ConfigurationError
+from grandrounds.options import Min
+
+GroupBy = Literal["lesion", "image"]
+Variant = Literal["paper", "clean"]
+Multi = Literal["drop", "first"]
+ClientPartition = Literal["patient", "slice"]
+Normals = Literal["benign", "class", "drop"]
+BiradsThree = Literal["malignant", "benign", "drop"]
+Preprocess = Literal["none", "mammogram"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptions(MutualOptions):
+    """Options of blood cells and of CIFAR-10, which have one source."""
+
+    scheme: Annotated[MutualScheme, MUTUAL_DIVISION] = "mdhfl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkinOptions(MutualOptions):
+    """Options of HAM10000."""
+
+    scheme: Annotated[MutualScheme, MUTUAL_DIVISION] = "sites"
+    group_by: Annotated[GroupBy, "keep the images of a lesion together, or divide image by image (FedIRM paper)"] = (
+        "lesion"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isic2018Options(SkinOptions):
+    """Options of ISIC 2018."""
+
+    scheme: Annotated[MutualScheme, MUTUAL_DIVISION] = "iid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isic2020Options(PartitionOptions):
+    """Options of ISIC 2020."""
+
+    scheme: Annotated[SourceScheme, DIVISION] = "external"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LesionOptions(PartitionOptions):
+    """Options of the four joined data sets of skin lesions."""
+
+    scheme: Annotated[
+        Literal["sites", "dirichlet", "iid", "fedperl", "external"], f"{DIVISION}, or FedPerl's ten clients (fedperl)"
+    ] = "sites"
+    variant: Annotated[Variant, "without the images that two data sets share, or with them, image by image (paper)"] = (
+        "clean"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtOptions(PartitionOptions):
+    """Options of RSNA-ICH."""
+
+    scheme: Annotated[SourceScheme, DIVISION] = "iid"
+    multi: Annotated[Multi, "drop slices with several subtypes, or take their first"] = "drop"
+    slices: Annotated[int, "number of slices to draw, patient by patient", Min(1)] = 25_000
+    patients: Annotated[Path | None, "table image,patient, completed from DICOM headers; patients.csv in the root"] = (
+        None
+    )
+    client_partition: Annotated[
+        ClientPartition, "for iid: give whole patients to a site, or single slices (FedIRM paper)"
+    ] = "patient"
+    windows: Annotated[
+        tuple[tuple[float, float], ...], "CENTRE:WIDTH,... of the channels in Hounsfield units; three by default"
+    ] = ()
+
+    def check(self) -> None:
+        """Refuse options that contradict each other or the scheme."""
+        super().check()
+        if self.client_partition == "slice" and self.scheme != "iid":
+            raise ConfigurationError(f"client_partition slice is for the scheme iid, got {self.scheme}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MalignancyOptions(PartitionOptions):
+    """Options of benign and malignant images: cancer is rare in them, so splits are drawn class by class."""
+
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"sites": 4, "labelled": 1.0, "validation": 0.1, "test": 0.2}
+    )
+    scheme: Annotated[SourceScheme, DIVISION] = "sites"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MammographyOptions(MalignancyOptions):
+    """Options of mammograms."""
+
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({**MalignancyOptions.defaults, "sites": 3})
+    normals: Annotated[
+        Normals, "images without a finding count as benign, are a class of their own, or are dropped"
+    ] = "benign"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InbreastOptions(MammographyOptions):
+    """Options of INbreast."""
+
+    birads_3: Annotated[BiradsThree, "what BI-RADS 3 counts as; malignant in the Fed-Align-CL paper"] = "malignant"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CbisDdsmOptions(MammographyOptions):
+    """Options of CBIS-DDSM."""
+
+    published_test: Annotated[bool, "use the published test set, less the patients who are in training too"] = False
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """How each site divides its images; those of the published test set are not divided."""
+        return {**super().shares, "test": 0.0} if self.published_test else super().shares
+
+    def check(self) -> None:
+        """Refuse options that contradict each other or the scheme."""
+        super().check()
+        if self.published_test and self.test is not None:
+            raise ConfigurationError("published_test defines the test images; leave test out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniMiasOptions(MammographyOptions):
+    """Options of mini-MIAS."""
+
+    simulated_vendors: Annotated[
+        Path | None, "empty folder for the films as rendered by three simulated vendors, which become the sites"
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MammogramsOptions(InbreastOptions, CbisDdsmOptions):
+    """Options of several mammography data sets together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestOptions(MutualOptions):
+    """Options of any images that a manifest lists; its splits are not used."""
+
+    scheme: Annotated[Scheme, f"{MUTUAL_DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
+    manifest: Annotated[Path, "CSV file that lists the images"]
+    dataset_name: Annotated[str, "name of the data set in jobs"]
+    classes: Annotated[tuple[str, ...], "vocabulary; by default the labels that occur"] = ()
+    windows: Annotated[
+        tuple[tuple[float, float], ...], "CT slices: CENTRE:WIDTH,... of the channels in Hounsfield units"
+    ] = ()
+    preprocess: Annotated[Preprocess, "crop, turn and pad mammograms"] = "none"
+
+    def check(self) -> None:
+        """Refuse options that contradict each other or the scheme."""
+        super().check()
+        if self.windows and self.preprocess != "none":
+            raise ConfigurationError("windows are for CT and preprocess is for mammograms; leave one of them out")
+
+
+DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(
+    {
+        "ham10000": SkinOptions,
+        "isic2018": Isic2018Options,
+        "lesions": LesionOptions,
+        "isic2020": Isic2020Options,
+        "rsna_ich": CtOptions,
+        "matek19": CellOptions,
+        "mll23": CellOptions,
+        "pbc": CellOptions,
+        "bloodmnist": CellOptions,
+        "cifar10": CellOptions,
+        "ham10000_malignancy": MalignancyOptions,
+        "inbreast": InbreastOptions,
+        "cbis_ddsm": CbisDdsmOptions,
+        "cmmd": MammographyOptions,
+        "mini_mias": MiniMiasOptions,
+        "mammograms": MammogramsOptions,
+        "manifest": ManifestOptions,
+    }
+)
+"""The options of each data set, by its name."""
+
+
+def partition_options(dataset: str, options: Mapping[str, Any]) -> PartitionOptions:
+    """The checked options of a data set.
+
+    Args:
+        dataset: its name, see :data:`DATASETS`.
+        options: by name; None is the default, and a list becomes a tuple.
+
+    Raises:
+        ConfigurationError: if the data set or an option is unknown, a value does not fit or a required one is missing.
+    """
+    group = DATASETS.get(dataset)
+    if group is None:
+        raise ConfigurationError(f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}")
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in options.items() if value is not None
+    }
+    known = {field.name: field.default is MISSING for field in fields(group)}
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(f"data set {dataset} has no option {name}")
+    for name, required in known.items():
+        if required and name not in given:
+            raise ConfigurationError(f"data set {dataset} needs the option {name}")
+    return group(**given)
