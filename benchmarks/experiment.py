@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from benchmarks.processes import machine
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import SiteData, load_site_data, locate_dataset
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
-from grandrounds.deployment.processes import machine
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import load_trained, predict

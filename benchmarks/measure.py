@@ -105,7 +105,7 @@ def arguments_of(description: str, result: Path, **more: Mapping[str, Any]) -> a
 
 def report(result: Mapping[str, Any], options: argparse.Namespace, load_before: float) -> None:
     """Write the result as JSON with the circumstances; with ``--quick`` only print it."""
-    from grandrounds.deployment.processes import machine
+    from benchmarks.processes import machine
     from grandrounds.federation.server.record import versions
     from grandrounds.files import write_json
 

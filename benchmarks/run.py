@@ -20,7 +20,7 @@ from pathlib import Path
 if not __package__:  # run as a script
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 from benchmarks.experiment import BENCHMARKS, DATA, Experiment, experiment_class
-from grandrounds.deployment.processes import run_all
+from benchmarks.processes import run_all
 from grandrounds.errors import GrandRoundsError
 
 

@@ -35,7 +35,7 @@ def main() -> None:
     if arguments.part:
         print(json.dumps(hundred_sites(workspace / "hundred")))
         return
-    from grandrounds.deployment.processes import machine
+    from benchmarks.processes import machine
     from grandrounds.federation.server.record import versions
 
     result = {

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.processes import machine
 from grandrounds.data.site import SiteData
-from grandrounds.deployment.processes import machine
 from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.fedirm.options import RelationOptions, UnlabelledOptions

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import MEBIBYTE, arguments_of, report, spread
+from benchmarks.processes import resident_bytes, running_module
 from benchmarks.rounds.simulator import Sampler, beyond_training
 from benchmarks.soak.run import KINDS, free_port
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.local_federation import Federation, prepare, start, stop
-from grandrounds.deployment.process_tree import resident_bytes, running_module
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.server.record import read_events

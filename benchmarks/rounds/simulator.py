@@ -22,9 +22,9 @@ from unittest.mock import patch
 
 from benchmarks.measure import MEBIBYTE, arguments_of, report, spread
 from benchmarks.parties import QUIET, one_set_of_images, site_names
+from benchmarks.processes import children_of
 from grandrounds.deployment import simulate as engine
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.deployment.process_tree import children_of
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.server.record import read_events
 

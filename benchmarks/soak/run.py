@@ -33,10 +33,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import machine, resident_bytes, running_module, training_child
 from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.local_federation import Federation, prepare, start, stop
-from grandrounds.deployment.process_tree import resident_bytes, running_module, training_child
-from grandrounds.deployment.processes import machine
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import EVENTS, read_events, versions

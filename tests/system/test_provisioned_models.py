@@ -10,12 +10,12 @@ import time
 import pytest
 import torch
 
+from benchmarks.processes import running_module
 from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.deployment import local_federation
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.kit.overlay import OVERLAYS, Choices
 from grandrounds.deployment.local_federation import await_sites
-from grandrounds.deployment.process_tree import running_module
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.server.record import EVENTS, read_events

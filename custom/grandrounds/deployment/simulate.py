@@ -1,12 +1,8 @@
-"""The log of a run in this process: a file, so that the terminal is left to the progress of the rounds.
-
-Running a job on one machine: in one process for speed, or in FLARE's own simulator for fidelity.
-"""
+"""Running a job on one machine: in one process for speed, or in FLARE's own simulator for fidelity."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import sys
@@ -19,7 +15,7 @@ from typing import Any, Literal
 from grandrounds.data.partition.divide import SERVER
 from grandrounds.data.partition.files import DESCRIPTION_FILE, read_partition
 from grandrounds.deployment.jobs import PACKAGE, Job, check_job, write_job
-from grandrounds.deployment.processes import run_logged
+from grandrounds.deployment.run_log import logging_to, run_logged
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.paths import DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
@@ -27,32 +23,6 @@ from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.data import CACHE_VARIABLE
 from grandrounds.files import write_json
 from grandrounds.ordering import natural_sorted
-
-FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-
-@contextmanager
-def logging_to(path: Path, level: int = logging.INFO) -> Iterator[None]:
-    """Write what is logged inside the block to a file, and nowhere else; an older file is replaced.
-
-    Args:
-        path: the file; its folder is made.
-        level: what is less important is left out.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    root = logging.getLogger()
-    before, level_before = list(root.handlers), root.level
-    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
-    handler.setFormatter(logging.Formatter(FORMAT))
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-    try:
-        yield
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level_before)
-        handler.close()
-
 
 Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"

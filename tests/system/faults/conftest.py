@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.processes import running_module, training_child
 from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.local_federation import await_sites
-from grandrounds.deployment.process_tree import running_module, training_child
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.federation.server.record import EVENTS, read_events

@@ -110,7 +110,7 @@ def test_a_list_that_only_warns_is_no_list():
         ("grandrounds.methods.fedperl.executor.FedPerlExecutor", True),
         ("grandrounds.methods.baselines.encryption.controller.EncryptedController", True),
         ("grandrounds.privacy.gate.filters.GaussianPrivacy", True),
-        ("grandrounds.deployment.processes.run_all", False),
+        ("grandrounds.deployment.run_log.run_logged", False),
         ("grandrounds.deployment.jobs.import_module", False),
         ("grandrounds.methods.fedperl.executor.torch", False),
         ("nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor", True),
@@ -120,7 +120,7 @@ def test_a_list_that_only_warns_is_no_list():
     ],
 )
 def test_flare_itself_builds_components_and_calls_no_function(tmp_path, path, allowed):
-    """FLARE's own authoriser reads the list. ``run_all`` would run any program that a job names, and what swarm learning and
+    """FLARE's own authoriser reads the list. ``run_logged`` would run any program that a job names, and what swarm learning and
     events send passes no filter of the site.
     """
     (tmp_path / "local").mkdir()

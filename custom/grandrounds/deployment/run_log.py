@@ -1,0 +1,79 @@
+"""The log of a run: of this process, or of a program that is started for it, such as FLARE's simulator."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+SECONDS_TO_STOP = 10.0
+
+
+@contextmanager
+def logging_to(path: Path, level: int = logging.INFO) -> Iterator[None]:
+    """Write what is logged inside the block to a file, and nowhere else; an older file is replaced.
+
+    Args:
+        path: the file; its folder is made.
+        level: what is less important is left out.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    root = logging.getLogger()
+    before, level_before = list(root.handlers), root.level
+    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
+    handler.setFormatter(logging.Formatter(FORMAT))
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level_before)
+        handler.close()
+
+
+def run_logged(command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> int:
+    """Run a program to its end; when this process is interrupted, so is the program.
+
+    Args:
+        command: program and arguments.
+        log: gets standard output and standard error; an older file is replaced.
+        environment: all of the program's environment variables.
+        folder: its working folder.
+
+    Returns:
+        Its exit status.
+    """
+    with log.open("wb") as stream:
+        # A session of its own, or a terminal's Ctrl-C would reach it a second time, from here.
+        program = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=True,
+        )
+        try:
+            return program.wait()
+        finally:
+            _stop(program)
+
+
+def _stop(program: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if program.poll() is not None:
+            return
+        program.send_signal(number)
+        try:
+            program.wait(SECONDS_TO_STOP)
+        except subprocess.TimeoutExpired:
+            continue
+    if program.poll() is None:
+        program.kill()
+        program.wait()
