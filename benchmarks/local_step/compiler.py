@@ -25,7 +25,7 @@ from benchmarks.measure import arguments_of, emit, in_child, in_turn, millisecon
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.training import new_optimizer
-from grandrounds.models.compilation import compile_network
+from grandrounds.models.compute import compile_network
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator

@@ -21,7 +21,7 @@ from grandrounds.methods.fedperl.peer_selection import anonymised_peer
 from grandrounds.methods.fixmatch.loss import PseudoLabels
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
-from grandrounds.models.inference import folded_copy
+from grandrounds.models.norm import folded_copy
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
 

@@ -11,10 +11,10 @@ from grandrounds.privacy.ledger.ledger import Ledger
 SITES = ["site-1", "site-2", "site-3"]
 CLIP, MULTIPLIER, IMAGES = 1.0, 8.0, 28
 LAYERS = ["layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"]
-WEIGHTS = {"kind": "model_update", "name": "update", "treatment": "as_it_is"}
+WEIGHTS = {"kind": "model_update", "name": "update", "treatment": "unmodified"}
 BANK = {"kind": "embeddings", "name": "bank", "entries": ["embeddings"]}
 NOISY = {**BANK, "treatment": "clip_and_noise", "clip": CLIP, "noise_multiplier": MULTIPLIER}
-DISCRIMINATOR = {"kind": "discriminator", "name": "discriminator", "treatment": "as_it_is", "entries": LAYERS}
+DISCRIMINATOR = {"kind": "discriminator", "name": "discriminator", "treatment": "unmodified", "entries": LAYERS}
 SMALL = [
     "controller.rounds=1",
     "controller.validate_every=0",

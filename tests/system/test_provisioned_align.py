@@ -15,8 +15,8 @@ HOSPITALS = ("hospital-a", "hospital-b")
 ITERATIONS, PACE, ROUNDS = 4, 2, 4
 LAYERS = ["layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"]
 RULES = [
-    {"kind": "embeddings", "name": "bank", "treatment": "as_it_is", "entries": ["embeddings"]},
-    {"kind": "discriminator", "name": "discriminator", "treatment": "as_it_is", "entries": LAYERS},
+    {"kind": "embeddings", "name": "bank", "treatment": "unmodified", "entries": ["embeddings"]},
+    {"kind": "discriminator", "name": "discriminator", "treatment": "unmodified", "entries": LAYERS},
 ]
 SMALL = [
     f"controller.rounds={ROUNDS}",

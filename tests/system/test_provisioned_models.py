@@ -39,7 +39,7 @@ TINY = [
 ]
 ENCRYPTION = importlib.util.find_spec("tenseal") is not None
 KEYS = {"path": "nvflare.lighter.impl.he.HEBuilder", "args": {}}
-ENCRYPTED_ROWS = {"kind": "encrypted_rows", "name": "rows", "treatment": "as_it_is", "entries": ["rows"]}
+ENCRYPTED_ROWS = {"kind": "encrypted_rows", "name": "rows", "treatment": "unmodified", "entries": ["rows"]}
 LIMIT_SECONDS = 300
 
 

@@ -39,7 +39,7 @@ def scope_of(name, rule):
 
 
 STRICT = scope_of("strict", {"treatment": "clip_and_noise", "clip": CLIP, "noise_multiplier": MULTIPLIER})
-LOOSE = scope_of("strict", {"treatment": "as_it_is"})
+LOOSE = scope_of("strict", {"treatment": "unmodified"})
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The site's privacy.json.")], json: Json = False
 ) -> None:
     """Check a policy."""
-    from grandrounds.privacy.gate.policy_file import read_policies
+    from grandrounds.privacy.gate.policy import read_policies
 
     try:
         content = json_module.loads(file.read_text(encoding="utf-8"))
@@ -74,8 +74,7 @@ def summary(policy: SitePolicy) -> dict[str, Any]:
 
 def rounds_within(rule: ReleaseRule, policy: SitePolicy) -> int | None:
     """How many releases of a rule fit into the least target; None without a target, or without an epsilon."""
-    from grandrounds.privacy.accounting.accountant import exceeds
-    from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+    from grandrounds.privacy.accounting.accountant import exceeds, gaussian_epsilon
     from grandrounds.privacy.gate.treatment import ClipAndNoise, ClipAndNoiseSamples
 
     target = min(policy.target_epsilon.values(), default=math.inf)

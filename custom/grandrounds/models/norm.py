@@ -1,30 +1,41 @@
-"""Passes that normalise by the batch and leave the running statistics alone.
-
-A second pass over the same batch, for another loss or to compute activations again, must not count as another batch.
-
-Which entries of a model normalise, and group norm in place of batch norm.
+"""Normalisation layers: their entries, passes without running statistics, folding, and group norm in place of batch norm.
 
 Batch statistics of hospitals with different scanners and case mixes average badly (Hsieh et al., "The Non-IID Data
 Quagmire of Decentralized Machine Learning", ICML 2020). A federation can keep them local, for which it must know their
-names, or do without them: group norm (Wu & He, "Group Normalization", ECCV 2018) has no statistics to average.
+names, or use group norm (Wu & He, "Group Normalization", ECCV 2018), which has no statistics.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+MAX_GROUPS = 32
+NORM_LAYERS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+)
+RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @contextmanager
 def statistics_untouched(network: nn.Module) -> Iterator[None]:
-    """Let the batch norms of a network in training mode normalise by the batch without noting its statistics.
+    """Let the batch norms of a network in training mode normalise by the batch without updating running statistics.
 
-    Args:
-        network: any module.
+    A second pass over the same batch, for another loss or to recompute activations, must not count as another batch.
 
     Example:
         >>> import torch
@@ -61,18 +72,45 @@ def normalises_by_batch(network: nn.Module) -> bool:
     return any(isinstance(module, BATCH_NORMS) for module in network.modules())
 
 
-MAX_GROUPS = 32
-NORM_LAYERS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-    nn.InstanceNorm1d,
-    nn.InstanceNorm2d,
-    nn.InstanceNorm3d,
-    nn.GroupNorm,
-    nn.LayerNorm,
-)
+def is_running_statistic(name: str) -> bool:
+    """Whether a ``state_dict`` name belongs to the running statistics of a normalisation layer.
+
+    Example:
+        >>> is_running_statistic("stem.1.running_mean"), is_running_statistic("stem.1.weight")
+        (True, False)
+    """
+    return name.rpartition(".")[2] in RUNNING_STATISTICS
+
+
+def folded_copy(model: nn.Module) -> nn.Module:
+    r"""Copy a model for prediction only: evaluation mode, no gradients, batch norms folded into their convolutions.
+
+    .. math:: W' = s W, \qquad b' = \beta + s (b - \mu), \qquad s = \gamma / \sqrt{\sigma^2 + \epsilon}
+
+    Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018,
+    section 3.2. Only a batch norm that directly follows a convolution in an ``nn.Sequential`` is folded; elsewhere the order
+    of the modules need not be the order of their use.
+
+    Args:
+        model: any model in which no module is used twice; it is not changed.
+
+    Returns:
+        A model with the same outputs up to rounding, but with other ``state_dict`` names. It must stay in evaluation
+        mode.
+    """
+    frozen = copy.deepcopy(model).eval().requires_grad_(False)
+    for module in list(frozen.modules()):
+        # A subclass with a forward of its own may use its children in another order.
+        if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+            _fold(module)
+    return frozen
+
+
+def _fold(sequence: nn.Sequential) -> None:
+    for index, (first, second) in enumerate(pairwise(list(sequence))):
+        if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d) and second.track_running_stats:
+            sequence[index] = fuse_conv_bn_eval(first, second)
+            sequence[index + 1] = nn.Identity().eval()
 
 
 def norm_entries(model: nn.Module) -> frozenset[str]:
@@ -91,7 +129,7 @@ def norm_entries(model: nn.Module) -> frozenset[str]:
 
 
 def group_count(channels: int) -> int:
-    """The number of groups for so many channels: the largest divisor up to 32 that leaves two channels to a group.
+    """The number of groups for a number of channels: the largest divisor up to 32 that leaves two channels per group.
 
     Example:
         >>> group_count(64), group_count(24), group_count(7)
@@ -103,10 +141,7 @@ def group_count(channels: int) -> int:
 
 
 def to_group_norm(model: nn.Module) -> None:
-    """Replace every ``BatchNorm1d`` and ``BatchNorm2d`` in place by a ``GroupNorm``.
-
-    Name, scale, shift and epsilon stay.
-    """
+    """Replace every ``BatchNorm1d`` and ``BatchNorm2d`` in place by a ``GroupNorm``; name, scale, shift, epsilon stay."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             group_norm = nn.GroupNorm(group_count(module.num_features), module.num_features, eps=module.eps)
@@ -115,6 +150,6 @@ def to_group_norm(model: nn.Module) -> None:
 
 
 def replace_module(model: nn.Module, name: str, replacement: nn.Module) -> None:
-    """Put another module where ``model.get_submodule(name)`` is."""
+    """Replace the submodule of this name."""
     parent, _, child = name.rpartition(".")
     setattr(model.get_submodule(parent), child, replacement)

@@ -17,12 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.backbones.compact import CompactNet
-from grandrounds.models.backbones.mobilenetv2 import MobileNetV2
+from grandrounds.models.backbones.mobile import MobileNetV2, ShuffleNet
 from grandrounds.models.backbones.resnet9 import ResNet9
 from grandrounds.models.backbones.resnet22 import ResNet22
-from grandrounds.models.backbones.shallow_resnet import ResNet10, ResNet12
-from grandrounds.models.backbones.shufflenet import ShuffleNet
+from grandrounds.models.backbones.small_resnets import CompactNet, ResNet10, ResNet12
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import norm_entries, replace_module, to_group_norm
 from grandrounds.models.weights import find_stem, head_name, import_torchvision, load_weights

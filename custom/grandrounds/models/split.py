@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from grandrounds.models.compilation import compile_likewise
+from grandrounds.models.compute import compile_likewise
 from grandrounds.models.weights import head_name
 
 

@@ -43,6 +43,12 @@ class Unit(StrEnum):
         }[self]
 
 
+def require_delta(delta: float) -> None:
+    """Raise ``ValueError`` unless ``delta`` is a probability strictly between 0 and 1."""
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must be above 0 and below 1, got {delta}; usual is less than 1 over the records")
+
+
 def update_sensitivity(clip: float, unit: Unit) -> float:
     """How far two updates of norm at most ``clip`` can be apart, in L2.
 

@@ -17,14 +17,14 @@ from grandrounds.reporting.runs import read_run
 
 SITES = ["site-1", "site-2", "site-3"]
 SCORES = [{"name": "*", "part": "test", "minimum_support": 2}]
-UPDATE = {"kind": "model_update", "name": "update", "treatment": "as_it_is"}
+UPDATE = {"kind": "model_update", "name": "update", "treatment": "unmodified"}
 
 
 @pytest.fixture(scope="module")
 def finished(tiny, run, install, policy_of, tmp_path_factory):
     """A run of a site whose policy says nothing of curves, one that wants eleven patients, and one without a gate."""
     place = tmp_path_factory.mktemp("curves")
-    rule = {"kind": "curves", "name": "curves_common", "treatment": "minimum_support", "least": 11}
+    rule = {"kind": "curves", "name": "curves_common", "treatment": "minimum_support", "minimum": 11}
     for site, releases in (("site-1", [UPDATE]), ("site-2", [UPDATE, rule])):
         install(place / "flare" / site / "local", policy_of(releases=releases, scalars=SCORES), site)
     found = run(tiny("fedavg", "controller.rounds=1"), place, sites=SITES)

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from grandrounds.data.manifest import Record, write_manifest
-from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+from grandrounds.privacy.accounting.accountant import gaussian_epsilon
 from grandrounds.privacy.accounting.renyi import renyi_epsilon
 from grandrounds.privacy.ledger.chain import ChainedFile
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose

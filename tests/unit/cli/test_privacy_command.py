@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from grandrounds.commands import privacy
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+from grandrounds.privacy.accounting.accountant import gaussian_epsilon
 
 GATE = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
 UPDATE = {"kind": "model_update", "name": "update", "treatment": "clip_and_noise", "clip": 1.0, "noise_multiplier": 16}
@@ -51,4 +51,4 @@ def test_a_table_for_people(check):
 def test_a_mistake_is_an_error(check, tmp_path):
     result = check(UPDATE | {"clip": 0})
     assert isinstance(result.exception, ConfigurationError)
-    assert "clip must be a positive number" in str(result.exception)
+    assert "clip must be positive" in str(result.exception)

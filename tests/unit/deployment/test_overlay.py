@@ -125,7 +125,7 @@ def test_a_policy_that_the_gate_would_not_take_is_not_written(make_kit, tmp_path
 
 @pytest.mark.parametrize("name", ["privacy.json", "privacy_strict.json"])
 def test_our_policies_are_ones_that_the_gate_takes(name):
-    from grandrounds.privacy.gate.policy_file import read_policies
+    from grandrounds.privacy.gate.policy import read_policies
 
     assert len(read_policies(json.loads((OVERLAYS / name).read_text()), name)) == 1, "a job could choose the weaker one"
 

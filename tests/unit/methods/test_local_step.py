@@ -17,7 +17,7 @@ from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
-from grandrounds.models.inference import folded_copy
+from grandrounds.models.norm import folded_copy
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
 

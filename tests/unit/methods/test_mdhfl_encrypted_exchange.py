@@ -7,8 +7,9 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.methods.mutual.exchange import RowMessage
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.privacy.gate.audit import Refused
-from grandrounds.privacy.gate.inspection import Answer, Expected, Part, inspect
-from grandrounds.privacy.gate.policy_file import parse_policy
+from grandrounds.privacy.gate.inspection import Answer, Part, inspect
+from grandrounds.privacy.gate.kinds import Expected
+from grandrounds.privacy.gate.policy import parse_policy
 from grandrounds.protocol.messages import PROTOCOL
 from grandrounds.seeding import torch_generator
 
@@ -141,7 +142,7 @@ def test_the_key_of_the_other_side_is_refused(party, name, wrong, keys, tmp_path
     ("kind", "leaves"), [("encrypted_rows", True), ("soft_labels", False), ("model_update", False)]
 )
 def test_encrypted_rows_leave_by_a_rule_of_their_kind_and_by_no_other(kind, leaves):
-    rule = {"kind": kind, "name": "rows", "treatment": "as_it_is", "entries": ["rows"], "outside_budget": True}
+    rule = {"kind": kind, "name": "rows", "treatment": "unmodified", "entries": ["rows"], "outside_budget": True}
     policy = parse_policy({"unit": "site", "delta": 1e-5, "releases": [rule]}, "scope test")
     part = Part("APP_DEFINED", {"release": "encrypted_rows"}, {"rows": pack([b"abc"])})
     answer = Answer({"protocol": PROTOCOL, "round": 1, "run_id": "r", "samples": 1}, {"rows": part})
@@ -158,7 +159,7 @@ def test_what_is_no_row_of_bytes_does_not_leave_as_encrypted(rows):
     rule = {
         "kind": "encrypted_rows",
         "name": "rows",
-        "treatment": "as_it_is",
+        "treatment": "unmodified",
         "entries": ["rows"],
         "outside_budget": True,
     }

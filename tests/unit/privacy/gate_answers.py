@@ -7,7 +7,8 @@ import torch
 
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Refused
 from grandrounds.privacy.gate.gate import TaskFacts
-from grandrounds.privacy.gate.inspection import Answer, Expected, Part
+from grandrounds.privacy.gate.inspection import Answer, Part
+from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule
 from grandrounds.privacy.gate.treatment import ClipAndNoise, MinimumSupport, Quantise
 from grandrounds.privacy.ledger.entries import DatasetIdentity

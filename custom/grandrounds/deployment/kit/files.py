@@ -23,7 +23,7 @@ from grandrounds.deployment.kit.policy import (
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.federation.server.health import ROSTER, read_roster
 from grandrounds.files import read_json_object
-from grandrounds.privacy.gate.policy_file import read_policies
+from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import Ledger
 
 APPLY = "apply the overlay: grandrounds overlay"

@@ -22,7 +22,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.health import MANDATORY, ROSTER, require_names
 from grandrounds.federation.server.record import versions
 from grandrounds.files import read_json_object, write_json
-from grandrounds.privacy.gate.policy_file import read_policies
+from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import Ledger
 
 RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "privacy.json"

@@ -19,7 +19,7 @@ from grandrounds.federation.site.compute import ComputeOptions
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.training import Algorithm, new_optimizer
-from grandrounds.models.compilation import compile_network
+from grandrounds.models.compute import compile_network
 from grandrounds.models.registry import build_model
 from grandrounds.options import Options
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions

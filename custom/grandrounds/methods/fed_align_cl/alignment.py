@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.methods.fed_align_cl.loss import discriminator_loss, encoder_loss, taken_for_own
-from grandrounds.privacy.mechanisms.clipping import require_clip
+from grandrounds.privacy.mechanisms.gaussian import require_clip
 
 RELEASED_WEIGHT = 0.1
 

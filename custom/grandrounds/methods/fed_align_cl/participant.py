@@ -29,8 +29,8 @@ from grandrounds.methods.fed_align_cl.alignment import (
     train_discriminator_as_released,
 )
 from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions, noisy_embeddings
+from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import statistics_untouched
-from grandrounds.models.precision import at_least_single
 from grandrounds.models.split import split_network
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
 

@@ -18,7 +18,7 @@ from grandrounds.methods.fedirm.loss import labelled_loss
 from grandrounds.methods.fedirm.options import LocalOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.training import Views, set_unlabelled_rate
-from grandrounds.models.precision import at_least_single
+from grandrounds.models.compute import at_least_single
 
 
 def train_on_own_labels(

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from grandrounds.checks import require_at_least
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import normalises_by_batch, statistics_untouched
-from grandrounds.models.precision import at_least_single
 
 DRAWS = 8
 THRESHOLD = math.log(2)

@@ -28,8 +28,8 @@ from grandrounds.methods.fedirm.schedule import ramp_up
 from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
 from grandrounds.methods.fedirm.training import Views, patients_of_classes, set_unlabelled_rate
 from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws
+from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import BATCH_NORMS
-from grandrounds.models.precision import at_least_single
 from grandrounds.models.split import split_network
 
 

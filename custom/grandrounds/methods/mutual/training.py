@@ -24,7 +24,7 @@ from grandrounds.methods.mutual.loss import refined_cross_entropy, symmetric_cro
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.predictions import as_input
 from grandrounds.methods.mutual.work import Work
-from grandrounds.models.precision import at_least_single
+from grandrounds.models.compute import at_least_single
 
 Indices = NDArray[np.int64]
 

@@ -1,25 +1,22 @@
-"""What all releases together amount to: one (epsilon, delta), by privacy loss distributions.
+"""The epsilon of all releases together, at a given delta.
 
-Numbers are dp-accounting's (Doroshenko et al., "Connect the Dots: Tighter Discrete Approximations of Privacy Loss
-Distributions", PoPETs 2022): tight, and never below the truth. Releases on all records are combined exactly first.
-Epsilons are not added up: that would be far too much; the mechanisms are composed.
+Mechanisms are composed; their epsilons are not added up, which would be far too much. Gaussian mechanisms on all records
+combine exactly into one of smaller noise (Dong, Roth & Su, "Gaussian Differential Privacy", JRSS B 2022, corollary 3.3),
+whose epsilon is exact (Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, theorem 8).
+Mechanisms on Poisson samples are composed by privacy loss distributions (Doroshenko et al., "Connect the Dots: Tighter
+Discrete Approximations of Privacy Loss Distributions", PoPETs 2022), an upper bound that is tight. The numbers are
+dp-accounting's.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from grandrounds.privacy.accounting.conversions import (
-    combined_multiplier,
-    gaussian_epsilon,
-    gaussian_noise_multiplier,
-    require_delta,
-)
 from grandrounds.privacy.accounting.renyi import renyi_epsilon
-from grandrounds.protocol.spending import GaussianSteps, Spending, Unit, counted
+from grandrounds.protocol.spending import GaussianSteps, Spending, Unit, counted, require_delta
 
 RELATIVE_INTERVAL = 1e-4
 MIN_INTERVAL = 1e-6
@@ -55,7 +52,7 @@ def composed_epsilon(history: Sequence[GaussianSteps], delta: float) -> float:
 
 
 def spent_epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> float:
-    """The epsilon of releases of any mechanism for one unit of protection.
+    """The epsilon of releases by any mechanism, for one unit of protection.
 
     Args:
         spendings: what was released, in any order.
@@ -63,8 +60,7 @@ def spent_epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> fl
         unit: whom the guarantee is for.
 
     Returns:
-        At least 0; infinite as soon as one release gives no guarantee for this unit. What was released outside the
-        budget is not in it.
+        At least 0; infinite if one release gives no guarantee for this unit. Releases outside the budget are not counted.
 
     Raises:
         ValueError: if ``delta`` is outside its range.
@@ -82,7 +78,7 @@ def spent_epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> fl
 
 
 def exceeds(epsilon: float, target: float) -> bool:
-    """Whether ``epsilon`` is above ``target`` by more than the rounding of a noise that was chosen to reach it.
+    """Whether ``epsilon`` is above ``target`` by more than the rounding of a noise chosen to reach it exactly.
 
     Example:
         >>> exceeds(2.0000001, 2.0), exceeds(2.001, 2.0)
@@ -92,13 +88,13 @@ def exceeds(epsilon: float, target: float) -> bool:
 
 
 def min_noise_multiplier(epsilon: float, delta: float, steps: int, sampling_rate: float = 1.0) -> float:
-    """The least noise, over the sensitivity, with which so many steps stay within ``epsilon``.
+    """The minimum noise multiplier with which a number of steps, possibly on samples, stay within ``epsilon``.
 
     Args:
-        epsilon: what may be spent, positive.
+        epsilon: the maximum, positive.
         delta: above 0 and below 1.
-        steps: how many, at least 1.
-        sampling_rate: probability with which a record takes part in a step.
+        steps: their number, at least 1.
+        sampling_rate: probability that a record is in a step's batch.
 
     Returns:
         The noise multiplier; at most 0.1 % too large with sampling, exact without.
@@ -127,11 +123,77 @@ def min_noise_multiplier(epsilon: float, delta: float, steps: int, sampling_rate
     return high
 
 
-@lru_cache(maxsize=64)  # the same releases are asked about before training, at the door and when they are booked
+def gaussian_epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
+    r"""The epsilon of a number of releases with equal noise.
+
+    The smallest :math:`\varepsilon` with :math:`\Phi(\mu/2 - \varepsilon/\mu) - e^\varepsilon \Phi(-\mu/2 -
+    \varepsilon/\mu) \le \delta`, where :math:`\mu = \sqrt k / z`.
+
+    Args:
+        noise_multiplier: :math:`z`, standard deviation of the noise over the sensitivity.
+        delta: above 0 and below 1.
+        releases: :math:`k`, at least 1.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+        >>> round(gaussian_epsilon(16.0, delta=1e-5, releases=80), 2)
+        2.26
+    """
+    import dp_accounting  # type: ignore[import-untyped]
+
+    require_delta(delta)
+    steps = GaussianSteps(noise_multiplier, steps=releases)
+    return float(dp_accounting.get_epsilon_gaussian(combined_multiplier([steps]), delta))
+
+
+def gaussian_noise_multiplier(epsilon: float, delta: float, releases: int = 1) -> float:
+    """The minimum noise multiplier with which a number of releases stay within ``epsilon``.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+        >>> round(gaussian_noise_multiplier(1.0, delta=1e-4, releases=150), 1)
+        39.0
+    """
+    import dp_accounting
+
+    require_delta(delta)
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be a positive number, got {epsilon}")
+    if releases < 1:
+        raise ValueError(f"releases must be at least 1, got {releases}")
+    return float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * math.sqrt(releases)
+
+
+def combined_multiplier(history: Iterable[GaussianSteps]) -> float:
+    r"""The noise multiplier of the one Gaussian mechanism that is equivalent to all of these together.
+
+    .. math:: z = \left( \sum_i k_i / z_i^2 \right)^{-1/2}
+
+    Args:
+        history: at least one mechanism, all with sampling rate 1.
+
+    Raises:
+        ValueError: if there is none, or one has a sampling rate below 1.
+
+    Example:
+        >>> round(combined_multiplier([GaussianSteps(3.0), GaussianSteps(4.0)]), 12)
+        2.4
+    """
+    steps = list(history)
+    if not steps or any(step.sampling_rate < 1 for step in steps):
+        raise ValueError("only Gaussian mechanisms on all records combine into one, and there must be at least one")
+    return 1.0 / math.hypot(*(math.sqrt(step.steps) / step.noise_multiplier for step in steps))
+
+
+@lru_cache(maxsize=64)  # the same releases are counted before training, at the gate and when they are booked
 def _by_loss_distributions(
     sampled: tuple[GaussianSteps, ...], complete: tuple[GaussianSteps, ...], delta: float
 ) -> float:
-    """Losses are rounded up to a grid in proportion to the epsilon: a fixed one is too coarse or needs gigabytes."""
+    """Round losses up to a grid in proportion to the epsilon: a fixed grid is too coarse or needs gigabytes."""
     bound = renyi_epsilon([*sampled, *complete], delta)
     epsilon = _on_grid(sampled, complete, delta, bound)
     while epsilon < bound / 2:  # the bound was loose, and the grid too coarse
@@ -143,7 +205,7 @@ def _by_loss_distributions(
 def _on_grid(
     sampled: Sequence[GaussianSteps], complete: Sequence[GaussianSteps], delta: float, expected: float
 ) -> float:
-    import dp_accounting  # type: ignore[import-untyped]
+    import dp_accounting
     from dp_accounting import pld
 
     interval = max(MIN_INTERVAL, RELATIVE_INTERVAL * expected)

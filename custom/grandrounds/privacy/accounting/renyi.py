@@ -1,9 +1,9 @@
-"""A second opinion on epsilon: Rényi differential privacy, in closed form.
+"""An independent upper bound on epsilon by Rényi differential privacy, in closed form.
 
-Mironov, "Rényi Differential Privacy", CSF 2017; Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled Gaussian
-Mechanism", 2019, section 3.3; the conversion is proposition 12 of Canonne, Kamath & Steinke, "The Discrete Gaussian for
-Differential Privacy", NeurIPS 2020. It is an upper bound, 5 to 15 % above the accountant's in usual settings. It shares no
-code with it, so an accountant above it is wrong.
+Mironov, "Rényi Differential Privacy", CSF 2017; Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled
+Gaussian Mechanism", 2019, section 3.3; the conversion is proposition 12 of Canonne, Kamath & Steinke, "The Discrete
+Gaussian for Differential Privacy", NeurIPS 2020. The bound is 5 to 15 % above the accountant's epsilon in usual settings.
+It shares no code with the accountant: an accountant's epsilon above it is wrong.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from grandrounds.privacy.accounting.conversions import require_delta
-from grandrounds.protocol.spending import GaussianSteps
+from grandrounds.protocol.spending import GaussianSteps, require_delta
 
 INTEGER_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 768, 1024)
 # The best order comes close to one when epsilon is large.
@@ -65,7 +64,7 @@ def renyi_epsilon(history: Sequence[GaussianSteps], delta: float) -> float:
     where :math:`r` is the sum of the divergences.
 
     Args:
-        history: what was released; may be empty.
+        history: the mechanisms; may be empty.
         delta: above 0 and below 1.
 
     Raises:

@@ -1,8 +1,7 @@
-"""Why nothing leaves: a few fixed sentences for the server, and the details for the site's own audit trail.
+"""Refusals and the site's audit trail.
 
-An error's text may name a file or hold a value, so no text that is made at run time ever leaves a site that has a gate.
-
-The site's audit trail: one line for each answer that left and for each that did not, with the reason.
+The server gets one of a few fixed sentences: an error's text may contain a file name or a value, so no text made at run time
+leaves a site with a gate. The audit trail, which stays at the site, has a line with the details for every answer.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from grandrounds.errors import GrandRoundsError
 
 
 class Reason(StrEnum):
-    """What the server is told."""
+    """The reason of a refusal, as it is sent to the server."""
 
     POLICY = "the site's privacy policy cannot be used"
     TASK = "the site's privacy policy does not allow this task"
-    UNSEEN = "the site's gate has not seen the task, so it lets no answer out"
-    FORM = "the answer has a form that the site's gate does not know"
+    UNSEEN = "the site's gate has not checked the task, so no answer may leave"
+    FORM = "the answer has a form that the site's gate does not recognise"
     DENIED = "the site's privacy policy does not allow a part of the answer"
-    VALUES = "the answer has values or shapes that the site's gate does not let out"
+    VALUES = "the answer has values or shapes that the site's gate does not allow"
     BUDGET = "privacy budget spent"
     LEDGER = "the site's privacy ledger cannot be used"
-    DATASET = "the site's gate cannot tell which data the answer is about"
+    DATASET = "the site's gate cannot identify the data set of the answer"
     AUDIT = "the site's audit trail cannot be written"
     FAILED = "the site's gate failed"
 
@@ -58,10 +57,10 @@ def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
     Args:
         folder: the site's own, where its ledger is.
         outcome: ``released``, ``refused`` or ``stripped``.
-        details: plain values; long texts are cut.
+        details: plain values; long texts are truncated.
 
     Raises:
-        Refused: if it cannot be written.
+        Refused: if the file cannot be written.
     """
     line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "outcome": outcome, **details}
     shortened = {key: value[:MAX_TEXT_LENGTH] if isinstance(value, str) else value for key, value in line.items()}

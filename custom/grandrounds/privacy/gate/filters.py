@@ -1,9 +1,9 @@
 """The gate as FLARE filters.
 
-FLARE applies a site's filters to every task, before the job's, and no job can remove them. Its own base class for filters
-lets out unchanged what it does not understand; here everything that is not understood ends in an empty answer. The gate
-is among the filters of a scope twice: where tasks come in it notes what an answer must fit and refuses what the budget no
-longer allows, and where answers go out it treats them. As a filter of a job it refuses to work.
+FLARE applies a site's filters to every task, before the job's, and no job can remove them. FLARE's own base class for
+filters passes unknown content unchanged; this gate answers it with an empty reply. The gate is in a scope twice. As a
+filter of tasks it notes what an answer must fit and refuses tasks beyond the budget. As a filter of answers it treats them.
+It cannot be a filter of a job.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from grandrounds.federation.site.data import locate
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, described
-from grandrounds.privacy.gate.inspection import Answer, Expected, Part
-from grandrounds.privacy.gate.policy_file import policy_of_scope
-from grandrounds.privacy.gate.treatment import UPDATES, ClipAndNoise, RunningStatistics
+from grandrounds.privacy.gate.inspection import Answer, Part
+from grandrounds.privacy.gate.kinds import KINDS, Expected
+from grandrounds.privacy.gate.policy import policy_of_scope
+from grandrounds.privacy.gate.treatment import ClipAndNoise, RunningStatistics
 from grandrounds.protocol.messages import GLOBAL, REASON_HEADER, TREATED, decode_payload, floating_entries
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_sensitivity
@@ -34,19 +35,20 @@ from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_
 FOLDER = "privacy"
 """Of ledger and audit trail, in the site's ``local`` folder."""
 DXO_KEY = "DXO"
+CLIPPED_KINDS = frozenset(kind for kind, known in KINDS.items() if ClipAndNoise in known.treatments)
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
 
 
 @dataclass
 class Admission:
-    """What the gate has decided about a task.
+    """The gate's decision about a task.
 
     Attributes:
-        gate: that decided; None when it could not be made.
-        facts: of the task; None when they could not be had.
-        refusal: why the task must not be worked on; None when it may be.
-        training: the admitted training that hides single images, if there was one.
-        training_refused: why the training that the task asks for was not started; None when it was.
+        gate: that decided; None if it could not be built.
+        facts: of the task; None if they could not be read.
+        refusal: why the task is refused; None if it is admitted.
+        training: the admitted record-level private training, if there is one.
+        training_refused: why the private training was refused; None if it was not.
     """
 
     gate: Gate | None
@@ -56,10 +58,10 @@ class Admission:
     training_refused: Refused | None = None
 
     def admit_training(self, training: Spending) -> None:
-        """Check a training that protects single images before it starts; the reason of a refusal is the site's answer.
+        """Check a record-level private training before it starts; a refusal becomes the site's answer.
 
         Raises:
-            Refused: if what comes out of it could not leave.
+            Refused: if its result could not leave.
         """
         if self.gate is None or self.facts is None:
             raise Refused(self.refusal or Reason.FAILED, "the task was not admitted")
@@ -74,21 +76,21 @@ class Admission:
 
 
 class SitePrivacyGate(Filter):
-    """Lets out what the site's policy names, treated as it says, and nothing else. For ``local/privacy.json`` only."""
+    """Releases what the site's policy names, treated as it says, and nothing else. For ``local/privacy.json`` only."""
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """FLARE's hook: a task that comes in, or an answer that goes out.
+        """FLARE's hook for a task that comes in or an answer that goes out.
 
         Raises:
             ConfigurationError: if it is a filter of a job.
         """
         if self.get_prop(FilterContextKey.SOURCE) == FilterSource.JOB:
-            raise ConfigurationError("SitePrivacyGate belongs into a site's privacy.json; jobs may use GaussianPrivacy")
+            raise ConfigurationError("SitePrivacyGate belongs in a site's privacy.json; jobs may use GaussianPrivacy")
         if self.get_prop(FilterContextKey.CHAIN_TYPE) == FilterChainType.TASK_DATA_CHAIN:
-            return self._come_in(shareable, fl_ctx)
-        return self._go_out(shareable, fl_ctx)
+            return self._filter_task(shareable, fl_ctx)
+        return self._filter_answer(shareable, fl_ctx)
 
-    def _come_in(self, task: Shareable, fl_ctx: FLContext) -> Shareable:
+    def _filter_task(self, task: Shareable, fl_ctx: FLContext) -> Shareable:
         gate: Gate | None = None
         facts: TaskFacts | None = None
         refusal: Reason | None = None
@@ -102,7 +104,7 @@ class SitePrivacyGate(Filter):
         fl_ctx.set_prop(TRAINING_GATE, admission, private=True, sticky=False)
         return _emptied(task) if refusal else task
 
-    def _go_out(self, reply: Shareable, fl_ctx: FLContext) -> Shareable:
+    def _filter_answer(self, reply: Shareable, fl_ctx: FLContext) -> Shareable:
         facts: TaskFacts | None = None
         try:
             admission = fl_ctx.get_prop(TRAINING_GATE)
@@ -115,18 +117,18 @@ class SitePrivacyGate(Filter):
                 raise admission.training_refused
             code = reply.get_return_code()
             if code != ReturnCode.OK:
-                return self._strip(code, facts, admission.gate.folder)
+                return self._stripped(code, facts, admission.gate.folder)
             return _message(admission.gate.release(facts, _answer(reply), admission.training))
         except Exception as error:
             return _refusal(self._refuse(error, facts, fl_ctx))
 
-    def _strip(self, code: Any, facts: TaskFacts, folder: Path) -> Shareable:
+    def _stripped(self, code: Any, facts: TaskFacts, folder: Path) -> Shareable:
         known = code if isinstance(code, str) and code in CODES else ReturnCode.EXECUTION_EXCEPTION
         write_audit(folder, "stripped", {**described(facts), "code": known})
         return make_reply(known)
 
     def _refuse(self, error: Exception, facts: TaskFacts | None, fl_ctx: FLContext) -> Reason:
-        """Write down why nothing leaves. When even that fails, it still does not leave."""
+        """Write a refusal to the audit trail. If that fails, still nothing leaves."""
         refused = error if isinstance(error, Refused) else Refused(Reason.FAILED, f"{type(error).__name__}: {error}")
         # The details are not logged: FLARE may send a site's log to the server.
         self.log_error(fl_ctx, f"nothing leaves: {refused.reason} (details in {AUDIT_NAME})", fire_event=False)
@@ -136,15 +138,17 @@ class SitePrivacyGate(Filter):
             write_audit(_folder(fl_ctx), "refused", details)
         except Exception as failure:
             self.log_error(
-                fl_ctx, f"the refusal could not be written down ({type(failure).__name__})", fire_event=False
+                fl_ctx,
+                f"the refusal could not be written to the audit trail ({type(failure).__name__})",
+                fire_event=False,
             )
         return refused.reason
 
 
 class GaussianPrivacy(Filter):
-    """Clips updates and adds noise, as a job's own filter: for experiments, without ledger and budget.
+    """Clips updates and adds noise as a filter of a job, for experiments: without ledger and budget.
 
-    An update that the site's gate has treated already passes as it is, so that noise is not added twice.
+    An update that the site's gate has already treated passes unchanged, so that noise is not added twice.
 
     Args:
         clip: bound on the update's L2 norm.
@@ -170,10 +174,10 @@ class GaussianPrivacy(Filter):
         self.treatment = ClipAndNoise(clip, sigma, Unit(unit), running_statistics)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """FLARE's hook: an answer that goes out.
+        """FLARE's hook for an answer that goes out.
 
         Raises:
-            ValueError: if an update is not as it must be; FLARE then sends an error and nothing else.
+            ValueError: if an update cannot be treated; FLARE then sends an error and nothing else.
         """
         if shareable.get_return_code() != ReturnCode.OK:
             return shareable
@@ -181,7 +185,7 @@ class GaussianPrivacy(Filter):
         if dxo.data_kind != DataKind.COLLECTION:
             raise ValueError(f"the answer must be a collection, got {dxo.data_kind}: its update cannot be found")
         for part in dxo.data.values():
-            if part.get_meta_prop("release") in UPDATES and not part.get_meta_prop(TREATED):
+            if part.get_meta_prop("release") in CLIPPED_KINDS and not part.get_meta_prop(TREATED):
                 part.data = self.treatment.apply(part.data)
                 part.set_meta_prop(TREATED, self.treatment.name)
         return dxo.update_shareable(shareable)
@@ -193,7 +197,7 @@ def _gate(fl_ctx: FLContext) -> Gate:
     leaving = getattr(scope, "task_result_filters", {}).get(FilterKey.OUT, [])
     if not any(isinstance(found, SitePrivacyGate) for found in leaving):
         raise Refused(
-            Reason.POLICY, f"{where}: the gate is not among the task_result_filters, so answers would pass it by"
+            Reason.POLICY, f"{where}: the gate is not among the task_result_filters, so it would not see the answers"
         )
     try:
         policy = policy_of_scope(getattr(scope, "props", None), where)
@@ -227,7 +231,7 @@ def _facts(task: Shareable, fl_ctx: FLContext) -> TaskFacts:
 
 
 def _answer(reply: Shareable) -> Answer:
-    """The reply as plain values; what FLARE would carry beside them is looked for here."""
+    """The reply as plain values; anything else that FLARE would send along is refused here."""
     unknown = reply.keys() - {DXO_KEY, ReservedHeaderKey.HEADERS}
     headers = reply.get(ReservedHeaderKey.HEADERS, {})
     strange = set(headers) - {ReservedHeaderKey.CONTENT_TYPE, ReservedHeaderKey.RC}
@@ -261,9 +265,9 @@ def _message(answer: Answer) -> Shareable:
 
 
 def _emptied(task: Shareable) -> Shareable:
-    """The task without its content: nothing can be done for it, whatever the executor knows of gates.
+    """The task without its content, so that no executor can work on it.
 
-    FLARE takes the task's id for the reply out of its cookies, after the filters.
+    FLARE reads the task's id for the reply from its cookies, after the filters.
     """
     empty = Shareable()
     empty.set_cookie_jar(task.get_cookie_jar())

@@ -1,8 +1,8 @@
-"""Decides what leaves a site: checks, books, treats, and writes down.
+"""Decides what leaves a site: checks an answer, books its cost, treats it and writes the audit trail.
 
-The order is the point. Everything is checked before anything is booked, everything is booked before any noise is drawn, and
-what leaves is built anew from treated parts, so that nothing else can travel along. A process that dies has spent too much
-in its books, never too little.
+The order matters. Everything is checked before anything is booked, everything is booked before any noise is drawn, and the
+message is built anew from treated parts, so that nothing else can leave. If the process dies, the ledger has a release too
+many, never one too few.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.privacy.accounting.accountant import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
 from grandrounds.privacy.gate.inspection import (
-    APP_DEFINED,
     METRIC_VALUES,
     Answer,
-    Expected,
     Inspected,
     Part,
     inspect,
     may_leave,
 )
+from grandrounds.privacy.gate.kinds import APP_DEFINED, Expected
 from grandrounds.privacy.gate.policy import SitePolicy
 from grandrounds.privacy.gate.treatment import RecordLevel
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
@@ -39,13 +38,13 @@ from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What the site itself knows of a task.
+    """A task as the site knows it.
 
     Attributes:
         job: FLARE's identity of the job.
         task: its name.
         run: the run's name.
-        dataset: whose images are used.
+        dataset: the data set that is used.
         expected: what the answer must fit.
     """
 
@@ -63,7 +62,7 @@ class Gate:
         policy: of the job's scope.
         folder: the site's own, with ledger and audit trail.
         site: its name.
-        random_bytes: returns so many unpredictable bytes; the operating system's, except in tests.
+        random_bytes: returns that many unpredictable bytes; the operating system's, except in tests.
     """
 
     def __init__(self, policy: SitePolicy, folder: Path, site: str, random_bytes: RandomBytes = os.urandom) -> None:
@@ -73,27 +72,27 @@ class Gate:
         self._random_bytes = random_bytes
 
     def admit(self, facts: TaskFacts) -> None:
-        """Check a task before anything is done for it: its name, and that the releases to come can be paid for.
+        """Check a task before any work: its name, and that the budget suffices for the expected releases.
 
-        The releases are those of the run's last round here, or the update.
+        These are the releases of the run's previous round at this site; in the first round, the update.
 
         Raises:
-            Refused: if it is not allowed, or the budget is spent.
+            Refused: if the task is not allowed, or the budget is spent.
         """
         if facts.task not in self.policy.tasks:
             raise Refused(Reason.TASK, f"task {facts.task!r}; allowed are {', '.join(self.policy.tasks)}")
-        following = self._following(facts) if facts.task == TRAIN else []
-        self._require_affordable(facts, following)
+        expected = self._expected_releases(facts) if facts.task == TRAIN else []
+        self._require_affordable(facts, expected)
 
     def admit_training(self, facts: TaskFacts, training: Spending) -> None:
-        """Check a training that protects single images before it starts, if that is what the policy relies on.
+        """Check a record-level private training before it starts, if the policy relies on it.
 
         Args:
             facts: of the task.
-            training: what a round of it costs.
+            training: the cost of a round.
 
         Raises:
-            Refused: if it has less noise than the policy asks for, or its cost would exceed the budget.
+            Refused: if it has less noise than the policy requires, or its cost would exceed the budget.
         """
         rule = self.policy.named_rule(UPDATE)
         if rule is None or rule.outside_budget or not isinstance(rule.treatment, RecordLevel):
@@ -105,10 +104,10 @@ class Gate:
         self._require_affordable(facts, [cost])
 
     def release(self, facts: TaskFacts, answer: Answer, trained: Spending | None = None) -> Answer:
-        """What may leave of an answer.
+        """Check, book and treat an answer.
 
         Args:
-            facts: of the task that is answered.
+            facts: of the answered task.
             answer: as the method made it.
             trained: how the training was protected, if it was.
 
@@ -116,7 +115,7 @@ class Gate:
             A new answer with new tensors. Its releases are booked.
 
         Raises:
-            Refused: if it may not leave. What was booked by then stays booked.
+            Refused: if it may not leave. What was booked before the refusal stays booked.
         """
         known = inspect(answer, self.policy, facts.expected)
         costs = {name: self._cost(name, known, trained) for name in known.releases}
@@ -124,41 +123,41 @@ class Gate:
         for name, cost in costs.items():
             self._book(facts, name, cost)
         treated = {name: self._treated(name, known) for name in known.releases}
-        self._write_down(facts, known, costs)
+        self._audit(facts, known, costs)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
         numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
-        told = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
+        reported = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
         if known.facts:
-            told[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
-        return Answer({**task, "samples": known.samples}, {**told, **_parts(answer, known, treated)})
+            reported[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
+        return Answer({**task, "samples": known.samples}, {**reported, **_parts(answer, known, treated)})
 
-    def _following(self, facts: TaskFacts) -> list[Spending]:
+    def _expected_releases(self, facts: TaskFacts) -> list[Spending]:
         bookings = self._ledger().content().bookings
-        # Curves are of a run's end: one that goes on after it sends again what it had sent before.
+        # Curves are sent at the end of a run; a run that is continued sends its earlier kinds of releases again.
         earlier = [b for b in bookings if b.purpose.run == facts.run and b.purpose.release not in CURVES.values()]
         last = max((booking.purpose.round_number for booking in earlier), default=0)
         names: dict[str, Spending | None] = {UPDATE: None} if not earlier else {}
         names.update((b.purpose.release, b.spending) for b in earlier if b.purpose.round_number == last)
-        following = []
+        expected = []
         for name, spending in names.items():
             rule = self.policy.named_rule(name)
             if rule is None or rule.outside_budget:
-                continue  # what leaves no more costs no more, and what is not counted never does
+                continue  # denied by now, or not counted
             trained = spending is not None and spending.mechanism is Mechanism.DP_SGD
             if isinstance(rule.treatment, RecordLevel) and not trained:
-                continue  # the executor knows the cost of its training and asks for itself
-            following.append(rule.treatment.spending(spending))
-        return following
+                continue  # the executor knows the cost of its training and calls admit_training
+            expected.append(rule.treatment.spending(spending))
+        return expected
 
-    def _require_affordable(self, facts: TaskFacts, following: list[Spending]) -> None:
+    def _require_affordable(self, facts: TaskFacts, costs: list[Spending]) -> None:
         policy, name = self.policy, facts.dataset.name
         try:
             content = self._ledger().content()
             content.require_known(facts.dataset)
-            epsilon = spent_epsilon([*content.spendings(name), *following], policy.delta, policy.unit)
+            epsilon = spent_epsilon([*content.spendings(name), *costs], policy.delta, policy.unit)
         except GrandRoundsError as error:
             raise Refused(Reason.LEDGER, str(error)) from error
-        if following and exceeds(epsilon, policy.target(name)):
+        if costs and exceeds(epsilon, policy.target(name)):
             raise Refused(
                 Reason.BUDGET,
                 f"data set {name!r} would have spent epsilon {epsilon:.4g} at delta {policy.delta:g} for "
@@ -184,7 +183,7 @@ class Gate:
             raise Refused(Reason.LEDGER, str(error)) from error
 
     def _spent(self, facts: TaskFacts, known: Inspected) -> dict[str, float]:
-        """The epsilon spent so far, with a release and where it may be told; the ledger's, whatever the method says."""
+        """The ledger's epsilon so far, if the answer has a release and the policy allows the number to leave."""
         if not known.releases or not may_leave(SPENT, self.policy, facts.expected):
             return {}
         epsilon = self._ledger().content().spent(facts.dataset.name, self.policy.delta, self.policy.unit)
@@ -198,10 +197,10 @@ class Gate:
             raise Refused(Reason.VALUES, f"{name}: {error}") from error
         for key, value in treated.items():
             if not bool(value.isfinite().all()):
-                raise Refused(Reason.VALUES, f"{name}[{key!r}] is beyond {value.dtype} with its noise")
+                raise Refused(Reason.VALUES, f"{name}[{key!r}] exceeds the range of {value.dtype} with its noise")
         return treated
 
-    def _write_down(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending]) -> None:
+    def _audit(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending]) -> None:
         releases = {
             name: {"treatment": known.releases[name][0].treatment.name, "mechanism": cost.mechanism.value}
             for name, cost in costs.items()
@@ -219,7 +218,7 @@ class Gate:
 
 
 def described(facts: TaskFacts | None) -> dict[str, str | int]:
-    """A task as the audit trail names it."""
+    """The fields of a task in the audit trail."""
     if facts is None:
         return {}
     round_number = facts.expected.round_number

@@ -1,6 +1,6 @@
-"""Looking at an answer before it leaves: whatever is not known and not named by the policy ends it.
+"""Checks an answer before it leaves: anything unknown, or not named by the policy, refuses the whole answer.
 
-The checks are made on plain values, so that they hold whatever carries the message.
+The checks work on plain values, independent of the transport.
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import MessageError
-from grandrounds.evaluation.curves import counts_shape
 from grandrounds.privacy.gate.audit import Reason, Refused
+from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
 from grandrounds.privacy.gate.policy import SAMPLES, ReleaseRule, SitePolicy
-from grandrounds.privacy.gate.treatment import SUPPORT
 from grandrounds.protocol.messages import CURVES, FACTS, MAX_SAMPLES, METRICS, PROTOCOL, ReleaseKind
 from grandrounds.protocol.registration import require_facts
 
 HEADER = {"protocol", "round", "run_id", "samples"}
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/ -]{0,127}")
 MAX_NUMBERS = 1024
-"""In one answer: an image must not leave as numbers, one for each pixel."""
-WEIGHT_DIFF, APP_DEFINED, METRIC_VALUES = "WEIGHT_DIFF", "APP_DEFINED", "METRICS"
+"""In one answer, so that an image cannot leave as one number per pixel."""
+METRIC_VALUES = "METRICS"
+"""FLARE's data kind of numbers."""
 DTYPES = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int32, torch.int64}
 )
-Template = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of an answer, as it came out of the method."""
+    """One part of an answer, as the method made it."""
 
     kind: str
     meta: Mapping[str, Any]
@@ -52,34 +51,15 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What an answer must fit.
-
-    Attributes:
-        round_number: of the task.
-        run_id: of the task.
-        classes: number of classes of the problem.
-        template: shape and dtype of each entry of the model that the server has sent.
-        patients: number of patients in each part of the site's data.
-    """
-
-    round_number: int
-    run_id: str
-    classes: int
-    template: Template
-    patients: Mapping[str, int]
-
-
-@dataclass(frozen=True)
 class Inspected:
-    """An answer of which everything is known.
+    """A checked answer.
 
     Attributes:
         releases: rule and tensors by name.
         scalars: numbers that may leave.
         facts: short texts that may leave.
         withheld: names of numbers, texts and curves that may not.
-        samples: the number of training samples, or 1 when the policy does not let it out.
+        samples: the number of training samples, or 1 when the policy does not allow it to leave.
     """
 
     releases: Mapping[str, tuple[ReleaseRule, Mapping[str, Tensor]]]
@@ -93,25 +73,25 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
     """Check a whole answer.
 
     Raises:
-        Refused: at the first thing that is unknown, denied, misshapen or not finite; its detail names it.
+        Refused: at the first part that is unknown, denied, misshapen or not finite; the detail names it.
     """
     _require_header(answer.header, expected)
     releases, numbers, texts = {}, {}, {}
-    kept = set()
+    withheld_curves = set()
     for name, part in answer.parts.items():
         _require_name(name, "a part")
         if name == METRICS:
             numbers = _numbers(part)
         elif name == FACTS:
             texts = _texts(part)
-        elif _stays(name, part, policy):
-            kept.add(name)
+        elif _are_denied_curves(name, part, policy):
+            withheld_curves.add(name)
         else:
             rule = _rule(name, part, policy)
             releases[name] = (rule, _tensors(name, part.data, rule, expected))
     allowed = {name: value for name, value in numbers.items() if may_leave(name, policy, expected)}
-    facts = {name: text for name, text in texts.items() if policy.lets_out_fact(name)}
-    withheld = sorted((numbers.keys() - allowed.keys()) | (texts.keys() - facts.keys()) | kept)
+    facts = {name: text for name, text in texts.items() if policy.allows_fact(name)}
+    withheld = sorted((numbers.keys() - allowed.keys()) | (texts.keys() - facts.keys()) | withheld_curves)
     samples = answer.header["samples"]
     shown = samples if may_leave(SAMPLES, policy, expected) else min(samples, 1)
     return Inspected(releases, allowed, facts, tuple(withheld), shown)
@@ -124,7 +104,7 @@ def _require_header(header: Mapping[str, Any], expected: Expected) -> None:
     identity = [header["protocol"], header["round"], header["run_id"]]
     plain = [type(value) for value in identity] == [int, int, str]
     if not plain or identity != [PROTOCOL, expected.round_number, expected.run_id]:
-        raise Refused(Reason.FORM, f"the header is of another task: {identity}")
+        raise Refused(Reason.FORM, f"the header belongs to another task: {identity}")
     samples = header["samples"]
     if type(samples) is not int or not 0 <= samples <= MAX_SAMPLES:
         raise Refused(Reason.VALUES, f"samples is {samples!r}")
@@ -143,7 +123,7 @@ def _numbers(part: Part) -> dict[str, float]:
     for name, value in part.data.items():
         _require_name(name, "a metric")
         if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
-            raise Refused(Reason.VALUES, f"metric {name!r} is no finite number, but a {type(value).__name__}")
+            raise Refused(Reason.VALUES, f"metric {name!r} is not a finite number, but a {type(value).__name__}")
     return {name: float(value) for name, value in part.data.items()}
 
 
@@ -163,8 +143,8 @@ def may_leave(name: str, policy: SitePolicy, expected: Expected) -> bool:
     return rule is not None and expected.patients.get(rule.part, 0) >= rule.minimum_support
 
 
-def _stays(name: str, part: Part, policy: SitePolicy) -> bool:
-    """Whether a part is curves that no rule lets out: they stay, and the scores that they come with need not."""
+def _are_denied_curves(name: str, part: Part, policy: SitePolicy) -> bool:
+    """Whether a part is curves without a rule. Only they are withheld; the scores beside them may leave."""
     curves = name in CURVES.values() and part.meta == {"release": ReleaseKind.CURVES.value}
     return curves and policy.rule_for(ReleaseKind.CURVES, name) is None
 
@@ -176,18 +156,18 @@ def _rule(name: str, part: Part, policy: SitePolicy) -> ReleaseRule:
         kind = ReleaseKind(part.meta["release"])
     except ValueError:
         raise Refused(Reason.FORM, f"part {name!r} is a release of kind {part.meta['release']!r}") from None
-    if part.kind != (WEIGHT_DIFF if kind is ReleaseKind.MODEL_UPDATE else APP_DEFINED):
+    if part.kind != KINDS[kind].data_kind:
         raise Refused(Reason.FORM, f"part {name!r} of kind {kind} comes as {part.kind}")
     rule = policy.rule_for(kind, name)
     if rule is None:
-        raise Refused(Reason.DENIED, f"no rule lets {kind} {name!r} out")
+        raise Refused(Reason.DENIED, f"no rule allows {kind} {name!r}")
     return rule
 
 
 def _tensors(name: str, data: Any, rule: ReleaseRule, expected: Expected) -> Mapping[str, Tensor]:
     if not isinstance(data, Mapping) or not data:
         raise Refused(Reason.FORM, f"{name} must be a dictionary of tensors, got {type(data).__name__}")
-    tensors = dict(data)  # what is looked at here is what is treated
+    tensors = dict(data)  # a copy: what is checked here is what is treated
     for key, value in tensors.items():
         _require_name(key, f"an entry of {name}")
         _require_plain(value, f"{name}[{key!r}]")
@@ -197,7 +177,7 @@ def _tensors(name: str, data: Any, rule: ReleaseRule, expected: Expected) -> Map
 
 def _require_plain(value: Any, where: str) -> None:
     if type(value) not in (Tensor, nn.Parameter):
-        raise Refused(Reason.FORM, f"{where} is no tensor, but a {type(value).__name__}")
+        raise Refused(Reason.FORM, f"{where} is not a tensor, but a {type(value).__name__}")
     if value.dtype not in DTYPES or value.layout != torch.strided or value.is_meta or value.is_nested:
         raise Refused(Reason.FORM, f"{where} is of {value.dtype}, {value.layout}")
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
@@ -205,54 +185,12 @@ def _require_plain(value: Any, where: str) -> None:
 
 
 def _require_known(key: str, value: Tensor, name: str, rule: ReleaseRule, expected: Expected) -> None:
-    where, shape = f"{name}[{key!r}]", tuple(value.shape)
-    update = rule.kind is ReleaseKind.MODEL_UPDATE
     named = any(fnmatchcase(key, pattern) for pattern in rule.entries)
-    if not named and (rule.entries or not update):
-        raise Refused(Reason.DENIED, f"no rule lets {where} out")
-    in_model = expected.template.get(key)
-    if update and in_model != (shape, value.dtype):
+    if not named and (rule.entries or rule.kind is not ReleaseKind.MODEL_UPDATE):
+        raise Refused(Reason.DENIED, f"no rule allows {name}[{key!r}]")
+    mismatch = KINDS[rule.kind].mismatch(key, value, expected)
+    if mismatch:
+        shape = tuple(value.shape)
         raise Refused(
-            Reason.VALUES, f"{where} is {value.dtype} of shape {shape}, in the model from the server {in_model}"
+            Reason.VALUES, f"{name}[{key!r}] of kind {rule.kind} is {value.dtype} of shape {shape}: {mismatch}"
         )
-    if not _has_form(value, rule.kind, expected.classes):
-        raise Refused(
-            Reason.VALUES, f"{where} is {value.dtype} of shape {shape}: no {rule.kind} of {expected.classes} classes"
-        )
-    if rule.kind is ReleaseKind.CLASS_STATISTICS and key == SUPPORT:
-        _require_patients(int(value.max()), where, expected)
-    if rule.kind is ReleaseKind.ENCRYPTED_ROWS and (value.dtype != torch.uint8 or value.dim() != 1):
-        raise Refused(Reason.VALUES, f"{where} is {value.dtype} of shape {shape}, but ciphertexts are a row of bytes")
-    if rule.kind is ReleaseKind.CURVES:
-        _require_curves(value, where, expected)
-
-
-def _has_form(value: Tensor, kind: ReleaseKind, classes: int) -> bool:
-    """Whether a tensor has the type and the shape of its kind."""
-    shape, floating = tuple(value.shape), value.is_floating_point()
-    forms = {
-        ReleaseKind.CLASS_STATISTICS: shape in ((classes,), (classes, classes)),
-        ReleaseKind.SOFT_LABELS: len(shape) == 2 and shape[1] == classes and (floating or value.dtype == torch.uint8),
-        ReleaseKind.EMBEDDINGS: len(shape) == 2 and floating,
-        ReleaseKind.DISCRIMINATOR: floating,
-    }
-    return forms.get(kind, True)
-
-
-def _require_patients(count: int, where: str, expected: Expected) -> None:
-    """A method may be wrong about its patients; there are never more behind a class than in all training images."""
-    patients = expected.patients.get("train", 0)
-    if count > patients:
-        raise Refused(Reason.VALUES, f"{where} counts {count}, the training images are of {patients} patients")
-
-
-def _require_curves(value: Tensor, where: str, expected: Expected) -> None:
-    shape = counts_shape(expected.classes)
-    if tuple(value.shape) != shape or value.dtype != torch.int64:
-        raise Refused(
-            Reason.VALUES, f"{where} is {value.dtype} of shape {tuple(value.shape)}, expected int64 of {shape}"
-        )
-    patients = expected.patients.get("test", 0)
-    most = int(value.clamp(0, patients + 1).sum(dim=2).max())  # the sum of enormous counts would begin again below zero
-    if most > patients:
-        raise Refused(Reason.VALUES, f"{where} counts {most} cases, the test images are of {patients} patients")

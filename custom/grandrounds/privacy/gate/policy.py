@@ -1,32 +1,49 @@
-"""A hospital's privacy policy: what may leave, under which treatment, and how much may be spent.
+"""A site's privacy policy: what may leave, under which treatment, and how much epsilon may be spent.
 
-What no rule names is denied.
+``privacy.json`` is the hospital's own file, and no job can change it. It defines FLARE's scopes. The policy of a scope is
+the entry ``grandrounds`` of its properties:
+
+    {"unit": "site", "delta": 1e-5, "target_epsilon": {"skin": 8.0},
+     "releases": [{"kind": "model_update", "name": "update", "treatment": "clip_and_noise",
+                   "clip": 1.0, "noise_multiplier": 20.0, "running_statistics": "drop"}],
+     "scalars": [{"name": "validation.*", "part": "val", "minimum_support": 20}],
+     "facts": ["backbone", "architecture"]}
+
+What no rule names is denied. A mistake is an error that names the field, never a default.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
-from grandrounds.privacy.gate.treatment import Deny, Treatment
+from grandrounds.errors import ConfigurationError
+from grandrounds.files import require_object
+from grandrounds.options import POSITIVE, Min, require_value
+from grandrounds.privacy.gate.kinds import KINDS, treatment_names
+from grandrounds.privacy.gate.treatment import Deny, RecordLevel, Treatment
 from grandrounds.protocol.messages import JOIN, TEST, TRAIN, UPDATE, VALIDATE, ReleaseKind
-from grandrounds.protocol.spending import Unit
+from grandrounds.protocol.spending import Mechanism, Unit, require_delta
 
+POLICY_KEY = "grandrounds"
+GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)
 SAMPLES = "samples"
+PARTS = ("train", "labelled", "val", "test")
 
 
 @dataclass(frozen=True)
 class ReleaseRule:
-    """What is done to releases of one kind whose name fits.
+    """What is done to releases of one kind whose name matches.
 
     Attributes:
         kind: of the release.
         name: a pattern with ``*``.
         treatment: what is done; ``deny`` denies.
-        entries: patterns for the names of its tensors; empty means those of the model that the server has sent.
+        entries: patterns for the names of its tensors; empty for those of the model that the server has sent.
         outside_budget: whether it leaves without being counted in epsilon, on the hospital's own decision.
     """
 
@@ -43,8 +60,8 @@ class ScalarRule:
 
     Attributes:
         name: a pattern with ``*``; ``samples`` is the number of training images.
-        part: the part of the data that it is a statistic of.
-        minimum_support: patients that this part must have.
+        part: the part of the data that the number is a statistic of.
+        minimum_support: minimum number of patients in this part.
     """
 
     name: str
@@ -59,11 +76,11 @@ class SitePolicy:
     Attributes:
         unit: whom the guarantee is for.
         delta: of the guarantee.
-        releases: the first rule that fits decides.
-        scalars: the first rule that fits decides.
+        releases: the first rule that matches decides.
+        scalars: the first rule that matches decides.
         facts: patterns for the names of short texts that may leave when the site joins a run.
-        target_epsilon: the most that each data set may spend; ``*`` is for those that are not named.
-        tasks: what the server may ask.
+        target_epsilon: maximum epsilon of each data set; ``*`` is for those that are not named.
+        tasks: what the server may ask for.
     """
 
     unit: Unit
@@ -76,26 +93,175 @@ class SitePolicy:
 
     def rule_for(self, kind: ReleaseKind, name: str) -> ReleaseRule | None:
         """The rule for a release; None when it is denied, by a rule or by the lack of one."""
-        for rule in self.releases:
-            if rule.kind is kind and fnmatchcase(name, rule.name):
-                return None if isinstance(rule.treatment, Deny) else rule
-        return None
+        return self._allowed(rule for rule in self.releases if rule.kind is kind and fnmatchcase(name, rule.name))
 
     def named_rule(self, name: str) -> ReleaseRule | None:
-        """The rule for a release of whatever kind; for asking before anything is made."""
-        for rule in self.releases:
-            if fnmatchcase(name, rule.name) and (name != UPDATE or rule.kind is ReleaseKind.MODEL_UPDATE):
-                return None if isinstance(rule.treatment, Deny) else rule
-        return None
+        """The rule for a release of unknown kind, to ask before the release is made; None when it is denied."""
+        return self._allowed(
+            rule
+            for rule in self.releases
+            if fnmatchcase(name, rule.name) and (name != UPDATE or rule.kind is ReleaseKind.MODEL_UPDATE)
+        )
 
     def scalar_rule_for(self, name: str) -> ScalarRule | None:
         """The rule for a number; None when it is denied."""
         return next((rule for rule in self.scalars if fnmatchcase(name, rule.name)), None)
 
-    def lets_out_fact(self, name: str) -> bool:
+    def allows_fact(self, name: str) -> bool:
         """Whether a short text of this name may leave."""
         return any(fnmatchcase(name, pattern) for pattern in self.facts)
 
     def target(self, dataset: str) -> float:
-        """The most that a data set may spend; infinite when the policy sets no limit."""
+        """The maximum epsilon of a data set; infinite when the policy sets none."""
         return self.target_epsilon.get(dataset, self.target_epsilon.get("*", math.inf))
+
+    def _allowed(self, matching: Iterable[ReleaseRule]) -> ReleaseRule | None:
+        first = next(iter(matching), None)
+        return None if first is None or isinstance(first.treatment, Deny) else first
+
+
+def read_policies(content: Any, where: str) -> dict[str, SitePolicy]:
+    """The policies of all scopes of a ``privacy.json``.
+
+    Raises:
+        ConfigurationError: if the file has another form, a scope has no policy or a wrong one, the gate is not among both
+            kinds of a scope's filters, or no scope is the default.
+    """
+    scopes = require_object(content, where, ["scopes", "default_scope"], ["components"])["scopes"]
+    if not isinstance(scopes, list) or not all(isinstance(scope, dict) and scope.get("name") for scope in scopes):
+        raise ConfigurationError(f"{where}: scopes must be a list of objects with a name")
+    policies = {}
+    for scope in scopes:
+        place = f"{where}: scope {scope['name']!r}"
+        for chain, direction in (("task_data_filters", "in"), ("task_result_filters", "out")):
+            if not _has_gate(scope.get(chain), direction):
+                raise ConfigurationError(f"{place}: {chain} must have a filter with path {GATE}")
+        policies[scope["name"]] = policy_of_scope(scope.get("properties"), place)
+    if content["default_scope"] not in policies:
+        raise ConfigurationError(
+            f"{where}: default_scope {content['default_scope']!r} is not defined (scopes: {', '.join(policies)})"
+        )
+    return policies
+
+
+def policy_of_scope(properties: Any, where: str) -> SitePolicy:
+    """The policy in a scope's properties.
+
+    Raises:
+        ConfigurationError: if there is none, or a wrong one.
+    """
+    if not isinstance(properties, Mapping) or POLICY_KEY not in properties:
+        raise ConfigurationError(f"{where}: properties.{POLICY_KEY} is missing: without a policy nothing may leave")
+    return parse_policy(properties[POLICY_KEY], f"{where}: {POLICY_KEY}")
+
+
+def parse_policy(content: Any, where: str) -> SitePolicy:
+    """Read and check a scope's policy.
+
+    Args:
+        content: the value of ``properties.grandrounds``.
+        where: how error messages name it.
+
+    Raises:
+        ConfigurationError: naming the field, what was expected and what came.
+
+    Example:
+        >>> parse_policy({"unit": "site", "delta": 1e-5}, "scope strict").rule_for(ReleaseKind.MODEL_UPDATE, "update")
+    """
+    optional = ["releases", "scalars", "facts", "target_epsilon", "tasks"]
+    entry = require_object(content, where, ["unit", "delta"], optional)
+    unit = Unit(_word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit"))
+    require_value(entry["delta"], float, None, f"{where}.delta")
+    try:
+        require_delta(entry["delta"])
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    policy = SitePolicy(
+        unit,
+        float(entry["delta"]),
+        tuple(_release(rule, unit, f"{where}.releases[{n}]") for n, rule in _items(entry, "releases", where)),
+        tuple(_scalar(rule, f"{where}.scalars[{n}]") for n, rule in _items(entry, "scalars", where)),
+        tuple(_text(name, f"{where}.facts[{n}]") for n, name in _items(entry, "facts", where)),
+        _targets(entry.get("target_epsilon", {}), f"{where}.target_epsilon"),
+        tuple(_word(task, TASKS, f"{where}.tasks[{n}]") for n, task in _items(entry, "tasks", where, TASKS)),
+    )
+    if policy.target_epsilon:
+        _require_countable(policy, where)
+    return policy
+
+
+def _has_gate(chain: Any, direction: str) -> bool:
+    """Whether the gate is among a chain's filters, and filters this direction."""
+    entries = [entry for entry in chain if isinstance(entry, dict)] if isinstance(chain, list) else []
+    gates = [entry for entry in entries if entry.get("path") == GATE and not entry.get("disabled")]
+    return any(entry.get("direction", direction) in (direction, "inout") for entry in gates)
+
+
+def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
+    required, optional = ["kind", "name", "treatment"], ["entries", "outside_budget"]
+    entry = require_object(content, where, required, content if isinstance(content, Mapping) else optional)
+    kind = ReleaseKind(_word(entry["kind"], [kind.value for kind in ReleaseKind], f"{where}.kind"))
+    name = _word(entry["treatment"], treatment_names(), f"{where}.treatment")
+    treatment = KINDS[kind].treatment(name)
+    if treatment is None:
+        fitting = ", ".join(sorted(kind for kind, known in KINDS.items() if known.treatment(name)))
+        raise ConfigurationError(f"{where}: {name} is not for {kind}, only for {fitting}")
+    require_object(entry, where, [*required, *treatment.required], [*optional, *treatment.optional])
+    outside = entry.get("outside_budget", False)
+    require_value(outside, bool, None, f"{where}.outside_budget")
+    entries = tuple(_text(name, f"{where}.entries[{n}]") for n, name in _items(entry, "entries", where))
+    entries = entries or KINDS[kind].entries
+    if not entries and kind is not ReleaseKind.MODEL_UPDATE and treatment is not Deny:
+        raise ConfigurationError(f"{where}: entries is missing: name the tensors that a release of {kind} may have")
+    settings = {key: value for key, value in entry.items() if key not in (*required, *optional)}
+    try:
+        made = treatment.from_policy(settings, unit)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    return ReleaseRule(kind, _text(entry["name"], f"{where}.name"), made, entries, outside)
+
+
+def _require_countable(policy: SitePolicy, where: str) -> None:
+    """Refuse a target epsilon beside a rule whose first release would make the spent epsilon infinite."""
+    for number, rule in enumerate(policy.releases):
+        counted = rule.outside_budget or isinstance(rule.treatment, Deny | RecordLevel)
+        if not counted and rule.treatment.spending(None).mechanism is Mechanism.NO_GUARANTEE:
+            raise ConfigurationError(
+                f"{where}.releases[{number}]: {rule.kind} by {rule.treatment.name} has no finite epsilon, so one release "
+                "would exceed target_epsilon; deny it, or set outside_budget to true if it may leave without being counted"
+            )
+
+
+def _scalar(content: Any, where: str) -> ScalarRule:
+    entry = require_object(content, where, ["name", "part", "minimum_support"])
+    require_value(entry["minimum_support"], int, Min(1), f"{where}.minimum_support")
+    part = _word(entry["part"], PARTS, f"{where}.part")
+    return ScalarRule(_text(entry["name"], f"{where}.name"), part, entry["minimum_support"])
+
+
+def _targets(content: Any, where: str) -> dict[str, float]:
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"{where} must be an object of numbers by data set, got {content!r}")
+    for name, value in content.items():
+        require_value(value, float, POSITIVE, f"{where}.{name}")
+    return {name: float(value) for name, value in content.items()}
+
+
+def _items(entry: Mapping[str, Any], key: str, where: str, default: Iterable[str] = ()) -> list[tuple[int, Any]]:
+    value = entry.get(key, list(default))
+    if not isinstance(value, list):
+        raise ConfigurationError(f"{where}.{key} must be a list, got {value!r}")
+    return list(enumerate(value))
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{where} must be a name or a pattern, got {value!r}")
+    return value
+
+
+def _word(value: Any, choices: Iterable[str], where: str) -> str:
+    words = list(choices)
+    if value not in words:
+        raise ConfigurationError(f"{where} must be one of {', '.join(words)}, got {value!r}")
+    return str(value)

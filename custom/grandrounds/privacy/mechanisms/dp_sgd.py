@@ -1,12 +1,12 @@
-r"""Training that hides each single image: gradients clipped sample by sample, with noise, on secret random batches.
+r"""Record-level private training (DP-SGD): per-sample clipped gradients with noise, on secret Poisson batches.
 
 .. math:: g = \frac{1}{qN} \Big( \sum_{i \in B} g_i \min(1, C / \|g_i\|_2) + N(0, z^2 C^2 I) \Big)
 
-Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, algorithm 1; every image is in the batch :math:`B` with
-probability :math:`q`, by itself. The guarantee is for one image; a patient with k images has about k times the epsilon.
+Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, algorithm 1. Each image is in the batch :math:`B` with
+probability :math:`q`, independently. The guarantee is for one image; a patient with k images has about k times the epsilon.
 
-It holds for losses that are a mean over samples. What compares samples with each other, or normalises by the batch, has no
-gradient of a single sample, and is refused.
+It holds for losses that are a mean over samples. Losses that compare samples and layers that normalise by the batch have no
+per-sample gradients and are refused.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.options import POSITIVE, Options
-from grandrounds.privacy.mechanisms.clipping import require_clip
+from grandrounds.options import POSITIVE, Min, Options, Range
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
@@ -36,55 +35,36 @@ WORD = 2**53
 
 
 @dataclass(frozen=True)
-class RecordLevelOptions:
-    """How a training is protected.
+class RecordLevelOptions(Options):
+    """The parameters of DP-SGD in one round."""
 
-    Attributes:
-        clip: :math:`C`, bound on the L2 norm of one sample's gradient.
-        noise_multiplier: :math:`z`, standard deviation of the noise over ``clip``.
-        sampling_rate: :math:`q`, probability with which an image is in a batch, in (0, 1].
-        steps: number of steps in a round.
-        microbatch: samples whose gradients are in memory at once.
-
-    Raises:
-        ConfigurationError: if a value is outside its range.
-    """
-
-    clip: float
-    noise_multiplier: float
-    sampling_rate: float
-    steps: int
-    microbatch: int = 32
-
-    def __post_init__(self) -> None:
-        if not 0 < self.noise_multiplier < math.inf:
-            raise ConfigurationError(f"noise_multiplier must be a positive number, got {self.noise_multiplier}")
-        require_clip(self.clip)
-        if self.microbatch < 1:
-            raise ConfigurationError(f"microbatch must be at least 1, got {self.microbatch}")
-        self.spending()
+    clip: Annotated[float, "C, bound on the L2 norm of one sample's gradient", POSITIVE]
+    noise_multiplier: Annotated[float, "z, standard deviation of the noise over `clip`", POSITIVE]
+    sampling_rate: Annotated[float, "q, probability that an image is in a batch", Range(0, 1, open_minimum=True)]
+    steps: Annotated[int, "steps in a round", Min(1)]
+    microbatch: Annotated[int, "samples whose gradients are in memory at once", Min(1)] = 32
 
     def spending(self) -> Spending:
-        """What one round of training costs; whatever is computed from the trained model alone is free."""
+        """The cost of one round of training; whatever is computed from the trained model alone costs nothing more."""
         sigma = self.noise_multiplier * self.clip
         return Spending(Mechanism.DP_SGD, Unit.RECORD, self.clip, sigma, self.sampling_rate, self.steps)
 
 
 @dataclass(frozen=True)
 class ProtectionOptions(Options):
-    """Whether a site's training hides each single image."""
+    """Whether a site trains with record-level differential privacy (DP-SGD)."""
 
     record_noise_multiplier: Annotated[
-        float | None, "deviation of the noise over record_clip; null trains without protection", POSITIVE
+        float | None, "standard deviation of the noise over `record_clip`; null trains without DP-SGD", POSITIVE
     ] = None
     record_clip: Annotated[float, "bound on the L2 norm of one image's gradient", POSITIVE] = 1.0
 
     def of_round(self, records: int, batch_size: int, steps: int) -> RecordLevelOptions | None:
-        """How a round's training is protected; None if it is not.
+        """The parameters of a round; None without DP-SGD.
 
         Args:
-            records: images that batches are drawn from, at least 1. Their number counts as known.
-            batch_size: images of a batch on average.
+            records: images that batches are drawn from, at least 1. Their number counts as public.
+            batch_size: expected images of a batch.
             steps: of the round.
 
         Example:
@@ -96,14 +76,14 @@ class ProtectionOptions(Options):
         return RecordLevelOptions(self.record_clip, self.record_noise_multiplier, min(1.0, batch_size / records), steps)
 
     def require_possible(self, method: str, obstacle: str) -> None:
-        """Check that a method can be asked for this protection.
+        """Refuse DP-SGD where a method cannot train with it.
 
         Args:
-            method: what trains.
+            method: its name.
             obstacle: why it cannot be record-level private; empty if it can.
 
         Raises:
-            ConfigurationError: if it is asked for and cannot be; the obstacle is named.
+            ConfigurationError: if DP-SGD is configured and there is an obstacle, which is named.
         """
         if self.record_noise_multiplier is not None and obstacle:
             raise ConfigurationError(
@@ -113,17 +93,17 @@ class ProtectionOptions(Options):
 
 
 class PrivateStep:
-    """Computes the gradients of one step; any optimizer may follow.
+    """Computes the private gradients of one step; any optimizer may follow.
 
     Args:
         network: the model; its trained parameters get the gradients.
         loss: a mean over samples.
         records: :math:`N`, number of images that batches are drawn from, at least 1.
-        options: how.
+        options: the parameters of the round.
         random_bytes: returns so many unpredictable bytes; the operating system's, except in tests.
 
     Raises:
-        ConfigurationError: if a layer of the network mixes the samples of a batch (batch norm), or keeps statistics.
+        ConfigurationError: if a layer of the network mixes the samples of a batch (batch norm) or keeps statistics.
     """
 
     def __init__(
@@ -152,7 +132,7 @@ class PrivateStep:
             targets: labels or soft labels, shape ``(batch, ...)``.
 
         Raises:
-            ConfigurationError: if the loss is no mean over samples.
+            ConfigurationError: if the loss is not a mean over samples.
         """
         trained = {name: value for name, value in self._network.named_parameters() if value.requires_grad}
         sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in trained.items()}
@@ -182,7 +162,7 @@ class PrivateStep:
         return {name: torch.tensordot(factors, gradient.double(), dims=1) for name, gradient in each.items()}
 
     def _require_mean(self, images: Tensor, targets: Tensor) -> None:
-        """Look once at a batch of several: its loss must be the mean of its samples' losses."""
+        """Check once, on a batch of several samples, that its loss is the mean of its samples' losses."""
         if self._checked or len(images) < 2:
             return
         with torch.no_grad():
@@ -191,8 +171,9 @@ class PrivateStep:
             alone = torch.stack([self._loss(logits[i : i + 1], targets[i : i + 1]) for i in range(len(images))]).mean()
         if not bool(torch.isclose(together, alone, rtol=MEAN_TOLERANCE, atol=MEAN_TOLERANCE)):
             raise ConfigurationError(
-                f"the loss is no mean over samples (of a batch {float(together):.5g}, of its samples {float(alone):.5g}): "
-                "pairs, batch statistics and class weights cannot be record-level private; train without them"
+                f"the loss is not a mean over samples (batch {float(together):.5g}, mean of its samples "
+                f"{float(alone):.5g}): pairs, batch statistics and class weights cannot be record-level private; train "
+                "without them"
             )
         self._checked = True
 
@@ -200,13 +181,13 @@ class PrivateStep:
 def poisson_batches(
     rows: NDArray[np.int64], options: RecordLevelOptions, random_bytes: RandomBytes = os.urandom
 ) -> Iterator[NDArray[np.int64]]:
-    """The batches of a round; each row is in each with probability ``sampling_rate``, independently.
+    """Draw the batches of a round; each row is in each batch with probability ``sampling_rate``, independently.
 
-    Which rows they are must be a secret: whoever can repeat the draw gets none of the protection that it adds. Therefore
-    the numbers are no generator's with a seed.
+    The draw must be secret: privacy amplification by sampling does not hold against somebody who can repeat it. Therefore
+    the generator has no seed.
 
     Args:
-        rows: to draw from.
+        rows: the rows to draw from.
         options: rate and number of steps.
         random_bytes: returns so many unpredictable bytes.
 
@@ -219,7 +200,7 @@ def poisson_batches(
 
 
 def require_separate_samples(network: nn.Module) -> None:
-    """Check that no layer lets one sample of a batch change what another gives, or remembers samples.
+    """Check that no layer mixes the samples of a batch or keeps running statistics.
 
     Raises:
         ConfigurationError: naming the first layer that does.

@@ -1,30 +1,26 @@
-"""The Gaussian mechanism on what a site releases: clip, then add noise, in one step that cannot be halved.
+"""The Gaussian mechanism: clip to an L2 norm, then add noise, as one step.
 
-Dwork & Roth, "The Algorithmic Foundations of Differential Privacy", 2014, appendix A; the exact guarantee is from Balle &
-Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018.
+Clipping is flat, over all floating-point entries of an update together (McMahan et al., "Learning Differentially Private
+Recurrent Language Models", ICLR 2018). Without it noise of any size has no epsilon. The mechanism: Dwork & Roth, "The
+Algorithmic Foundations of Differential Privacy", 2014, appendix A; its exact guarantee: Balle & Wang, "Improving the
+Gaussian Mechanism for Differential Privacy", ICML 2018.
 """
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.mechanisms.clipping import (
-    NormPolicy,
-    State,
-    apply_norm_policy,
-    clipping_factor,
-    l2_norm,
-    require_clip,
-)
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
 from grandrounds.protocol.spending import Mechanism, Spending, Unit, update_sensitivity
 
-MODEL_UPDATE = "model_update"
-SOFT_LABELS = "soft_labels"
+State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -34,69 +30,132 @@ class GaussianMechanism:
     Attributes:
         clip: :math:`C`, the bound on the L2 norm over all floating-point entries.
         sigma: :math:`\sigma`, the standard deviation of the noise on each entry, in the update's own units.
-        unit: whom the noise is to protect; the sensitivity follows from it and from ``clip``.
-        norm_policy: what happens to normalisation layers.
-        norm_entries: names of their scales and shifts; running statistics are known without.
-        kinds: the kinds of release that it may be used on; all others are refused.
+        unit: whom the noise protects; the sensitivity follows from it and from ``clip``.
 
     Raises:
-        ConfigurationError: if there is noise without clipping, ``sigma`` is not positive, or soft labels are among the
-            kinds: with noise on them they are no distributions any more.
+        ConfigurationError: if ``clip`` or ``sigma`` is not positive and finite.
     """
 
     clip: float
     sigma: float
     unit: Unit = Unit.SITE
-    norm_policy: NormPolicy = NormPolicy.REFUSE
-    norm_entries: frozenset[str] = frozenset()
-    kinds: frozenset[str] = frozenset({MODEL_UPDATE})
 
     def __post_init__(self) -> None:
         require_clip(self.clip)
-        if SOFT_LABELS in self.kinds:
-            raise ConfigurationError("kinds: soft labels with noise are no distributions; quantise or deny them")
         self.spending()
 
-    @property
-    def sensitivity(self) -> float:
-        """How far two neighbouring updates can be apart, in L2."""
-        return update_sensitivity(self.clip, self.unit)
-
     def spending(self) -> Spending:
-        """What one release costs, for the ledger."""
-        return Spending(Mechanism.GAUSSIAN, self.unit, self.sensitivity, self.sigma)
+        """The cost of one release, for the ledger."""
+        return Spending(Mechanism.GAUSSIAN, self.unit, update_sensitivity(self.clip, self.unit), self.sigma)
 
-    def release(self, update: State, kind: str, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
-        """What may leave: the update, clipped and with noise.
+    def release(self, update: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """Clip an update and add noise.
 
         Args:
             update: differences by ``state_dict`` name, finite.
-            kind: what kind of release it is.
             random_bytes: returns so many unpredictable bytes; the operating system's, except in tests.
 
         Returns:
-            New tensors of the same dtypes on the CPU. Every floating-point entry has noise, but those that the policy
-            ``zero`` silences, which are zero. Integer buffers are copies.
+            New tensors of the same dtypes on the CPU. Integer buffers are copied without noise.
 
         Raises:
-            ConfigurationError: if the kind is not among ``kinds``.
-            ValueError: if an entry is complex or not finite, none is of floating point, or the policy refuses one.
+            ValueError: if an entry is complex or not finite, or no entry is of floating point.
         """
-        if kind not in self.kinds:
-            raise ConfigurationError(
-                f"no noise is defined for releases of kind {kind!r}; only for {_words(self.kinds)}"
-            )
-        allowed = apply_norm_policy(update, self.norm_policy, self.norm_entries)
-        silent = {name for name in update if allowed[name] is not update[name]}
-        factor = clipping_factor(l2_norm(allowed), self.clip)
-        # In double precision up to the end, so that the sensitivity is not a matter of the entries' rounding.
+        factor = clipping_factor(l2_norm(update), self.clip)
+        # In double precision up to the end, so that rounding of the entries does not change the sensitivity.
         return {
             name: with_noise(value.detach().double() * factor, self.sigma, random_bytes).to(value.dtype)
-            if value.is_floating_point() and name not in silent
+            if value.is_floating_point()
             else value.detach().cpu().clone()
-            for name, value in allowed.items()
+            for name, value in update.items()
         }
 
 
-def _words(kinds: frozenset[str]) -> str:
-    return ", ".join(sorted(kinds)) or "none"
+def l2_norm(update: State) -> float:
+    r"""The norm over all floating-point entries together, in double precision.
+
+    .. math:: \|u\|_2 = \sqrt{\sum_n \sum_i u_{n,i}^2}
+
+    Raises:
+        ValueError: if an entry is complex, NaN or infinite (named), or no entry is of floating point.
+
+    Example:
+        >>> l2_norm({"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]]), "count": torch.tensor(100)})
+        5.0
+    """
+    floating = floating_entries(update)
+    if not floating:
+        raise ValueError("the update has no floating-point entry: there is nothing to clip")
+    for name, value in floating.items():
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name!r} has a value that is NaN or infinite: the update has no norm")
+    return math.hypot(*(float(torch.linalg.vector_norm(value.double())) for value in floating.values()))
+
+
+def require_clip(clip: float) -> None:
+    """Check a clipping bound.
+
+    Raises:
+        ConfigurationError: if it is not positive and finite.
+    """
+    if not 0 < clip < math.inf:
+        raise ConfigurationError(f"clip must be a positive number, got {clip}: noise without clipping has no epsilon")
+
+
+def clipping_factor(norm: float, clip: float) -> float:
+    r"""The factor that clips an update of this norm: :math:`\min(1, C / \|u\|_2)`.
+
+    Raises:
+        ConfigurationError: if ``clip`` is not positive and finite.
+
+    Example:
+        >>> clipping_factor(0.5, clip=1.0), clipping_factor(4.0, clip=1.0)
+        (1.0, 0.25)
+    """
+    require_clip(clip)
+    return 1.0 if norm <= clip else clip / norm
+
+
+def clip_rows(samples: Tensor, clip: float) -> Tensor:
+    """Clip every row to an L2 norm of at most ``clip``; a row is one sample's contribution.
+
+    Args:
+        samples: embeddings or logits, shape ``(samples, features)``, finite.
+        clip: bound on the norm of a row, positive.
+
+    Returns:
+        A new tensor of the same shape and dtype.
+
+    Raises:
+        ConfigurationError: if ``clip`` is not positive and finite.
+        ValueError: if the shape is wrong or a row is not finite (named).
+
+    Example:
+        >>> clip_rows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), clip=1.0)
+        tensor([[0.6000, 0.8000],
+                [0.3000, 0.4000]])
+    """
+    if samples.dim() != 2 or not samples.is_floating_point():
+        raise ValueError(
+            f"samples must be of floating point and of shape (samples, features), got {samples.dtype} of "
+            f"shape {tuple(samples.shape)}"
+        )
+    require_clip(clip)
+    bad = ~torch.isfinite(samples).all(dim=1)
+    if bool(bad.any()):
+        raise ValueError(f"row {int(bad.nonzero()[0])} has a value that is NaN or infinite")
+    norms = torch.linalg.vector_norm(samples.double(), dim=1, keepdim=True)
+    factors = torch.where(norms > clip, clip / norms, torch.ones_like(norms))
+    return (samples.double() * factors).to(samples.dtype)
+
+
+def floating_entries(update: State) -> dict[str, Tensor]:
+    """The floating-point entries, to which clipping and noise apply.
+
+    Raises:
+        ValueError: if an entry is complex.
+    """
+    for name, value in update.items():
+        if value.is_complex():
+            raise ValueError(f"{name!r} is of {value.dtype}: complex entries can be neither clipped nor noised")
+    return {name: value for name, value in update.items() if value.is_floating_point()}

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from grandrounds.privacy.mechanisms.clipping import State, floating_entries
+from grandrounds.privacy.mechanisms.gaussian import State, floating_entries
 
 VARIANCE = "running_var"
 

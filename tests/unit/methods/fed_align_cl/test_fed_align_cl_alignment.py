@@ -22,7 +22,7 @@ from grandrounds.methods.fed_align_cl.loss import (
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions
 from grandrounds.methods.fed_align_cl.synchronous import ServerAdversary, synchronous_iteration
 from grandrounds.models.split import split_network
-from grandrounds.privacy.mechanisms.clipping import clip_rows
+from grandrounds.privacy.mechanisms.gaussian import clip_rows
 from grandrounds.seeding import torch_generator
 
 ENCODER = ("0.", "1.", "3.")

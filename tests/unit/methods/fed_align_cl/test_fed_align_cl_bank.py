@@ -13,7 +13,7 @@ from grandrounds.methods.fed_align_cl.noise import (
     noisy_embeddings,
     noisy_weights,
 )
-from grandrounds.privacy.mechanisms.clipping import clip_rows
+from grandrounds.privacy.mechanisms.gaussian import clip_rows
 from grandrounds.seeding import numpy_generator, torch_generator
 
 

@@ -1,4 +1,4 @@
-"""Clipping is exact over the whole update, and touches nothing but floating-point entries."""
+"""Clipping is exact over the whole update; clipping and noise are one step."""
 
 import math
 
@@ -9,11 +9,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.mechanisms.clipping import NormPolicy, apply_norm_policy, clip_rows, clipping_factor, l2_norm
+from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, clip_rows, clipping_factor, l2_norm
+from grandrounds.protocol.spending import Unit
 from grandrounds.seeding import numpy_generator, torch_generator
 
+COUNT = 200_000
+WIDE = 7.0
 
-def update(scale: float = 1.0) -> dict[str, torch.Tensor]:
+
+def update() -> dict[str, torch.Tensor]:
+    return {"w": torch.full((COUNT,), 3.0), "b": torch.full((4,), -2.0), "steps": torch.tensor(9)}
+
+
+def test_the_release_is_the_clipped_update_with_noise_on_every_entry():
+    released = GaussianMechanism(clip=2.0, sigma=0.5).release(update())
+    norm = math.sqrt(COUNT * 9 + 16)
+    noise = (released["w"].double() - 3.0 * 2.0 / norm).numpy()
+    assert abs(noise.std() / 0.5 - 1) < WIDE / math.sqrt(2 * COUNT)
+    assert abs(noise.mean()) < WIDE * 0.5 / math.sqrt(COUNT)
+    assert (released["b"] != -2.0 * 2.0 / norm).all()
+
+
+def test_with_next_to_no_noise_the_norm_is_the_clip_to_a_millionth():
+    released = GaussianMechanism(clip=2.0, sigma=1e-12).release(update())
+    flat = np.concatenate([released[name].double().numpy() for name in ("w", "b")])
+    assert np.linalg.norm(flat) == pytest.approx(2.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(("unit", "sensitivity"), [(Unit.PRESENCE, 1.5), (Unit.SITE, 3.0), (Unit.RECORD, 3.0)])
+def test_what_is_booked_follows_from_clip_and_unit(unit, sensitivity):
+    spending = GaussianMechanism(clip=1.5, sigma=6.0, unit=unit).spending()
+    assert (spending.unit, spending.sensitivity, spending.sigma) == (unit, sensitivity, 6.0)
+
+
+@pytest.mark.parametrize("sigma", [0.0, -0.1, math.nan, math.inf])
+def test_no_noise_is_refused(sigma):
+    with pytest.raises(
+        ConfigurationError, match=r"sigma must be a positive number, got .*without noise has no epsilon"
+    ):
+        GaussianMechanism(clip=1.0, sigma=sigma)
+
+
+def small_update(scale: float = 1.0) -> dict[str, torch.Tensor]:
     generator = torch_generator("clipping")
     return {
         "conv.weight": scale * torch.randn(8, 3, 3, 3, generator=generator),
@@ -30,17 +67,17 @@ def numpy_norm(state: dict[str, torch.Tensor]) -> float:
 
 @given(clip=st.floats(1e-4, 1e4), scale=st.floats(1e-3, 1e3))
 def test_the_factor_brings_the_norm_over_all_entries_to_the_clip_or_leaves_it(clip, scale):
-    before = update(scale)
+    before = small_update(scale)
     expected = min(clip, numpy_norm(before))
     assert clipping_factor(l2_norm(before), clip) * numpy_norm(before) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_short_update_is_multiplied_by_one_to_the_bit():
-    assert clipping_factor(l2_norm(update()), 1e3) == 1.0
+    assert clipping_factor(l2_norm(small_update()), 1e3) == 1.0
 
 
 def test_integers_are_not_in_the_norm():
-    assert l2_norm(update()) == pytest.approx(numpy_norm(update()), rel=1e-12)
+    assert l2_norm(small_update()) == pytest.approx(numpy_norm(small_update()), rel=1e-12)
 
 
 def test_the_norm_of_half_precision_is_that_of_its_values_in_double():
@@ -93,36 +130,3 @@ def test_rows_are_clipped_one_by_one():
 def test_rows_that_cannot_be_clipped_are_refused(rows, message):
     with pytest.raises(ValueError, match=message):
         clip_rows(rows, 1.0)
-
-
-def norm_layers() -> dict[str, torch.Tensor]:
-    return {
-        "conv.weight": torch.ones(2),
-        "bn.weight": torch.ones(2),
-        "bn.running_var": torch.ones(2),
-        "bn.num_batches_tracked": torch.tensor(3),
-    }
-
-
-def test_the_policy_zero_silences_statistics_and_named_entries_and_keeps_shapes():
-    after = apply_norm_policy(norm_layers(), NormPolicy.ZERO, {"bn.weight"})
-    assert {name: value.double().sum().item() for name, value in after.items()} == {
-        "conv.weight": 2.0,
-        "bn.weight": 0.0,
-        "bn.running_var": 0.0,
-        "bn.num_batches_tracked": 0.0,
-    }
-    assert after["bn.num_batches_tracked"].dtype == torch.int64
-
-
-def test_the_policy_treat_changes_nothing():
-    before = norm_layers()
-    after = apply_norm_policy(before, NormPolicy.TREAT)
-    assert all(after[name] is value for name, value in before.items())
-
-
-def test_the_policy_refuse_names_a_running_statistic_and_lets_group_norm_pass():
-    with pytest.raises(ValueError, match=r"'bn\.num_batches_tracked' is a running statistic of the site's images"):
-        apply_norm_policy(norm_layers(), NormPolicy.REFUSE)
-    group_norm = {"gn.weight": torch.ones(1)}
-    assert apply_norm_policy(group_norm, NormPolicy.REFUSE)["gn.weight"] is group_norm["gn.weight"]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.gate.policy import SitePolicy
-from grandrounds.privacy.gate.policy_file import parse_policy, read_policies
+from grandrounds.privacy.gate.policy import SitePolicy, parse_policy, read_policies
 from grandrounds.privacy.gate.treatment import (
     ClipAndNoise,
     ClipAndNoiseSamples,
@@ -21,7 +20,7 @@ from grandrounds.privacy.gate.treatment import (
 from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.spending import Unit
 
-OVERLAYS = Path(__file__).parents[3] / "provisioning" / "overlays"
+OVERLAYS = Path(__file__).parents[4] / "provisioning" / "overlays"
 GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
 UPDATE = ReleaseKind.MODEL_UPDATE
 
@@ -68,11 +67,11 @@ def test_every_treatment_can_be_had():
     found = parse_policy(
         policy(
             {"kind": "embeddings", "name": "e", "treatment": "clip_and_noise", "clip": 1, "sigma": 9, "entries": ["x"]},
-            {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "least": 10},
+            {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "minimum": 10},
             {"kind": "soft_labels", "name": "rows", "treatment": "quantise", "levels": 20, "entries": ["rows"]},
             {"kind": "model_update", "name": "private", "treatment": "record_level", "min_noise_multiplier": 1.1},
-            {"kind": "discriminator", "name": "d", "treatment": "as_it_is", "entries": ["*.weight"]},
-            {"kind": "curves", "name": "curves_*", "treatment": "minimum_support", "least": 20},
+            {"kind": "discriminator", "name": "d", "treatment": "unmodified", "entries": ["*.weight"]},
+            {"kind": "curves", "name": "curves_*", "treatment": "minimum_support", "minimum": 20},
             unit="record",
         ),
         "here",
@@ -93,7 +92,7 @@ def test_every_treatment_can_be_had():
 @pytest.mark.parametrize("kind", ["class_statistics", "curves"])
 def test_five_patients_are_needed_where_the_policy_does_not_say_how_many(kind):
     (rule,) = parsed({"kind": kind, "name": "*", "treatment": "minimum_support"}).releases
-    assert rule.treatment.least == 5
+    assert rule.treatment.minimum == 5
 
 
 def test_what_is_not_named_is_denied_and_the_first_rule_decides():
@@ -110,7 +109,7 @@ def test_targets_are_by_data_set():
     assert (found.target("skin"), found.target("other"), parsed().target("skin")) == (8.0, 2.5, math.inf)
 
 
-def test_scalars_need_a_part_and_its_least_number_of_patients():
+def test_scalars_need_a_part_and_its_minimum_number_of_patients():
     found = parsed(scalars=[{"name": "validation.*", "part": "val", "minimum_support": 20}])
     assert found.scalar_rule_for("validation.f1").minimum_support == 20
 
@@ -122,14 +121,14 @@ def test_scalars_need_a_part_and_its_least_number_of_patients():
         ({"delta": 1e-5}, "here: 'unit' is missing"),
         (policy(unit="hospital"), "here.unit must be one of record, presence, site, got 'hospital'"),
         (policy(delta=0), "here: delta must be above 0 and below 1"),
-        (policy(delta="1e-5"), "here.delta must be a finite number, got '1e-5'"),
+        (policy(delta="1e-5"), "here.delta must be a number, got '1e-5'"),
         (policy(epsilon=3), "here: unknown key 'epsilon'"),
         (policy(target_epsilon={"skin": -1}), "target_epsilon.skin must be positive"),
         (policy(target_epsilon=8), "target_epsilon must be an object of numbers by data set"),
         (policy(tasks=["train", "look"]), r"tasks\[1\] must be one of join, train, validate, test, got 'look'"),
-        (policy(update_rule(noise_multiplier=0)), r"releases\[0\]: sigma must be a positive number, got 0"),
-        (policy(update_rule(noise_multiplier=-3)), r"releases\[0\]: sigma must be a positive number, got -6"),
-        (policy(update_rule(clip=0)), r"clip must be a positive number, got 0"),
+        (policy(update_rule(noise_multiplier=0)), r"releases\[0\]: noise_multiplier must be positive, got 0"),
+        (policy(update_rule(noise_multiplier=-3)), r"releases\[0\]: noise_multiplier must be positive, got -3"),
+        (policy(update_rule(clip=0)), r"clip must be positive, got 0"),
         (
             policy({"kind": "model_update", "name": "u", "treatment": "clip_and_noise", "sigma": 1}),
             "clip is missing: noise",
@@ -153,13 +152,16 @@ def test_scalars_need_a_part_and_its_least_number_of_patients():
         ),
         (policy(update_rule(kind="embeddings", entries=["x"])), "unit must be record, got site"),
         (
-            policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support", "least": 1}),
+            policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support", "minimum": 1}),
             "at least 2, got 1",
         ),
-        (policy({"kind": "class_statistics", "name": "r", "treatment": "as_it_is"}), "as_it_is is not for class_stat"),
-        (policy({"kind": "curves", "name": "r", "treatment": "as_it_is"}), "as_it_is is not for curves"),
         (
-            policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support", "least": 0}),
+            policy({"kind": "class_statistics", "name": "r", "treatment": "unmodified"}),
+            "unmodified is not for class_stat",
+        ),
+        (policy({"kind": "curves", "name": "r", "treatment": "unmodified"}), "unmodified is not for curves"),
+        (
+            policy({"kind": "class_statistics", "name": "r", "treatment": "minimum_support", "minimum": 0}),
             "at least 2, got 0",
         ),
         (
@@ -170,7 +172,7 @@ def test_scalars_need_a_part_and_its_least_number_of_patients():
             policy({"kind": "class_statistics", "name": "r", "treatment": "quantise", "levels": 9}),
             "quantise is not for",
         ),
-        (policy({"kind": "encrypted_rows", "name": "r", "treatment": "as_it_is"}), "entries is missing"),
+        (policy({"kind": "encrypted_rows", "name": "r", "treatment": "unmodified"}), "entries is missing"),
         (
             policy({"kind": "encrypted_rows", "name": "r", "treatment": "quantise", "levels": 9, "entries": ["rows"]}),
             "quantise is not for encrypted_rows",
@@ -188,9 +190,9 @@ def test_a_mistake_is_named(content, message):
 @pytest.mark.parametrize(
     "rule",
     [
-        {"kind": "model_update", "name": "update", "treatment": "as_it_is"},
-        {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "least": 10},
-        {"kind": "curves", "name": "*", "treatment": "minimum_support", "least": 10},
+        {"kind": "model_update", "name": "update", "treatment": "unmodified"},
+        {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "minimum": 10},
+        {"kind": "curves", "name": "*", "treatment": "minimum_support", "minimum": 10},
         update_rule(running_statistics="keep"),
     ],
 )
@@ -242,8 +244,8 @@ def shipped(request):
 
 def test_our_policies_need_five_patients_behind_every_number_and_class(shipped):
     assert all(rule.minimum_support >= 5 for rule in shipped.scalars)
-    rules = [rule for rule in shipped.releases if rule.kind in MinimumSupport.kinds | CurveSupport.kinds]
-    assert all(rule.treatment.least >= 5 for rule in rules)
+    rules = [rule for rule in shipped.releases if isinstance(rule.treatment, MinimumSupport)]
+    assert all(rule.treatment.minimum >= 5 for rule in rules)
 
 
 def test_our_policies_name_the_numbers_that_may_leave(shipped):

@@ -1,4 +1,4 @@
-"""Compiled networks compute what plain ones do, as a whole and in parts, and nothing else of them changes."""
+"""Losses in single precision at least; compiled networks compute what plain ones do."""
 
 import copy
 
@@ -7,11 +7,28 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.compilation import compile_network
+from grandrounds.models.compute import at_least_single, compile_network
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_half_precision_is_widened_and_nothing_is_narrowed(given, expected):
+    values = torch.tensor([0.1, -3.0]).to(given)
+    wide = at_least_single(values)
+    assert wide.dtype == expected
+    assert torch.equal(wide.double(), values.double())
+
 
 BACKBONES = ("compact", "resnet9", "shufflenet", "resnet22")
 

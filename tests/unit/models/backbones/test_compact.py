@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from grandrounds.models.backbones.compact import CompactNet
+from grandrounds.models.backbones.small_resnets import CompactNet
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator

@@ -9,8 +9,15 @@ import pytest
 from scipy.stats import norm
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.accounting.accountant import composed_epsilon, exceeds, min_noise_multiplier, spent_epsilon
-from grandrounds.privacy.accounting.conversions import combined_multiplier, gaussian_epsilon, gaussian_noise_multiplier
+from grandrounds.privacy.accounting.accountant import (
+    combined_multiplier,
+    composed_epsilon,
+    exceeds,
+    gaussian_epsilon,
+    gaussian_noise_multiplier,
+    min_noise_multiplier,
+    spent_epsilon,
+)
 from grandrounds.privacy.accounting.renyi import renyi_epsilon, sampled_gaussian_divergence
 from grandrounds.privacy.ledger.entries import Purpose
 from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee

@@ -20,7 +20,7 @@ from gate_answers import (
 )
 from gate_answers import update as update_part
 
-from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+from grandrounds.privacy.accounting.accountant import gaussian_epsilon
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.inspection import Part
@@ -98,7 +98,7 @@ def test_noise_that_an_entry_cannot_hold_lets_nothing_out(gate):
     task, half = facts(), torch.ones(2, 3, dtype=torch.float16)
     task = replace(task, expected=replace(task.expected, template={"w": ((2, 3), half.dtype)}))
     loud = gate(ReleaseRule(UPDATE, "update", ClipAndNoise(1.0, 1e8)))
-    with pytest.raises(Refused, match=r"beyond torch\.float16 with its noise"):
+    with pytest.raises(Refused, match=r"exceeds the range of torch\.float16 with its noise"):
         loud.release(task, answer(update=Part("WEIGHT_DIFF", {"release": "model_update"}, {"w": half})))
 
 

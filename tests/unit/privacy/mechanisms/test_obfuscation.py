@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grandrounds.privacy.accounting.conversions import gaussian_epsilon
+from grandrounds.privacy.accounting.accountant import gaussian_epsilon
 from grandrounds.privacy.mechanisms.obfuscation import absolute_noise, relative_noise
 from grandrounds.seeding import torch_generator
 

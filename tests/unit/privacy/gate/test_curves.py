@@ -7,7 +7,8 @@ import torch
 
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
 from grandrounds.privacy.gate.gate import Gate, TaskFacts
-from grandrounds.privacy.gate.inspection import Answer, Expected, Part
+from grandrounds.privacy.gate.inspection import Answer, Part
+from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.gate.policy import ReleaseRule, ScalarRule, SitePolicy
 from grandrounds.privacy.gate.treatment import ClipAndNoise, CurveSupport, Deny
 from grandrounds.privacy.ledger.entries import DatasetIdentity
@@ -75,7 +76,7 @@ def test_without_a_rule_curves_stay_and_the_scores_leave(gate, rules):
 def test_nothing_else_stays_behind_in_the_name_of_curves(gate):
     reply = answer_with()
     other = Answer(reply.header, {**reply.parts, "curves_of_images": reply.parts["curves_common"]})
-    with pytest.raises(Refused, match="no rule lets curves 'curves_of_images' out"):
+    with pytest.raises(Refused, match="no rule allows curves 'curves_of_images'"):
         gate().release(facts(), other)
 
 

@@ -20,7 +20,8 @@ import dp_accounting, torch
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.protocol.messages import PROTOCOL, ReleaseKind
 from grandrounds.privacy.gate.gate import Gate, TaskFacts
-from grandrounds.privacy.gate.inspection import Answer, Expected, Part
+from grandrounds.privacy.gate.inspection import Answer, Part
+from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatment import ClipAndNoise

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from grandrounds.models.backbones.shufflenet import ShuffleUnit
-from grandrounds.models.inference import folded_copy
+from grandrounds.models.backbones.mobile import ShuffleUnit
+from grandrounds.models.norm import folded_copy
 from grandrounds.models.registry import build_model, head_of, minimum_image_size
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator

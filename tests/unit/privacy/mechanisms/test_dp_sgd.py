@@ -120,16 +120,16 @@ def test_batch_norm_is_refused_by_name():
     ids=["batch term", "sum", "class weights"],
 )
 def test_a_loss_that_is_no_mean_over_samples_is_refused(network, loss):
-    with pytest.raises(ConfigurationError, match="no mean over samples"):
+    with pytest.raises(ConfigurationError, match="not a mean over samples"):
         PrivateStep(network, loss, 10, options()).set_gradients(*batch())
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"noise_multiplier": 0.0}, "noise_multiplier must be a positive number, got 0"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier must be a positive number"),
-        ({"clip": math.inf}, "noise without clipping has no epsilon"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier must be positive, got 0"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier must be positive"),
+        ({"clip": math.inf}, "clip must be finite"),
         ({"sampling_rate": 1.5}, "sampling_rate must be above 0 and at most 1"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"microbatch": 0}, "microbatch must be at least 1"),

@@ -1,0 +1,171 @@
+"""ShuffleNet and MobileNetV2 for small images, as changed by RHFL (Fang & Ye, CVPR 2022); two of MDH-FL's four networks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+GROUPS = 2
+SHUFFLE_STEM_WIDTH = 24
+SHUFFLE_WIDTHS = (200, 400, 800)
+SHUFFLE_UNITS = (4, 8, 4)
+BOTTLENECK = 4
+MOBILE_STEM_WIDTH = 32
+MOBILE_LAST_WIDTH = 1280
+
+
+class ShuffleUnit(nn.Module):
+    """Grouped 1x1 convolution, shuffle of the groups, depthwise 3x3 convolution, grouped 1x1 convolution.
+
+    With a stride of two, the average-pooled input is concatenated with the result instead of added to it.
+
+    Args:
+        channels_in: channels of the input.
+        channels_out: channels of the output, those of the pooled input included.
+        stride: one or two; with one the channels must be equal.
+        groups_in: groups of the first convolution.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int, groups_in: int) -> None:
+        super().__init__()
+        self.halves = stride == 2
+        width_out = channels_out - channels_in if self.halves else channels_out
+        width = width_out // BOTTLENECK
+        self.reduce = nn.Sequential(
+            *_normalised(nn.Conv2d(channels_in, width, 1, groups=groups_in, bias=False)), nn.ReLU(inplace=True)
+        )
+        self.shuffle = nn.ChannelShuffle(groups_in)
+        self.expand = nn.Sequential(
+            *_normalised(nn.Conv2d(width, width, 3, stride, padding=1, groups=width, bias=False)),
+            nn.ReLU(inplace=True),
+            *_normalised(nn.Conv2d(width, width_out, 1, groups=GROUPS, bias=False)),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map ``(batch, channels_in, h, w)`` to ``(batch, channels_out, ceil(h / stride), ceil(w / stride))``."""
+        result = self.expand(self.shuffle(self.reduce(images)))
+        if self.halves:
+            pooled = F.avg_pool2d(images, 3, stride=2, padding=1)
+            return F.relu(torch.cat([result, pooled], dim=1), inplace=True)
+        return F.relu(result + images, inplace=True)
+
+
+class ShuffleNet(nn.Module):
+    """Stem, three stages of shuffle units with two groups, global average, linear classifier; the total stride is 8.
+
+    Zhang, Zhou, Lin & Sun, "ShuffleNet: An Extremely Efficient Convolutional Neural Network for Mobile Devices", CVPR 2018,
+    with RHFL's changes: a 1x1 stem that keeps the size, no pooling after it, widths 200, 400, 800, and a ReLU after the
+    depthwise convolution. With 3 channels and 13 classes: 889,985 parameters.
+
+    Args:
+        classes: number of classes.
+        channels: channels of the images.
+    """
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            *_normalised(nn.Conv2d(channels, SHUFFLE_STEM_WIDTH, 1, bias=False)), nn.ReLU(inplace=True)
+        )
+        units: list[nn.Module] = []
+        before = SHUFFLE_STEM_WIDTH
+        for width, count in zip(SHUFFLE_WIDTHS, SHUFFLE_UNITS, strict=True):
+            # The stem has too few channels for groups.
+            units.append(ShuffleUnit(before, width, 2, groups_in=1 if before == SHUFFLE_STEM_WIDTH else GROUPS))
+            units.extend(ShuffleUnit(width, width, 1, groups_in=GROUPS) for _ in range(count - 1))
+            before = width
+        self.units = nn.Sequential(*units)
+        self.classifier = nn.Linear(before, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(batch, channels, height, width)`` of any size to logits ``(batch, classes)``."""
+        features: Tensor = self.units(self.stem(images))
+        logits: Tensor = self.classifier(features.mean(dim=(2, 3)))
+        return logits
+
+
+class Stage(NamedTuple):
+    """Blocks of one width: ``expansion`` is of the channels inside, ``stride`` is the first block's."""
+
+    expansion: int
+    width: int
+    blocks: int
+    stride: int
+
+
+MOBILE_STAGES = (
+    Stage(1, 16, 1, 1),
+    Stage(6, 24, 2, 1),
+    Stage(6, 32, 3, 2),
+    Stage(6, 64, 4, 2),
+    Stage(6, 96, 3, 1),
+    Stage(6, 160, 3, 2),
+    Stage(6, 320, 1, 1),
+)
+
+
+class InvertedResidual(nn.Module):
+    """1x1 convolution to more channels, depthwise 3x3 convolution, linear 1x1 convolution; a shortcut without stride."""
+
+    def __init__(self, channels_in: int, channels_out: int, expansion: int, stride: int) -> None:
+        super().__init__()
+        inside = expansion * channels_in
+        self.residual = nn.Sequential(
+            *_normalised(nn.Conv2d(channels_in, inside, 1, bias=False)),
+            nn.ReLU(inplace=True),
+            *_normalised(nn.Conv2d(inside, inside, 3, stride, padding=1, groups=inside, bias=False)),
+            nn.ReLU(inplace=True),
+            *_normalised(nn.Conv2d(inside, channels_out, 1, bias=False)),
+        )
+        self.has_shortcut = stride == 1
+        self.shortcut = nn.Sequential()
+        if self.has_shortcut and channels_in != channels_out:
+            self.shortcut = nn.Sequential(*_normalised(nn.Conv2d(channels_in, channels_out, 1, bias=False)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map ``(batch, channels_in, h, w)`` to ``(batch, channels_out, ceil(h / stride), ceil(w / stride))``."""
+        result: Tensor = self.residual(images)
+        return result + self.shortcut(images) if self.has_shortcut else result
+
+
+class MobileNetV2(nn.Module):
+    """Stem, seven stages of inverted residuals, 1x1 convolution, global average, classifier; the total stride is 8.
+
+    Sandler, Howard, Zhu, Zhmoginov & Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, with RHFL's
+    changes: stem and second stage keep the size, a 1x1 convolution makes a shortcut where the channels change and the size
+    does not, and ReLU is not cut at six. With 3 channels and 13 classes: 2,300,765 parameters.
+
+    Args:
+        classes: number of classes.
+        channels: channels of the images.
+    """
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            *_normalised(nn.Conv2d(channels, MOBILE_STEM_WIDTH, 3, padding=1, bias=False)), nn.ReLU(inplace=True)
+        )
+        blocks: list[nn.Module] = []
+        before = MOBILE_STEM_WIDTH
+        for stage in MOBILE_STAGES:
+            for block in range(stage.blocks):
+                blocks.append(InvertedResidual(before, stage.width, stage.expansion, stage.stride if block == 0 else 1))
+                before = stage.width
+        self.blocks = nn.Sequential(*blocks)
+        self.widen = nn.Sequential(
+            *_normalised(nn.Conv2d(before, MOBILE_LAST_WIDTH, 1, bias=False)), nn.ReLU(inplace=True)
+        )
+        self.classifier = nn.Linear(MOBILE_LAST_WIDTH, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(batch, channels, height, width)`` of any size to logits ``(batch, classes)``."""
+        features: Tensor = self.widen(self.blocks(self.stem(images)))
+        logits: Tensor = self.classifier(features.mean(dim=(2, 3)))
+        return logits
+
+
+def _normalised(convolution: nn.Conv2d) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    return convolution, nn.BatchNorm2d(convolution.out_channels)

@@ -1,0 +1,65 @@
+"""How networks are computed: compiled by torch, and in half precision."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from grandrounds.errors import ConfigurationError
+
+CPP_COMPILERS = ("g++", "clang++", "c++", "cl")
+_compiled: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+
+
+def compile_network(network: nn.Module, compiler: Any) -> None:
+    """Compile a network as a whole by torch, at its first call.
+
+    Parameters, their names and random draws (dropout) do not change. The encoder of
+    :func:`~grandrounds.models.split.split_network` is compiled separately; copies are not compiled. Each process compiles at
+    its first batch, at the first of another size (then for all sizes), for a single image, for evaluation and without
+    gradients.
+
+    Args:
+        network: changed in place.
+        compiler: a backend of ``torch.compile``.
+
+    Raises:
+        ConfigurationError: if the backend is inductor and there is no C++ compiler.
+    """
+    options: dict[str, Any] = {}
+    if compiler == "inductor":
+        if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *CPP_COMPILERS)):
+            raise ConfigurationError(
+                f"compiler=inductor needs a C++ compiler on the path of this machine ({', '.join(CPP_COMPILERS)}, or $CXX); "
+                "install one, or use compiler=none"
+            )
+        options = {"options": {"fallback_random": True}}
+    network.compile(backend=compiler, **options)
+    _compiled[network] = compiler
+
+
+def compile_likewise(part: nn.Module, network: nn.Module) -> None:
+    """Compile a part of a network if the network is compiled."""
+    if network in _compiled:
+        compile_network(part, _compiled[network])
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Convert half precision to single; single and double stay unchanged.
+
+    Only networks compute in half precision; losses and probabilities of their outputs are computed in single at least.
+
+    Args:
+        values: floating point, of any shape.
+
+    Example:
+        >>> half = torch.ones(1, dtype=torch.bfloat16)
+        >>> at_least_single(half).dtype, at_least_single(half.double()).dtype
+        (torch.float32, torch.float64)
+    """
+    return values.to(torch.promote_types(values.dtype, torch.float32))

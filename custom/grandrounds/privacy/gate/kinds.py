@@ -1,0 +1,143 @@
+"""The kinds of releases: what form each has, and which treatments fit it.
+
+A method with a release of a new kind adds it to :class:`~grandrounds.protocol.messages.ReleaseKind` and to ``KINDS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from grandrounds.evaluation.curves import COUNTS, counts_shape
+from grandrounds.privacy.gate.treatment import (
+    MATRIX,
+    SUPPORT,
+    ClipAndNoise,
+    ClipAndNoiseSamples,
+    CurveSupport,
+    Deny,
+    MinimumSupport,
+    Quantise,
+    RecordLevel,
+    Treatment,
+    Unmodified,
+)
+from grandrounds.protocol.messages import ReleaseKind
+
+WEIGHT_DIFF, APP_DEFINED = "WEIGHT_DIFF", "APP_DEFINED"
+"""FLARE's data kinds."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an answer must fit.
+
+    Attributes:
+        round_number: of the task.
+        run_id: of the task.
+        classes: number of classes of the problem.
+        template: shape and dtype of each entry of the model that the server has sent.
+        patients: number of patients in each part of the site's data.
+    """
+
+    round_number: int
+    run_id: str
+    classes: int
+    template: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+    patients: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the gate knows of a kind of release.
+
+    Attributes:
+        treatments: those that a policy may choose, beside ``deny``.
+        mismatch: what is wrong with a tensor (its name, its values) of such a release; empty if it has the kind's form.
+        entries: the names of its tensors; empty if a policy must name them.
+        data_kind: FLARE's data kind that carries it.
+    """
+
+    treatments: tuple[type[Treatment], ...]
+    mismatch: Callable[[str, Tensor, Expected], str]
+    entries: tuple[str, ...] = ()
+    data_kind: str = APP_DEFINED
+
+    def treatment(self, name: str) -> type[Treatment] | None:
+        """The treatment of this name in a policy; None if it does not fit this kind."""
+        choices: tuple[type[Treatment], ...] = (*self.treatments, Deny)
+        return next((found for found in choices if found.name == name), None)
+
+
+def treatment_names() -> list[str]:
+    """The names of all treatments, as a policy writes them."""
+    return sorted({Deny.name, *(found.name for kind in KINDS.values() for found in kind.treatments)})
+
+
+def _unlike_model(name: str, value: Tensor, expected: Expected) -> str:
+    known = expected.template.get(name)
+    if known is None:
+        return "the model from the server has no such entry"
+    return "" if known == (tuple(value.shape), value.dtype) else f"in the model from the server it is {known}"
+
+
+def _no_class_statistics(name: str, value: Tensor, expected: Expected) -> str:
+    classes = expected.classes
+    if tuple(value.shape) not in ((classes,), (classes, classes)):
+        return f"expected shape ({classes},) or ({classes}, {classes})"
+    # A method may miscount its patients; a class cannot have more of them than all training images together.
+    count = int(value.max()) if name == SUPPORT else 0
+    return _too_many(count, "train", expected)
+
+
+def _no_soft_labels(_: str, value: Tensor, expected: Expected) -> str:
+    shaped = value.dim() == 2 and value.shape[1] == expected.classes
+    fits = shaped and (value.is_floating_point() or value.dtype == torch.uint8)
+    return "" if fits else f"expected floating point or uint8 of shape (samples, {expected.classes})"
+
+
+def _no_embeddings(_: str, value: Tensor, __: Expected) -> str:
+    fits = value.dim() == 2 and value.is_floating_point()
+    return "" if fits else "expected floating point of shape (samples, features)"
+
+
+def _no_weights(_: str, value: Tensor, __: Expected) -> str:
+    return "" if value.is_floating_point() else "expected floating point"
+
+
+def _no_ciphertext(_: str, value: Tensor, __: Expected) -> str:
+    return "" if value.dtype == torch.uint8 and value.dim() == 1 else "expected a ciphertext: bytes of shape (length,)"
+
+
+def _no_curves(_: str, value: Tensor, expected: Expected) -> str:
+    shape = counts_shape(expected.classes)
+    if tuple(value.shape) != shape or value.dtype != torch.int64:
+        return f"expected int64 of shape {shape}"
+    # Clamped, so that the sum of enormous counts cannot overflow.
+    cases = int(value.clamp(0, expected.patients.get("test", 0) + 1).sum(dim=2).max())
+    return _too_many(cases, "test", expected)
+
+
+def _too_many(count: int, part: str, expected: Expected) -> str:
+    patients = expected.patients.get(part, 0)
+    return f"it counts {count}, but the {part} images are of {patients} patients" if count > patients else ""
+
+
+KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
+    {
+        ReleaseKind.MODEL_UPDATE: Kind(
+            (ClipAndNoise, RecordLevel, Unmodified), _unlike_model, data_kind=WEIGHT_DIFF
+        ),
+        ReleaseKind.DISCRIMINATOR: Kind((ClipAndNoise, RecordLevel, Unmodified), _no_weights),
+        ReleaseKind.CLASS_STATISTICS: Kind((MinimumSupport,), _no_class_statistics, (MATRIX, SUPPORT)),
+        ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (COUNTS,)),
+        ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified), _no_soft_labels),
+        ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
+        # A ciphertext cannot be inspected or treated.
+        ReleaseKind.ENCRYPTED_ROWS: Kind((Unmodified,), _no_ciphertext),
+    }
+)  # fmt: skip
