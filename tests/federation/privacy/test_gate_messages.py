@@ -116,7 +116,7 @@ def test_after_a_training_that_was_refused_no_answer_leaves(house, monkeypatch):
 
 
 @pytest.mark.parametrize("direction", [None, FilterKey.IN])
-def test_a_scope_whose_answers_would_pass_the_gate_by_gets_no_task(house, monkeypatch, direction):
+def test_a_scope_whose_answers_do_not_pass_the_gate_gets_no_task(house, monkeypatch, direction):
     scope = Scope()
     scope.set_props(house.scope.props)
     if direction:
@@ -125,7 +125,7 @@ def test_a_scope_whose_answers_would_pass_the_gate_by_gets_no_task(house, monkey
     context, came_in = house.admit()
     assert came_in.keys() == {ReservedHeaderKey.HEADERS}
     assert context.get_prop(TRAINING_GATE).refusal is Reason.POLICY
-    assert "pass it by" in audited(house)[-1]["detail"]
+    assert "would not see the answers" in audited(house)[-1]["detail"]
 
 
 @pytest.mark.parametrize("props", [None, {}, {"grandrounds": {"unit": "site"}}, {"grandrounds": "allow everything"}])
@@ -139,7 +139,7 @@ def test_a_broken_policy_lets_nothing_in_and_nothing_out(house, monkeypatch, pro
 def test_a_job_cannot_have_a_gate_of_its_own(house):
     gate = gated(FilterChainType.TASK_RESULT_CHAIN)
     gate.set_prop(FilterContextKey.SOURCE, FilterSource.JOB)
-    with pytest.raises(ConfigurationError, match="belongs into a site's privacy"):
+    with pytest.raises(ConfigurationError, match="belongs in a site's privacy"):
         gate.process(good_reply(house), house.admit()[0])
 
 
