@@ -20,13 +20,12 @@ from grandrounds.deployment.jobs import Job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.files import write_json
-from grandrounds.privacy.accounting.accountant import min_noise_multiplier
-from grandrounds.privacy.accounting.conversions import gaussian_noise_multiplier
-from grandrounds.privacy.gate.policy_file import GATE
+from grandrounds.privacy.accounting.accountant import gaussian_noise_multiplier, min_noise_multiplier
+from grandrounds.privacy.gate.policy import GATE
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.spending import Unit
 
-MIN_SUPPORT = {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "least": 10}
+MIN_SUPPORT = {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "minimum": 10}
 
 
 class Custom(Experiment):

@@ -12,7 +12,7 @@ from grandrounds.methods.fedperl.loss import PeerPseudoLabeler, VotingPseudoLabe
 from grandrounds.methods.fedperl.model_store import LOST, received_peers
 from grandrounds.methods.fedperl.options import PeerLearningOptions
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
-from grandrounds.models.inference import folded_copy
+from grandrounds.models.norm import folded_copy
 from grandrounds.protocol.messages import Payload, Result, State, require_like
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grandrounds.methods.fixmatch.loss import PseudoLabels, pseudo_labels
-from grandrounds.models.precision import at_least_single
+from grandrounds.models.compute import at_least_single
 
 ConsistencyReduction = Literal["mean", "sum"]
 

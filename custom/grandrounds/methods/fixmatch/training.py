@@ -21,7 +21,7 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
 from grandrounds.methods.fixmatch.loss import PseudoLabels, UnsupervisedReduction, pseudo_labels, unsupervised_loss
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions
-from grandrounds.models.precision import at_least_single
+from grandrounds.models.compute import at_least_single
 from grandrounds.options import FRACTION, Min, Options, Range
 
 MIN_AND_MAX = 2
