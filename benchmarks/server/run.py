@@ -46,8 +46,7 @@ from benchmarks.measure import (
 from benchmarks.report import Drawing
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.aggregation import OrderedMean, apply_update
-from grandrounds.federation.server.checkpoint import CheckpointFolder
-from grandrounds.federation.server.tensor_files import TensorFileStore
+from grandrounds.federation.checkpoints import CheckpointFolder, TensorFileStore
 from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.model_store import ModelStore
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer

@@ -11,8 +11,8 @@ import pytest
 from grandrounds.deployment.jobs import write_job
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.checkpoints import CheckpointFolder
 from grandrounds.federation.engine import run_in_process
-from grandrounds.federation.server.checkpoint import CheckpointFolder
 from grandrounds.federation.server.record import read_events
 from grandrounds.files import exclusive
 

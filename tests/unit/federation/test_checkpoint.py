@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grandrounds.errors import CheckpointError
-from grandrounds.federation.server.checkpoint import CheckpointFolder, save_models
+from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 
 CONFIGURATION = {"method": "FedPerl", "problem": {"classes": ("a", "b"), "size": 32}, "seed": 1}
 

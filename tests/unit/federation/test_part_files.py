@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from grandrounds.errors import CheckpointError
-from grandrounds.federation.server.checkpoint import CheckpointFolder
-from grandrounds.federation.server.tensor_files import SavedParts, TensorFileStore, mapped_copy
+from grandrounds.federation.checkpoints import CheckpointFolder, SavedParts, TensorFileStore, mapped_copy
 
 STATE = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(2).half(), "counter": torch.tensor(7)}
 

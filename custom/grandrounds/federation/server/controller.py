@@ -14,8 +14,8 @@ from nvflare.app_common.app_event_type import AppEventType
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.evaluation.metrics import SELECTABLE
+from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.paths import SERVER, result_folder, state_folder
-from grandrounds.federation.server.checkpoint import CheckpointFolder, save_models
 from grandrounds.federation.server.dispatcher import SiteConversation
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
 from grandrounds.federation.server.health import (

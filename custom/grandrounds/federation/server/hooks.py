@@ -100,6 +100,6 @@ class RoundHooks(ABC):
         """Large states that change rarely, by name, each with the round it is from; they are saved once.
 
         None stands for one that the method has saved itself, see
-        :class:`~grandrounds.federation.server.tensor_files.TensorFileStore`.
+        :class:`~grandrounds.federation.checkpoints.TensorFileStore`.
         """
         return {}

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grandrounds.federation.server.checkpoint import CheckpointFolder, require_same_configuration, save_models
+from grandrounds.federation.checkpoints import CheckpointFolder, require_same_configuration, save_models
 from grandrounds.files import write_csv, write_json
 
 

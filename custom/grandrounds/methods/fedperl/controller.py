@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.federation.aggregation import apply_update
-from grandrounds.federation.server.tensor_files import PARTS, TensorFileStore
+from grandrounds.federation.checkpoints import PARTS, TensorFileStore
 from grandrounds.methods.fedperl.model_store import LOST, ModelStore, PeerDelivery
 from grandrounds.methods.fedperl.options import PeerOptions, StoreOptions
 from grandrounds.methods.fedperl.peer_selection import (

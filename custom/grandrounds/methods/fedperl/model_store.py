@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from grandrounds.federation.server.tensor_files import TensorFileStore, mapped_copy
+from grandrounds.federation.checkpoints import TensorFileStore, mapped_copy
 from grandrounds.federation.site.context import StateCache
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import Payload, State, tensor_bytes

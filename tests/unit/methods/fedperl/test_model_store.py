@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.server.checkpoint import CheckpointFolder
-from grandrounds.federation.server.tensor_files import PARTS, TensorFileStore
+from grandrounds.federation.checkpoints import PARTS, CheckpointFolder, TensorFileStore
 from grandrounds.federation.site.context import StateCache
 from grandrounds.methods.fedperl.model_store import ModelStore, PeerDelivery, received_peers
 from grandrounds.methods.fedperl.options import StoreOptions
