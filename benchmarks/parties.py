@@ -19,7 +19,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_event_type import AppEventType
 
 from benchmarks.measure import Cost, resident_mib
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.averaging import AveragingController

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 
 REPOSITORY = Path(__file__).parents[1]
 

@@ -5,7 +5,7 @@ import csv
 import pytest
 import torch
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.deployment.jobs import check_job
 from grandrounds.errors import ConfigurationError

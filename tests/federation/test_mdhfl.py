@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.partition.public_set import open_public_set, write_public_set
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_preset

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import read_manifest
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.methods.mutual.schedule import local_batches, public_order
 from grandrounds.models.registry import build_model

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.federation.server.record import read_events
 from grandrounds.privacy.ledger.ledger import Ledger

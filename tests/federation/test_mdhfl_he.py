@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError

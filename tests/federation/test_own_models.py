@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import check_job, load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.models.registry import build_model

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import read_events

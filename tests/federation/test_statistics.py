@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.data.manifest import read_manifest
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import check_job, load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.job_watch import admin_session, connected_sites, summary_in
 from grandrounds.deployment.jobs import JOBS, Job, load_job, with_options, write_job
 from grandrounds.deployment.kit.doctor import examine_kit

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.processes import running_module
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import local_federation
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.kit.overlay import OVERLAYS, Choices

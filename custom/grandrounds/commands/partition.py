@@ -21,8 +21,8 @@ from rich.table import Table
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.commands.output import notes, results, say, say_json
-from grandrounds.data.datasets.options import DATASETS, MalignancyOptions
-from grandrounds.data.partition.options import SCHEME_DEFAULTS, PartitionOptions
+from grandrounds.data.families import DATASETS, MalignancyOptions
+from grandrounds.data.options import SCHEME_DEFAULTS, PartitionOptions
 from grandrounds.options import Annotation, annotations_of
 
 SHOWN_DIGITS = 12

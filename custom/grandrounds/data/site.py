@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.datasets.options import Preprocess
+from grandrounds.data.families import Preprocess
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.ct_windows import windows_from
 from grandrounds.data.images.dicom import Window

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.federation.server.record import read_events
 
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.data.manifest import read_manifest
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.federation.server.record import read_events
 

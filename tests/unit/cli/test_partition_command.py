@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from grandrounds.commands.partition import reading_progress, what_next
-from grandrounds.data.datasets.options import DATASETS
-from grandrounds.data.partition.options import MutualOptions
+from grandrounds.data.families import DATASETS
+from grandrounds.data.options import MutualOptions
 from grandrounds.options import describe
 
 HEADER = "image,label,split,patient,source\n"

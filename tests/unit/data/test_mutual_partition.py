@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from grandrounds.data.datasets.blood import PBC_CLASSES, read_pbc
-from grandrounds.data.datasets.options import CellOptions
+from grandrounds.data.families import CellOptions
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import Replicated, read_partition, write_partition
 from grandrounds.data.partition.make import make_partition

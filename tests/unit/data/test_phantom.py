@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, Device, draw_phantom, take_picture
-from grandrounds.data.datasets.phantom_site import phantom_site
 from grandrounds.data.manifest import read_manifest
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.errors import ConfigurationError
 from grandrounds.seeding import numpy_generator
 

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from grandrounds.data.datasets.options import CtOptions
 from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, draw_slices, read_rsna_ich
+from grandrounds.data.families import CtOptions
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.make import make_partition

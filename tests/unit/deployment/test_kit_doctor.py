@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.kit import files as kit_files
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import Choices, apply_overlay

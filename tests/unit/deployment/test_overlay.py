@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from grandrounds.data.datasets.phantom_site import phantom_site
+from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.kit import overlay
 from grandrounds.deployment.kit.overlay import LOCK, OVERLAYS, Choices, apply_overlay
 from grandrounds.deployment.kit.package_digest import file_digest

@@ -20,7 +20,12 @@ from grandrounds.data.datasets.blood import (
 from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, read_cifar10
 from grandrounds.data.datasets.mammography.collection import COLLECTION, MAMMOGRAPHY, read_mammography
 from grandrounds.data.datasets.mammography.records import vocabulary
-from grandrounds.data.datasets.options import (
+from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
+from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, Progress, read_rsna_ich
+from grandrounds.data.datasets.skin.ham10000 import HAM10000_CLASSES, by_malignancy, read_ham10000
+from grandrounds.data.datasets.skin.isic import ISIC2018_CLASSES, ISIC2020_CLASSES, read_isic2018, read_isic2020
+from grandrounds.data.datasets.skin.lesions import LESION_CLASSES, read_lesions
+from grandrounds.data.families import (
     CtOptions,
     LesionOptions,
     MammographyOptions,
@@ -28,15 +33,10 @@ from grandrounds.data.datasets.options import (
     Preprocess,
     SkinOptions,
 )
-from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
-from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, Progress, read_rsna_ich
-from grandrounds.data.datasets.skin.ham10000 import HAM10000_CLASSES, by_malignancy, read_ham10000
-from grandrounds.data.datasets.skin.isic import ISIC2018_CLASSES, ISIC2020_CLASSES, read_isic2018, read_isic2020
-from grandrounds.data.datasets.skin.lesions import LESION_CLASSES, read_lesions
 from grandrounds.data.images.ct_windows import HAEMORRHAGE_WINDOWS, windows_from
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.manifest import Record, read_manifest
-from grandrounds.data.partition.options import PartitionOptions
+from grandrounds.data.options import PartitionOptions
 from grandrounds.errors import ConfigurationError
 from grandrounds.ordering import natural_sorted
 
@@ -83,7 +83,7 @@ def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: 
     """Read a data set by its name.
 
     Args:
-        dataset: its name, see :data:`~grandrounds.data.datasets.options.DATASETS`.
+        dataset: its name, see :data:`~grandrounds.data.families.DATASETS`.
         root: its folder; for ``manifest`` the images' folder or archive.
         options: its options.
         progress: called during long reading with the number of headers read and of all headers.

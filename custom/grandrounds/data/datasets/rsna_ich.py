@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.data.datasets.options import CtOptions, Multi
 from grandrounds.data.datasets.published import find_table, image_called
+from grandrounds.data.families import CtOptions, Multi
 from grandrounds.data.images.dicom import read_patient
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import ConfigurationError, DataError

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from grandrounds.checks import require_fraction
-from grandrounds.data.datasets.options import Preprocess
+from grandrounds.data.families import Preprocess
 from grandrounds.data.images.ct_windows import require_channels
 from grandrounds.data.images.decoding import Pixels, to_square
 from grandrounds.data.images.dicom import Window

@@ -16,9 +16,9 @@ from typing import get_args
 import numpy as np
 
 from grandrounds.data.manifest import Record
+from grandrounds.data.options import FewLabelsUse, Scenario
 from grandrounds.data.partition.divide import SERVER, Sites
 from grandrounds.data.partition.groups import divide_into_counts, shares_to_counts, whole_groups
-from grandrounds.data.partition.options import FewLabelsUse, Scenario
 from grandrounds.errors import ConfigurationError, DataError
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grandrounds.data.datasets.options import Preprocess
+from grandrounds.data.families import Preprocess
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.manifest import (
     SPLITS,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.manifest import Record, require_known_label
-from grandrounds.data.partition.options import NoiseKind
+from grandrounds.data.options import NoiseKind
 from grandrounds.files import write_csv
 from grandrounds.seeding import numpy_generator
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grandrounds.data.datasets.options import CtOptions, LesionOptions, MalignancyOptions, partition_options
 from grandrounds.data.datasets.registry import ReadDataset, read_dataset
 from grandrounds.data.datasets.rsna_ich import Progress
+from grandrounds.data.families import CtOptions, LesionOptions, MalignancyOptions, partition_options
 from grandrounds.data.manifest import Record
+from grandrounds.data.options import MutualOptions, PartitionOptions
 from grandrounds.data.partition.divide import (
     SERVER,
     Sites,
@@ -27,7 +28,6 @@ from grandrounds.data.partition.divide import (
 from grandrounds.data.partition.fedperl import LABELLED_SITES, fedperl_clients, relabel, scaled_sources
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.mutual import describe_mutual, draw_public_share, mutual_sites, replicate_to_all
-from grandrounds.data.partition.options import MutualOptions, PartitionOptions
 from grandrounds.data.partition.splits import assign_splits, assign_stratified, stratified_train_val
 from grandrounds.errors import ConfigurationError
 from grandrounds.seeding import numpy_generator
@@ -52,13 +52,13 @@ def make_partition(
     ``few_labels``, ``validation`` 0.1 and ``test`` 0.2. For fewer sites of the same size, simulate the first ones.
 
     Args:
-        dataset: a name of :data:`~grandrounds.data.datasets.options.DATASETS`.
+        dataset: a name of :data:`~grandrounds.data.families.DATASETS`.
         root: the data set's folder; for ``lesions`` and ``mammograms`` the folder of their folders, for ``manifest`` the
             images' folder or archive.
         out: the partition's folder.
         overwrite: replace another partition in ``out``.
         progress: called during long reading with the number of headers read and of all headers.
-        options: the data set's options, see :mod:`~grandrounds.data.datasets.options`.
+        options: the data set's options, see :mod:`~grandrounds.data.families`.
 
     Returns:
         The content of ``partition.json``, see :func:`~grandrounds.data.partition.files.write_partition`.

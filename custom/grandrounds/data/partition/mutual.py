@@ -19,10 +19,10 @@ import numpy as np
 from grandrounds.data.datasets.blood import read_bloodmnist, read_matek19, read_mll23, read_pbc
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
+from grandrounds.data.options import MutualOptions
 from grandrounds.data.partition.divide import Sites, equal_dirichlet
 from grandrounds.data.partition.files import Replicated
 from grandrounds.data.partition.label_noise import DrawnLabel, LabelNoise, flip_records, noise_counts
-from grandrounds.data.partition.options import MutualOptions
 from grandrounds.data.partition.public_set import PublicSet, list_public_set, open_public_set
 from grandrounds.data.partition.splits import stratified_draw
 from grandrounds.errors import ConfigurationError, DataError

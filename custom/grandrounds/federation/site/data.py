@@ -9,9 +9,9 @@ from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
 
-from grandrounds.data.datasets.phantom_site import DATASET_NAME, phantom_site
 from grandrounds.data.doctor import examine, require_healthy
 from grandrounds.data.partition.files import PUBLIC_NAME
+from grandrounds.data.partition.phantom_site import DATASET_NAME, phantom_site
 from grandrounds.data.site import (
     CONFIG_NAME,
     DatasetLocation,

@@ -10,8 +10,8 @@ from typing import Any
 
 from grandrounds.data.datasets.mammography import cbis_ddsm, cmmd, inbreast, mini_mias
 from grandrounds.data.datasets.mammography.records import Mammogram, to_records
-from grandrounds.data.datasets.options import CbisDdsmOptions, InbreastOptions, MammographyOptions, MiniMiasOptions
 from grandrounds.data.datasets.rsna_ich import Progress
+from grandrounds.data.families import CbisDdsmOptions, InbreastOptions, MammographyOptions, MiniMiasOptions
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

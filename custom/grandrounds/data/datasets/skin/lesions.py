@@ -24,7 +24,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from grandrounds.data.datasets.options import Variant
 from grandrounds.data.datasets.published import (
     NO_CLASS,
     find_table,
@@ -34,6 +33,7 @@ from grandrounds.data.datasets.published import (
     require_distinct,
 )
 from grandrounds.data.datasets.skin.ham10000 import HAM10000_LESION_LABELS, read_ham10000
+from grandrounds.data.families import Variant
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import DataError
 

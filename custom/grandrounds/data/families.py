@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from grandrounds.data.partition.options import (
+from grandrounds.data.options import (
     DIVISION,
     MUTUAL_DIVISION,
     MutualOptions,
