@@ -36,7 +36,8 @@ from grandrounds.methods.fedirm.relation import Relation
 from grandrounds.methods.fedirm.training import Views
 from grandrounds.methods.fedirm.uncertainty import full_draws, head_draws
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, UnlabelledStep
-from grandrounds.models.registry import DropoutLinear, build_model, head_of
+from grandrounds.models.registry import DropoutLinear, build_model
+from grandrounds.models.split import head_of
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator, torch_generator
 

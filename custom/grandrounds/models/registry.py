@@ -1,4 +1,4 @@
-"""The networks to choose from, built the same way for every method and every site.
+"""The registry of networks, built the same way for every method and every site.
 
 ``compact``, ``resnet9`` (FedMatch's, Jeong et al., ICLR 2021), MDH-FL's four, ``shufflenet``, ``resnet10``, ``resnet12``
 and ``mobilenetv2`` (Fang & Ye, CVPR 2022), and ``resnet22`` (Wu et al., IEEE TMI 2020; used by Fed-Align-CL) need torch
@@ -12,6 +12,7 @@ import difflib
 import hashlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,45 +23,36 @@ from grandrounds.models.backbones.resnet9 import ResNet9
 from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.small_resnets import CompactNet, ResNet10, ResNet12
 from grandrounds.models.intensities import set_intensities
-from grandrounds.models.norm import norm_entries, replace_module, to_group_norm
-from grandrounds.models.weights import find_stem, head_name, import_torchvision, load_weights
+from grandrounds.models.norm import replace_module, to_group_norm
+from grandrounds.models.split import find_stem, head_name, head_of
+from grandrounds.models.weights import import_torchvision, load_weights
 from grandrounds.protocol.problem import ModelSpec
 
-__all__ = [
-    "DropoutLinear",
-    "architecture_fingerprint",
-    "backbone_names",
-    "build_model",
-    "head_of",
-    "minimum_image_size",
-    "norm_entries",
-    "require_buildable",
-]
 
-# How much smaller than the image the last feature map is.
-STRIDES: Mapping[str, int] = MappingProxyType(
+class Backbone(NamedTuple):
+    """A network of the registry.
+
+    Attributes:
+        stride: how much smaller than the image the last feature map is.
+        build: makes it for a number of classes and of channels; None for torchvision's.
+    """
+
+    stride: int
+    build: Callable[[int, int], nn.Module] | None = None
+
+
+BACKBONES: Mapping[str, Backbone] = MappingProxyType(
     {
-        "compact": 16,
-        "densenet121": 32,
-        "efficientnet_b0": 32,
-        "mobilenetv2": 8,
-        "resnet10": 8,
-        "resnet12": 8,
-        "resnet18": 32,
-        "resnet22": 64,
-        "resnet9": 8,
-        "shufflenet": 8,
-    }
-)
-OWN: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
-    {
-        "compact": CompactNet,
-        "mobilenetv2": MobileNetV2,
-        "resnet10": ResNet10,
-        "resnet12": ResNet12,
-        "resnet22": ResNet22,
-        "resnet9": ResNet9,
-        "shufflenet": ShuffleNet,
+        "compact": Backbone(16, CompactNet),
+        "densenet121": Backbone(32),
+        "efficientnet_b0": Backbone(32),
+        "mobilenetv2": Backbone(8, MobileNetV2),
+        "resnet10": Backbone(8, ResNet10),
+        "resnet12": Backbone(8, ResNet12),
+        "resnet18": Backbone(32),
+        "resnet22": Backbone(64, ResNet22),
+        "resnet9": Backbone(8, ResNet9),
+        "shufflenet": Backbone(8, ShuffleNet),
     }
 )
 # The paper's batch norm keeps 0.99 of its running statistics in each step, 0.01 in torch's convention; torchvision leaves
@@ -70,10 +62,10 @@ WITH_DROPOUT_LAYERS = frozenset({"densenet121"})
 
 
 class DropoutLinear(nn.Linear):
-    """A linear layer with dropout before it, under the names of the linear layer it takes over.
+    """A linear layer with dropout before it; its entries keep the names of the layer that it replaces.
 
     Args:
-        linear: whose weight and bias to take over.
+        linear: the layer, whose weight and bias it shares.
         probability: of dropping a feature, in [0, 1).
     """
 
@@ -92,13 +84,13 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
 
     Args:
         spec: what to build.
-        seed: of the random initialisation. The global generators are left as they were.
+        seed: of the random initialisation. The global generators do not change.
 
     Returns:
         A float32 model on the CPU, in training mode, channels-last in memory.
 
     Raises:
-        ConfigurationError: if there is no such network, or ``spec.weights`` cannot be had or do not fit.
+        ConfigurationError: if there is no such network, or ``spec.weights`` cannot be fetched or do not fit.
     """
     require_buildable(spec)
     with torch.random.fork_rng(devices=[]):
@@ -115,14 +107,14 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
 
 
 def backbone_names() -> tuple[str, ...]:
-    """The names that :class:`ModelSpec` accepts, in alphabetical order."""
-    return tuple(sorted(STRIDES))
+    """The names of all backbones, in alphabetical order."""
+    return tuple(sorted(BACKBONES))
 
 
 def minimum_image_size(backbone: str) -> int:
-    """The side in pixels from which the last feature map surely has 2x2 positions.
+    """The minimum side in pixels of an image: the last feature map then has at least 2x2 positions.
 
-    On a map of one position batch norm cannot train with a single image.
+    With one position batch norm cannot train on a single image.
 
     Raises:
         ConfigurationError: if there is no such backbone.
@@ -131,7 +123,7 @@ def minimum_image_size(backbone: str) -> int:
         >>> minimum_image_size("resnet18"), minimum_image_size("compact")
         (64, 32)
     """
-    return 2 * _stride(backbone)
+    return 2 * _known(backbone).stride
 
 
 def require_buildable(spec: ModelSpec, image_size: int | None = None) -> None:
@@ -140,10 +132,10 @@ def require_buildable(spec: ModelSpec, image_size: int | None = None) -> None:
     Raises:
         ConfigurationError: naming the option, what was expected and what came.
     """
-    least = minimum_image_size(spec.backbone)
-    if image_size is not None and image_size < least:
+    minimum = minimum_image_size(spec.backbone)
+    if image_size is not None and image_size < minimum:
         raise ConfigurationError(
-            f"problem.image_size must be at least {least} for backbone {spec.backbone}, got {image_size}"
+            f"problem.image_size must be at least {minimum} for backbone {spec.backbone}, got {image_size}"
         )
     if spec.dropout_at == "layers" and spec.backbone not in WITH_DROPOUT_LAYERS:
         raise ConfigurationError(
@@ -152,13 +144,8 @@ def require_buildable(spec: ModelSpec, image_size: int | None = None) -> None:
         )
 
 
-def head_of(model: nn.Module) -> nn.Module:
-    """The part that maps pooled features ``(batch, features)`` to logits, with the dropout before it."""
-    return model.get_submodule(head_name(model))
-
-
 def architecture_fingerprint(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 over the sorted names, shapes and dtypes of a ``state_dict``: equal if one's values fit the other.
+    """SHA-256 over the sorted names, shapes and dtypes of a ``state_dict``: equal if and only if one fits the other.
 
     Example:
         >>> architecture_fingerprint({"weight": torch.zeros(2)}) == architecture_fingerprint({"weight": torch.ones(2)})
@@ -168,18 +155,19 @@ def architecture_fingerprint(state: Mapping[str, Tensor]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _stride(backbone: str) -> int:
-    if backbone not in STRIDES:
-        near = difflib.get_close_matches(backbone, STRIDES, n=1, cutoff=0.5)
+def _known(backbone: str) -> Backbone:
+    if backbone not in BACKBONES:
+        near = difflib.get_close_matches(backbone, BACKBONES, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigurationError(f"unknown backbone {backbone!r}: {hint}There are {', '.join(backbone_names())}")
-    return STRIDES[backbone]
+    return BACKBONES[backbone]
 
 
 def _bare_model(spec: ModelSpec) -> nn.Module:
     """The network with batch norm and random weights, for the right number of classes and channels."""
-    if spec.backbone in OWN:
-        return OWN[spec.backbone](spec.classes, spec.channels)
+    build = BACKBONES[spec.backbone].build
+    if build is not None:
+        return build(spec.classes, spec.channels)
     options = {"drop_rate": spec.dropout or 0.0} if spec.dropout_at == "layers" else {}
     model: nn.Module = import_torchvision().models.get_model(spec.backbone, num_classes=spec.classes, **options)
     if spec.backbone == "efficientnet_b0":
@@ -196,7 +184,7 @@ def _set_norm_momentum(model: nn.Module, momentum: float) -> None:
 
 
 def _resize_stem(model: nn.Module, channels: int) -> None:
-    """Give the first convolution another number of input channels, initialised on the scale of the one it had."""
+    """Change the input channels of the first convolution; its weights are drawn with the deviation of the old ones."""
     _, stem = find_stem(model)
     stem.in_channels = channels
     scale = float(stem.weight.detach().std())
@@ -208,7 +196,7 @@ def _set_head_dropout(model: nn.Module, spec: ModelSpec) -> None:
     head = head_of(model)
     dropouts = [module for module in head.modules() if isinstance(module, nn.Dropout)]
     for dropout in dropouts:
-        # In place it would destroy the features, which are used again where a method draws several dropouts of them.
+        # In place it would overwrite the features, which are used again by methods with several dropout passes.
         dropout.inplace = False
     if spec.dropout is None or spec.dropout_at != "head":
         return

@@ -1,7 +1,6 @@
-"""A network as two parts: the encoder, which makes embeddings, and the head, which makes logits of them.
+"""The parts of a network: its stem, its encoder from images to embeddings, and its head from embeddings to logits.
 
-What compares or aligns hospitals works on embeddings; classification needs both parts. Every backbone of the registry has
-its head as its last child, so all of them are split alike.
+Every backbone of the registry has its head as its last child.
 """
 
 from __future__ import annotations
@@ -13,7 +12,29 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.models.compute import compile_likewise
-from grandrounds.models.weights import head_name
+
+
+def find_stem(model: nn.Module) -> tuple[str, nn.Conv2d]:
+    """The name of the first convolution, and the convolution.
+
+    Raises:
+        ValueError: if the model has none.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            return name, module
+    raise ValueError(f"{type(model).__name__} has no convolution")
+
+
+def head_name(model: nn.Module) -> str:
+    """The name of the head, which maps pooled features ``(batch, features)`` to logits: the model's last child."""
+    *_, (name, _) = model.named_children()
+    return str(name)
+
+
+def head_of(model: nn.Module) -> nn.Module:
+    """The head, with the dropout before it."""
+    return model.get_submodule(head_name(model))
 
 
 class SplitNetwork(NamedTuple):
@@ -29,14 +50,13 @@ class SplitNetwork(NamedTuple):
 
 
 def split_network(network: nn.Module) -> SplitNetwork:
-    """Split a network in two without copying anything of it.
+    """Split a network into encoder and head, which share its parameters.
 
-    ``head(encoder(images))`` is ``network(images)``, with one graph. Training steps of the parts are steps of the network,
-    and weights loaded into the network are the parts' weights. Modes are set on the parts; ``network.train()`` sets those
-    of all modules within, too.
+    ``head(encoder(images))`` is ``network(images)``, with one graph. Training and evaluation modes are set on the parts;
+    ``network.train()`` sets those of all modules within, too.
 
     Args:
-        network: as :func:`~grandrounds.models.registry.build_model` makes it: its last child is its head.
+        network: its last child is its head.
 
     Example:
         >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2))
@@ -71,10 +91,10 @@ def embedding_width(head: nn.Module) -> int:
 
 @torch.no_grad()
 def embeddings_and_penultimate(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """What the last two layers of a network see, for plots and probes.
+    """The inputs of a network's last two layers, for plots and probes.
 
     Args:
-        network: with a head as its last child; in evaluation mode for a result that does not depend on the batch.
+        network: its last child is its head; in evaluation mode, so that the result does not depend on the batch.
         images: shape ``(batch, channels, height, width)``.
 
     Returns:

@@ -1,14 +1,8 @@
-"""Import torchvision, also where its compiled operators do not fit the installed torch.
+"""Trained weights to start from: torchvision's ImageNet checkpoints, or a file.
 
-A torchvision built for CUDA cannot load its operators beside a CPU-only torch, and then refuses to be imported although
-its networks need none of them. Here the operators that the import asks for are declared (never implemented) and the
-import is repeated. On a sound installation nothing is touched.
-
-Start from trained weights: torchvision's ImageNet checkpoints, or a file.
-
-What does not fit for a good reason is adapted: the head of another class count, or one that the file lacks whole, stays
-untrained (and the log says so), the first convolution is averaged over its input channels, batch statistics are of no use
-to group norm. Everything else that does not fit is refused: a silently half-loaded network looks like a hard data set.
+Differences with a known reason are adapted: a head for another number of classes, or a missing one, stays untrained (the log
+says so), the first convolution is averaged over its input channels, and group norm takes no batch statistics. Any other
+mismatch is refused, because a partly loaded network performs badly without an error.
 """
 
 from __future__ import annotations
@@ -21,27 +15,32 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.norm import is_running_statistic
+from grandrounds.models.split import find_stem, head_name
+from grandrounds.protocol.problem import ModelSpec
 
-if TYPE_CHECKING:
-    from grandrounds.protocol.problem import ModelSpec
-
-
+IMAGENET = "imagenet"
+COUNTER = "num_batches_tracked"
+MAX_NAMES = 3
 MISSING_OPERATOR = "operator torchvision::nms does not exist"
 NMS_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
+_logger = logging.getLogger(__name__)
+
 
 def import_torchvision() -> ModuleType:
-    """Import torchvision.
+    """Import torchvision, also where its compiled operators do not fit the installed torch.
+
+    A torchvision built for CUDA cannot load its operators beside a CPU-only torch and then refuses to be imported, although
+    its networks need none of them. The operators are then declared, not implemented, and the import is repeated.
 
     Returns:
-        The module ``torchvision``. Where its operators were missing they stay missing: calling one raises
-        ``NotImplementedError``. Networks and transforms work.
+        The module ``torchvision``. Networks and transforms work; calling a missing operator raises ``NotImplementedError``.
 
     Raises:
         ImportError: if torchvision is not installed.
@@ -59,59 +58,33 @@ def import_torchvision() -> ModuleType:
     return importlib.import_module("torchvision")
 
 
-IMAGENET = "imagenet"
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-COUNTER = "num_batches_tracked"
-OFFENDERS_NAMED = 3
-
-_logger = logging.getLogger(__name__)
-
-
 def load_weights(model: nn.Module, spec: ModelSpec) -> None:
     """Load ``spec.weights`` into a model that was built to ``spec``, in place.
 
     Args:
-        model: as built by :func:`~grandrounds.models.registry.build_model`; left as it is if ``spec.weights`` is None.
+        model: as built by :func:`~grandrounds.models.registry.build_model`; unchanged if ``spec.weights`` is None.
         spec: ``spec.weights`` is "imagenet" or the path of a file with a ``state_dict`` (or ``{"state_dict": ...}``).
 
     Raises:
-        ConfigurationError: if the weights cannot be had or read, or do not belong to this network.
+        ConfigurationError: if the weights cannot be fetched or read, or do not fit this network.
     """
     if spec.weights is None:
         return
     state = _imagenet_state(spec.backbone) if spec.weights == IMAGENET else _read_state(Path(spec.weights))
     state = {_modern_name(name): tensor for name, tensor in state.items()}
     if spec.norm == "group":
-        state = {name: tensor for name, tensor in state.items() if name.rpartition(".")[2] not in STATISTICS}
+        state = {name: tensor for name, tensor in state.items() if not is_running_statistic(name)}
     _fit_stem(state, model)
     untouched = _drop_other_head(state, model, spec.weights)
     _require_fit(state, model, untouched, spec)
     model.load_state_dict(state, strict=False)
 
 
-def find_stem(model: nn.Module) -> tuple[str, nn.Conv2d]:
-    """The first convolution and its name.
-
-    Raises:
-        ValueError: if the model has none.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Conv2d):
-            return name, module
-    raise ValueError(f"{type(model).__name__} has no convolution")
-
-
-def head_name(model: nn.Module) -> str:
-    """The name of the head, which maps pooled features ``(batch, features)`` to logits: the model's last child."""
-    *_, (name, _) = model.named_children()
-    return str(name)
-
-
 def _imagenet_state(backbone: str) -> Mapping[str, Tensor]:
     models = import_torchvision().models
     if backbone not in models.list_models():
         raise ConfigurationError(
-            f"there are no ImageNet weights for backbone {backbone!r}: set weights to a file, or not"
+            f"there are no ImageNet weights for backbone {backbone!r}: set weights to a file or to null"
         )
     published = models.get_model_weights(backbone).DEFAULT
     try:
@@ -146,10 +119,10 @@ def _modern_name(name: str) -> str:
 
 
 def _fit_stem(state: dict[str, Tensor], model: nn.Module) -> None:
-    """Spread the first convolution over another number of input channels.
+    """Adapt the first convolution to another number of input channels.
 
-    Each channel gets the sum over the file's channels, divided by the number of channels: a grey image gives the same
-    whether it comes as one channel or as three equal ones.
+    Each channel gets the sum over the file's channels, divided by the number of channels: a grey image has the same output
+    as one channel or as three equal ones.
     """
     prefix, stem = find_stem(model)
     name, channels = f"{prefix}.weight", stem.in_channels
@@ -185,7 +158,7 @@ def _require_fit(state: Mapping[str, Tensor], model: nn.Module, untouched: froze
         if name in state and state[name].shape != tensor.shape
     ]
     problems = [
-        f"{len(names)} {kind}: {', '.join(names[:OFFENDERS_NAMED])}{', ...' if len(names) > OFFENDERS_NAMED else ''}"
+        f"{len(names)} {kind}: {', '.join(names[:MAX_NAMES])}{', ...' if len(names) > MAX_NAMES else ''}"
         for kind, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", misshaped))
         if names
     ]

@@ -14,8 +14,8 @@ from grandrounds.methods.fedirm.uncertainty import (
     head_draws,
     predictive_entropy,
 )
-from grandrounds.models.registry import DropoutLinear, build_model, head_of
-from grandrounds.models.split import split_network
+from grandrounds.models.registry import DropoutLinear, build_model
+from grandrounds.models.split import head_of, split_network
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 

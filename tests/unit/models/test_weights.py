@@ -13,8 +13,9 @@ from torch import nn
 
 import grandrounds
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.registry import build_model, head_of
-from grandrounds.models.weights import find_stem, head_name, load_weights
+from grandrounds.models.registry import build_model
+from grandrounds.models.split import find_stem, head_name, head_of
+from grandrounds.models.weights import load_weights
 from grandrounds.protocol.problem import ModelSpec
 
 GREY = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from grandrounds.errors import DataError
 from grandrounds.methods.fed_align_cl.curriculum import Flags
-from grandrounds.models.weights import find_stem
+from grandrounds.models.split import find_stem
 
 
 @torch.no_grad()

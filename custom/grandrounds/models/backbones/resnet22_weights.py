@@ -25,7 +25,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
 from grandrounds.models.backbones import resnet22_unpickle
 from grandrounds.models.backbones.resnet22 import BLOCKS, ResNet22
-from grandrounds.models.weights import head_name
+from grandrounds.models.split import head_name
 
 View = Literal["cc", "mlo"]
 ENTRY = "model"

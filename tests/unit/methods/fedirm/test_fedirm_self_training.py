@@ -8,7 +8,7 @@ from small_site import COUNTS, LABELS, LOCAL, flat, network_of, sgd
 
 from grandrounds.methods.fedirm.options import LocalOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.self_training import train_on_own_labels
-from grandrounds.models.registry import head_of
+from grandrounds.models.split import head_of
 
 
 def test_self_training_learns_what_the_received_model_says(context):

@@ -29,7 +29,7 @@ from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions
 from grandrounds.methods.fedirm.relation import Relation
-from grandrounds.models.registry import head_of
+from grandrounds.models.split import head_of
 
 
 def textbook(network, context, teacher):

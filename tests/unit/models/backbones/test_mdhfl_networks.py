@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from grandrounds.models.backbones.mobile import ShuffleUnit
 from grandrounds.models.norm import folded_copy
-from grandrounds.models.registry import build_model, head_of, minimum_image_size
+from grandrounds.models.registry import build_model, minimum_image_size
+from grandrounds.models.split import head_of
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
