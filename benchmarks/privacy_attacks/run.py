@@ -23,11 +23,11 @@ from torch.nn import functional as F
 
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, draw_phantom
 from grandrounds.files import write_json
+from grandrounds.methods.fed_align_cl.noise import absolute_noise
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.accounting.accountant import gaussian_noise_multiplier, min_noise_multiplier
 from grandrounds.privacy.gate.treatment import ClipAndNoise
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions, poisson_batches
-from grandrounds.privacy.mechanisms.obfuscation import absolute_noise
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.protocol.spending import Unit, update_sensitivity
 from grandrounds.seeding import numpy_generator

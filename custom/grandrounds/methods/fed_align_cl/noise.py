@@ -1,9 +1,10 @@
-"""The noise under which weights and embeddings leave a hospital: how large it is, and where it is drawn.
+r"""The noise on weights and embeddings before they leave a site.
 
-As published (a variance for all entries) or as released (a fraction of each tensor's own deviation) it is obfuscation,
-without any guarantee; see :mod:`grandrounds.privacy.mechanisms.obfuscation`. Embeddings are clipped before, so that the
-third kind, a multiple of the clipping bound, is the Gaussian mechanism per embedding; what it is worth depends on how
-often one is sent, which an accountant has to say. Embeddings never travel without noise.
+A. Jiménez-Sánchez et al., "Memory-aware curriculum federated learning for breast cancer classification", Computer Methods
+and Programs in Biomedicine 229, 2023, add :math:`N(0, s^2 \sigma^2)` to what sites send; the released code scales the noise
+by each tensor's own standard deviation. Both are obfuscation without any guarantee: nothing is clipped, one record can
+change the result by any amount, so no finite epsilon holds. Embeddings are clipped before, so that a third kind, a multiple
+of the clipping bound, is the Gaussian mechanism per embedding. Embeddings never travel without noise.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from torch import Generator, Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.methods.fed_align_cl.alignment import clip_embeddings
-from grandrounds.privacy.mechanisms.obfuscation import absolute_noise, relative_noise
+from grandrounds.privacy.mechanisms.gaussian import floating_entries
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
 
 WeightNoise = Literal["relative", "absolute", "none"]
 NoiseOfEmbeddings = Literal["relative", "absolute", "clipped"]
 LEVEL = 0.001
+RUNNING_VARIANCE = "running_var"
 
 
 @dataclass(frozen=True)
@@ -148,3 +150,76 @@ def noisy_embeddings(
     sent = with_noise(clipped, embedding_deviation(clipped, options), random_bytes)
     noise = sent.to(embeddings.device, embeddings.dtype) - clipped.detach()
     return clipped + noise
+
+
+def absolute_noise(weights: Mapping[str, Tensor], variance: float, generator: Generator) -> dict[str, Tensor]:
+    r"""The paper's noise: the standard deviation :math:`\sigma` on every entry; its sensitivity :math:`s` is one.
+
+    Args:
+        weights: by ``state_dict`` name.
+        variance: :math:`\sigma^2`; the paper tries 0, 0.001, 0.01 and 0.1.
+        generator: a CPU generator.
+
+    Returns:
+        New tensors of the same dtypes. Integer buffers and running variances are copies: a variance with noise may be
+        negative.
+
+    Raises:
+        ValueError: if ``variance`` is negative or not finite.
+
+    Example:
+        >>> state = {"w": torch.ones(3), "bn.running_var": torch.ones(1)}
+        >>> absolute_noise(state, 0.0, torch.Generator())["w"]
+        tensor([1., 1., 1.])
+    """
+    _require_scale(variance, "variance")
+    return _noised(weights, dict.fromkeys(_noisy(weights), math.sqrt(variance)), generator)
+
+
+def relative_noise(weights: Mapping[str, Tensor], fraction: float, generator: Generator) -> dict[str, Tensor]:
+    r"""The released code's noise: :math:`\kappa` times the standard deviation of each tensor's own values.
+
+    The scale depends on the data, so it reveals something about them.
+
+    Args:
+        weights: by ``state_dict`` name.
+        fraction: :math:`\kappa`; 0.001 in the code.
+        generator: a CPU generator.
+
+    Returns:
+        New tensors of the same dtypes. Integer buffers, running variances, constant tensors and single values are copies.
+
+    Raises:
+        ValueError: if ``fraction`` is negative or not finite.
+
+    Example:
+        >>> relative_noise({"constant": torch.ones(3)}, 0.001, torch.Generator())
+        {'constant': tensor([1., 1., 1.])}
+    """
+    _require_scale(fraction, "fraction")
+    scales = {
+        name: fraction * float(value.double().std()) for name, value in _noisy(weights).items() if value.numel() > 1
+    }
+    return _noised(weights, scales, generator)
+
+
+def _noisy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: value for name, value in floating_entries(weights).items() if name.rpartition(".")[2] != RUNNING_VARIANCE
+    }
+
+
+def _noised(weights: Mapping[str, Tensor], scales: dict[str, float], generator: Generator) -> dict[str, Tensor]:
+    noised = {}
+    for name, value in weights.items():
+        plain = value.detach().cpu().clone()
+        if scales.get(name, 0.0) > 0:
+            noise = torch.randn(plain.shape, generator=generator, dtype=torch.float64)
+            plain = (plain.double() + scales[name] * noise).to(plain.dtype)
+        noised[name] = plain
+    return noised
+
+
+def _require_scale(value: float, name: str) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be at least 0 and finite, got {value}")

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from grandrounds.methods.fed_align_cl.noise import absolute_noise, relative_noise
 from grandrounds.privacy.accounting.accountant import gaussian_epsilon
-from grandrounds.privacy.mechanisms.obfuscation import absolute_noise, relative_noise
 from grandrounds.seeding import torch_generator
 
 COUNT = 1_000_000
