@@ -87,7 +87,7 @@ def _relations(run: Run) -> dict[int, Any]:
     for event in run.events("relation"):
         if event["round"] % SHOWN_ROUNDS == 0 and "matrix" in event:
             labelled = mean_of_known([np.array(event["matrix"])], [np.array(event["support"])])
-            own = event["own"].values()
+            own = event["pseudo_relations"].values()
             matrices, supports = [np.array(one["matrix"]) for one in own], [np.array(one["support"]) for one in own]
             found[event["round"]] = {
                 "labelled": _matrix_rows(labelled),
@@ -105,8 +105,8 @@ def _own_support(run: Run) -> dict[int, list[int]]:
     """Patients predicted with certainty for each class, over all unlabelled sites; -1 where every site withholds it."""
     found: dict[int, list[int]] = {}
     for event in run.events("relation"):
-        if event["own"]:
-            supports = np.array([one["support"] for one in event["own"].values()])
+        if event["pseudo_relations"]:
+            supports = np.array([one["support"] for one in event["pseudo_relations"].values()])
             shown = np.where(supports > 0, supports, 0).sum(axis=0)
             found[event["round"]] = np.where((supports < 0).all(axis=0), -1, shown).tolist()
     return found

@@ -145,9 +145,9 @@ def relation_rounds(events: Sequence[Event], classes: int) -> list[RelationRound
 
     found = []
     for event in events:
-        if event["event"] != "relation" or not event.get("matrix") or not event.get("own"):
+        if event["event"] != "relation" or not event.get("matrix") or not event.get("pseudo_relations"):
             continue
-        told, own = [event], list(event["own"].values())
+        told, own = [event], list(event["pseudo_relations"].values())
         pair = [
             mean_of_known([np.array(one["matrix"]) for one in side], [np.array(one["support"]) for one in side])
             for side in (told, own)

@@ -180,7 +180,7 @@ def _events(content: Mapping[str, Any], sites: Sequence[str]) -> list[Event]:
 def _relation(number: int, entry: Mapping[str, Any]) -> Event:
     """The labelled sites' matrix, and the mean of the others' as if it were of one site."""
     told = {"event": "relation", "round": number, **_rows(entry["labelled"])}
-    return {**told, "own": {"mean": _rows(entry["unlabelled"])} if entry.get("unlabelled") else {}}
+    return {**told, "pseudo_relations": {"mean": _rows(entry["unlabelled"])} if entry.get("unlabelled") else {}}
 
 
 def _rows(rows: Sequence[list[float] | None]) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def test_the_others_do_not_go_on_alone_and_the_run_can_be_started_again(
     assert found.summary["status"] == "finished"
     # In the second round sites without labels alone have answered: what they see is in the record.
     second = next(e for e in read_events(found.record) if e["event"] == "relation" and e["round"] == 2)
-    assert (second["sites"], sorted(second["own"])) == ([], UNLABELLED)
+    assert (second["sites"], sorted(second["pseudo_relations"])) == ([], UNLABELLED)
 
 
 def test_where_all_sites_with_labels_have_gone_the_run_stops(small, go, hospitals, tmp_path):

@@ -146,14 +146,14 @@ def test_a_run_cut_at_any_moment_ends_like_one_that_was_not(
 
 def test_matrices_of_unlabelled_sites_are_released_for_figures_alone(small, go, tmp_path, identical, whole, relations):
     found = go(small("executor.release_relation=true"), tmp_path)
-    own = {number: event["own"] for number, event in relations(found).items()}
+    own = {number: event["pseudo_relations"] for number, event in relations(found).items()}
     assert own[1] == {}
     for number in (2, 3, 4):
         assert set(own[number]) == set(UNLABELLED)
         for relation in own[number].values():
             assert np.allclose(np.sum(relation["matrix"], axis=1), 1, atol=1e-5)
     assert identical(found.models, whole.models)
-    assert not any(event["own"] for event in relations(whole).values())
+    assert not any(event["pseudo_relations"] for event in relations(whole).values())
 
 
 def test_a_matrix_leaves_in_the_rounds_alone_after_which_somebody_matches_it(small, go, tmp_path, relations):

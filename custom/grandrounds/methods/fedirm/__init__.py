@@ -1,1 +1,1 @@
-"""FedIRM: hospitals without a single label learn how those with labels tell diseases apart (relation matching)."""
+"""FedIRM: hospitals without labels match the class relation matrices of those with labels (relation matching)."""

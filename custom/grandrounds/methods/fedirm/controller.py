@@ -1,9 +1,8 @@
-"""FedIRM on the server: the mean of the models, and the mean of what labelled sites take each disease for."""
+"""FedIRM at the server: the mean of the models, and the mean of the labelled sites' class relation matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
@@ -12,11 +11,9 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.server.averaging import AveragingController
 from grandrounds.federation.server.selection import ModelSelection
-from grandrounds.methods.fedirm.executor import OWN_RELATION, RELATION
+from grandrounds.methods.fedirm.executor import PSEUDO_RELATION, RELATION
 from grandrounds.methods.fedirm.options import ServerOptions
 from grandrounds.methods.fedirm.relation import Relation, mean_relation, require_relation
-from grandrounds.methods.fedirm.schedule import unlabelled_sites_train
-from grandrounds.options import take_options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
 from grandrounds.protocol.registration import Registration
@@ -27,106 +24,99 @@ LABELLED_CHOICE = "labelled_choice"
 class FedIRMController(AveragingController):
     """Federated averaging in which labelled sites' relation matrices reach the sites without labels.
 
-    Each site says once whether it has labels. Labelled sites train in every round; the mean of the matrices of a round goes
-    to unlabelled sites in the next (Liu et al., MICCAI 2021, section 2.3). A row that no labelled site can support is
-    masked, and the record says so.
-
-    Args:
-        options: those of :class:`~grandrounds.methods.fedirm.options.ServerOptions` and
-            :class:`~grandrounds.federation.server.averaging.AveragingController`.
+    Each site registers once whether it has labels. Labelled sites train in every round; the mean of a round's matrices goes
+    to unlabelled sites in the next one (Liu et al., MICCAI 2021, section 2.3). Rows without enough support at any labelled
+    site are masked, and recorded.
     """
 
     registrations: ClassVar[bool] = True
-    option_groups: ClassVar[tuple[type, ...]] = (ServerOptions,)
+    server_options: ServerOptions
 
     def __init__(self, **options: Any) -> None:
-        self.choice, others = take_options(ServerOptions, options)
-        super().__init__(**others)
+        super().__init__(**options)
         self.relation: Relation | None = None
-        self._of_sites: dict[str, dict[str, Relation]] = {}
-        self._came: set[str] = set()
+        self._matrices: dict[str, dict[str, Relation]] = {}
+        self._answered: set[str] = set()
         self._called_back: list[str] = []
-        self._taught = False
-        self._labelled_choice = ModelSelection(self.run.selection_metric)
+        self._learned_labels = False
+        self._labelled_selection = ModelSelection(self.run.selection_metric)
 
     def has_labels(self, site: str) -> bool:
-        """What a site has said of itself."""
+        """Whether a site has registered with labels."""
         return self.registered[site].scalars.get("labelled") == 1
 
     def check_registration(self, site: str, registration: Registration) -> None:
-        """Refuse a site that does not say whether it has labels: a privacy policy may keep that number back.
+        """Refuse a site that does not report whether it has labels: its privacy policy may withhold that number.
 
         Raises:
             MessageError: naming the site.
         """
         if registration.scalars.get("labelled") not in (0, 1):
             raise MessageError(
-                f"{site} has not said whether it has labels; let the number 'labelled' leave by the site's privacy policy"
+                f"{site} has not reported whether it has labels; allow the number 'labelled' in the site's privacy policy"
             )
 
-    def participants(self, well: list[str]) -> list[str]:
+    def participants(self, available: list[str]) -> list[str]:
         """Labelled sites, and from ``unlabelled_start`` on the others.
 
-        Where no labelled site is well, those that are connected are called back from their pause.
+        If no labelled site is available, the connected ones are called back from their pause.
 
         Raises:
             ConfigurationError: if all connected sites have joined and none has labels.
-            GrandRoundsError: if none that has joined has labels and others have not joined, or if no site with labels is
-                connected any more.
+            GrandRoundsError: if no joined site has labels and others have not joined, or if no labelled site is connected.
         """
         if not any(self.has_labels(site) for site in self.registered):
-            well = natural_sorted({*well, *self._wait_for_labels()})
-        labelled = [site for site in well if self.has_labels(site)]
+            available = natural_sorted({*available, *self._wait_for_labels()})
+        labelled = [site for site in available if self.has_labels(site)]
         self._called_back = [] if labelled else self._call_back()
-        start = self.choice.unlabelled_start
-        if start is not None and unlabelled_sites_train(self.round_number - 1, start):
-            return natural_sorted({*well, *self._called_back})
+        if self.server_options.unlabelled_sites_train(self.round_number - 1):
+            return natural_sorted({*available, *self._called_back})
         return labelled or self._called_back
 
     def _wait_for_labels(self) -> list[str]:
-        """Ask once more those that have not joined: nobody can train before a site with labels has, so it is waited for."""
+        """Ask the sites that have not joined once more: training cannot start without a labelled site."""
         joined = self.register_sites(self.connected_sites())
         if any(self.has_labels(site) for site in joined):
             return joined
         late = [site for site in self.connected_sites() if site not in self.registered]
         known = "; ".join([f"joined: {', '.join(self.registered) or 'none'}", *self.refused.values()])
-        told = f"no site that has joined has a labelled training image ({known})"
+        problem = f"no site that has joined has a labelled training image ({known})"
         if late:
             raise GrandRoundsError(
-                f"{told}, and {', '.join(late)} did not join: see why in their logs and start the run again; where they are "
-                "only slow, set controller.grace to null or higher, or raise controller.round_timeout"
+                f"{problem}, and {', '.join(late)} did not join: see their logs and start the run again; if they are only "
+                "slow, set controller.grace to null or higher, or raise controller.round_timeout"
             )
         raise ConfigurationError(
-            f"{told}, and somebody must say what the diseases look like; label some images, or start a site that has labels"
+            f"{problem}, and training needs labels; label some images, or start a site that has labels"
         )
 
     def _call_back(self) -> list[str]:
-        """The connected sites with labels, all of them paused: what they have missed weighs less than a round without."""
+        """The connected labelled sites, all of them paused: a round without labels would be worse than their failures."""
         connected = [site for site in self.connected_sites() if site in self.registered and self.has_labels(site)]
         self.record.event("no_labelled_site", round=self.round_number, called_back=connected)
         if not connected:
             known = natural_sorted(site for site in self.registered if self.has_labels(site))
             raise GrandRoundsError(
                 f"round {self.round_number}: no site with labels is connected, and the others would train on each other's "
-                f"guesses; start {' or '.join(known)}, then the run again"
+                f"pseudo-labels only; start {' or '.join(known)}, then the run again"
             )
         return connected
 
     def open_round(self, sites: list[str]) -> None:
-        """Expect an update from each of these sites, and relation matrices."""
+        """Expect updates and relation matrices from these sites."""
         super().open_round(sites)
-        self._of_sites = {RELATION: {}, OWN_RELATION: {}}
-        self._came = set()
+        self._matrices = {RELATION: {}, PSEUDO_RELATION: {}}
+        self._answered = set()
         self._scores: dict[str, dict[str, float]] = {}
         self._trained = {
             "labelled": [site for site in sites if self.has_labels(site)],
             "unlabelled": [site for site in sites if not self.has_labels(site)],
         }
-        if self.round_number == 1 and self.choice.unlabelled_start is not None and self._all_have_labels():
-            self.log_warning(self.fl_ctx, "every site has a labelled training image: none trains as one without labels")
+        if self.round_number == 1 and self.server_options.unlabelled_start is not None and self._all_have_labels():
+            self.log_warning(self.fl_ctx, "every site has a labelled training image: no site trains without labels")
 
     def payload_for(self, site: str) -> Payload:
-        """The global model, and for a site without labels the labelled sites' matrix, if there is one yet."""
+        """The global model, and for an unlabelled site the mean relation matrix, if there is one yet."""
         labelled = self.has_labels(site)
         matched = {} if labelled or self.relation is None else {RELATION: self.relation._asdict()}
         return self.payload(
@@ -134,22 +124,21 @@ class FedIRMController(AveragingController):
         )
 
     def _relation_wanted(self) -> bool:
-        """Whether a site without labels may match this round's matrix in the next round."""
-        start = self.choice.unlabelled_start
-        return start is not None and not self._all_have_labels() and unlabelled_sites_train(self.round_number, start)
+        """Whether an unlabelled site may match this round's matrix in the next round."""
+        return not self._all_have_labels() and self.server_options.unlabelled_sites_train(self.round_number)
 
     def _all_have_labels(self) -> bool:
         return all(self.has_labels(site) for site in self.registered)
 
     def check(self, site: str, result: Result) -> None:
-        """Refuse an update that does not fit the model, and a relation matrix that is none.
+        """Refuse an update that does not fit the model, and an invalid relation matrix.
 
         Raises:
             MessageError: naming what is wrong.
         """
         super().check(site, result)
-        allowed = RELATION if self.has_labels(site) else OWN_RELATION
-        for name in (RELATION, OWN_RELATION):
+        allowed = RELATION if self.has_labels(site) else PSEUDO_RELATION
+        for name in (RELATION, PSEUDO_RELATION):
             if name in result.releases and name != allowed:
                 raise MessageError(f"{site} joined {_words(self.has_labels(site))} and must not send {name!r}")
             _relation(result, name, len(self.problem.classes))
@@ -157,101 +146,96 @@ class FedIRMController(AveragingController):
     def absorb(self, site: str, result: Result) -> None:
         """Add the update to the mean, and keep the matrix."""
         super().absorb(site, result)
-        self._came.add(site)
+        self._answered.add(site)
         if self.has_labels(site):
             self._scores[site] = dict(result.metrics)
-        for name, found in self._of_sites.items():
+        for name, found in self._matrices.items():
             relation = _relation(result, name, len(self.problem.classes))
             if relation is not None:
                 found[site] = relation
 
     def close_round(self) -> None:
-        """Average models and matrices; without a new matrix the last one stays.
+        """Average models and matrices; without a new matrix the last one is kept.
 
-        A round in which no site with labels has answered leaves the model as it was.
+        A round without an answer of a labelled site does not change the model.
 
         Raises:
-            GrandRoundsError: if none has answered, and none ever has or those that were asked had been called back.
+            GrandRoundsError: if no labelled site has answered, and none ever has or those asked had been called back.
         """
         asked = self._trained["labelled"]
-        answered = not self._came.isdisjoint(asked)
-        if asked and not answered and (self._called_back or not self._taught):
-            again = (
-                "gave no answer again" if self._called_back else "gave no answer, and nobody has taught the model yet"
-            )
+        answered = not self._answered.isdisjoint(asked)
+        if asked and not answered and (self._called_back or not self._learned_labels):
+            again = "did not answer again" if self._called_back else "did not answer, and the model has no labels yet"
             raise GrandRoundsError(
-                f"round {self.round_number}: no site with labels is well ({', '.join(asked)} {again}), and the "
-                "others would train on each other's guesses; see the sites' logs, then start the run again"
+                f"round {self.round_number}: no site with labels is available ({', '.join(asked)} {again}), and the others "
+                "would train on each other's pseudo-labels only; see the sites' logs, then start the run again"
             )
-        self._labelled_choice.offer(self.round_number - 1, self._scores, self.sent)
+        self._labelled_selection.offer(self.round_number - 1, self._scores, self.sent)
         if answered:
-            self._taught = True
+            self._learned_labels = True
             super().close_round()
         else:
-            self.record.event("not_averaged", round=self.round_number, answered=natural_sorted(self._came))
-        told, own = self._of_sites[RELATION], self._of_sites[OWN_RELATION]
-        if told:
-            self.relation = mean_relation([told[site] for site in natural_sorted(told)], self.choice.min_support)
-        if told or own:
+            self.record.event("not_averaged", round=self.round_number, answered=natural_sorted(self._answered))
+        labelled, pseudo = self._matrices[RELATION], self._matrices[PSEUDO_RELATION]
+        if labelled:
+            matrices = [labelled[site] for site in natural_sorted(labelled)]
+            self.relation = mean_relation(matrices, self.server_options.min_support)
+        if labelled or pseudo:
             self.record.event(
                 "relation",
                 round=self.round_number,
                 **(_plain(self.relation) if self.relation else {}),
-                sites=natural_sorted(told),
-                own={site: _plain(own[site]) for site in natural_sorted(own)},
+                sites=natural_sorted(labelled),
+                pseudo_relations={site: _plain(pseudo[site]) for site in natural_sorted(pseudo)},
             )
 
     def unsupported(self) -> list[str]:
         """The classes whose row is masked."""
-        if self.relation is None:
-            return []
-        known = self.relation.known.tolist()
-        return [name for name, told in zip(self.problem.classes, known, strict=True) if not told]
+        known = self.relation.known.tolist() if self.relation else []
+        return [name for name, supported in zip(self.problem.classes, known, strict=False) if not supported]
 
     def round_notes(self) -> dict[str, Any]:
-        """Who trained as what, whose matrices count, and the classes of which no site has enough images.
+        """The labelled and unlabelled participants, the sites whose matrices count, and the classes without support.
 
-        ``labelled_choice`` is the round whose model the validation labels of the sites with labels alone would choose; the
-        model of the last round is not among them, because nobody trains from it.
+        ``labelled_choice`` is the round whose model the labelled sites' validation images alone would select; it is never
+        the last round, from whose model no site trains.
         """
         return {
             **super().round_notes(),
             **self._trained,
-            "relation_from": natural_sorted(self._of_sites[RELATION]),
+            "relation_from": natural_sorted(self._matrices[RELATION]),
             "unsupported": self.unsupported(),
-            "labelled_choice": self._labelled_choice.choice,
-        }
-
-    def fingerprint(self) -> dict[str, Any]:
-        """When unlabelled sites begin and which rows count, beside the rest."""
-        return {
-            **super().fingerprint(),
-            **asdict(self.choice),
+            "labelled_choice": self._labelled_selection.choice,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The global model, the last relation matrix, and how the labelled sites' choice stands."""
-        choice = {name: value for name, value in self._labelled_choice.state_dict().items() if name != "model"}
+        """The global model, the last relation matrix, and the labelled sites' selection."""
+        choice = {name: value for name, value in self._labelled_selection.state_dict().items() if name != "model"}
         relation = self.relation._asdict() if self.relation else None
-        return {**super().state_dict(), RELATION: relation, "taught": self._taught, LABELLED_CHOICE: choice}
+        return {
+            **super().state_dict(),
+            RELATION: relation,
+            "learned_labels": self._learned_labels,
+            LABELLED_CHOICE: choice,
+        }
 
     def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
-        """The model that the labelled sites' validation labels would choose."""
-        model, choice = self._labelled_choice.model, self._labelled_choice.choice
+        """The model that the labelled sites' validation images would select."""
+        model, choice = self._labelled_selection.model, self._labelled_selection.choice
         chosen = {} if model is None else {LABELLED_CHOICE: (int(choice["round"]), model)}
         return {**super().snapshots(), **chosen}
 
     def load_snapshots(self, snapshots: Mapping[str, tuple[int, dict[str, Tensor]]]) -> None:
-        """Take it over."""
+        """Restore :meth:`snapshots`."""
         super().load_snapshots({name: value for name, value in snapshots.items() if name != LABELLED_CHOICE})
-        self._labelled_choice.model = snapshots[LABELLED_CHOICE][1] if LABELLED_CHOICE in snapshots else None
+        self._labelled_selection.model = snapshots[LABELLED_CHOICE][1] if LABELLED_CHOICE in snapshots else None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what survived."""
+        """Restore :meth:`state_dict`."""
         super().load_state_dict(state)
         self.relation = Relation(**state[RELATION]) if state[RELATION] else None
-        self._taught = state["taught"]
-        self._labelled_choice.load_state_dict({**state[LABELLED_CHOICE], "model": None})
+        self._learned_labels = state["learned_labels"]
+        self._labelled_selection.load_state_dict({**state[LABELLED_CHOICE], "model": None})
 
 
 def _relation(result: Result, name: str, classes: int) -> Relation | None:
@@ -266,7 +250,7 @@ def _relation(result: Result, name: str, classes: int) -> Relation | None:
     except ValueError as error:
         raise MessageError(str(error)) from error
     if relation.support.dtype != torch.int64:
-        raise MessageError(f"the support of {name} must be whole numbers (int64), got {relation.support.dtype}")
+        raise MessageError(f"the support of {name} must be integers (int64), got {relation.support.dtype}")
     return relation
 
 

@@ -1,12 +1,14 @@
-"""What sites with and without labels minimise.
+"""The losses of sites with and without labels.
 
 Liu et al. (FedIRM), MICCAI 2021, Eq. 1, 6 and 7. The text has plain cross-entropy at labelled sites and weights of one;
-the authors' code smooths labels, adds up two views, and weighs the unlabelled loss by 15 and its relation term by a half.
+the authors' code smooths labels, sums two views, and weights the unlabelled loss by 15 and its relation term by a half.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -15,22 +17,24 @@ from torch.nn import functional as F
 from grandrounds.checks import require_at_least, require_fraction
 from grandrounds.methods.fedirm.relation import Relation
 
-# The logarithm of a row that has underflowed, as it does in half precision, would be infinite.
+RampKind = Literal["squared", "printed"]
+
+# The logarithm of a row that has underflowed, as in half precision, would be infinite.
 FLOOR = 1e-8
 
 
 def labelled_loss(views: Sequence[Tensor], labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    r"""Cross-entropy with smoothed labels, added up over the views of a batch.
+    r"""Cross-entropy with smoothed labels, summed over the views of a batch.
 
     .. math:: L_l = \sum_v \frac{1}{B} \sum_i \Big[ (1 - s)(-\ln p^v_{i y_i}) + \frac{s}{C} \sum_c -\ln p^v_{ic} \Big]
 
     Args:
-        views: logits of each view, every one of shape ``(batch, classes)``; one view in the text, two in the code.
+        views: logits of each view, shape ``(batch, classes)``; one view in the text, two in the code.
         labels: class indices, shape ``(batch,)``, int64.
         smoothing: :math:`s`, in [0, 1]; 0 in the text, 0.1 in the code.
 
     Returns:
-        Scalar, in nats; zero, and still differentiable, for an empty batch.
+        Scalar, in nats; a differentiable zero for an empty batch.
 
     Raises:
         ValueError: if there is no view, a shape does not fit, or ``smoothing`` is out of range.
@@ -54,7 +58,7 @@ def labelled_loss(views: Sequence[Tensor], labels: Tensor, smoothing: float = 0.
 
 
 def consistency_loss(student: Tensor, teacher: Tensor, batch_size: int | None = None) -> Tensor:
-    r"""Squared distance of the predictions on two views of the same images (Eq. 1, as a mean).
+    r"""Squared distance between the predictions on two views of the same images (Eq. 1, as a mean).
 
     .. math:: L_c = \frac{1}{B} \sum_i \lVert p_i - p_{t,i} \rVert^2
 
@@ -64,7 +68,7 @@ def consistency_loss(student: Tensor, teacher: Tensor, batch_size: int | None = 
         batch_size: :math:`B`; None is the number of images. The code divides a short batch by the full size, 48.
 
     Returns:
-        Scalar, at least zero; zero, and still differentiable, for an empty batch.
+        Scalar, at least zero; a differentiable zero for an empty batch.
 
     Raises:
         ValueError: if the shapes differ, or ``batch_size`` is below the number of images.
@@ -84,50 +88,81 @@ def consistency_loss(student: Tensor, teacher: Tensor, batch_size: int | None = 
     return (student - teacher.detach()).square().sum() / max(divisor, 1)
 
 
-def relation_matching_loss(target: Relation, own: Relation) -> Tensor:
-    r"""Symmetric divergence of the own relation matrix from that of the labelled sites (Eq. 6).
+def relation_matching_loss(target: Relation, local: Relation) -> Tensor:
+    r"""Symmetric divergence between a batch's relation matrix and that of the labelled sites (Eq. 6).
 
     .. math::
         L_{IRM} = \frac{1}{C} \sum_{c} \big[ \mathrm{KL}(M_c \Vert s_c) + \mathrm{KL}(s_c \Vert M_c) \big]
                 = \frac{1}{C} \sum_{c, j} (M_{cj} - s_{cj}) (\ln M_{cj} - \ln s_{cj})
 
-    over the rows that both know. The divisor is :math:`C` whatever their number, so a row that a batch lacks has the
-    gradient that it has in the code, where it is uniform and constant: none.
+    over the rows that are known in both. The divisor is always :math:`C`: a row that a batch lacks has no gradient, as in
+    the code, where it is uniform and constant.
 
     Args:
         target: :math:`M`, of the labelled sites; it gets no gradient.
-        own: :math:`s`, of a batch.
+        local: :math:`s`, of a batch.
 
     Returns:
-        Scalar, at least zero, in nats; zero, and still differentiable, where no row is known to both.
+        Scalar, at least zero, in nats; a differentiable zero if no row is known in both.
 
     Raises:
         ValueError: if the two are for different numbers of classes.
 
     Example:
         >>> target = Relation(torch.tensor([[0.8, 0.2], [0.2, 0.8]]), torch.tensor([2, 2]))
-        >>> own = Relation(torch.full((2, 2), 0.5), torch.tensor([3, 0]))
-        >>> relation_matching_loss(target, own)  # 0.3 ln 4, over two classes
+        >>> local = Relation(torch.full((2, 2), 0.5), torch.tensor([3, 0]))
+        >>> relation_matching_loss(target, local)  # 0.3 ln 4, over two classes
         tensor(0.2079)
         >>> relation_matching_loss(target, target)
         tensor(0.)
     """
-    if target.matrix.shape != own.matrix.shape:
+    if target.matrix.shape != local.matrix.shape:
         raise ValueError(
             "both relation matrices must be for the same classes, "
-            f"got {tuple(target.matrix.shape)} and {tuple(own.matrix.shape)}"
+            f"got {tuple(target.matrix.shape)} and {tuple(local.matrix.shape)}"
         )
-    wanted = target.matrix.detach().to(own.matrix).clamp(min=FLOOR)
-    given = own.matrix.clamp(min=FLOOR)
-    divergences = ((wanted - given) * (wanted.log() - given.log())).sum(dim=1)
-    known = target.known.to(own.support.device) & own.known
+    expected = target.matrix.detach().to(local.matrix).clamp(min=FLOOR)
+    given = local.matrix.clamp(min=FLOOR)
+    divergences = ((expected - given) * (expected.log() - given.log())).sum(dim=1)
+    known = target.known.to(local.support.device) & local.known
     return torch.where(known, divergences, 0.0).sum() / len(known)
+
+
+def ramp_up(elapsed: float, length: float = 30.0, kind: RampKind = "squared") -> float:
+    r"""The weight of the unlabelled loss in a round (section 3.1).
+
+    .. math:: \lambda = \exp\big(-5 (1 - \min(\omega, \Omega) / \Omega)^2\big)
+
+    Args:
+        elapsed: :math:`\omega`, previous rounds (with several local epochs: epochs), at least zero.
+        length: :math:`\Omega`, after which the weight is one, at least zero.
+        kind: ``squared`` as above (Tarvainen & Valpola, NeurIPS 2017, and the authors' code), or as ``printed``, without the
+            square, but limited to one: as printed it would be 148 in round 60.
+
+    Returns:
+        In (0, 1].
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> [round(ramp_up(elapsed), 4) for elapsed in (0, 10, 20, 30, 60)]
+        [0.0067, 0.1084, 0.5738, 1.0, 1.0]
+    """
+    require_at_least(elapsed, 0, "elapsed")
+    require_at_least(length, 0, "length")
+    if kind not in get_args(RampKind):
+        raise ValueError(f"kind must be squared or printed, got {kind!r}")
+    if elapsed >= length:
+        return 1.0
+    missing = 1 - elapsed / length
+    return math.exp(-5 * (missing**2 if kind == "squared" else missing))
 
 
 def unlabelled_loss(
     consistency: Tensor, matching: Tensor, ramp: float, scale: float = 1.0, relation_weight: float = 1.0
 ) -> Tensor:
-    r"""The objective of a site without labels (Eq. 7).
+    r"""The loss of a site without labels (Eq. 7).
 
     .. math:: L_u = \lambda \, \kappa \, (L_c + \rho \, L_{IRM})
 

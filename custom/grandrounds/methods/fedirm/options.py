@@ -1,20 +1,19 @@
-"""How FedIRM's server and sites work, as checked values: what all sites share, and what labelled and unlabelled ones do.
+"""FedIRM's options: the server, local training, relation matrices, and sites with and without labels.
 
-The defaults are what this project advises; Liu et al. (FedIRM, MICCAI 2021) and the authors' code are presets of the job.
-Rounds are counted from 0 here, as the paper counts them: by how many came before.
+The defaults are this project's recommendation; Liu et al. (FedIRM, MICCAI 2021) and the authors' code are presets of the
+job. Options count rounds from 0, as the paper does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.methods.fedirm.loss import RampKind
 from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationAverage, RelationSource
-from grandrounds.methods.fedirm.schedule import RampKind
-from grandrounds.methods.fedirm.teacher import ALPHA
-from grandrounds.methods.fedirm.uncertainty import DRAWS, THRESHOLD
-from grandrounds.options import require_fractions, require_min, require_positive, require_words
+from grandrounds.methods.fedirm.uncertainty import ALPHA, DRAWS, THRESHOLD
+from grandrounds.options import FRACTION, POSITIVE, Min, Options, Range
 
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
 Objective = Literal["fedirm", "self_training"]
@@ -24,59 +23,39 @@ Divisor = Literal["images", "batch_size"]
 
 
 @dataclass(frozen=True)
-class ServerOptions:
-    """What the server does.
+class ServerOptions(Options):
+    """When unlabelled sites train, and which rows the mean relation matrix averages.
 
-    Attributes:
-        unlabelled_start: the first round in which unlabelled sites train, counted from 0; None never lets them.
-        min_support: fewest patients of a class at a site for its row to count in the mean; 0 counts every row, the uniform
-            ones of absent classes too (paper and authors' code), but none that its site has withheld.
+    A ``min_support`` of 0 counts every row that its site releases, the uniform ones of absent classes, too (paper and code).
     """
 
-    unlabelled_start: int | None = 21
-    min_support: int = MIN_SUPPORT
+    unlabelled_start: Annotated[int | None, "first round of unlabelled sites (from 0); null: never", Min(0)] = 21
+    min_support: Annotated[int, "minimum number of patients of a class at a site for its row to count", Min(0)] = (
+        MIN_SUPPORT
+    )
 
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_min(self, 0, "unlabelled_start", "min_support")
+    def unlabelled_sites_train(self, elapsed: int) -> bool:
+        """Whether unlabelled sites train after so many rounds."""
+        return self.unlabelled_start is not None and elapsed >= self.unlabelled_start
 
 
 @dataclass(frozen=True)
-class LocalOptions:
-    """Local training, the same at all sites.
+class LocalOptions(Options):
+    """Local training with Adam, the same at all sites."""
 
-    Attributes:
-        batch_size: images per step, at least two for batch normalisation.
-        epochs: passes over the site's images in a round.
-        steps: steps in a round instead, the same at every site whatever its size; None counts epochs.
-        weight_decay: Adam's, coupled (L2).
-        betas: Adam's.
-    """
+    batch_size: Annotated[int, "images per step", Min(2)] = 48
+    epochs: Annotated[int, "passes over the site's images in a round", Min(1)] = 1
+    steps: Annotated[int | None, "steps in a round instead, the same at every site", Min(1)] = None
+    weight_decay: Annotated[float, "coupled (L2) weight decay", Min(0)] = 5e-4
+    betas: Annotated[tuple[float, float], "Adam's betas", Range(0, 1, open_maximum=True)] = (0.9, 0.999)
 
-    batch_size: int = 48
-    epochs: int = 1
-    steps: int | None = None
-    weight_decay: float = 5e-4
-    betas: tuple[float, float] = (0.9, 0.999)
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_min(self, 2, "batch_size")
-        require_min(self, 1, "epochs", "steps")
-        require_min(self, 0, "weight_decay")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigurationError(f"betas must be two numbers from 0 to below 1, got {list(self.betas)}")
+    def check(self) -> None:
+        """Refuse betas that are no pair."""
+        if len(self.betas) != 2:
+            raise ConfigurationError(f"betas must be two numbers, got {list(self.betas)}")
 
     def pass_steps(self, images: int) -> int:
-        """Batches in one pass over so many images; a single image left over joins the batch before.
+        """Batches in one pass over the images; a single remaining image joins the batch before.
 
         Example:
             >>> LocalOptions(batch_size=48).pass_steps(97), LocalOptions(batch_size=48).pass_steps(98)
@@ -86,141 +65,87 @@ class LocalOptions:
         return max(full + (rest > 1), 1)
 
     def round_steps(self, images: int) -> int:
-        """Steps in a round at a site with so many images."""
+        """Steps in a round at a site with this number of images."""
         return self.steps or self.epochs * self.pass_steps(images)
 
     def elapsed(self, round_number: int, step: int, images: int) -> int:
-        """What the ramp counts: epochs before this step, or rounds where steps are fixed; rounds count from 1."""
+        """Epochs before a step, or rounds if ``steps`` is set: the argument of the ramp. Rounds count from 1 here."""
         if self.steps:
             return round_number - 1
         return (round_number - 1) * self.epochs + step // self.pass_steps(images)
 
 
 @dataclass(frozen=True)
-class RelationOptions:
-    """Relation matrices.
+class RelationOptions(Options):
+    """Relation matrices of a site.
 
-    Attributes:
-        temperature: tau, how much mean predictions are softened.
-        min_support: fewest patients behind a row that leaves the site (lesions where patients are not known, images where
-            neither is).
-        relation_average: at labelled sites: ``samples`` adds up the logits of training (Eq. 2 and 3), ``batches`` is the
-            mean of the batches' matrices (authors' code), ``exact`` a further pass with the trained weights and without
-            dropout and augmentation.
-        relation_source: what unlabelled sites average: ``logits``, or ``probabilities`` (Eq. 5 as printed).
-        release_relation: whether unlabelled sites release their matrix, and labelled ones theirs where nobody matches it:
-            for figures in simulations.
+    ``relation_average`` at labelled sites: ``samples`` averages the logits of training (Eq. 2 and 3), ``batches`` the
+    matrices of the batches (authors' code), ``exact`` the logits of an additional pass without dropout and augmentation.
+    ``min_support`` counts lesions if patients are unknown, and images if neither is known; a higher
+    ``privacy.min_support`` of the site's ``grandrounds.json`` takes precedence.
     """
 
-    temperature: float = TEMPERATURE
-    min_support: int = MIN_SUPPORT
-    relation_average: RelationAverage = "samples"
-    relation_source: RelationSource = "logits"
-    release_relation: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_positive(self, "temperature")
-        require_min(self, 0, "min_support")
-        require_words(self, "relation_average", "relation_source")
+    temperature: Annotated[float, "tau, the softmax temperature of mean predictions", POSITIVE] = TEMPERATURE
+    min_support: Annotated[int, "minimum number of patients behind a row that leaves the site", Min(0)] = MIN_SUPPORT
+    relation_average: Annotated[RelationAverage, "what labelled sites average"] = "samples"
+    relation_source: Annotated[RelationSource, "what unlabelled sites average (Eq. 5 prints probabilities)"] = "logits"
+    release_relation: Annotated[bool, "release matrices that no site matches, for figures in simulations"] = False
 
 
 @dataclass(frozen=True)
-class LabelledOptions:
-    """What labelled sites do.
+class LabelledOptions(Options):
+    """Training of labelled sites."""
 
-    Attributes:
-        learning_rate: Adam's, in the first rounds.
-        later_learning_rate: from round ``learning_rate_change`` on; None does not change it.
-        learning_rate_change: the first round with the later rate.
-        smoothing: of the labels, in [0, 1]. A model that has learnt smoothed labels is less sure, so that fewer of its
-            predictions pass ``uncertainty_threshold``.
-        two_views: learn two views of each image, added up.
-    """
+    learning_rate: Annotated[float, "Adam's, in the first rounds", POSITIVE] = 2e-4
+    later_learning_rate: Annotated[
+        float | None, "from round learning_rate_change on; null: constant (authors' code: 3e-4)", POSITIVE
+    ] = None
+    learning_rate_change: Annotated[int, "first round with the later rate (from 0)", Min(0)] = 21
+    smoothing: Annotated[float, "label smoothing; it lowers confidence, so that fewer predictions count", FRACTION] = (
+        0.0
+    )
+    two_views: Annotated[bool, "learn two views of each image, summed"] = True
 
-    learning_rate: float = 2e-4
-    later_learning_rate: float | None = None
-    learning_rate_change: int = 21
-    smoothing: float = 0.0
-    two_views: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_positive(self, "learning_rate", "later_learning_rate")
-        require_min(self, 0, "learning_rate_change")
-        require_fractions(self, "smoothing")
+    def rate_after(self, elapsed: int) -> float:
+        """The learning rate after so many rounds."""
+        later = self.later_learning_rate or self.learning_rate
+        return self.learning_rate if elapsed < self.learning_rate_change else later
 
 
 @dataclass(frozen=True)
-class UnlabelledOptions:
-    """What sites without labels do.
+class UnlabelledOptions(Options):
+    """Training of unlabelled sites.
 
-    Attributes:
-        unlabelled_objective: ``fedirm``, or ``self_training`` on pseudo-labels that the received model gives once a round.
-        unlabelled_learning_rate: Adam's.
-        ramp_learning_rate: multiply that rate by the ramp's weight as well (this project's; neither text nor code has it).
-            All of the loss has the ramp as a factor, which Adam divides out again, so that without this option sites take
-            whole steps from the first one on.
-        teacher: ``ema_persistent`` stays at the site from round to round (authors' code), ``ema_reset`` begins every round
-            as the received model, ``none`` is a second pass of the student (Eq. 1).
-        teacher_decay: limit of the moving average's alpha, in [0, 1].
-        teacher_temperature: the teacher's probabilities are sharpened by it, in (0, 1]; 1 leaves them.
-        consistency_scale: kappa, factor of the whole loss.
-        consistency_divisor: consistency is divided by the batch's ``images``, or by ``batch_size`` even where there are
-            fewer (authors' code).
-        relation_weight: rho; 0 is Fed-Consistency.
-        ramp_length: rounds (with several epochs: epochs) until the loss has its full weight.
-        ramp_kind: ``squared``, or as ``printed``.
-        mc_dropout: where dropout is drawn to find what is certain: before the last layer (``head``, which costs next to
-            nothing), everywhere (``full``), or ``none``: then all predictions count as certain.
-        draws: T, how often.
-        uncertainty_threshold: h, entropy in nats below which a prediction is certain.
-        min_confidence: least probability of a certain prediction's class, in [0, 1].
-        bn_updates: running statistics follow a batch ``once`` a step, or as fast as with the passes of the authors'
-            ``code``, one for the student and one for each draw.
-        self_training_confidence: least probability of a pseudo-label in self-training, in [0, 1].
+    ``unlabelled_objective``: ``fedirm``, or ``self_training`` on pseudo-labels of the received model. ``teacher``:
+    ``ema_persistent`` is kept from round to round (authors' code), ``ema_reset`` starts each round as the received model,
+    ``none`` is a second pass of the student (Eq. 1). ``mc_dropout``: before the last layer (``head``, almost free),
+    everywhere (``full``), or ``none``, so that all predictions count as certain. ``bn_updates``: running statistics are
+    updated ``once`` per step, or as often as by the passes of the authors' ``code``. ``ramp_learning_rate`` is in neither
+    text nor code: the ramp is a factor of the whole loss, which Adam's normalisation cancels otherwise.
     """
 
-    unlabelled_objective: Objective = "fedirm"
-    unlabelled_learning_rate: float = 2e-4
-    ramp_learning_rate: bool = False
-    teacher: Teacher = "ema_persistent"
-    teacher_decay: float = ALPHA
-    teacher_temperature: float = 1.0
-    consistency_scale: float = 15.0
-    consistency_divisor: Divisor = "images"
-    relation_weight: float = 0.5
-    ramp_length: float = 30.0
-    ramp_kind: RampKind = "squared"
-    mc_dropout: Dropout = "head"
-    draws: int = DRAWS
-    uncertainty_threshold: float = THRESHOLD
-    min_confidence: float = 0.0
-    bn_updates: NormUpdates = "once"
-    self_training_confidence: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_words(
-            self, "unlabelled_objective", "teacher", "consistency_divisor", "ramp_kind", "mc_dropout", "bn_updates"
-        )
-        require_positive(self, "unlabelled_learning_rate")
-        require_fractions(self, "teacher_decay", "min_confidence", "self_training_confidence")
-        require_min(self, 0, "consistency_scale", "relation_weight", "ramp_length", "uncertainty_threshold")
-        require_min(self, 1, "draws")
-        if not 0 < self.teacher_temperature <= 1:
-            raise ConfigurationError(
-                f"teacher_temperature must be above 0 and at most 1, got {self.teacher_temperature}"
-            )
+    unlabelled_objective: Annotated[Objective, "what unlabelled sites minimise"] = "fedirm"
+    unlabelled_learning_rate: Annotated[float, "Adam's", POSITIVE] = 2e-4
+    ramp_learning_rate: Annotated[bool, "multiply the learning rate by the ramp"] = False
+    teacher: Annotated[Teacher, "the mean teacher"] = "ema_persistent"
+    teacher_decay: Annotated[float, "limit of the moving average's alpha", FRACTION] = ALPHA
+    teacher_temperature: Annotated[
+        float, "sharpens the teacher's probabilities; 1 leaves them", Range(0, 1, open_minimum=True)
+    ] = 1.0
+    consistency_scale: Annotated[float, "kappa, factor of the whole loss", Min(0)] = 15.0
+    consistency_divisor: Annotated[Divisor, "divisor of consistency on short batches (authors' code: batch_size)"] = (
+        "images"
+    )
+    relation_weight: Annotated[float, "rho; 0 is Fed-Consistency", Min(0)] = 0.5
+    ramp_length: Annotated[float, "rounds (with several epochs: epochs) until the loss has its full weight", Min(0)] = (
+        30.0
+    )
+    ramp_kind: Annotated[RampKind, "exponent of the ramp: squared, or as printed"] = "squared"
+    mc_dropout: Annotated[Dropout, "where Monte Carlo dropout is drawn"] = "head"
+    draws: Annotated[int, "T, the number of Monte Carlo draws", Min(1)] = DRAWS
+    uncertainty_threshold: Annotated[float, "h, entropy in nats below which a prediction is certain", Min(0)] = (
+        THRESHOLD
+    )
+    min_confidence: Annotated[float, "minimum probability of a certain prediction", FRACTION] = 0.0
+    bn_updates: Annotated[NormUpdates, "updates of running statistics per step"] = "once"
+    self_training_confidence: Annotated[float, "minimum confidence of a pseudo-label in self-training", FRACTION] = 0.0

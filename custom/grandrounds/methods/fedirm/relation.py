@@ -1,9 +1,9 @@
-"""Relation matrices: what a model takes each disease for, told by hospitals with labels and matched by those without.
+"""Class relation matrices: the softened mean prediction of a model for each class.
 
 Liu et al., "Federated Semi-supervised Medical Image Classification via Inter-client Relation Matching" (FedIRM), MICCAI
-2021, Eq. 2, 3 and 5, and the mean over the hospitals of section 2.3. The text takes logits in Eq. 2 and probabilities
-in Eq. 5; softened probabilities are almost flat and can never match, so logits are the default on both sides, as in the
-authors' code. A class that nobody has is masked here; there it is a uniform row, which pulls the mean towards itself.
+2021, Eq. 2, 3 and 5, and the mean over sites of section 2.3. The text takes logits in Eq. 2 and probabilities in Eq. 5;
+softened probabilities are almost uniform and can never match, so logits are the default for both, as in the authors' code.
+The row of an absent class is masked here; in the code it is uniform and pulls the mean towards itself.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ RelationAverage = Literal["samples", "batches", "exact"]
 
 
 class Relation(NamedTuple):
-    """How a model sees the classes.
+    """A class relation matrix.
 
     Attributes:
         matrix: row c is the softened mean prediction for class c, shape ``(classes, classes)``; rows sum to one.
-        support: what stands behind each row, shape ``(classes,)``: samples of the class, of a site's round the patients
-            (see :class:`~grandrounds.methods.fedirm.options.RelationOptions`), in a mean over sites the sites that count.
-            Where it is zero nothing is known: the row is uniform and takes no part in any loss. ``WITHHELD`` (-1) is a
-            row that its site does not show, whether few patients have the class or none.
+        support: the number behind each row, shape ``(classes,)``: samples of a batch, patients of a site's round, sites of a
+            mean. A row with zero is uniform and excluded from losses; ``WITHHELD`` (-1) marks a row that its site does not
+            release, whether too few patients have the class or none.
     """
 
     matrix: Tensor
@@ -40,7 +39,7 @@ class Relation(NamedTuple):
 
     @property
     def known(self) -> Tensor:
-        """Which rows say something, shape ``(classes,)``, bool."""
+        """The rows with support, shape ``(classes,)``, bool."""
         return self.support > 0
 
 
@@ -52,14 +51,13 @@ def relation_matrix(
     .. math:: v_c = \frac{1}{N_c} \sum_{i : m_i, y_i = c} z_i, \qquad M_c = \mathrm{softmax}(v_c / \tau)
 
     Args:
-        vectors: :math:`z`, logits (or probabilities, for the letter of Eq. 5), shape ``(batch, classes)``.
+        vectors: :math:`z`, logits (or probabilities, as Eq. 5 prints), shape ``(batch, classes)``.
         labels: :math:`y`, true or pseudo-labels, shape ``(batch,)``, int64.
         temperature: :math:`\tau`, above zero.
-        keep: :math:`m`, which samples count, shape ``(batch,)``, bool; None counts all.
+        keep: :math:`m`, the samples to use, shape ``(batch,)``, bool; None for all.
 
     Returns:
-        At least single precision. ``matrix`` has the graph of the kept ``vectors``, but none in the rows of classes
-        that no kept sample has.
+        At least in single precision. Rows of absent classes have no gradient.
 
     Raises:
         ValueError: if shapes do not fit together, a label is no class, or the temperature is not positive.
@@ -78,18 +76,13 @@ def relation_matrix(
 def pseudo_relation(
     logits: Tensor, keep: Tensor, temperature: float = TEMPERATURE, source: RelationSource = "logits"
 ) -> Relation:
-    r"""The relation matrix of a batch without labels, from the pseudo-labels that are certain (Eq. 5).
-
-    The pseudo-label of a sample is its most probable class, the lower of two equal ones.
+    r"""The relation matrix of an unlabelled batch, from its certain pseudo-labels (Eq. 5).
 
     Args:
-        logits: of the own model, shape ``(batch, classes)``.
-        keep: which predictions are certain, shape ``(batch,)``, bool.
+        logits: of the local model, shape ``(batch, classes)``; the pseudo-label is the most probable class.
+        keep: the certain predictions, shape ``(batch,)``, bool.
         temperature: :math:`\tau`, above zero.
-        source: what is averaged: ``logits`` as with labels (authors' code), or ``probabilities`` (as printed).
-
-    Returns:
-        With the graph of ``logits``; labels and mask have none.
+        source: the vectors to average: ``logits`` (authors' code), or ``probabilities`` (as printed).
 
     Raises:
         ValueError: if shapes do not fit together, or an argument is unknown.
@@ -105,14 +98,13 @@ def pseudo_relation(
 
 
 class RelationAccumulator:
-    r"""The relation matrix of a labelled site's local training, from the logits that training computes anyway.
+    r"""The relation matrix of a labelled site, from the logits of its batches.
 
     Args:
         classes: number of classes, at least two.
         temperature: :math:`\tau`, above zero.
-        average: ``samples`` adds up all logits of a class and softens their mean once (Eq. 2 and 3), ``exact`` does the
-            same with logits that were made for it; ``batches`` is the mean of the batches' matrices (authors' code), where
-            a class absent from a batch counts as a uniform row, and a short batch as much as a full one.
+        average: ``samples`` and ``exact`` soften the mean of all logits of a class (Eq. 2 and 3); ``batches`` is the mean of
+            the batches' matrices (authors' code), in which an absent class is a uniform row.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -139,7 +131,7 @@ class RelationAccumulator:
         self._batches = 0
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
-        """Take in a batch: logits ``(batch, classes)``, labels ``(batch,)``. No graph is kept.
+        """Add a batch: logits ``(batch, classes)``, labels ``(batch,)``.
 
         Raises:
             ValueError: if the shapes do not fit, or a label is no class.
@@ -154,24 +146,24 @@ class RelationAccumulator:
         self._batches += 1
 
     def relation(self) -> Relation:
-        """What came so far, in single precision; before the first batch all rows are unknown."""
+        """The matrix of all batches so far, in single precision."""
         if self._average == "batches" and self._batches:
             return Relation((self._total / self._batches).float(), self._support)
         return Relation(_soften(self._total, self._support, self._temperature).float(), self._support)
 
 
 def withhold_rows(relation: Relation, min_support: int = MIN_SUPPORT) -> Relation:
-    """Hide the rows behind which there are too few patients, before a matrix leaves its site.
+    """Withhold the rows with too few patients before a matrix leaves its site.
 
-    The row of a class with one patient is this patient's prediction. Rows of absent classes are hidden as well: else those
-    that are hidden would tell which classes have a few patients.
+    The row of a class with one patient is this patient's prediction. Rows of absent classes are withheld, too: otherwise a
+    withheld row would reveal that the class has a few patients.
 
     Args:
         relation: of one site.
-        min_support: least support of a row that is shown; zero shows all, one all but those of absent classes.
+        min_support: minimum support of a released row.
 
     Returns:
-        The same, with hidden rows uniform and their support ``WITHHELD``, so that they are never known and never counted.
+        The relation with withheld rows uniform and of support ``WITHHELD``, so that they are never known or counted.
 
     Raises:
         ValueError: if ``min_support`` is negative.
@@ -182,27 +174,26 @@ def withhold_rows(relation: Relation, min_support: int = MIN_SUPPORT) -> Relatio
                 [0.3000, 0.7000]]), support=tensor([-1, 20]))
     """
     require_at_least(min_support, 0, "min_support")
-    shown = relation.support >= min_support
-    matrix = torch.where(shown[:, None], relation.matrix, 1 / len(shown))
-    return Relation(matrix, torch.where(shown, relation.support, WITHHELD))
+    released = relation.support >= min_support
+    matrix = torch.where(released[:, None], relation.matrix, 1 / len(released))
+    return Relation(matrix, torch.where(released, relation.support, WITHHELD))
 
 
 def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT) -> Relation:
-    r"""Average the labelled sites' matrices, row by row over the sites that have seen enough of the class.
+    r"""Average the labelled sites' matrices, each row over the sites with enough support (section 2.3).
 
     .. math:: M_c = \frac{1}{|S_c|} \sum_{l \in S_c} M_c^l, \qquad S_c = \{l : N_c^l \ge n\}
 
     Args:
-        relations: one for each labelled site; all sites count the same.
-        min_support: :math:`n`; 0 counts every row, the uniform ones of absent classes too (paper and authors' code), but
-            never one that its site has withheld.
+        relations: one per labelled site, with equal weights.
+        min_support: :math:`n`; 0 counts all rows, the uniform ones of absent classes, too (paper and code), except withheld
+            ones.
 
     Returns:
-        On the CPU, single precision; ``support`` is :math:`|S_c|`. Bit for bit the same in whatever order the sites come.
+        On the CPU, in single precision, with ``support`` :math:`|S_c|`; independent of the order of the sites.
 
     Raises:
-        ValueError: if there is no relation, one is none or is for another number of classes, or ``min_support`` is
-            negative.
+        ValueError: if there is no relation, one is invalid, or ``min_support`` is negative.
 
     Example:
         >>> first = Relation(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([20, 20]))
@@ -220,17 +211,17 @@ def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT)
     matrices = torch.stack([relation.matrix.detach().double().cpu() for relation in relations])
     counted = torch.stack([relation.support.cpu() >= min_support for relation in relations])
     sites = counted.sum(dim=0)
-    # A floating-point sum depends on its order; sorted, it does not depend on the order of the sites.
+    # A floating-point sum depends on its order; sorting makes it independent of that of the sites.
     total = torch.where(counted[:, :, None], matrices, 0.0).sort(dim=0).values.sum(dim=0)
     mean = torch.where(sites[:, None] > 0, total / sites.clamp(min=1)[:, None], 1 / classes)
     return Relation(mean.float(), sites)
 
 
 def relation_distance(first: Relation, second: Relation) -> Tensor:
-    r"""Mean absolute difference of two matrices over the rows that both know: how far a site is from the labelled ones.
+    r"""Mean absolute difference of two matrices over the rows that are known in both.
 
     Returns:
-        Scalar in [0, 2 / classes], without a graph; NaN where no row is known to both.
+        Scalar in [0, 2 / classes], without a graph; NaN if no row is known in both.
 
     Example:
         >>> relation = Relation(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([1, 0]))
@@ -242,16 +233,11 @@ def relation_distance(first: Relation, second: Relation) -> Tensor:
 
 
 def require_relation(relation: Relation, classes: int, name: str) -> None:
-    """Check a matrix that has come from elsewhere.
-
-    Args:
-        relation: to check.
-        classes: how many classes there are.
-        name: how the error calls it.
+    """Check a received matrix; ``name`` is its name in errors.
 
     Raises:
-        ValueError: if matrix or support have another number of classes, a row, known or not, is no distribution (the
-            first is named), or a support is not finite or below zero without being ``WITHHELD``.
+        ValueError: if matrix or support have another number of classes, a row is no distribution, or a support is neither
+            finite and at least zero nor ``WITHHELD``.
     """
     matrix, support = relation
     if matrix.shape != (classes, classes):
@@ -271,7 +257,7 @@ def require_relation(relation: Relation, classes: int, name: str) -> None:
 
 
 def _class_sums(vectors: Tensor, labels: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Sums of the kept vectors of each class, shape ``(classes, classes)``, and how many they are."""
+    """Sums of the kept vectors of each class, shape ``(classes, classes)``, and their number."""
     if vectors.dim() != 2 or labels.shape != vectors.shape[:1]:
         raise ValueError(
             f"expected vectors (batch, classes) and labels (batch,), got {tuple(vectors.shape)} and {tuple(labels.shape)}"
@@ -301,5 +287,5 @@ def _require_temperature(temperature: float) -> None:
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
-    """Half precision is too coarse for means and logarithms."""
+    """At least single precision, for means and logarithms."""
     return torch.promote_types(tensor.dtype, torch.float32)

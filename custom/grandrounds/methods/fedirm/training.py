@@ -1,4 +1,4 @@
-"""Local training of labelled sites: two views of each image, and the relation matrix from logits that are there anyway.
+"""Local training of labelled sites, with the relation matrix from the logits of training.
 
 Liu et al. (FedIRM), MICCAI 2021, Eq. 2 and 3, and the authors' code.
 """
@@ -29,13 +29,13 @@ _logger = logging.getLogger(__name__)
 
 
 def patients_of_classes(data: SiteData, rows: np.ndarray, labels: np.ndarray, classes: int) -> Tensor:
-    """Count the patients (else lesions, else images) behind each class: images of one lesion are one case.
+    """Count the patients (if unknown lesions, if unknown images) behind each class.
 
     Args:
         data: of the site.
-        rows: images, a row as often as it was seen.
-        labels: the class that each of them was counted for, of the same length.
-        classes: how many classes there are.
+        rows: of images, possibly repeated.
+        labels: the class of each of these rows.
+        classes: their number.
 
     Returns:
         Shape ``(classes,)``, int64, on the CPU.
@@ -45,26 +45,21 @@ def patients_of_classes(data: SiteData, rows: np.ndarray, labels: np.ndarray, cl
 
 
 def set_unlabelled_rate(optimizer: torch.optim.Optimizer, options: UnlabelledOptions, ramp: float) -> None:
-    """Let the step size of a site without labels follow the ramp, where that is asked for."""
+    """Multiply the learning rate of an unlabelled site by the ramp, if configured."""
     if options.ramp_learning_rate:
         for group in optimizer.param_groups:
             group["lr"] = ramp * options.unlabelled_learning_rate
 
 
 class Views:
-    """Independent views of a batch, each drawn from a stream of its own.
-
-    Args:
-        context: of the task.
-        kind: whose images: ``labelled`` or ``unlabelled``.
-    """
+    """Independent views of a batch, each from its own random stream, of ``labelled`` or ``unlabelled`` images."""
 
     def __init__(self, context: SiteContext, kind: str) -> None:
         self._context = context
         self._keys = [context.key(f"{kind} {name}") for name in VIEWS]
 
     def draw(self, rows: np.ndarray, step: int, count: int) -> list[Tensor]:
-        """The first one or two views of these rows, each of shape ``(batch, channels, height, width)``."""
+        """One or two views of these rows, each of shape ``(batch, channels, height, width)``."""
         context = self._context
         return [
             to_tensor(draw_views(context.data.images, rows, "mild", key, step), context.device)
@@ -73,13 +68,11 @@ class Views:
 
 
 class LastPass:
-    """The relation matrix of the last pass over a site's labelled images.
-
-    Support counts patients, not images nor how often they were seen: a row of one patient stays one of one patient.
+    """The relation matrix of the last pass over a site's labelled images; its support counts patients.
 
     Args:
         context: of the task.
-        options: how rows are made.
+        options: of relation matrices.
         steps: of the round.
         pass_steps: steps of one pass.
     """
@@ -93,13 +86,13 @@ class LastPass:
         self._seen: list[np.ndarray] = []
 
     def add(self, rows: np.ndarray, logits: Tensor, labels: Tensor, step: int) -> None:
-        """Take in a training step, if it is one of the last pass."""
+        """Add a training step, if it is part of the last pass."""
         if step >= self._first_step and not self._exact:
             self._accumulator.add(logits, labels)
             self._seen.append(rows)
 
     def relation(self, network: nn.Module, rows: np.ndarray) -> Relation:
-        """The matrix, on the CPU; with ``exact`` the trained network passes over all rows for it."""
+        """The matrix, on the CPU; ``exact`` computes it in an additional pass of the trained network."""
         if self._exact:
             self._add_exactly(network, rows)
         matrix = self._accumulator.relation().matrix.cpu()
@@ -128,19 +121,19 @@ def train_labelled(
     options: LabelledOptions,
     relations: RelationOptions,
 ) -> tuple[dict[str, float], Relation]:
-    """Train in place on the images with labels.
+    """Train in place on the labelled images.
 
     Args:
         network: in training mode.
         optimizer: of its parameters.
         context: of the task.
-        local: batches and steps.
-        options: the loss.
-        relations: the relation matrix.
+        local: options of batches and steps.
+        options: of the loss.
+        relations: options of the relation matrix.
 
     Returns:
         ``loss`` (mean over the steps) and ``samples`` (labelled training images); and the relation matrix, on the CPU,
-        without the rows of too few patients. Which these are is in the site's log alone.
+        without the rows of too few patients, which only the site's log names.
 
     Raises:
         TaskAborted: if the task was given up.
@@ -155,7 +148,7 @@ def train_labelled(
     batches = index_batches(rows, local.batch_size, steps, context.generator("labelled batches"))
 
     def loss_of(step: int) -> Tensor:
-        """The loss of a step on the views of its batch, which the relation matrix learns of."""
+        """The loss of a step; its logits are added to the relation matrix."""
         batch = next(batches)
         labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
         with context.autocast():
@@ -165,18 +158,18 @@ def train_labelled(
         return labelled_loss(logits, labels, options.smoothing)
 
     train_steps(context, steps, loss_of, OptimizerStep(network, optimizer), meter)
-    made = last_pass.relation(network, rows)
-    _log_withheld(context, made, relations.min_support)
+    relation = last_pass.relation(network, rows)
+    _log_withheld(context, relation, relations.min_support)
     metrics = {"loss": meter.total("loss") / steps, "samples": float(len(rows))}
-    return metrics, withhold_rows(made, relations.min_support)
+    return metrics, withhold_rows(relation, relations.min_support)
 
 
-def _log_withheld(context: SiteContext, made: Relation, min_support: int) -> None:
-    few = (made.known & (made.support < min_support)).tolist()
+def _log_withheld(context: SiteContext, relation: Relation, min_support: int) -> None:
+    few = (relation.known & (relation.support < min_support)).tolist()
     names = [name for name, withheld in zip(context.problem.classes, few, strict=True) if withheld]
     if names:
         _logger.info(
-            "%s: rows of the relation matrix do not leave the site, of classes with fewer than %d patients: %s",
+            "%s: the relation matrix leaves the site without the rows of classes with fewer than %d patients: %s",
             context.site,
             min_support,
             ", ".join(names),

@@ -1,33 +1,36 @@
-"""Which predictions on unlabelled images are certain: Monte Carlo dropout.
+"""Pseudo-labels at sites without labels: Monte Carlo dropout and the mean teacher.
 
-Gal & Ghahramani, "Dropout as a Bayesian Approximation", ICML 2016; Liu et al. (FedIRM), MICCAI 2021, Eq. 4. The entropy
-is that of the mean probability. The authors' code takes the mean of the logits, in which disagreement cancels, and a
-threshold that no entropy reaches.
-
-With dropout before the last layer only, draws differ in that layer alone: ``head_draws`` makes all of them from the
-features of one pass, which is exact for such a network and costs next to nothing. ``full_draws`` passes the whole network
-again for each, for dropout within it. The first lets more through at the same threshold, because its draws differ less.
+Gal & Ghahramani, "Dropout as a Bayesian Approximation", ICML 2016; Liu et al. (FedIRM), MICCAI 2021, Eq. 4. The entropy is
+that of the mean probability; the authors' code takes the mean of the logits, in which disagreement cancels. With dropout
+before the last layer only, all draws are made from the features of one pass (:func:`head_draws`), which is exact and almost
+free; :func:`full_draws` passes the whole network again for each. Tarvainen & Valpola, "Mean teachers are better role
+models", NeurIPS 2017: the text compares two passes of one network, the authors' code has a mean teacher.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from grandrounds.checks import require_at_least
+from grandrounds.checks import require_at_least, require_fraction
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import normalises_by_batch, statistics_untouched
 
+ALPHA = 0.99
 DRAWS = 8
 THRESHOLD = math.log(2)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
+Network = TypeVar("Network", bound=nn.Module)
+
 
 def predictive_entropy(draws: Tensor) -> Tensor:
-    r"""Entropy of the mean of several predictions (Eq. 4).
+    r"""Predictive entropy: the entropy of the mean of several predictions (Eq. 4).
 
     .. math:: w_i = -\sum_c \bar q_{ic} \ln \bar q_{ic}, \qquad \bar q_i = \frac{1}{T} \sum_t q_{t,i}
 
@@ -35,13 +38,13 @@ def predictive_entropy(draws: Tensor) -> Tensor:
         draws: :math:`q`, probabilities (not logits), shape ``(draws, batch, classes)``, at least one draw.
 
     Returns:
-        In nats, shape ``(batch,)``, from 0 (certain) to the logarithm of the number of classes.
+        Shape ``(batch,)``, in nats, from 0 (certain) to the logarithm of the number of classes.
 
     Raises:
         ValueError: if the shape is another, or there is no draw.
 
     Example:
-        >>> predictive_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))  # two certain draws that disagree: ln 2
+        >>> predictive_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))  # two draws that disagree: ln 2
         tensor([0.6931])
         >>> predictive_entropy(torch.tensor([[[1.0, 0.0]]]))
         tensor([0.])
@@ -55,12 +58,12 @@ def predictive_entropy(draws: Tensor) -> Tensor:
 
 
 def certain(draws: Tensor, threshold: float = THRESHOLD) -> Tensor:
-    r"""Choose the samples whose prediction is certain: :math:`w_i < h`.
+    r"""Select the samples whose prediction is certain: :math:`w_i < h`.
 
     Args:
         draws: probabilities, shape ``(draws, batch, classes)``.
-        threshold: :math:`h`, in nats, at least zero. One of ln 2 passes five to seven classes from a probability of
-            about 0.83; an entropy of exactly the threshold does not pass.
+        threshold: :math:`h`, in nats, at least zero. With five to seven classes ln 2 corresponds to a probability of
+            about 0.83.
 
     Returns:
         Shape ``(batch,)``, bool.
@@ -78,27 +81,26 @@ def certain(draws: Tensor, threshold: float = THRESHOLD) -> Tensor:
 
 @torch.no_grad()
 def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
-    """Predict several times with other dropout before the last layer, from features that are computed once.
-
-    All draws are one pass of the head, which treats each sample by itself. The backbone is not
-    called, so its running statistics stay as the one pass has left them.
+    """Draw predictions with dropout before the last layer, from features that are computed once.
 
     Args:
         head: in training mode, with dropout.
-        features: what goes into the head, shape ``(batch, features)``.
-        draws: how often, at least once.
+        features: the head's input, shape ``(batch, features)``.
+        draws: at least one.
 
     Returns:
         Probabilities, shape ``(draws, batch, classes)``, without a graph.
 
     Raises:
         ConfigurationError: if the head has no dropout, or a batch norm.
-        ValueError: if it is not in training mode, the features have another shape, or ``draws`` is below one.
+        ValueError: if it is not in training mode, or an argument is out of range.
     """
     _require_dropout(head, "head", "set the model's dropout, or use mc_dropout=full with dropout in the layers")
     require_at_least(draws, 1, "draws")
     if normalises_by_batch(head):
-        raise ConfigurationError("the head has a batch norm, so that draws in one pass would mix; use mc_dropout=full")
+        raise ConfigurationError(
+            "the head has a batch norm, which would mix the draws of one pass; use mc_dropout=full"
+        )
     if features.dim() != 2:
         raise ValueError(f"features must have shape (batch, features), got {tuple(features.shape)}")
     logits: Tensor = head(features.repeat(draws, 1))
@@ -107,16 +109,16 @@ def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
 
 @torch.no_grad()
 def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = DRAWS) -> Tensor:
-    """Predict several times with other dropout everywhere.
+    """Draw predictions with dropout everywhere.
 
-    The pass that was made for the loss is a draw like any other and counts as the first. The further ones normalise by the
-    batch, as it did, but leave the running statistics alone: a step updates them once, whatever the number of draws.
+    The pass made for the loss is the first draw. The others normalise by the batch, too, but do not update the running
+    statistics.
 
     Args:
         network: in training mode, with dropout.
         images: the batch.
-        logits: what the network has just said of it in training mode, shape ``(batch, classes)``.
-        draws: how many, at least one.
+        logits: of the pass made for the loss, shape ``(batch, classes)``.
+        draws: at least one.
 
     Returns:
         Probabilities, shape ``(draws, batch, classes)``, without a graph.
@@ -132,13 +134,76 @@ def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = 
     return torch.softmax(at_least_single(torch.stack(passes)), dim=2)
 
 
+def ema_alpha(step: int, limit: float = ALPHA) -> float:
+    r"""The decay of the teacher in a step: first a plain mean of the students, then an exponential one.
+
+    .. math:: \alpha_k = \min\big(1 - 1 / (k + 1), \alpha\big)
+
+    Args:
+        step: :math:`k`, the site's previous steps, at least zero. In step 0 the teacher becomes the student.
+        limit: :math:`\alpha`, in [0, 1].
+
+    Returns:
+        In [0, ``limit``].
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Example:
+        >>> [ema_alpha(step) for step in (0, 1, 9, 99, 500)]
+        [0.0, 0.5, 0.9, 0.99, 0.99]
+    """
+    require_at_least(step, 0, "step")
+    require_fraction(limit, "limit")
+    return min(1 - 1 / (step + 1), limit)
+
+
+def make_teacher(student: Network) -> Network:
+    """A copy of the student without gradients, in the same mode: in training mode its dropout is active."""
+    return copy.deepcopy(student).requires_grad_(False)
+
+
+@torch.no_grad()
+def update_teacher(teacher: nn.Module, student: nn.Module, alpha: float) -> None:
+    r"""Move the teacher towards the student, in place.
+
+    .. math:: \theta' \leftarrow \alpha \, \theta' + (1 - \alpha) \, \theta
+
+    Only parameters move: in training mode the teacher normalises by the batch and reads no running statistics.
+
+    Args:
+        teacher: see :func:`make_teacher`.
+        student: after a training step.
+        alpha: :math:`\alpha`, in [0, 1]; 0 copies the student to the bit, 1 keeps the teacher.
+
+    Raises:
+        ValueError: if ``alpha`` is out of range, or the two differ in a parameter's name or shape.
+
+    Example:
+        >>> student = nn.Linear(1, 1)
+        >>> teacher = make_teacher(student)
+        >>> _ = teacher.weight.fill_(1.0), student.weight.data.fill_(3.0)
+        >>> update_teacher(teacher, student, alpha=0.75)
+        >>> teacher.weight.item()
+        1.5
+    """
+    require_fraction(alpha, "alpha")
+    source, own = dict(student.named_parameters()), dict(teacher.named_parameters())
+    different = [name for name in (*own, *source) if name not in own or name not in source]
+    different += [name for name in own if name in source and own[name].shape != source[name].shape]
+    if different:
+        raise ValueError(f"teacher and student differ in parameter {different[0]}")
+    for name, parameter in own.items():
+        parameter.lerp_(source[name], 1 - alpha)
+
+
 def _require_dropout(network: nn.Module, name: str, remedy: str) -> None:
     if not network.training:
         raise ValueError(f"the {name} must be in training mode: in evaluation mode there is no dropout to draw")
     if not any(_dropout_probability(module) > 0 for module in network.modules()):
-        raise ConfigurationError(f"the {name} has no dropout, so that all draws would be the same: {remedy}")
+        raise ConfigurationError(f"the {name} has no dropout, so that all draws would be equal: {remedy}")
 
 
 def _dropout_probability(module: nn.Module) -> float:
-    # torchvision's DenseNet drops within its layers by a function, not a module, at the rate it names so.
+    # torchvision's DenseNet applies dropout within its layers by a function, at the rate ``drop_rate``.
     return float(module.p if isinstance(module, DROPOUTS) else getattr(module, "drop_rate", 0.0))

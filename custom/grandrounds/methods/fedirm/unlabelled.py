@@ -1,9 +1,7 @@
-"""What a site without labels takes the diseases for, over a round: for its own log, and for figures in simulations.
+"""Local training of sites without labels: FedIRM's mean teacher and relation matching, and self-training.
 
-Local training of sites without labels: agree with a teacher, and see the classes as the labelled sites do.
-
-Liu et al. (FedIRM), MICCAI 2021, section 2, and the authors' code. A step costs one pass of the student with its
-gradient and one of the teacher; finding out what is certain needs no further pass where dropout is before the last layer.
+Liu et al. (FedIRM), MICCAI 2021, section 2, and the authors' code. A step takes one pass of the student with gradient and
+one of the teacher; with dropout before the last layer the uncertainty needs no further pass.
 """
 
 from __future__ import annotations
@@ -19,62 +17,73 @@ from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
 from grandrounds.data.site import SiteData
+from grandrounds.evaluation.external import predict
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite
-from grandrounds.methods.fedirm.loss import consistency_loss, relation_matching_loss, unlabelled_loss
+from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, run_steps, train_steps
+from grandrounds.methods.fedirm.loss import (
+    consistency_loss,
+    labelled_loss,
+    ramp_up,
+    relation_matching_loss,
+    unlabelled_loss,
+)
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relation_distance, withhold_rows
-from grandrounds.methods.fedirm.schedule import ramp_up
-from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
 from grandrounds.methods.fedirm.training import Views, patients_of_classes, set_unlabelled_rate
-from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws
+from grandrounds.methods.fedirm.uncertainty import (
+    certain,
+    ema_alpha,
+    full_draws,
+    head_draws,
+    make_teacher,
+    update_teacher,
+)
 from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import BATCH_NORMS
 from grandrounds.models.split import split_network
 
+_logger = logging.getLogger(__name__)
 
-class OwnRelation:
-    """The relation matrix of a site without labels: the mean of its batches' matrices, row by row where there is one.
+
+class PseudoRelation:
+    """The relation matrix of an unlabelled site: for each row the mean over the batches that have it.
 
     Args:
         data: of the site.
-        classes: how many classes there are.
-        device: where the batches are.
+        classes: their number.
+        device: of the batches.
     """
 
     def __init__(self, data: SiteData, classes: int, device: torch.device) -> None:
         self._data = data
         self._sum = torch.zeros(classes, classes, device=device)
         self._batches = torch.zeros(classes, dtype=torch.int64, device=device)
-        self._seen: list[tuple[np.ndarray, Tensor, Tensor]] = []
+        self._predictions: list[tuple[np.ndarray, Tensor, Tensor]] = []
 
-    def add(self, own: Relation, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
-        """Take in a batch: its matrix, its images, what they were taken for, and which of these predictions are certain."""
-        self._sum += torch.where(own.known[:, None], own.matrix.detach(), 0.0)
-        self._batches += own.known
-        self._seen.append((rows, labels, keep))
+    def add(self, relation: Relation, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
+        """Add a batch: its matrix, rows and pseudo-labels, and which of these are certain."""
+        self._sum += torch.where(relation.known[:, None], relation.matrix.detach(), 0.0)
+        self._batches += relation.known
+        self._predictions.append((rows, labels, keep))
 
     def relation(self) -> Relation:
-        """The mean, on the CPU; ``support`` is how many patients (else lesions, else images) were surely of the class."""
+        """The mean, on the CPU; its support counts the patients with a certain prediction of the class."""
         mean = self._sum / self._batches.clamp(min=1)[:, None]
         uniform = torch.full_like(mean, 1 / len(mean))
         matrix = torch.where(self._batches[:, None] > 0, mean, uniform).cpu()
-        rows = np.concatenate([rows for rows, _, _ in self._seen])
-        labels = torch.cat([labels for _, labels, _ in self._seen]).cpu().numpy()
-        keep = torch.cat([keep for _, _, keep in self._seen]).cpu().numpy()
+        rows = np.concatenate([rows for rows, _, _ in self._predictions])
+        labels = torch.cat([labels for _, labels, _ in self._predictions]).cpu().numpy()
+        keep = torch.cat([keep for _, _, keep in self._predictions]).cpu().numpy()
         return Relation(matrix, patients_of_classes(self._data, rows[keep], labels[keep], len(matrix)))
 
 
-_logger = logging.getLogger(__name__)
-
-
 class SiteTeacher:
-    """Who gives the second opinion on an image, and how it follows the student.
+    """The mean teacher of a site.
 
     Args:
-        student: with the weights the round starts from, in training mode.
+        student: with the weights of the round's start, in training mode.
         options: which kind of teacher.
-        kept: what :meth:`state` has given in an earlier round; empty in the first one.
+        kept: :meth:`state` of an earlier round; empty in the first one.
     """
 
     def __init__(self, student: nn.Module, options: UnlabelledOptions, kept: Mapping[str, Any]) -> None:
@@ -87,18 +96,18 @@ class SiteTeacher:
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        """Probabilities of shape ``(batch, classes)``, sharpened if that is asked for."""
+        """Sharpened probabilities, shape ``(batch, classes)``."""
         logits = at_least_single(self.network(images))
         return torch.softmax(logits / self._options.teacher_temperature, dim=1)
 
     def follow(self, student: nn.Module) -> None:
-        """Move towards the student after a step; without a moving average become the student."""
+        """Update the moving average after a step; without one the teacher becomes the student."""
         alpha = 0.0 if self._options.teacher == "none" else ema_alpha(self._step, self._options.teacher_decay)
         update_teacher(self.network, student, alpha)
         self._step += 1
 
     def state(self) -> dict[str, Any]:
-        """What must last from one round to the next; nothing if the teacher begins anew."""
+        """The state to keep for the next round; empty if the teacher is reset."""
         if self._options.teacher != "ema_persistent":
             return {}
         parameters = {name: value.cpu().clone() for name, value in self.network.named_parameters()}
@@ -111,10 +120,10 @@ class UnlabelledStep:
     Args:
         context: of the task.
         network: the student, in training mode.
-        teacher: the second opinion.
-        target: the labelled sites' relation matrix; None where there is none yet.
-        options: the loss.
-        relations: how rows are made.
+        teacher: of the site.
+        target: the labelled sites' relation matrix; None if there is none yet.
+        options: of the loss.
+        relations: options of relation matrices.
         batch_size: of a full batch.
     """
 
@@ -135,34 +144,34 @@ class UnlabelledStep:
         classes = len(context.problem.classes)
         unknown = Relation(torch.full((classes, classes), 1 / classes), torch.zeros(classes, dtype=torch.int64))
         self.target = Relation(*(part.to(context.device) for part in target or unknown))
-        self.own = OwnRelation(context.data, classes, context.device)
+        self.pseudo_relation = PseudoRelation(context.data, classes, context.device)
         self.meter = Meter()
 
     def loss(self, rows: np.ndarray, step: int, ramp: float) -> Tensor:
-        """The loss of a batch; :attr:`meter` and :attr:`own` take in what is to be told of it."""
+        """The loss of a batch, which is added to :attr:`meter` and :attr:`pseudo_relation`."""
         return self.loss_of_views(rows, self._views.draw(rows, step, 2), step, ramp)
 
     def loss_of_views(self, rows: np.ndarray, views: Sequence[Tensor], step: int, ramp: float) -> Tensor:
-        """The same where the two views are drawn already, the student's first."""
+        """The loss of given views, the student's first."""
         options = self._options
         first, second = views
         with self._context.autocast():
             features = self._encoder(first)
             logits = self._head(features)
-            taught = self._teacher.predict(second)
+            targets = self._teacher.predict(second)
         require_finite(logits, "prediction", step)
         wide = at_least_single(logits)
         probabilities = torch.softmax(wide, dim=1)
         keep = self._certain(first, logits, features.detach()) & (probabilities.amax(dim=1) >= options.min_confidence)
-        own = pseudo_relation(wide, keep, self._relations.temperature, source=self._relations.relation_source)
-        # A batch may have one image more than a full one: a single one that was left over has joined it.
+        relation = pseudo_relation(wide, keep, self._relations.temperature, source=self._relations.relation_source)
+        # A batch has one image more than a full one if a single remaining image has joined it.
         divisor = max(self._batch_size, len(rows)) if options.consistency_divisor == "batch_size" else None
-        consistency = consistency_loss(probabilities, taught, divisor)
-        matching = relation_matching_loss(self.target, own)
+        consistency = consistency_loss(probabilities, targets, divisor)
+        matching = relation_matching_loss(self.target, relation)
         labels = wide.detach().argmax(dim=1)
-        self.own.add(own, rows, labels, keep)
+        self.pseudo_relation.add(relation, rows, labels, keep)
         self._count(rows, labels, keep)
-        self.meter.add("matched_rows", (self.target.known & own.known).sum())
+        self.meter.add("matched_rows", (self.target.known & relation.known).sum())
         total = unlabelled_loss(consistency, matching, ramp, options.consistency_scale, options.relation_weight)
         for name, value in (("loss", total), ("consistency", consistency), ("relation_loss", matching)):
             self.meter.add(name, value)
@@ -180,14 +189,14 @@ class UnlabelledStep:
         return certain(draws, options.uncertainty_threshold)
 
     def _count(self, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
-        """Count how many are kept, and how many of those rightly where the hidden label is known."""
+        """Count the certain predictions, and the correct ones among those whose hidden label is known."""
         truth = torch.from_numpy(self._context.data.labels[rows]).to(labels.device)
         known = keep & (truth >= 0)
         self.meter.add("seen", torch.tensor(len(rows)))
         self.meter.add("kept", keep.sum())
         self.meter.add("empty_batches", ~keep.any())
         self.meter.add("checked", known.sum())
-        self.meter.add("right", (known & (labels == truth)).sum())
+        self.meter.add("correct", (known & (labels == truth)).sum())
 
 
 def train_unlabelled(
@@ -200,60 +209,58 @@ def train_unlabelled(
     target: Relation | None,
     teacher: SiteTeacher,
 ) -> tuple[dict[str, float], Relation]:
-    """Train in place on images whose labels nobody may use.
+    """Train in place on unlabelled images.
 
     Args:
         network: the student, in training mode.
         optimizer: of its parameters.
         context: of the task.
-        local: batches and steps.
-        options: the loss.
-        relations: how rows are made.
-        target: the labelled sites' relation matrix; None where there is none yet, and nothing is matched.
-        teacher: moves with the student.
+        local: options of batches and steps.
+        options: of the loss.
+        relations: options of relation matrices.
+        target: the labelled sites' relation matrix; None if there is none yet, so that nothing is matched.
+        teacher: updated with the student.
 
     Returns:
-        Means over the steps of ``loss``, ``consistency`` and ``relation_loss``; ``kept`` (share of the images that are
-        certain), ``empty_batches`` (steps without any), ``matched_rows`` (rows that a step's batch and ``target`` both have,
-        mean over the steps) and, where hidden labels are known, ``pseudo_label_accuracy`` of the kept;
-        ``relation_distance`` (mean absolute difference of the site's own matrix from ``target``); ``samples``. And that
-        matrix, on the CPU. Rows of too few patients are neither in it nor in the distance; how many are sure of each class
-        is in the site's log alone.
+        Means over the steps of ``loss``, ``consistency``, ``relation_loss`` and ``matched_rows`` (rows known in both a
+        batch's matrix and ``target``); ``kept`` (share of certain predictions), ``empty_batches`` (steps without any),
+        ``pseudo_label_accuracy`` of the certain predictions if hidden labels are known, ``relation_distance`` (mean absolute
+        difference of the site's matrix from ``target``) and ``samples``. Second the site's matrix, on the CPU, without the
+        rows of too few patients; the number of patients of each class is in the site's log only.
 
     Raises:
         TaskAborted: if the task was given up.
-        ConfigurationError: if dropout is to be drawn and the network has none.
+        ConfigurationError: if dropout is needed and the network has none.
     """
     rows = context.data.rows("unlabelled")
     steps = local.round_steps(len(rows))
-    descent = OptimizerStep(network, optimizer)
+    optimizer_step = OptimizerStep(network, optimizer)
     work = UnlabelledStep(context, network, teacher, target, options, relations, local.batch_size)
     passes = options.draws + 1 if options.bn_updates == "code" else 1
-    with context.torch_seeded("training"), statistics_of_passes(network, passes):
-        batches = index_batches(rows, local.batch_size, steps, context.generator("unlabelled batches"))
-        for step, batch in enumerate(batches):
-            context.check_abort()
-            elapsed = local.elapsed(context.round_number, step, len(rows))
-            ramp = ramp_up(elapsed, options.ramp_length, options.ramp_kind)
-            set_unlabelled_rate(optimizer, options, ramp)
-            loss = work.loss(batch, step, ramp)
-            require_finite(loss, "loss", step)
-            descent.step(loss)
-            teacher.follow(network)
-    own = work.own.relation()
-    _log_support(context, own)
-    shown = withhold_rows(own, relations.min_support)
+    batches = index_batches(rows, local.batch_size, steps, context.generator("unlabelled batches"))
+
+    def take(step: int) -> None:
+        """Take a step of the student and of the teacher."""
+        elapsed = local.elapsed(context.round_number, step, len(rows))
+        ramp = ramp_up(elapsed, options.ramp_length, options.ramp_kind)
+        set_unlabelled_rate(optimizer, options, ramp)
+        loss = work.loss(next(batches), step, ramp)
+        require_finite(loss, "loss", step)
+        optimizer_step.step(loss)
+        teacher.follow(network)
+
+    with statistics_of_passes(network, passes):
+        run_steps(context, steps, take)
+    relation = work.pseudo_relation.relation()
+    counts = zip(context.problem.classes, relation.support.tolist(), strict=True)
+    listed = ", ".join(f"{name} {count}" for name, count in counts)
+    _logger.info("%s: patients with a certain prediction of each class: %s", context.site, listed)
+    released = withhold_rows(relation, relations.min_support)
     metrics = _metrics(work.meter, steps, len(rows))
-    distance = relation_distance(work.target, shown)
+    distance = relation_distance(work.target, released)
     if bool(torch.isfinite(distance)):
         metrics["relation_distance"] = float(distance)
-    return metrics, shown
-
-
-def _log_support(context: SiteContext, own: Relation) -> None:
-    counts = zip(context.problem.classes, own.support.tolist(), strict=True)
-    told = ", ".join(f"{name} {count}" for name, count in counts)
-    _logger.info("%s: patients surely taken for each class: %s", context.site, told)
+    return metrics, released
 
 
 def _metrics(meter: Meter, steps: int, samples: int) -> dict[str, float]:
@@ -261,21 +268,64 @@ def _metrics(meter: Meter, steps: int, samples: int) -> dict[str, float]:
     metrics["kept"] = meter.total("kept") / meter.total("seen")
     metrics["empty_batches"] = meter.total("empty_batches")
     if meter.total("checked"):
-        metrics["pseudo_label_accuracy"] = meter.total("right") / meter.total("checked")
+        metrics["pseudo_label_accuracy"] = meter.total("correct") / meter.total("checked")
     return {**metrics, "samples": float(samples)}
+
+
+def self_train(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    context: SiteContext,
+    local: LocalOptions,
+    options: UnlabelledOptions,
+) -> dict[str, float]:
+    """Label the site's images with the received model once a round, then train it in place on the confident labels.
+
+    This is Fed-SelfTraining, a baseline that the paper names without details (Table 1). Images are labelled without dropout
+    and augmentation; a pass is over the confident images.
+
+    Returns:
+        ``loss`` (mean over the steps), ``kept`` (share of confident images), ``pseudo_label_accuracy`` of these if hidden
+        labels are known, and ``samples``. Without a confident image nothing is trained.
+
+    Raises:
+        TaskAborted: if the task was given up.
+    """
+    rows = context.data.rows("unlabelled")
+    with context.autocast():
+        confidence, predicted = predict(network, context.data.images, rows, context.device).max(dim=1)
+    confident = (confidence >= options.self_training_confidence).numpy()
+    kept, labels = rows[confident], predicted.numpy()[confident]
+    metrics = {"loss": 0.0, "kept": len(kept) / len(rows), "samples": float(len(rows))}
+    truth = context.data.labels[kept]
+    if (truth >= 0).any():
+        metrics["pseudo_label_accuracy"] = float((labels == truth)[truth >= 0].mean())
+    if not len(kept):
+        return metrics
+    label_of = np.full(len(context.data.labels), -1)
+    label_of[kept] = labels
+    steps = local.round_steps(len(kept))
+    views, meter = Views(context, "unlabelled"), Meter()
+    batches = index_batches(kept, local.batch_size, steps, context.generator("unlabelled batches"))
+
+    def loss_of(step: int) -> Tensor:
+        """The loss of a batch's pseudo-labels, times the ramp."""
+        batch = next(batches)
+        with context.autocast():
+            logits = network(views.draw(batch, step, 1)[0])
+        ramp = ramp_up(local.elapsed(context.round_number, step, len(kept)), options.ramp_length, options.ramp_kind)
+        set_unlabelled_rate(optimizer, options, ramp)
+        return ramp * labelled_loss([at_least_single(logits)], torch.from_numpy(label_of[batch]).to(context.device))
+
+    train_steps(context, steps, loss_of, OptimizerStep(network, optimizer), meter)
+    return {**metrics, "loss": meter.total("loss") / steps}
 
 
 @contextmanager
 def statistics_of_passes(network: nn.Module, passes: int) -> Iterator[None]:
-    r"""Let running statistics follow each batch as fast as if it had been passed so many times.
+    r"""Update running statistics as if each batch were passed ``passes`` times: :math:`m' = 1 - (1 - m)^n`.
 
-    .. math:: m' = 1 - (1 - m)^n
-
-    Exact for passes with the same statistics; with dropout in the layers they would differ a little.
-
-    Args:
-        network: its batch norms are as before afterwards.
-        passes: :math:`n`, at least one.
+    The momenta are restored afterwards. Exact for passes with equal statistics, which dropout in the layers changes.
 
     Example:
         >>> norm = nn.BatchNorm1d(1)
@@ -286,7 +336,7 @@ def statistics_of_passes(network: nn.Module, passes: int) -> Iterator[None]:
         0.1
     """
     momenta = [(m, m.momentum) for m in network.modules() if isinstance(m, BATCH_NORMS) and m.momentum is not None]
-    if passes > 1:  # else the number must stay as it is, to the last bit
+    if passes > 1:  # else the momentum must not change in its last bit
         for norm, momentum in momenta:
             norm.momentum = 1 - (1 - momentum) ** passes
     try:

@@ -32,14 +32,16 @@ def sgd(network, rate=0.05):
     return torch.optim.SGD(network.parameters(), lr=rate)
 
 
-def listen(network, context, *, target=TARGET, local=LOCAL, relations=RelationOptions(), kept=None, **options):  # noqa: B008
+def fit_unlabelled(network, context, *, target=TARGET, local=LOCAL, relations=None, kept=None, **options):
     chosen = UnlabelledOptions(**{"draws": DRAWS, "ramp_length": 0.0, "uncertainty_threshold": DIVIDING, **options})
     teacher = SiteTeacher(network, chosen, kept or {})
-    metrics, own = train_unlabelled(network, sgd(network), context, local, chosen, relations, target, teacher)
+    metrics, own = train_unlabelled(
+        network, sgd(network), context, local, chosen, relations or RelationOptions(), target, teacher
+    )
     return metrics, own, teacher
 
 
-def tell(network, context, relations=None, local=LOCAL, rate=0.05, **options):
+def fit_labelled(network, context, relations=None, local=LOCAL, rate=0.05, **options):
     chosen = LabelledOptions(**{"two_views": False, **options})
     return train_labelled(network, sgd(network, rate), context, local, chosen, relations or RelationOptions())
 

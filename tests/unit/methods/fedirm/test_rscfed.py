@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from grandrounds.methods.fedirm.rscfed import ConsensusMean, distance_weights, draw_subsets, sub_consensus
+from grandrounds.methods.fedirm.rscfed import (
+    ConsensusMean,
+    ConsensusOptions,
+    distance_weights,
+    draw_subsets,
+    sub_consensus,
+)
 from grandrounds.seeding import numpy_generator, torch_generator
 
 NEAR = {"w": torch.tensor([0.0, 0.0]), "statistic": torch.tensor([0.0])}
@@ -51,7 +57,7 @@ def updates(count):
 
 
 def closed(given, order, scale=1.0):
-    mean = ConsensusMean(given, 2, 3, scale, ["w"], numpy_generator("consensus"))
+    mean = ConsensusMean(given, ConsensusOptions(2, 3, scale), ["w"], numpy_generator("consensus"))
     for site in order:
         mean.add(site, given[site], weight=10.0)
     return mean.close(), mean.weights
@@ -72,7 +78,7 @@ def test_sites_that_did_not_answer_are_not_drawn():
 
 
 def test_of_nobody_there_is_no_consensus():
-    mean = ConsensusMean(["site-1"], 2, 3, 1.0, ["w"], numpy_generator("none"))
+    mean = ConsensusMean(["site-1"], ConsensusOptions(2, 3, 1.0), ["w"], numpy_generator("none"))
     mean.skip("site-1")
     assert mean.close() is None
 
@@ -83,11 +89,11 @@ def test_of_nobody_there_is_no_consensus():
         (lambda: distance_weights(torch.ones(2), torch.ones(3), 1.0), "one entry per model"),
         (lambda: distance_weights(torch.ones(2), torch.zeros(2), 1.0), "samples must be above zero"),
         (lambda: distance_weights(torch.ones(2), torch.ones(2), -1.0), r"scale must be at least 0, got -1\.0"),
-        (lambda: sub_consensus([], [], 1.0, []), "a subset needs an update at least, got none"),
+        (lambda: sub_consensus([], [], 1.0, []), "a subset needs at least one update, got none"),
         (lambda: draw_subsets(["a"], 0, 1, numpy_generator("x")), "subsets must be at least 1, got 0"),
         (lambda: draw_subsets(["a"], 1, 0, numpy_generator("x")), "size must be at least 1, got 0"),
         (
-            lambda: ConsensusMean(["a"], 1, 1, 1.0, [], numpy_generator("x")).add("a", {}, 0.0),
+            lambda: ConsensusMean(["a"], ConsensusOptions(1, 1, 1.0), [], numpy_generator("x")).add("a", {}, 0.0),
             "the weight of a must be positive, got 0",
         ),
     ],

@@ -1,4 +1,4 @@
-"""Entropy is that of the mean prediction; draws of the head are what whole passes would give, without the passes."""
+"""Monte Carlo dropout: entropy of the mean prediction, and draws of the head that equal whole passes."""
 
 import math
 
@@ -7,13 +7,7 @@ import torch
 from torch import nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.fedirm.uncertainty import (
-    THRESHOLD,
-    certain,
-    full_draws,
-    head_draws,
-    predictive_entropy,
-)
+from grandrounds.methods.fedirm.uncertainty import THRESHOLD, certain, full_draws, head_draws, predictive_entropy
 from grandrounds.models.registry import DropoutLinear, build_model
 from grandrounds.models.split import head_of, split_network
 from grandrounds.protocol.problem import ModelSpec
@@ -195,7 +189,7 @@ def test_dropout_in_densenets_layers_counts_as_dropout():
     images = torch.rand(2, 3, 64, 64)
     draws = full_draws(network, images, network(images), 2)
     assert not torch.equal(draws[0], draws[1])
-    with pytest.raises(ConfigurationError, match="the head has no dropout, so that all draws would be the same"):
+    with pytest.raises(ConfigurationError, match="the head has no dropout, so that all draws would be equal"):
         head_draws(head_of(network), torch.zeros(2, 1024))
 
 
@@ -234,7 +228,7 @@ def test_dropout_in_densenets_layers_counts_as_dropout():
         (
             lambda: full_draws(small_network(0.0), torch.ones(2, 4), torch.ones(2, 3)),
             ConfigurationError,
-            "the network has no dropout, so that all draws would be the same: set the model's dropout",
+            "the network has no dropout, so that all draws would be equal: set the model's dropout",
         ),
         (
             lambda: full_draws(small_network().eval(), torch.ones(2, 4), torch.ones(2, 3)),

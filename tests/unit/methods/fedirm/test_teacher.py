@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
+from grandrounds.methods.fedirm.uncertainty import ema_alpha, make_teacher, update_teacher
 from grandrounds.seeding import torch_generator
 
 

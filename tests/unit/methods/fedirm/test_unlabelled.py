@@ -16,9 +16,9 @@ from small_site import (
     LABELS,
     STEPS,
     TARGET,
+    fit_unlabelled,
     flat,
     in_groups,
-    listen,
     network_of,
     sgd,
     softened,
@@ -73,7 +73,7 @@ def test_the_update_is_that_of_the_loop_that_passes_the_network_for_every_draw(c
     start = network_of().double()
     start.register_forward_pre_hook(lambda module, arguments: (arguments[0].double(),))
     ours, plain, teacher = copy.deepcopy(start), copy.deepcopy(start), copy.deepcopy(start)
-    metrics, _, kept = listen(ours, context, relation_weight=0.5)
+    metrics, _, kept = fit_unlabelled(ours, context, relation_weight=0.5)
     assert 0 < metrics["kept"] < 1, "the filter keeps some and drops others"
     with context.torch_seeded("training"):
         textbook(plain, context, teacher)
@@ -95,7 +95,7 @@ def passes(network):
 def test_a_step_passes_the_student_once_with_gradient_and_the_teacher_once(context, mc_dropout, further):
     network = network_of()
     first, last = passes(network)
-    listen(network, context, mc_dropout=mc_dropout)
+    fit_unlabelled(network, context, mc_dropout=mc_dropout)
     step = [(BATCH, True), (BATCH, False)] + [(BATCH, False)] * further
     assert first == step * STEPS
     draws = {"head": [DRAWS * BATCH], "full": [BATCH] * further, "none": []}[mc_dropout]
@@ -109,7 +109,7 @@ def test_a_step_with_draws_of_the_head_costs_four_forward_passes_and_the_release
     """A backward pass costs two forward ones; the released loop draws eleven times beside the pass of the loss."""
     network = network_of()
     first, _ = passes(network)
-    listen(network, context, local=LocalOptions(batch_size=BATCH, steps=1), **options)
+    fit_unlabelled(network, context, local=LocalOptions(batch_size=BATCH, steps=1), **options)
     assert len(first) + 2 * sum(gradient for _, gradient in first) == forwards
 
 
@@ -117,7 +117,7 @@ def test_without_a_certain_prediction_nothing_is_matched_and_nothing_breaks(cont
     updates = []
     for options in ({"uncertainty_threshold": 0.0}, {"relation_weight": 0.0}):
         network = network_of()
-        metrics, own, _ = listen(network, context, **options)
+        metrics, own, _ = fit_unlabelled(network, context, **options)
         updates.append(flat(network))
         if "uncertainty_threshold" in options:
             assert metrics["kept"] == 0
@@ -132,8 +132,8 @@ def test_without_a_certain_prediction_nothing_is_matched_and_nothing_breaks(cont
 
 def test_before_there_is_a_target_a_site_learns_consistency_alone(context):
     first, second = network_of(), network_of()
-    metrics = listen(first, context, target=None)[0]
-    listen(second, context, relation_weight=0.0)
+    metrics = fit_unlabelled(first, context, target=None)[0]
+    fit_unlabelled(second, context, relation_weight=0.0)
     assert metrics["relation_loss"] == 0
     assert torch.equal(flat(first), flat(second))
 
@@ -141,8 +141,8 @@ def test_before_there_is_a_target_a_site_learns_consistency_alone(context):
 def test_a_class_that_nobody_supports_is_not_matched(context):
     nothing = Relation(TARGET.matrix, torch.zeros(4, dtype=torch.int64))
     first, second = network_of(), network_of()
-    metrics = listen(first, context, target=nothing)[0]
-    listen(second, context, relation_weight=0.0)
+    metrics = fit_unlabelled(first, context, target=nothing)[0]
+    fit_unlabelled(second, context, relation_weight=0.0)
     assert metrics["kept"] > 0
     assert metrics["matched_rows"] == 0
     assert torch.equal(flat(first), flat(second))
@@ -153,7 +153,7 @@ def test_hidden_labels_tell_how_many_pseudo_labels_are_right(context):
     network = network_of(dropout=0.01)
     with torch.no_grad():
         head_of(network).bias[1] += 50
-    metrics, own, _ = listen(network, context, uncertainty_threshold=math.log(2))
+    metrics, own, _ = fit_unlabelled(network, context, uncertainty_threshold=math.log(2))
     assert metrics["kept"] == 1
     assert metrics["pseudo_label_accuracy"] == pytest.approx(COUNTS[1] / len(LABELS))
     assert own.support.tolist() == [-1, len(LABELS), -1, -1]
@@ -165,22 +165,24 @@ def test_hidden_labels_tell_how_many_pseudo_labels_are_right(context):
 
 def test_images_without_a_known_label_tell_nothing_of_accuracy(context):
     unknown = dataclasses.replace(context.data, labels=np.full(len(LABELS), -1))
-    metrics = listen(network_of(), dataclasses.replace(context, data=unknown), uncertainty_threshold=2.0)[0]
+    metrics = fit_unlabelled(network_of(), dataclasses.replace(context, data=unknown), uncertainty_threshold=2.0)[0]
     assert metrics["kept"] == 1
     assert "pseudo_label_accuracy" not in metrics
 
 
 def test_a_confident_class_is_needed_where_the_code_asks_for_it(context):
-    everything = listen(network_of(), context, mc_dropout="none")[0]
+    everything = fit_unlabelled(network_of(), context, mc_dropout="none")[0]
     assert everything["kept"] == 1
-    assert listen(network_of(), context, mc_dropout="none", min_confidence=1.0)[0]["kept"] == 0
+    assert fit_unlabelled(network_of(), context, mc_dropout="none", min_confidence=1.0)[0]["kept"] == 0
 
 
 def test_rows_of_few_predictions_do_not_leave_an_unlabelled_site(context):
-    own = listen(network_of(), context, uncertainty_threshold=2.0, relations=RelationOptions(min_support=0))[1]
+    own = fit_unlabelled(network_of(), context, uncertainty_threshold=2.0, relations=RelationOptions(min_support=0))[1]
     assert own.support.sum() == len(LABELS)
     least = int(own.support.max())
-    shown = listen(network_of(), context, uncertainty_threshold=2.0, relations=RelationOptions(min_support=least))[1]
+    shown = fit_unlabelled(
+        network_of(), context, uncertainty_threshold=2.0, relations=RelationOptions(min_support=least)
+    )[1]
     assert torch.equal(shown.support, torch.where(own.support == least, own.support, -1))
     assert (shown.matrix[own.support < least] == 0.25).all()
 
@@ -190,7 +192,7 @@ def test_a_row_that_does_not_leave_is_not_in_the_distance_that_is_told(context):
     network = network_of(dropout=0.01)
     with torch.no_grad():
         head_of(network).bias[1] += 50
-    metrics, own, _ = listen(network, in_groups(context, ["p"] * len(LABELS)), uncertainty_threshold=1.0)
+    metrics, own, _ = fit_unlabelled(network, in_groups(context, ["p"] * len(LABELS)), uncertainty_threshold=1.0)
     assert metrics["kept"] == 1
     assert own.support.tolist() == [-1] * 4
     assert "relation_distance" not in metrics
@@ -205,7 +207,7 @@ def test_a_row_of_an_unlabelled_site_stands_on_patients_not_on_predictions(conte
     one = in_groups(context, ["p"] * 8 + ["", ""] + list(names[10:]))
     local = LocalOptions(batch_size=BATCH, epochs=2)
     relations = RelationOptions(min_support=0)
-    metrics, own, _ = listen(network, one, local=local, relations=relations, uncertainty_threshold=1.0)
+    metrics, own, _ = fit_unlabelled(network, one, local=local, relations=relations, uncertainty_threshold=1.0)
     assert own.support.tolist() == [0, 1 + 2 + len(names) - 10, 0, 0]
     assert metrics["kept"] == 1, "a share, however often an image was seen"
 
@@ -213,7 +215,7 @@ def test_a_row_of_an_unlabelled_site_stands_on_patients_not_on_predictions(conte
 def test_a_short_batch_is_divided_by_the_full_size_in_the_code(context):
     local = LocalOptions(batch_size=48, steps=1)
     divided = [
-        listen(network_of(), context, local=local, consistency_divisor=by)[0]["consistency"]
+        fit_unlabelled(network_of(), context, local=local, consistency_divisor=by)[0]["consistency"]
         for by in ("images", "batch_size")
     ]
     assert divided[1] == pytest.approx(divided[0] * len(LABELS) / 48)
@@ -221,7 +223,7 @@ def test_a_short_batch_is_divided_by_the_full_size_in_the_code(context):
 
 def test_an_image_that_is_left_over_joins_a_batch_and_its_divisor(context):
     local = LocalOptions(batch_size=len(LABELS) - 1)
-    listen(network_of(), context, local=local, consistency_divisor="batch_size")
+    fit_unlabelled(network_of(), context, local=local, consistency_divisor="batch_size")
 
 
 def test_the_loss_is_weighed_by_the_ramp(context):
@@ -229,7 +231,7 @@ def test_the_loss_is_weighed_by_the_ramp(context):
     local = LocalOptions(batch_size=48, steps=1)
 
     def first_loss(**options):
-        return listen(network_of(), context, local=local, **options)[0]["loss"]
+        return fit_unlabelled(network_of(), context, local=local, **options)[0]["loss"]
 
     full = first_loss()
     assert full > 0
@@ -243,7 +245,7 @@ def test_the_step_size_follows_the_ramp_where_that_is_asked_for(context):
     for follows in (False, True):
         network = network_of()
         ramped = {"ramp_length": 4.0, "ramp_learning_rate": follows, "unlabelled_learning_rate": 0.05}
-        listen(network, context, local=local, **ramped)
+        fit_unlabelled(network, context, local=local, **ramped)
         moved.append(head_of(network).weight.detach() - head_of(network_of()).weight.detach())
     assert moved[0].abs().max() > 1e-4
     torch.testing.assert_close(moved[1], moved[0] * math.exp(-5 * 0.25**2), rtol=1e-3, atol=1e-7)
@@ -255,7 +257,7 @@ def test_an_own_matrix_is_made_of_logits_or_of_probabilities_as_asked(context, s
     head_of(network).register_forward_hook(lambda _, inputs, output: outputs.append(output.detach().numpy()))
     relations = RelationOptions(min_support=0, relation_source=source, temperature=temperature)
     local = LocalOptions(batch_size=48, steps=1)
-    own = listen(network, context, local=local, relations=relations, mc_dropout="none")[1]
+    own = fit_unlabelled(network, context, local=local, relations=relations, mc_dropout="none")[1]
     # The student's pass comes before the teacher's.
     logits = outputs[0].astype(float)
     vectors = logits if source == "logits" else scipy.special.softmax(logits, axis=1)
@@ -264,7 +266,7 @@ def test_an_own_matrix_is_made_of_logits_or_of_probabilities_as_asked(context, s
 
 def test_dropout_that_is_not_there_cannot_be_drawn(context):
     with pytest.raises(ConfigurationError, match="the head has no dropout"):
-        listen(network_of(dropout=None), context)
+        fit_unlabelled(network_of(dropout=None), context)
 
 
 def test_a_diverged_student_is_told_with_its_step(context):
@@ -272,4 +274,4 @@ def test_a_diverged_student_is_told_with_its_step(context):
     with torch.no_grad():
         head_of(network).bias[0] = float("nan")
     with pytest.raises(GrandRoundsError, match="training diverged: the prediction of step 0 is not finite"):
-        listen(network, context)
+        fit_unlabelled(network, context)

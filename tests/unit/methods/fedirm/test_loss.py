@@ -1,4 +1,4 @@
-"""Each term has its hand-computed value; what teaches gets no gradient; rows that a batch lacks change nothing."""
+"""The losses of sites with and without labels, and the ramp of the latter."""
 
 import math
 
@@ -9,6 +9,7 @@ from scipy.stats import entropy
 from grandrounds.methods.fedirm.loss import (
     consistency_loss,
     labelled_loss,
+    ramp_up,
     relation_matching_loss,
     unlabelled_loss,
 )
@@ -179,3 +180,47 @@ def test_the_unlabelled_objective_weighs_its_terms(weights, expected):
 def test_refuses_what_does_not_fit(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "weight"),
+    [
+        (0, 0.0067379),
+        (10, 0.1083680),
+        (15, 0.2865048),
+        (20, 0.5737534),
+        (21, 0.6376282),
+        (25, 0.8703),
+        (30, 1),
+        (60, 1),
+    ],
+)
+def test_the_squared_ramp_has_the_hand_computed_values(elapsed, weight):
+    assert ramp_up(elapsed, 30) == pytest.approx(weight, abs=5e-5 if elapsed == 25 else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "weight"),
+    [(0, 0.0067), (10, 0.0357), (15, 0.0821), (20, 0.1889), (21, 0.2231), (25, 0.4346), (30, 1), (60, 1)],
+)
+def test_the_printed_ramp_has_no_square_but_is_clipped(elapsed, weight):
+    assert ramp_up(elapsed, 30, "printed") == pytest.approx(weight, abs=5e-5)
+
+
+@pytest.mark.parametrize("kind", ["squared", "printed"])
+def test_without_length_the_weight_is_full_from_the_start(kind):
+    assert ramp_up(0, 0, kind) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-1,), "elapsed must be at least 0, got -1"),
+        ((math.nan,), "elapsed must be at least 0, got nan"),
+        ((1, -1), "length must be at least 0, got -1"),
+        ((1, 30, "linear"), "kind must be squared or printed, got 'linear'"),
+    ],
+)
+def test_a_ramp_out_of_range_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ramp_up(*arguments)

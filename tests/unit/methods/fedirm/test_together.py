@@ -11,6 +11,7 @@ from grandrounds.federation.aggregation import OrderedMean
 from grandrounds.methods.fedirm.loss import (
     consistency_loss,
     labelled_loss,
+    ramp_up,
     relation_matching_loss,
     unlabelled_loss,
 )
@@ -21,9 +22,14 @@ from grandrounds.methods.fedirm.relation import (
     pseudo_relation,
     relation_distance,
 )
-from grandrounds.methods.fedirm.schedule import ramp_up
-from grandrounds.methods.fedirm.teacher import ema_alpha, make_teacher, update_teacher
-from grandrounds.methods.fedirm.uncertainty import certain, full_draws, head_draws
+from grandrounds.methods.fedirm.uncertainty import (
+    certain,
+    ema_alpha,
+    full_draws,
+    head_draws,
+    make_teacher,
+    update_teacher,
+)
 from grandrounds.models.registry import DropoutLinear
 from grandrounds.seeding import torch_generator
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small_site import BATCH, COUNTS, LABELS, STEPS, in_groups, network_of, softened, tell
+from small_site import BATCH, COUNTS, LABELS, STEPS, fit_labelled, in_groups, network_of, softened
 
 from grandrounds.data.batches import index_batches
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
@@ -16,7 +16,9 @@ from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions
 def test_the_relation_matrix_is_made_of_the_logits_of_the_first_views_of_training(labelled, temperature):
     network, outputs = network_of(), []
     network.register_forward_hook(lambda _, inputs, output: outputs.append(output.detach().numpy()))
-    _, relation = tell(network, labelled, RelationOptions(min_support=0, temperature=temperature), two_views=True)
+    _, relation = fit_labelled(
+        network, labelled, RelationOptions(min_support=0, temperature=temperature), two_views=True
+    )
     batches = index_batches(labelled.data.rows("labelled"), BATCH, STEPS, labelled.generator("labelled batches"))
     order = LABELS[np.concatenate(list(batches))]
     assert len(outputs) == 2 * STEPS
@@ -28,7 +30,7 @@ def test_the_relation_matrix_is_made_of_the_logits_of_the_first_views_of_trainin
 def test_the_mean_of_the_batches_matrices_is_that_of_the_code(labelled):
     network, outputs = network_of(), []
     network.register_forward_hook(lambda _, inputs, output: outputs.append(output.detach().numpy()))
-    _, relation = tell(network, labelled, RelationOptions(min_support=0, relation_average="batches"))
+    _, relation = fit_labelled(network, labelled, RelationOptions(min_support=0, relation_average="batches"))
     batches = index_batches(labelled.data.rows("labelled"), BATCH, STEPS, labelled.generator("labelled batches"))
     each = [softened(logits, LABELS[rows]) for logits, rows in zip(outputs, batches, strict=True)]
     np.testing.assert_allclose(relation.matrix, np.mean(each, axis=0), atol=1e-6)
@@ -36,7 +38,7 @@ def test_the_mean_of_the_batches_matrices_is_that_of_the_code(labelled):
 
 def test_the_exact_matrix_is_of_the_trained_network_without_dropout_and_views(labelled):
     network = network_of()
-    _, relation = tell(network, labelled, RelationOptions(min_support=0, relation_average="exact"))
+    _, relation = fit_labelled(network, labelled, RelationOptions(min_support=0, relation_average="exact"))
     assert network.training
     with torch.no_grad():
         logits = network.eval()(to_tensor(labelled.data.images)).numpy()
@@ -46,7 +48,7 @@ def test_the_exact_matrix_is_of_the_trained_network_without_dropout_and_views(la
 
 @pytest.mark.parametrize("local", [LocalOptions(batch_size=BATCH, epochs=3), LocalOptions(batch_size=BATCH, steps=10)])
 def test_a_row_stands_on_images_however_often_they_were_seen(labelled, local):
-    _, relation = tell(network_of(), labelled, RelationOptions(min_support=3), local=local)
+    _, relation = fit_labelled(network_of(), labelled, RelationOptions(min_support=3), local=local)
     assert (relation.support <= torch.tensor(COUNTS)).all()
     assert not relation.known[2:].any()
 
@@ -56,21 +58,21 @@ def test_a_row_stands_on_patients_not_on_images(labelled, average):
     """Four images of the first class are of one patient, two of the second have no group and are two."""
     groups = ["p"] * 4 + list(labelled.data.names[4:12]) + ["", ""] + ["q"] * 7 + ["r", "r", "r"]
     relations = RelationOptions(min_support=0, relation_average=average)
-    relation = tell(network_of(), in_groups(labelled, groups), relations)[1]
+    relation = fit_labelled(network_of(), in_groups(labelled, groups), relations)[1]
     assert relation.support.tolist() == [9, 3, 1, 1]
 
 
 def test_rows_of_few_images_do_not_leave_the_site(labelled, caplog):
     """Nor does the number of such classes: only the site's own log has their names."""
     with caplog.at_level("INFO"):
-        metrics, relation = tell(network_of(), labelled, RelationOptions(min_support=3))
+        metrics, relation = fit_labelled(network_of(), labelled, RelationOptions(min_support=3))
     assert relation.support.tolist() == [12, 9, -1, -1]
     assert (relation.matrix[2:] == 0.25).all()
     assert metrics.keys() == {"loss", "samples"}
     assert f"fewer than 3 patients: {', '.join(PHANTOM_CLASSES[2:])}" in caplog.text
     caplog.clear()
     with caplog.at_level("INFO"):
-        tell(network_of(), labelled, RelationOptions(min_support=1))
+        fit_labelled(network_of(), labelled, RelationOptions(min_support=1))
     assert not caplog.text
 
 
@@ -79,7 +81,7 @@ def test_the_last_pass_alone_makes_the_matrix(labelled):
     network, outputs = network_of(), []
     network.register_forward_hook(lambda _, inputs, output: outputs.append(output.detach().numpy()))
     local = LocalOptions(batch_size=BATCH, epochs=2)
-    _, relation = tell(network, labelled, RelationOptions(min_support=0), local=local)
+    _, relation = fit_labelled(network, labelled, RelationOptions(min_support=0), local=local)
     batches = list(
         index_batches(labelled.data.rows("labelled"), BATCH, 2 * STEPS, labelled.generator("labelled batches"))
     )
@@ -89,13 +91,13 @@ def test_the_last_pass_alone_makes_the_matrix(labelled):
 
 def test_smoothing_and_two_views_change_the_loss(labelled):
     local = LocalOptions(batch_size=48, steps=1)
-    plain = tell(network_of(), labelled, local=local)[0]["loss"]
-    two = tell(network_of(), labelled, local=local, two_views=True)[0]["loss"]
+    plain = fit_labelled(network_of(), labelled, local=local)[0]["loss"]
+    two = fit_labelled(network_of(), labelled, local=local, two_views=True)[0]["loss"]
     assert two == pytest.approx(2 * plain, rel=0.2)
     assert two != 2 * plain, "the views differ"
-    assert tell(network_of(), labelled, local=local, smoothing=0.5)[0]["loss"] != plain
+    assert fit_labelled(network_of(), labelled, local=local, smoothing=0.5)[0]["loss"] != plain
 
 
 def test_a_site_without_a_label_cannot_tell(context):
     with pytest.raises(DataError, match="site-1: the labelled set is empty"):
-        tell(network_of(), context)
+        fit_labelled(network_of(), context)

@@ -11,7 +11,7 @@ from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
-from grandrounds.methods.fedirm.options import LocalOptions
+from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, ServerOptions
 from grandrounds.methods.fedirm.rscfed import ConsensusController
 from grandrounds.seeding import numpy_generator
 
@@ -25,32 +25,32 @@ PROBLEM = {"dataset": "phantom", "classes": ["a", "b"]}
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
-        ({"betas": [0.9]}, "betas must be two numbers from 0 to below 1, got [0.9]"),
-        ({"betas": [0.9, 1.0]}, "betas must be two numbers from 0 to below 1, got [0.9, 1.0]"),
+        ({"betas": [0.9]}, "betas must be two numbers, got [0.9]"),
+        ({"betas": [0.9, 1.0]}, "betas must be at least 0 and below 1, got (0.9, 1.0)"),
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
         ({"later_learning_rate": float("nan")}, "later_learning_rate must be finite, got nan"),
         ({"learning_rate_change": -1}, "learning_rate_change must be at least 0, got -1"),
         ({"smoothing": 1.1}, "smoothing must be between 0 and 1, got 1.1"),
         ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
         ({"min_support": -1}, "min_support must be at least 0, got -1"),
-        ({"relation_average": "mean"}, "relation_average must be one of samples, batches, exact, got 'mean'"),
-        ({"relation_source": "prob"}, "relation_source must be one of logits, probabilities, got 'prob'"),
-        ({"unlabelled_objective": "em"}, "unlabelled_objective must be one of fedirm, self_training, got 'em'"),
+        ({"relation_average": "mean"}, "relation_average must be samples, batches or exact, got 'mean'"),
+        ({"relation_source": "prob"}, "relation_source must be logits or probabilities, got 'prob'"),
+        ({"unlabelled_objective": "em"}, "unlabelled_objective must be fedirm or self_training, got 'em'"),
         ({"unlabelled_learning_rate": -1.0}, "unlabelled_learning_rate must be positive, got -1.0"),
-        ({"teacher": "ema"}, "teacher must be one of ema_persistent, ema_reset, none, got 'ema'"),
+        ({"teacher": "ema"}, "teacher must be ema_persistent, ema_reset or none, got 'ema'"),
         ({"teacher_decay": 1.5}, "teacher_decay must be between 0 and 1, got 1.5"),
         ({"teacher_temperature": 0.0}, "teacher_temperature must be above 0 and at most 1, got 0.0"),
         ({"consistency_scale": -1.0}, "consistency_scale must be at least 0, got -1.0"),
-        ({"consistency_divisor": "b"}, "consistency_divisor must be one of images, batch_size, got 'b'"),
+        ({"consistency_divisor": "b"}, "consistency_divisor must be images or batch_size, got 'b'"),
         ({"relation_weight": float("inf")}, "relation_weight must be finite, got inf"),
         ({"ramp_length": -1.0}, "ramp_length must be at least 0, got -1.0"),
-        ({"ramp_kind": "linear"}, "ramp_kind must be one of squared, printed, got 'linear'"),
-        ({"mc_dropout": "all"}, "mc_dropout must be one of head, full, none, got 'all'"),
+        ({"ramp_kind": "linear"}, "ramp_kind must be squared or printed, got 'linear'"),
+        ({"mc_dropout": "all"}, "mc_dropout must be head, full or none, got 'all'"),
         ({"draws": 0}, "draws must be at least 1, got 0"),
         ({"draws": 2.5}, "draws must be an integer, got 2.5"),
         ({"uncertainty_threshold": -0.1}, "uncertainty_threshold must be at least 0, got -0.1"),
         ({"min_confidence": 2.0}, "min_confidence must be between 0 and 1, got 2.0"),
-        ({"bn_updates": "twice"}, "bn_updates must be one of once, code, got 'twice'"),
+        ({"bn_updates": "twice"}, "bn_updates must be once or code, got 'twice'"),
         ({"self_training_confidence": -0.5}, "self_training_confidence must be between 0 and 1, got -0.5"),
     ],
 )
@@ -84,6 +84,23 @@ def test_a_pass_has_as_many_steps_as_batches_and_each_image_once(images):
 def test_a_round_is_epochs_or_as_many_steps_as_are_asked_for():
     assert LocalOptions(batch_size=48, epochs=2).round_steps(700) == 30
     assert LocalOptions(batch_size=48, epochs=2, steps=7).round_steps(700) == 7
+
+
+def test_unlabelled_sites_are_absent_in_round_20_and_present_in_21():
+    assert [ServerOptions().unlabelled_sites_train(elapsed) for elapsed in (0, 20, 21, 199)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert ServerOptions(unlabelled_start=0).unlabelled_sites_train(0)
+    assert not ServerOptions(unlabelled_start=None).unlabelled_sites_train(199)
+
+
+def test_the_learning_rate_rises_in_round_21_and_need_not():
+    code = LabelledOptions(later_learning_rate=3e-4)
+    assert [code.rate_after(elapsed) for elapsed in (0, 20, 21, 199)] == [2e-4, 2e-4, 3e-4, 3e-4]
+    assert LabelledOptions().rate_after(199) == 2e-4
 
 
 def test_the_ramp_counts_epochs_and_where_steps_are_fixed_rounds():
