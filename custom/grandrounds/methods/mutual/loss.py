@@ -1,9 +1,10 @@
-"""What a site minimises on its own labels, some of which are wrong.
+"""The losses of mutual learning: local training on noisy labels, and learning from the soft labels of other sites.
 
-MDH-FL ("Federated Learning for Data and Model Heterogeneity in Medical Imaging", arXiv 2308.00155, Eq. 7) and RHFL (Fang &
-Ye, "Robust Federated Learning with Noisy and Heterogeneous Clients", CVPR 2022) take the symmetric cross-entropy of Wang
-et al. ("Symmetric Cross Entropy for Robust Learning with Noisy Labels", ICCV 2019). RHFL+ (Fang, Ye & Du, IEEE TMC 2024)
-trusts the own predictions more from epoch to epoch; its formula is that of the authors' code.
+MDH-FL ("Federated Learning for Data and Model Heterogeneity in Medical Imaging", arXiv 2308.00155) and RHFL (Fang & Ye,
+"Robust Federated Learning with Noisy and Heterogeneous Clients", CVPR 2022) train on the symmetric cross-entropy of Wang et
+al. ("Symmetric Cross Entropy for Robust Learning with Noisy Labels", ICCV 2019). RHFL+ (Fang, Ye & Du, IEEE TMC 2024)
+trusts its own predictions more from epoch to epoch; its formula is that of the authors' code. FedMD: Li & Wang, "FedMD:
+Heterogenous Federated Learning via Model Distillation", 2019.
 """
 
 from __future__ import annotations
@@ -96,14 +97,15 @@ def refined_cross_entropy(
     rce_weight: float = 0.9,
     floor: float = LABEL_FLOOR,
 ) -> Tensor:
-    r"""Symmetric cross-entropy with labels that are refined by the own predictions (RHFL+).
+    r"""Symmetric cross-entropy with labels that are refined by the model's own predictions (RHFL+).
 
     .. math::
         p = \mathrm{softmax}(z / T), \quad s = (1 - w) \max(y, f) + w \, p, \quad
         L = -\frac{1}{B} \sum_{i, k} \big( \alpha \, s_{ik} \ln p_{ik} + \beta \, p_{ik} \ln s_{ik} \big)
 
-    The refined labels :math:`s` have no gradient. As in the code both terms see the floor, so that with ``trust=0`` and
-    ``temperature=1`` the usual term exceeds cross-entropy by the floor times the surprise of the other classes.
+    The refined labels :math:`s` have no gradient. As in the code both terms use the floor, so that with ``trust=0`` and
+    ``temperature=1`` the first term exceeds cross-entropy by the floor times the negative log-probability of the other
+    classes.
 
     Args:
         logits: shape ``(batch, classes)``, floating point.
@@ -136,10 +138,66 @@ def refined_cross_entropy(
     own = surprise.exp()
     given = F.one_hot(labels, logits.shape[1]).to(logits).clamp(min=floor)
     refined = torch.lerp(given, own.detach(), trust)
-    # An own probability that has underflowed must not make the logarithm infinite when it is trusted alone.
+    # A probability that has underflowed must not make the logarithm infinite when it is trusted alone.
     logarithm = refined.clamp(min=torch.finfo(refined.dtype).tiny).log()
     losses = -(ce_weight * refined * surprise + rce_weight * own * logarithm).sum(dim=1)
     return losses.sum() / max(len(labels), 1)
+
+
+def alignment_loss(logits: Tensor, target: Tensor) -> Tensor:
+    r"""Divergence of a model's predictions from the mean of the other sites' (MDH-FL, Eq. 3, up to a constant).
+
+    .. math:: L = \frac{1}{B} \sum_{i, c} m_{ic} \ln \frac{m_{ic}}{p_{ic}}, \qquad
+        \frac{\partial L}{\partial z} = (p - m) / B
+
+    The target has no gradient; there is no temperature. MDH-FL and RHFL take the mean over the others of
+    KL(theirs || own), which differs from KL(mean of theirs || own) by a term without the model's parameters. So the
+    gradient is the same, and the mean is all that a site has to know.
+
+    Args:
+        logits: the model's, shape ``(batch, classes)``.
+        target: :math:`m`, probabilities of that shape; zeros are allowed.
+
+    Returns:
+        Scalar, in nats, at least zero; zero, and still differentiable, for an empty batch.
+
+    Raises:
+        ValueError: if the shapes differ.
+
+    Example:
+        >>> own = torch.tensor([[0.5, 0.5]]).log()
+        >>> alignment_loss(own, torch.tensor([[1.0, 0.0]]))  # ln 2
+        tensor(0.6931)
+        >>> alignment_loss(own, own.softmax(dim=1))  # they agree
+        tensor(0.)
+    """
+    _require_same_shape(logits, target)
+    wanted = target.detach()
+    divergences = torch.xlogy(wanted, wanted) - wanted * logits.log_softmax(dim=1)
+    return divergences.sum() / max(len(logits), 1)
+
+
+def digest_loss(logits: Tensor, target: Tensor) -> Tensor:
+    r"""Mean absolute difference of a model's logits from the mean of all sites' logits (FedMD, "digest").
+
+    .. math:: L = \frac{1}{B C} \sum_{i, c} | z_{ic} - \bar z_{ic} |
+
+    Args:
+        logits: the model's, shape ``(batch, classes)``.
+        target: :math:`\bar z`, mean of the logits of all sites, this one included; no gradient.
+
+    Returns:
+        Scalar, at least zero; zero, and still differentiable, for an empty batch.
+
+    Raises:
+        ValueError: if the shapes differ.
+
+    Example:
+        >>> digest_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.5]]))
+        tensor(0.7500)
+    """
+    _require_same_shape(logits, target)
+    return (logits - target.detach()).abs().sum() / max(logits.numel(), 1)
 
 
 def _require_batch(logits: Tensor, labels: Tensor) -> None:
@@ -152,3 +210,10 @@ def _require_batch(logits: Tensor, labels: Tensor) -> None:
 def _require_floor(floor: float) -> None:
     if not 0 < floor < 1:
         raise ValueError(f"floor must be above 0 and below 1, got {floor}")
+
+
+def _require_same_shape(logits: Tensor, target: Tensor) -> None:
+    if logits.dim() != 2 or target.shape != logits.shape:
+        raise ValueError(
+            f"logits and target must both have shape (batch, classes), got {tuple(logits.shape)} and {tuple(target.shape)}"
+        )

@@ -1,21 +1,48 @@
-"""The public images as a site finds them: in the order that all sites have, with what tells two sets apart.
+"""The public images at a site, in the order that all sites have, and a model's predictions on them.
 
-What counts is what the networks see. So a set is its images' names and the hashes of the decoded and resized images; a file
-that differs in bytes and not in the picture does no harm.
+A public set is identified by the names of its images and the hashes of the decoded and resized images, because that is what
+networks see: a file that differs in bytes and not in the picture does no harm.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from grandrounds.data.images.views import to_tensor
 from grandrounds.data.partition.public_set import PublicImage, PublicSet
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
-from grandrounds.methods.mutual.participant import PublicImages
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.methods.mutual.options import Content, Statistics
+from grandrounds.models.inference import folded_copy
+from grandrounds.models.norm import BATCH_NORMS, statistics_untouched
+from grandrounds.models.precision import at_least_single
+
+Indices = NDArray[np.int64]
+# Maps of more images do not fit into the caches of a processor.
+CPU_BATCH = 32
+
+
+@dataclass(frozen=True, eq=False)
+class PublicImages:
+    """The public set at a site.
+
+    Attributes:
+        images: in canonical order, shape ``(images, height, width, channels)``, uint8.
+        digest: of the set, see ``data.partition.public_set``.
+    """
+
+    images: NDArray[np.uint8]
+    digest: str
 
 
 def public_images(data: SiteData, site: str) -> tuple[PublicSet, PublicImages]:
@@ -45,18 +72,88 @@ def public_images(data: SiteData, site: str) -> tuple[PublicSet, PublicImages]:
     return public, PublicImages(images, public.digest)
 
 
-def comparable(public: PublicSet, where: str) -> PublicSet:
-    """A list from a file as sites make theirs.
+def comparable(public: PublicSet, path: str) -> PublicSet:
+    """A list from a file in the form in which sites make theirs.
 
     Raises:
         DataError: if the list was made without decoding the images.
     """
     if any(not image.pixels for image in public.images):
         raise DataError(
-            f"{where} lists public images without hashes of the decoded images; divide the data with public_size set to "
+            f"{path} lists public images without hashes of the decoded images; divide the data with public_size set to "
             "the job's problem.image_size"
         )
     return PublicSet(tuple(replace(image, content="") for image in public.images))
+
+
+@torch.no_grad()
+def predict_public(
+    network: nn.Module,
+    images: NDArray[np.uint8],
+    rows: Indices,
+    context: SiteContext,
+    *,
+    batch_size: int = 256,
+    statistics: Statistics = "eval",
+    content: Content = "probabilities",
+) -> Tensor:
+    """Predict the public images of an exchange.
+
+    With ``eval`` a prediction does not depend on the other images of the batch: batches may be large on a GPU, and are
+    smaller on a CPU, which is then faster. With ``batch`` it does, and a last batch of one image joins the one before.
+
+    Args:
+        network: in any mode; it is left in the mode it was in, parameters and running statistics unchanged.
+        images: all public images, shape ``(images, height, width, channels)``, uint8.
+        rows: which of them.
+        context: of the task.
+        batch_size: images in a batch, with ``eval`` at most.
+        statistics: what batch norm uses: its running statistics, or those of the batch (RHFL).
+        content: ``probabilities`` or ``logits``.
+
+    Returns:
+        Shape ``(len(rows), classes)`` on the CPU, in the order of ``rows``; float64 if the network is, else float32.
+    """
+    parts: list[Tensor] = []
+    if statistics == "eval" and context.device.type == "cpu":
+        batch_size = min(batch_size, CPU_BATCH)
+    with _predicting(network, statistics) as predicting:
+        for batch in _batches(rows, batch_size):
+            context.check_abort()
+            with context.autocast():
+                logits = at_least_single(predicting(as_input(network, images[batch], context.device)))
+            parts.append(logits if content == "logits" else logits.softmax(dim=1))
+    # One transfer: a copy after every batch would make the device wait.
+    return torch.cat(parts).cpu()
+
+
+def as_input(network: nn.Module, batch: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """Images in [0, 1] in the precision of the network; see :func:`~grandrounds.data.images.views.to_tensor`."""
+    return to_tensor(batch, device).to(next(network.parameters()).dtype)
+
+
+@contextmanager
+def _predicting(network: nn.Module, statistics: Statistics) -> Iterator[nn.Module]:
+    """Evaluation mode; batch norm may use the batch's statistics, and never changes its running ones."""
+    if statistics == "eval":
+        yield folded_copy(network)
+        return
+    modes = [(module, module.training) for module in network.modules()]
+    for module in network.modules():
+        module.training = isinstance(module, BATCH_NORMS)
+    try:
+        with statistics_untouched(network):
+            yield network
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _batches(rows: Indices, batch_size: int) -> list[Indices]:
+    batches: list[Indices] = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [np.concatenate(batches[-2:])]
+    return batches
 
 
 def _digest(image: np.ndarray) -> str:

@@ -1,100 +1,25 @@
-"""What soft labels from another party must be before anybody learns from them.
+"""Soft labels: what sites publish of the public images, how it travels, and what a site makes of the sum.
 
-One site's rows enter the targets of all others, so rows that are no distributions, or are about other images, would spoil
-every model of the federation at once.
-
-Soft labels in fewer bytes.
-
-A row-matrix is all that a site sends. Its entries are probabilities, whose size is known beforehand, so eight bits are
-enough: the largest error of an entry is 1/510. What was sent is what counts: the sums are made of decoded rows, and a site
-takes out of a sum its own rows as they were decoded, not as they were computed.
+The server adds up the predictions of the sites, and every site subtracts its own from the sum. That is enough for MDH-FL's
+alignment (arXiv 2308.00155, Eq. 3), and for RHFL's with client confidence. So a server, or an encryption scheme that can
+only add, makes one sum for all sites, and no site sees the soft labels of another. Sums are made of *decoded* predictions,
+and a site subtracts its own as they were decoded, not as they were computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from grandrounds.checks import require_at_least
 from grandrounds.errors import MessageError
-from grandrounds.methods.mutual.contributions import RowSum, mean_of_all
-
-ROW_TOLERANCE = 1e-3
-
-
-def require_soft_labels(
-    rows: Tensor, images: int, classes: int, name: str, parties: int = 1, tolerance: float = ROW_TOLERANCE
-) -> None:
-    """Check soft labels for all public images, or the sum of such of several parties.
-
-    Args:
-        rows: what came, expected of shape ``(images, classes)``, floating point.
-        images: number of public images.
-        classes: number of classes.
-        name: how the error calls the rows, for example ``"rows of site-2"``.
-        parties: how many parties' rows were added up; every row must sum to it.
-        tolerance: how far a row's sum may be off, and an entry below zero, for each party.
-
-    Raises:
-        MessageError: naming the first offending row, if the shape is another, or an entry is not finite or negative, or a
-            row does not sum to the number of parties.
-    """
-    require_scores(rows, images, classes, name)
-    # The decrypted sum of encrypted rows may be a little below zero where the rows are zero.
-    least = 0.0 if parties == 1 else -tolerance * parties
-    _refuse_first((rows < least).any(dim=1), f"{name}: row {{}} has a negative entry")
-    sums = rows.sum(dim=1, dtype=torch.float64)
-    _refuse_first((sums - parties).abs() > tolerance * parties, f"{name}: row {{}} does not sum to {parties}")
-
-
-def require_scores(rows: Tensor, images: int, classes: int, name: str) -> None:
-    """Check scores for all public images that need be no distributions: the logits of FedMD.
-
-    Args:
-        rows: what came, expected of shape ``(images, classes)``, floating point.
-        images: number of public images.
-        classes: number of classes.
-        name: how the error calls the rows.
-
-    Raises:
-        MessageError: if the shape is another, or an entry is not finite.
-    """
-    if not rows.is_floating_point():
-        raise MessageError(f"{name}: expected floating-point values, got {rows.dtype}")
-    if rows.dim() == 2 and rows.shape[1] != classes:
-        raise MessageError(f"{name}: expected {classes} classes, got {rows.shape[1]}; all models need the same classes")
-    if rows.shape != (images, classes):
-        raise MessageError(f"{name}: expected shape {(images, classes)}, got {tuple(rows.shape)}")
-    _refuse_first(~torch.isfinite(rows).all(dim=1), f"{name}: row {{}} has an entry that is not finite")
-
-
-def require_same_public_set(ours: str, theirs: str, name: str) -> None:
-    """Check that rows are about the same images in the same order.
-
-    Args:
-        ours: digest of the public set here, see ``data.public_set``.
-        theirs: digest that came with the rows.
-        name: how the error calls the rows.
-
-    Raises:
-        MessageError: if the digests differ.
-    """
-    if ours != theirs:
-        raise MessageError(
-            f"{name} are about another public set ({theirs[:12]}, here {ours[:12]}): compare the lists of files; "
-            "names, contents and order must be the same everywhere"
-        )
-
-
-def _refuse_first(bad: Tensor, message: str) -> None:
-    if bad.any():
-        raise MessageError(message.format(int(bad.nonzero()[0])))
-
+from grandrounds.ordering import natural_sorted
 
 WireFormat = Literal["fp64", "fp32", "fp16", "uint8"]
-
 DTYPES: Mapping[str, torch.dtype] = {
     "fp64": torch.float64,
     "fp32": torch.float32,
@@ -102,149 +27,276 @@ DTYPES: Mapping[str, torch.dtype] = {
     "uint8": torch.uint8,
 }
 LEVELS = 255
+TOLERANCE = 1e-3
 
 
-def encode_rows(rows: Tensor, wire: WireFormat) -> Tensor:
-    r"""Probabilities as they travel.
+@dataclass(frozen=True, eq=False)
+class SoftLabels:
+    r"""Predictions on public images: those of one site, or the weighted sum of several.
+
+    Attributes:
+        values: :math:`S = \sum_j w_j D_j`, shape ``(images, classes)``; each :math:`D_j` holds probabilities (FedMD: logits).
+            A vector of bytes where they are encrypted.
+        rounds: the contributors, each with the exchange that its predictions are from.
+        weights: :math:`w_j` of each contributor; one unless clients are weighted by confidence.
+    """
+
+    values: Tensor
+    rounds: Mapping[str, int]
+    weights: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not self.rounds or set(self.rounds) != set(self.weights):
+            raise ValueError(
+                "soft labels need contributors, each with a round and a weight, "
+                f"got rounds of {sorted(self.rounds)} and weights of {sorted(self.weights)}"
+            )
+        for site, weight in self.weights.items():
+            require_at_least(weight, 0, f"weight of {site}")
+
+    @classmethod
+    def of_site(cls, site: str, round_number: int, values: Tensor) -> SoftLabels:
+        """The predictions of one site."""
+        return cls(values, {site: round_number}, {site: 1.0})
+
+    @property
+    def newest(self) -> int:
+        """The latest exchange that a contribution is from."""
+        return max(self.rounds.values())
+
+    def mean(self) -> Tensor:
+        r"""Mean over all contributors, :math:`\sum_j w_j D_j / \sum_j w_j` (FedMD's consensus).
+
+        Raises:
+            ValueError: if all weights are zero.
+        """
+        mass = sum(self.weights.values())
+        if mass <= 0:
+            raise ValueError("the weights of all contributors are zero")
+        return self.values / mass
+
+    def weight_of_others(self, site: str) -> float:
+        r"""Sum of the weights of the other sites, :math:`\sum_{j \ne p} w_j`."""
+        return sum(weight for other, weight in self.weights.items() if other != site)
+
+    def loss_scale(self, site: str) -> float:
+        r"""The factor of the divergence from :meth:`mean_of_others`.
+
+        One if all weights are one: MDH-FL's mean over the others. Else :meth:`weight_of_others`: RHFL's alignment
+        :math:`\sum_{j \ne p} w_j \mathrm{KL}(D_j \Vert D_p)` has the gradient of this factor times that divergence.
+        """
+        plain = all(weight == 1 for weight in self.weights.values())
+        return 1.0 if plain else self.weight_of_others(site)
+
+    def mean_of_others(self, site: str, own: Mapping[int, Tensor]) -> Tensor | None:
+        r"""Mean of the predictions of the other sites, which a site aligns its model to.
+
+        .. math:: m_{-p} = \frac{S - w_p D_p}{\sum_{j \ne p} w_j}
+
+        A site that is no contributor subtracts nothing.
+
+        Args:
+            site: whose target this is.
+            own: the site's predictions as decoded, by the exchange in which it published them.
+
+        Returns:
+            Probabilities, shape ``(images, classes)``: what rounding or decryption has left below zero is zero, and each
+            row sums to one. None if there is no other contributor with a weight.
+
+        Raises:
+            ValueError: if predictions of the site are in the sum which ``own`` lacks, or which have another shape.
+        """
+        if self.weight_of_others(site) <= 0:
+            return None
+        rest = self._without(site, own).clamp(min=0)
+        return rest / rest.sum(dim=1, keepdim=True)
+
+    def _without(self, site: str, own: Mapping[int, Tensor]) -> Tensor:
+        if site not in self.rounds:
+            return self.values
+        needed = self.rounds[site]
+        if needed not in own:
+            raise ValueError(
+                f"the sum holds soft labels of {site} from round {needed}, which cannot be subtracted: "
+                f"it has those of rounds {sorted(own)}"
+            )
+        mine = own[needed]
+        if mine.shape != self.values.shape:
+            raise ValueError(
+                f"soft labels of {site} have shape {tuple(mine.shape)}, the sum {tuple(self.values.shape)}"
+            )
+        return self.values - self.weights[site] * mine
+
+
+def recent(latest: Mapping[str, SoftLabels], newest: int, max_age: int = 0) -> dict[str, SoftLabels]:
+    """The soft labels of sites that are not too old, in the natural order of the sites.
+
+    Args:
+        latest: the latest soft labels of each site.
+        newest: the current exchange; soft labels of later ones are refused.
+        max_age: how many exchanges older soft labels may be; 0 takes current ones only.
+
+    Raises:
+        ValueError: if ``max_age`` is negative, or soft labels are of a later exchange.
+
+    Example:
+        >>> sent = torch.ones(1, 1)
+        >>> latest = {"b": SoftLabels.of_site("b", 3, sent), "a": SoftLabels.of_site("a", 5, sent)}
+        >>> list(recent(latest, newest=5)), list(recent(latest, newest=5, max_age=2))
+        (['a'], ['a', 'b'])
+    """
+    require_at_least(max_age, 0, "max_age")
+    for site, labels in latest.items():
+        if labels.newest > newest:
+            raise ValueError(f"the soft labels of {site} are from round {labels.newest}, the newest is {newest}")
+    return {site: latest[site] for site in natural_sorted(latest) if newest - latest[site].newest <= max_age}
+
+
+def add_up(labels: Mapping[str, SoftLabels], weights: Mapping[str, float] | None = None) -> SoftLabels:
+    r"""The sum :math:`S = \sum_j w_j D_j` of the soft labels of sites.
+
+    The order of the sum is the natural order of the sites, so that it is equal to the bit in any order of arrival.
+
+    Args:
+        labels: of each site, all of one shape.
+        weights: :math:`w_j` of each site, not negative; None is one each.
+
+    Returns:
+        The sum, in the dtype of the values.
+
+    Raises:
+        ValueError: if there is no site, shapes differ, or weights are missing or negative.
+
+    Example:
+        >>> values = {"a": torch.tensor([[0.5, 0.5]]), "b": torch.tensor([[0.9, 0.1]])}
+        >>> add_up({site: SoftLabels.of_site(site, 1, value) for site, value in values.items()}).values
+        tensor([[1.4000, 0.6000]])
+    """
+    sites = natural_sorted(labels)
+    chosen = dict.fromkeys(sites, 1.0) if weights is None else dict(weights)
+    shapes = {tuple(labels[site].values.shape) for site in sites}
+    if len(shapes) > 1:
+        raise ValueError(f"soft labels must have one shape, got {', '.join(map(str, sorted(shapes)))}")
+    if not sites or set(sites) != set(chosen):
+        raise ValueError(f"expected weights of the contributors {sites}, got them of {sorted(chosen)}")
+    total = torch.zeros_like(labels[sites[0]].values, dtype=torch.float64)
+    for site in sites:
+        total.add_(labels[site].values, alpha=chosen[site])
+    rounds = {site: labels[site].newest for site in sites}
+    return SoftLabels(total.to(labels[sites[0]].values.dtype), rounds, {site: chosen[site] for site in sites})
+
+
+def require_probabilities(
+    values: Tensor, images: int, classes: int, name: str, parties: int = 1, tolerance: float = TOLERANCE
+) -> None:
+    """Check that each row is a probability distribution, or a sum of such of several parties.
+
+    Args:
+        values: what was received, expected of shape ``(images, classes)``, floating point.
+        images: number of public images.
+        classes: number of classes.
+        name: for errors, for example ``"soft labels of site-2"``.
+        parties: how many distributions were added up.
+        tolerance: how far the sum of a row may be off, and an entry below zero, for each party.
+
+    Raises:
+        MessageError: naming the first wrong row, if the shape is another, an entry is not finite or negative, or a row does
+            not sum to the number of parties.
+    """
+    require_logits(values, images, classes, name)
+    # The decrypted sum of encrypted soft labels may be a little below zero where they are zero.
+    minimum = 0.0 if parties == 1 else -tolerance * parties
+    _refuse_first((values < minimum).any(dim=1), f"{name}: row {{}} has a negative entry")
+    sums = values.sum(dim=1, dtype=torch.float64)
+    _refuse_first((sums - parties).abs() > tolerance * parties, f"{name}: row {{}} does not sum to {parties}")
+
+
+def require_logits(values: Tensor, images: int, classes: int, name: str) -> None:
+    """Check shape and finiteness of values that need not be distributions: the logits of FedMD.
+
+    Raises:
+        MessageError: if the shape is another, or an entry is not finite.
+    """
+    if not values.is_floating_point():
+        raise MessageError(f"{name}: expected floating-point values, got {values.dtype}")
+    if values.dim() == 2 and values.shape[1] != classes:
+        raise MessageError(
+            f"{name}: expected {classes} classes, got {values.shape[1]}; all models need the same classes"
+        )
+    if values.shape != (images, classes):
+        raise MessageError(f"{name}: expected shape {(images, classes)}, got {tuple(values.shape)}")
+    _refuse_first(~torch.isfinite(values).all(dim=1), f"{name}: row {{}} has an entry that is not finite")
+
+
+def encode(values: Tensor, wire: WireFormat) -> Tensor:
+    r"""Soft labels as they travel; probabilities need only eight bits: the maximum error of an entry is 1/510.
 
     .. math:: u = \mathrm{round}(255 \, p) \quad\text{for uint8}
 
     Args:
-        rows: probabilities, shape ``(images, classes)``; also the mean of several parties' rows.
-        wire: ``fp64`` (for comparisons), ``fp32``, ``fp16`` or ``uint8``.
+        values: shape ``(images, classes)``; also the mean of several sites.
+        wire: ``fp64`` (for comparisons), ``fp32``, ``fp16`` or ``uint8`` (probabilities only).
 
     Returns:
         A tensor of that shape and the dtype of the format.
 
     Raises:
-        ValueError: if the format is unknown, or rows have too many classes: a uniform one would round to zero.
+        ValueError: if the format is unknown, or there are too many classes: a uniform distribution would round to zero.
 
     Example:
-        >>> encode_rows(torch.tensor([[0.7, 0.2, 0.1]]), "uint8")
+        >>> encode(torch.tensor([[0.7, 0.2, 0.1]]), "uint8")
         tensor([[178,  51,  26]], dtype=torch.uint8)
     """
     if wire not in DTYPES:
         raise ValueError(f"wire must be one of {', '.join(DTYPES)}, got {wire!r}")
     if wire != "uint8":
-        return rows.to(DTYPES[wire])
-    if rows.shape[1] > LEVELS:
-        raise ValueError(f"uint8 cannot hold rows of {rows.shape[1]} classes, at most {LEVELS}; use fp16")
-    return (rows.double() * LEVELS).round().to(torch.uint8)
+        return values.to(DTYPES[wire])
+    if values.shape[1] > LEVELS:
+        raise ValueError(f"uint8 cannot hold rows of {values.shape[1]} classes, at most {LEVELS}; use fp16")
+    return (values.double() * LEVELS).round().to(torch.uint8)
 
 
-def decode_rows(encoded: Tensor, images: int, classes: int, name: str) -> Tensor:
-    r"""Probabilities from what travelled, on the simplex again.
+def decode(encoded: Tensor, images: int, classes: int, name: str, logits: bool = False) -> Tensor:
+    """Soft labels from what travelled; probabilities are again distributions.
 
     Args:
-        encoded: as :func:`encode_rows` makes them.
+        encoded: as :func:`encode` makes them.
         images: number of public images.
         classes: number of classes.
-        name: how an error calls the rows, for example ``"rows of site-2"``.
+        name: for errors, for example ``"soft labels of site-2"``.
+        logits: whether they are logits (FedMD), which need a floating-point format.
 
     Returns:
-        Probabilities, shape ``(images, classes)``, float32 (float64 from fp64). Rows of fp16 and uint8 are divided by their
-        sum; others are as they came.
+        Shape ``(images, classes)``, float32 (float64 from fp64). Probabilities of fp16 and uint8 are divided by their sum;
+        others are as they were received.
 
     Raises:
-        MessageError: if the dtype is none of the formats', the shape is another, an entry is not finite or negative, or a
-            row is farther off the simplex than its format rounds.
+        MessageError: if the dtype is none of the formats', the shape is another, an entry is not finite, or a row is farther
+            off a distribution than its format rounds.
 
     Example:
-        >>> decode_rows(torch.tensor([[178, 51, 26]], dtype=torch.uint8), 1, 3, "rows")
+        >>> decode(torch.tensor([[178, 51, 26]], dtype=torch.uint8), 1, 3, "soft labels")
         tensor([[0.6980, 0.2000, 0.1020]])
     """
+    if logits:
+        require_logits(encoded, images, classes, name)
     if encoded.dtype not in DTYPES.values():
         raise MessageError(f"{name}: expected one of {', '.join(DTYPES)}, got {encoded.dtype}")
+    if logits:
+        return encoded.float() if encoded.dtype == torch.float16 else encoded
     if encoded.dtype in (torch.float64, torch.float32):
-        require_soft_labels(encoded, images, classes, name)
+        require_probabilities(encoded, images, classes, name)
         return encoded
-    tolerance = ROW_TOLERANCE
+    tolerance = TOLERANCE
     rows = encoded.double()
     if encoded.dtype == torch.uint8:
         rows = rows / LEVELS
-        # Each entry is rounded by half a level at most; the rest is for the float32 rows that were rounded.
-        tolerance = min(classes, LEVELS) / (2 * LEVELS) + ROW_TOLERANCE
-    require_soft_labels(rows, images, classes, name, tolerance=tolerance)
+        # Each entry is rounded by half a level at most; the rest is for the float32 values that were rounded.
+        tolerance = min(classes, LEVELS) / (2 * LEVELS) + TOLERANCE
+    require_probabilities(rows, images, classes, name, tolerance=tolerance)
     return (rows / rows.sum(dim=1, keepdim=True)).float()
 
 
-def decode_scores(encoded: Tensor, images: int, classes: int, name: str) -> Tensor:
-    """Logits from what travelled (FedMD), which is as it was computed but for the rounding of the format.
-
-    Args:
-        encoded: as :func:`encode_rows` makes them, in a floating-point format.
-        images: number of public images.
-        classes: number of classes.
-        name: how an error calls the rows.
-
-    Returns:
-        Logits, shape ``(images, classes)``, float32 (float64 from fp64).
-
-    Raises:
-        MessageError: if the dtype is none of the floating-point formats', the shape is another, or an entry is not finite.
-
-    Example:
-        >>> decode_scores(torch.tensor([[2.0, -0.5]], dtype=torch.float16), 1, 2, "scores")
-        tensor([[ 2.0000, -0.5000]])
-    """
-    require_scores(encoded, images, classes, name)
-    if encoded.dtype not in DTYPES.values():
-        raise MessageError(f"{name}: expected one of {', '.join(DTYPES)}, got {encoded.dtype}")
-    return encoded.float() if encoded.dtype == torch.float16 else encoded
-
-
-def encode_sum(row_sum: RowSum, wire: WireFormat) -> Tensor:
-    r"""The sum as it travels: divided by its weights, so that it is a mean of rows and fits every format.
-
-    .. math:: \bar D = S / \sum_j w_j
-
-    Args:
-        row_sum: of probabilities, or of logits.
-        wire: as for rows.
-
-    Returns:
-        A tensor of the sum's shape and the dtype of the format. It is as large as the rows of one site, however many
-        contribute.
-
-    Raises:
-        ValueError: as :func:`encode_rows`, or if all weights are zero.
-    """
-    return encode_rows(mean_of_all(row_sum), wire)
-
-
-def decode_sum(
-    encoded: Tensor,
-    rounds: Mapping[str, int],
-    weights: Mapping[str, float],
-    images: int,
-    classes: int,
-    scores: bool = False,
-) -> RowSum:
-    """The sum from what travelled.
-
-    Args:
-        encoded: as :func:`encode_sum` makes it.
-        rounds: the contributors, each with the exchange that its rows are from.
-        weights: of the contributors.
-        images: number of public images.
-        classes: number of classes.
-        scores: whether it is of logits.
-
-    Raises:
-        MessageError: as :func:`decode_rows` and :func:`decode_scores`, or if contributors and weights do not fit.
-    """
-    mean = (decode_scores if scores else decode_rows)(encoded, images, classes, "the sum of the rows")
-    try:
-        return RowSum(mean * sum(weights.values()), dict(rounds), dict(weights))
-    except ValueError as error:
-        raise MessageError(str(error)) from error
-
-
-def bytes_of_rows(images: int, classes: int, wire: WireFormat) -> int:
-    """The size of a row-matrix on the wire, without the message around it.
-
-    Example:
-        >>> [bytes_of_rows(26379, 13, wire) for wire in ("fp32", "fp16", "uint8")]
-        [1371708, 685854, 342927]
-    """
-    return images * classes * DTYPES[wire].itemsize
+def _refuse_first(bad: Tensor, message: str) -> None:
+    if bad.any():
+        raise MessageError(message.format(int(bad.nonzero()[0])))
