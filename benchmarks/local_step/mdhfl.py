@@ -13,26 +13,17 @@ from torch.nn import functional as F
 
 from benchmarks.local_step.case import HALF, Case, Work, in_default_layout
 from benchmarks.local_step.released import rhfl_pass
-from benchmarks.mdhfl_step.run import CLASSES, SIDE, SITES, others_of, target_of
+from benchmarks.mdhfl_step.run import CLASSES, SIDE, SITES, context_of, others_of, target_of
 from benchmarks.mdhfl_step.textbook import as_tensor, textbook_pass, textbook_rows
 from grandrounds.methods.mutual.options import AlignmentOptions
-from grandrounds.methods.mutual.predictions import public_rows
-from grandrounds.methods.mutual.training import AlignmentStep, Target, align
-from grandrounds.methods.mutual.work import PlainWork
+from grandrounds.methods.mutual.public import predict_public
+from grandrounds.methods.mutual.training import AlignmentStep, align
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator
 
 BATCH, RATE = 16, 1e-3
 AS_RELEASED, LEAST = "ours, as released", "forward, backward, Adam"
-
-
-class HalfWork(PlainWork):
-    """Work in half precision."""
-
-    def autocast(self) -> torch.autocast:
-        """As ``executor.precision`` has it."""
-        return torch.autocast("cpu", torch.bfloat16)
 
 
 class MDHFLCase(Case):
@@ -77,9 +68,9 @@ class MDHFLCase(Case):
         options = AlignmentOptions(
             alignment_rate=RATE, alignment_optimizer="fresh_per_batch" if loop == AS_RELEASED else "per_round"
         )
-        work = HalfWork() if loop == HALF else PlainWork()
+        context = context_of("bfloat16" if loop == HALF else "float32")
         step = AlignmentStep(network, options)
-        return network, lambda: align(network, step, self._images, Target(target), batches, options, 0, work)
+        return network, lambda: align(network, step, self._images, target, batches, options, 0, context)
 
 
 class RowsCase(Case):
@@ -112,7 +103,7 @@ class RowsCase(Case):
         images = self._images[: BATCH * steps]
         if loop == "textbook":
             return network, lambda: textbook_rows(network, images, BATCH)
-        return network, lambda: public_rows(network, images, np.arange(len(images)), PlainWork())
+        return network, lambda: predict_public(network, images, np.arange(len(images)), context_of())
 
     def difference(self, ours: str, other: str) -> float:
         """Norm of the difference of the rows in double precision, relative to that of the rows."""

@@ -89,7 +89,9 @@ class Custom(Experiment):
                 for site, own in _answers(run).items()
             },
             "noise_matrices": run.partition.get("noise_matrices"),
-            "row_entropy": {entry["round"]: entry["row_entropy"] for entry in rounds if "row_entropy" in entry},
+            "soft_label_entropy": {
+                entry["round"]: entry["soft_label_entropy"] for entry in rounds if "soft_label_entropy" in entry
+            },
             "weights": {entry["round"]: entry["weights"] for entry in rounds if "weights" in entry},
             "manifests": {site: content["sha256"] for site, content in run.partition["sites"].items()},
             "partition": self.partition_choices(run.row),

@@ -28,16 +28,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.mdhfl_step.textbook import as_tensor, textbook_loss, textbook_pass, textbook_rows
+from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.files import write_json
-from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, decrypt_sum, encrypt_rows, make_keys
-from grandrounds.methods.baselines.encryption.exchange import pack
-from grandrounds.methods.mutual.contributions import Contribution, leave_one_out_mean, sum_rows
-from grandrounds.methods.mutual.distillation import alignment_loss
+from grandrounds.methods.baselines.encryption import add_encrypted, decrypt, encrypt, make_keys
+from grandrounds.methods.mutual.loss import alignment_loss
 from grandrounds.methods.mutual.options import AlignmentOptions
-from grandrounds.methods.mutual.predictions import public_rows
-from grandrounds.methods.mutual.soft_labels import bytes_of_rows
-from grandrounds.methods.mutual.training import AlignmentStep, Target, align
-from grandrounds.methods.mutual.work import PlainWork
+from grandrounds.methods.mutual.public import predict_public
+from grandrounds.methods.mutual.soft_labels import DTYPES, SoftLabels, add_up
+from grandrounds.methods.mutual.training import AlignmentStep, align
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator, torch_generator
@@ -94,7 +92,7 @@ def alignment(backbone: str, images: np.ndarray, repeats: int) -> dict[str, Any]
 
     def ours() -> None:
         network = copy.deepcopy(first)
-        align(network, AlignmentStep(network, options), images, Target(target), batches, options, 0, PlainWork())
+        align(network, AlignmentStep(network, options), images, target, batches, options, 0, context_of())
 
     def least() -> None:
         network = copy.deepcopy(first)
@@ -125,7 +123,7 @@ def rows(backbone: str, images: np.ndarray, repeats: int) -> dict[str, Any]:
     """Seconds of predicting the public images in large batches and in those of the alignment, and how far they differ."""
     network, every = _network(backbone, torch.float32), np.arange(len(images), dtype=np.int64)
     steps = {
-        "large_batches": lambda: public_rows(network, images, every, PlainWork()),
+        "large_batches": lambda: predict_public(network, images, every, context_of()),
         "textbook": lambda: textbook_rows(network, images, BATCH),
     }
     difference = float((steps["large_batches"]() - steps["textbook"]()).abs().max())
@@ -137,7 +135,7 @@ def traffic() -> dict[str, Any]:
     state = build_model(ModelSpec("resnet12", CLASSES), seed=1).state_dict()
     encrypted, error = _encrypted()
     weights = sum(entry.numel() * entry.element_size() for entry in state.values())
-    formats = {wire: bytes_of_rows(PAPER_IMAGES, CLASSES, wire) for wire in ("fp32", "fp16", "uint8")}
+    formats = {wire: PAPER_IMAGES * CLASSES * DTYPES[wire].itemsize for wire in ("fp32", "fp16", "uint8")}
     return {
         "images": PAPER_IMAGES,
         "classes": CLASSES,
@@ -154,13 +152,21 @@ def _encrypted() -> tuple[int, float]:
     """Bytes of a site's encrypted rows, and the largest error of the sum of four sites'."""
     keys, drawn = make_keys(), others_of(PAPER_IMAGES, torch.float64)
     plain = [drawn[0], *drawn]
-    ciphertexts = [encrypt_rows(own, keys.secret) for own in plain]
-    total = decrypt_sum(add_encrypted(ciphertexts, keys.public), keys.secret, PAPER_IMAGES, CLASSES)
-    return len(pack(ciphertexts[0])), float((total - torch.stack(plain).sum(dim=0)).abs().max())
+    ciphertexts = [encrypt(own, keys.secret) for own in plain]
+    shape, name = (PAPER_IMAGES, CLASSES), "the sum"
+    total = decrypt(add_encrypted(ciphertexts, keys.public, name), keys.secret, shape, name)
+    return len(ciphertexts[0]), float((total - torch.stack(plain).sum(dim=0)).abs().max())
 
 
 def _network(backbone: str, dtype: torch.dtype) -> nn.Module:
     return build_model(ModelSpec(backbone, CLASSES), seed=1).to(dtype)
+
+
+def context_of(precision: str = "float32") -> SiteContext:
+    """A task of the first site, on the CPU; its images are not needed."""
+    nothing: Any = None
+    device, cache = torch.device("cpu"), StateCache(Path())
+    return SiteContext(SITES[0], 1, nothing, 1, nothing, device, precision, lambda: False, cache)
 
 
 def others_of(images: int, dtype: torch.dtype) -> list[Tensor]:
@@ -172,8 +178,10 @@ def others_of(images: int, dtype: torch.dtype) -> list[Tensor]:
 def target_of(others: list[Tensor]) -> Tensor:
     """The mean of the others as a site gets it: from the sum of all rows and its own."""
     own = torch.full_like(others[0], 1 / CLASSES)
-    contributions = dict(zip(SITES, (Contribution(1, sent) for sent in (own, *others)), strict=True))
-    target = leave_one_out_mean(sum_rows(contributions), SITES[0], {1: own})
+    pairs = zip(SITES, (own, *others), strict=True)
+    target = add_up({site: SoftLabels.of_site(site, 1, sent) for site, sent in pairs}).mean_of_others(
+        SITES[0], {1: own}
+    )
     if target is None:
         raise SystemExit("there is nobody to learn from")
     return target

@@ -13,7 +13,7 @@ from grandrounds.protocol.messages import floating_entries
 
 tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.methods.baselines.encryption.ciphertexts import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
+from grandrounds.methods.baselines.encryption import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
 from grandrounds.methods.baselines.fedavg_he import executor as site_side  # noqa: E402
 from grandrounds.methods.baselines.fedavg_he.controller import EncryptedMeanController  # noqa: E402
 
@@ -82,8 +82,8 @@ def test_the_server_has_no_secret_key_and_no_model(watched):
     found, _, server = watched
     assert not found.models
     held = [value for value in vars(server).values() if isinstance(value, bytes)]
-    assert held == [server._context]
-    assert not tenseal.context_from(server._context).is_private()
+    assert held == [server._key]
+    assert not tenseal.context_from(server._key).is_private()
 
 
 def test_ciphertexts_are_all_that_travels_and_as_many_come_back_as_one_site_sends(watched):

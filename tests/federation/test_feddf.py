@@ -119,7 +119,7 @@ def test_a_server_without_public_images_says_so(run, hospitals, tmp_path):
         ("controller.rounds=1", "rounds must be at least 2"),
         ("controller.distillation_batch=33", "32 images, which make no batch of 33"),
         ("executor.optimizer=kept", "optimizer must be fresh"),
-        ("executor.model=shared", "model must be own"),
+        ("executor.model=shared", "needs model=own"),
         ("executor.test_rounds=-1", "test_rounds must be at least 0"),
     ],
 )

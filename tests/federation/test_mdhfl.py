@@ -86,15 +86,18 @@ def test_compiled_networks_learn_the_same(run, hospitals, tmp_path, graphs):
         assert compiled[2, site]["alignment_loss"] == pytest.approx(plain[2, site]["alignment_loss"], rel=1e-2)
 
 
-def test_rows_are_all_that_travels_and_the_way_down_does_not_depend_on_the_number_of_sites(whole):
+def test_soft_labels_are_all_that_travels_and_the_way_down_does_not_depend_on_the_number_of_sites(whole):
     rows = PUBLIC_IMAGES * CLASSES * 4
     for site in SITES:
-        assert whole.summary["bytes"][site] == {"up.rows": (ROUNDS - 1) * rows, "down.rows": (ROUNDS - 1) * rows}
+        assert whole.summary["bytes"][site] == {
+            "up.soft_labels": (ROUNDS - 1) * rows,
+            "down.soft_labels": (ROUNDS - 1) * rows,
+        }
 
 
 def test_eight_bits_are_a_quarter_of_the_bytes(run, hospitals, tmp_path):
     found = run(small("controller.wire=uint8", "controller.rounds=2"), tmp_path, SITES, sites_dir=hospitals)
-    assert found.summary["bytes"]["site-1"]["up.rows"] == PUBLIC_IMAGES * CLASSES
+    assert found.summary["bytes"]["site-1"]["up.soft_labels"] == PUBLIC_IMAGES * CLASSES
 
 
 @pytest.mark.parametrize("preset", ["cross_entropy", "local", "rhfl", "rhfl_plus", "fedmd"])
@@ -106,14 +109,14 @@ def test_the_variants_run(preset, run, hospitals, tmp_path):
     weighted = any("weights" in entry for entry in found.summary["rounds"])
     assert weighted == preset.startswith("rhfl")
     # Who learns from nobody tells nobody anything.
-    assert ("up.rows" in found.summary["bytes"].get("site-1", {})) == (preset != "local")
+    assert ("up.soft_labels" in found.summary["bytes"].get("site-1", {})) == (preset != "local")
 
 
 def test_chunks_are_rounds(run, hospitals, tmp_path):
     found = run(small("controller.chunk=16", "controller.rounds=4"), tmp_path, SITES, sites_dir=hospitals)
     told = answers(found)
     assert [("loss" in told[number, "site-1"]) for number in (1, 2, 3, 4)] == [False, False, False, True]
-    assert found.summary["bytes"]["site-1"]["up.rows"] == 3 * 16 * CLASSES * 4
+    assert found.summary["bytes"]["site-1"]["up.soft_labels"] == 3 * 16 * CLASSES * 4
 
 
 def test_a_run_may_end_with_what_the_others_say(run, hospitals, tmp_path):
@@ -130,7 +133,7 @@ def test_a_run_may_end_with_what_the_others_say(run, hospitals, tmp_path):
 def test_client_confidence_is_told_once_in_an_epoch(run, hospitals, tmp_path):
     job = small("controller.chunk=24", "controller.public_batch=8", "controller.rounds=5", preset="rhfl")
     told = answers(run(job, tmp_path, SITES, sites_dir=hospitals))
-    assert [number for number in range(1, 6) if "private_loss" in told[number, "site-1"]] == [1, 3]
+    assert [number for number in range(1, 6) if "local_loss" in told[number, "site-1"]] == [1, 3]
 
 
 @pytest.mark.parametrize(("event", "party"), [("_round_done", "server"), ("_after_task_execution", "site-2")])
@@ -195,7 +198,7 @@ def test_a_site_that_joins_late_trains_alone_first_and_learns_from_those_before_
     assert [sorted(entry) for entry in contributors(found)] == [SITES[:2], SITES[:2], SITES]
 
 
-def test_rows_of_a_site_that_has_left_count_until_they_are_too_old(run, hospitals, tmp_path):
+def test_soft_labels_of_a_site_that_has_left_count_until_they_are_too_old(run, hospitals, tmp_path):
     job = away(small("controller.max_age=1", "controller.rounds=5"), "site-3", [2, 4])
     found = run(job, tmp_path, SITES, sites_dir=hospitals)
     rounds = [entry.get("site-3") for entry in contributors(found)]
@@ -203,19 +206,19 @@ def test_rows_of_a_site_that_has_left_count_until_they_are_too_old(run, hospital
 
 
 @pytest.mark.parametrize("forgets", [0, 4])
-def test_a_site_that_comes_back_takes_its_old_rows_out_or_learns_nothing(forgets, run, hospitals, tmp_path):
+def test_a_site_that_comes_back_subtracts_its_old_soft_labels_or_learns_nothing(forgets, run, hospitals, tmp_path):
     job = away(small("controller.max_age=2"), "site-3", [2], forgets)
     found = run(job, tmp_path, SITES, sites_dir=hospitals)
     assert contributors(found)[2]["site-3"] == 1
     told = answers(found)[4, "site-3"]
-    assert told.get("own_rows_lost") == (1.0 if forgets else None)
+    assert told.get("own_soft_labels_lost") == (1.0 if forgets else None)
     assert ("alignment_loss" in told) == (not forgets)
 
 
 def test_two_contributors_are_not_sent_where_three_are_asked_for(run, hospitals, tmp_path):
     found = run(small("controller.min_contributors=3", "controller.rounds=2"), tmp_path, SITES[:2], sites_dir=hospitals)
     assert found.summary["rounds"][0]["withheld"]
-    assert "down.rows" not in found.summary["bytes"]["site-1"]
+    assert "down.soft_labels" not in found.summary["bytes"]["site-1"]
     assert "alignment_loss" not in answers(found)[2, "site-1"]
 
 
@@ -299,7 +302,7 @@ def test_a_single_site_learns_from_nobody(run, hospitals, tmp_path):
     job = small("controller.rounds=3", "controller.min_sites=1")
     found = run(job, tmp_path, SITES[:1], sites_dir=hospitals)
     assert "alignment_loss" not in answers(found)[2, "site-1"]
-    assert "down.rows" not in found.summary["bytes"]["site-1"]
+    assert "down.soft_labels" not in found.summary["bytes"]["site-1"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +311,7 @@ def test_a_single_site_learns_from_nobody(run, hospitals, tmp_path):
         ("controller.rounds=1", "rounds must be at least 2"),
         ("controller.min_contributors=1", "min_contributors must be at least 2"),
         ("executor.optimizer=kept", "optimizer must be fresh"),
-        ("executor.model=shared", "model must be own"),
+        ("executor.model=shared", "needs model=own"),
         ("executor.test_rounds=-1", "test_rounds must be at least 0"),
     ],
 )

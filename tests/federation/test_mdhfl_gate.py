@@ -1,4 +1,4 @@
-"""What leaves a hospital is not what it has made: its gate rounds rows, or something on the way spoils them."""
+"""What leaves a hospital is not what it has made: its gate rounds soft labels, or something on the way spoils them."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ POLICY = {
     "unit": "site",
     "delta": 1e-5,
     "releases": [
-        {"kind": "soft_labels", "name": "rows", "treatment": "quantise", "levels": LEVELS, "entries": ["rows"]}
+        {"kind": "soft_labels", "name": "soft_labels", "treatment": "quantise", "levels": LEVELS, "entries": ["values"]}
     ],
     "scalars": [{"name": name, "part": "train", "minimum_support": 2} for name in NUMBERS],
     "facts": ["public", "backbone", "architecture"],
@@ -64,14 +64,14 @@ def on_grid(rows):
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_the_rows_that_a_site_takes_out_are_those_that_the_server_got(isolation, run, hospitals, tmp_path):
+def test_the_soft_labels_that_a_site_subtracts_are_those_that_the_server_got(isolation, run, hospitals, tmp_path):
     install_gate(tmp_path / "flare" / "site-1" / "local", "site-1")
     job = with_options(load_job("mdhfl"), [*QUICK, "executor.pretrain_epochs=0.5", f"executor.isolation={isolation}"])
     found = run(job, tmp_path, SITES, sites_dir=hospitals)
     state = next((tmp_path / "state").iterdir())
-    got = newest(state / "server")["method"]["rows"]["rows"]
+    got = newest(state / "server")["method"]["soft_labels"]["values"]
     for site in SITES:
-        (kept,) = (sent for sent in newest(state / site / "state")["participant"]["sent"].values())
+        (kept,) = (sent for sent in newest(state / site / "state")["learner"]["sent"].values())
         assert torch.equal(kept, got[site])
         assert on_grid(kept) == (site == "site-1")
     told = [
@@ -83,17 +83,17 @@ def test_the_rows_that_a_site_takes_out_are_those_that_the_server_got(isolation,
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        ("nan", "rows['rows'] has a value that is NaN or infinite"),
-        ("negative", "rows of site-1: row 0 has a negative entry"),
-        ("sum", "rows of site-1: row 0 does not sum to 1"),
-        ("classes", "rows of site-1: expected 4 classes, got 5; all models need the same classes"),
-        ("images", "rows of site-1: expected shape (32, 4), got (31, 4)"),
-        ("integers", "rows of site-1: expected one of fp64, fp32, fp16, uint8, got torch.int64"),
+        ("nan", "soft_labels['values'] has a value that is NaN or infinite"),
+        ("negative", "soft labels of site-1: row 0 has a negative entry"),
+        ("sum", "soft labels of site-1: row 0 does not sum to 1"),
+        ("classes", "soft labels of site-1: expected 4 classes, got 5; all models need the same classes"),
+        ("images", "soft labels of site-1: expected shape (32, 4), got (31, 4)"),
+        ("integers", "soft labels of site-1: expected one of fp64, fp32, fp16, uint8, got torch.int64"),
     ],
 )
-def test_spoilt_rows_drop_their_site_by_name_and_count_nowhere(how, reason, run, hospitals, tmp_path):
+def test_spoilt_soft_labels_drop_their_site_by_name_and_count_nowhere(how, reason, run, hospitals, tmp_path):
     job = with_options(load_job("mdhfl"), [*QUICK, "executor.pretrain_epochs=0", "controller.validate_every=0"])
-    filters = [{"path": "spoilt_rows.SpoilRows", "args": {"at": "site-1", "how": how}}]
+    filters = [{"path": "spoilt_soft_labels.SpoilSoftLabels", "args": {"at": "site-1", "how": how}}]
     job.client["task_result_filters"].append({"tasks": ["train"], "filters": filters})
     found = run(job, tmp_path, SITES, sites_dir=hospitals)
     first = found.summary["rounds"][0]

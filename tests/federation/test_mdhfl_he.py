@@ -15,14 +15,13 @@ from grandrounds.methods.mutual.controller import MutualController
 
 tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.methods.baselines.encryption.ciphertexts import (  # noqa: E402
+from grandrounds.methods.baselines.encryption import (  # noqa: E402
     SERVER_KEY,
     SITE_KEY,
-    decrypt_sum,
+    decrypt,
     write_keys,
 )
-from grandrounds.methods.baselines.encryption.controller import EncryptedController  # noqa: E402
-from grandrounds.methods.baselines.encryption.exchange import unpack  # noqa: E402
+from grandrounds.methods.baselines.mutual_he.controller import EncryptedController  # noqa: E402
 
 SITES = ["site-1", "site-2", "site-3"]
 PUBLIC_IMAGES, CLASSES, ROUNDS = 32, 4, 3
@@ -84,24 +83,23 @@ def furthest(first, second):
     return max(abs(scores(first)[site] / score - 1) for site, score in scores(second).items())
 
 
-def test_the_sites_learn_what_they_learn_from_plain_rows_and_the_server_reads_nothing(
+def test_the_sites_learn_what_they_learn_from_plain_soft_labels_and_the_server_reads_nothing(
     run, hospitals, tmp_path, watched
 ):
     # One exchange: the sums differ by the noise of the encryption, new in each run, and Adam's steps magnify it.
     options = ("controller.rounds=2", f"executor.backbones={json.dumps(dict.fromkeys(SITES, 'compact'))}")
     plain = run(small(*options, name="mdhfl"), tmp_path / "plain", SITES, sites_dir=hospitals)
-    readable = watched[2, "site-1"].parts["rows"]["mean"].double()
+    readable = watched[2, "site-1"].parts["soft_labels"]["values"].double()
     alone = run(small(*options, name="mdhfl", preset="local"), tmp_path / "alone", SITES, sites_dir=hospitals)
     hidden = run(small(*options), tmp_path / "hidden", SITES, sites_dir=hospitals)
     assert furthest(hidden, plain) < 1e-3 < furthest(alone, plain) / 4
-    assert not any("row_entropy" in entry for entry in hidden.summary["rounds"])
-    parts = [payload.parts["rows"]["sum"] for key, payload in watched.items() if key[0] == 2]
+    assert not any("soft_label_entropy" in entry for entry in hidden.summary["rounds"])
+    parts = [payload.parts["soft_labels"]["values"] for key, payload in watched.items() if key[0] == 2]
     assert all(torch.equal(part, parts[0]) for part in parts)
-    ciphertexts = unpack(parts[0], "the sum")
     public, secret = ((hospitals / place).read_bytes() for place in (f"server/{SERVER_KEY}", f"site-1/{SITE_KEY}"))
     with pytest.raises(ConfigurationError, match="no secret key"):
-        decrypt_sum(ciphertexts, public, PUBLIC_IMAGES, CLASSES)
-    total = decrypt_sum(ciphertexts, secret, PUBLIC_IMAGES, CLASSES)
+        decrypt(parts[0], public, (PUBLIC_IMAGES, CLASSES), "the sum")
+    total = decrypt(parts[0], secret, (PUBLIC_IMAGES, CLASSES), "the sum")
     torch.testing.assert_close(total / len(SITES), readable, atol=1e-6, rtol=0)
 
 
@@ -139,5 +137,5 @@ def test_keys_of_another_federation_give_a_sum_that_no_site_accepts(run, hospita
     "assignment", ["controller.content=logits", "controller.weighting=ccr", "controller.wire=uint8"]
 )
 def test_what_cannot_be_encrypted_is_refused(assignment, run, hospitals, tmp_path):
-    with pytest.raises(ConfigurationError, match="where rows are encrypted"):
+    with pytest.raises(ConfigurationError, match="where soft labels are encrypted"):
         run(small(assignment), tmp_path, SITES, sites_dir=hospitals)

@@ -39,17 +39,17 @@ TINY = [
 ]
 ENCRYPTION = importlib.util.find_spec("tenseal") is not None
 KEYS = {"path": "nvflare.lighter.impl.he.HEBuilder", "args": {}}
-ENCRYPTED_ROWS = {"kind": "encrypted_rows", "name": "rows", "treatment": "unmodified", "entries": ["rows"]}
+ENCRYPTED_VALUES = {"kind": "encrypted_values", "name": "soft_labels", "treatment": "unmodified", "entries": ["values"]}
 LIMIT_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
 def federation(consortium, tmp_path_factory):
-    """Kits with keys; the sites' policies let encrypted rows out, and one site names its network itself."""
+    """Kits with keys; the sites' policies release encrypted soft labels, and one site names its network itself."""
     folder = tmp_path_factory.mktemp("choices")
     policy = json.loads((OVERLAYS / "privacy.json").read_text())
     for scope in policy["scopes"]:
-        scope["properties"]["grandrounds"]["releases"].append({**ENCRYPTED_ROWS, "outside_budget": True})
+        scope["properties"]["grandrounds"]["releases"].append({**ENCRYPTED_VALUES, "outside_budget": True})
     (folder / "privacy.json").write_text(json.dumps(policy))
     described = json.loads(phantom_site(OWN_CHOICE, folder).read_text())
     phantom_site("public", folder)
@@ -106,9 +106,9 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
     ]
     assert not list((outcome.download / "workspace" / "results").glob("*.pt"))
     for sent in summary["bytes"].values():
-        assert set(sent) == {"up.rows", "down.rows"}
-        assert sent["up.rows"] == sent["down.rows"]
-        assert sent["up.rows"] == (ROUNDS - 1) * 64 * CLASSES * 4
+        assert set(sent) == {"up.soft_labels", "down.soft_labels"}
+        assert sent["up.soft_labels"] == sent["down.soft_labels"]
+        assert sent["up.soft_labels"] == (ROUNDS - 1) * 64 * CLASSES * 4
     alone = simulate(small("mdhfl", networks=NETWORKS), tmp_path / "alone", list(NETWORKS))
     assert summary["test"] == alone["test"]
     for site, network in NETWORKS.items():
@@ -123,14 +123,13 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
 @pytest.mark.skipif(not ENCRYPTION, reason="encryption needs TenSEAL")
 def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_path, shared_cache):
     """With the keys of FLARE's ``HEBuilder``. What the server has got is read here with a hospital's key."""
-    from grandrounds.methods.baselines.encryption.ciphertexts import (
+    from grandrounds.methods.baselines.encryption import (
         SERVER_KEY,
         SITE_KEY,
         add_encrypted,
-        decrypt_sum,
+        decrypt,
         is_private,
     )
-    from grandrounds.methods.baselines.encryption.exchange import unpack
 
     summary = finish(federation, small("mdhfl_he", "controller.rounds=2"), tmp_path / "results").summary
     assert contributors(summary) == [sorted(NETWORKS), []]
@@ -141,10 +140,10 @@ def test_hospitals_learn_from_a_sum_that_the_server_cannot_read(federation, tmp_
     assert not is_private(public)
     (secret,) = {(federation.kits / site / "startup" / SITE_KEY).read_bytes() for site in NETWORKS}
     simulate(small("mdhfl", "controller.rounds=2", networks=NETWORKS), tmp_path / "plain", list(NETWORKS))
-    plain = sum(rows_at(tmp_path / "plain" / "state" / "mdhfl" / "server")[site] for site in NETWORKS)
-    hidden = rows_at(record_of(federation, "mdhfl_he"))
-    ciphertexts = add_encrypted([unpack(hidden[site], site) for site in NETWORKS], public)
-    total = decrypt_sum(ciphertexts, secret, *plain.shape)
+    plain = sum(soft_labels_at(tmp_path / "plain" / "state" / "mdhfl" / "server")[site] for site in NETWORKS)
+    hidden = soft_labels_at(record_of(federation, "mdhfl_he"))
+    ciphertexts = add_encrypted([hidden[site] for site in NETWORKS], public, "the sum")
+    total = decrypt(ciphertexts, secret, plain.shape, "the sum")
     torch.testing.assert_close(total, plain.double(), rtol=0, atol=1e-6)
 
 
@@ -152,10 +151,10 @@ def record_of(federation, run_name):
     return federation.kits / federation.server / "grandrounds" / run_name / "server"
 
 
-def rows_at(server):
-    """The last rows of each site, as the server keeps them."""
+def soft_labels_at(server):
+    """The last soft labels of each site, as the server keeps them."""
     content = torch.load(max(server.glob("round_*.pt")), weights_only=True)["content"]
-    return content["method"]["rows"]["rows"]
+    return content["method"]["soft_labels"]["values"]
 
 
 def test_the_others_go_on_without_a_hospital_that_leaves_and_learn_from_it_when_it_is_back(federation, tmp_path):

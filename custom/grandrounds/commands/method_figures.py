@@ -71,7 +71,7 @@ def _of_rounds(events: Sequence[Event], classes: int) -> dict[str, Figure]:
     """How undecided the soft labels are, and what has travelled."""
     from grandrounds.reporting.figures.training import rounds_figure
 
-    entropy = {"mean over public images": round_curve(events, "row_entropy")}
+    entropy = {"mean over public images": round_curve(events, "soft_label_entropy")}
     moved = {
         words: {number: size / MEGABYTE for number, size in round_curve(events, "moved", direction).items()}
         for direction, words in (("down", "to sites"), ("up", "from sites"))

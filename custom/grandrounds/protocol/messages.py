@@ -56,7 +56,7 @@ class ReleaseKind(StrEnum):
     EMBEDDINGS = "embeddings"
     DISCRIMINATOR = "discriminator"
     SOFT_LABELS = "soft_labels"
-    ENCRYPTED_ROWS = "encrypted_rows"
+    ENCRYPTED_VALUES = "encrypted_values"
     CURVES = "curves"
 
 

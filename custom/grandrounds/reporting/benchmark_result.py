@@ -166,8 +166,8 @@ def _events(content: Mapping[str, Any], sites: Sequence[str]) -> list[Event]:
     found: dict[int, Event] = {}
     for number, given in content.get("peers", {}).items():
         found[int(number)] = {"event": "round_end", "round": int(number), "answered": list(given), "peers": given}
-    for number, entropy in content.get("row_entropy", {}).items():
-        found[int(number)] = {"event": "round_end", "round": int(number), "answered": [], "row_entropy": entropy}
+    for number, entropy in content.get("soft_label_entropy", {}).items():
+        found[int(number)] = {"event": "round_end", "round": int(number), "answered": [], "soft_label_entropy": entropy}
     alike = [
         {"event": "similarity", "round": int(number), **entry}
         for number, entry in content.get("similarity", {}).items()

@@ -118,7 +118,7 @@ def test_relation_matrices_of_a_committed_result_are_drawn_with_unknown_rows_emp
 def test_confusion_matrices_of_the_sites_own_models_and_the_entropy_of_their_labels(file):
     content = {key: value for key, value in RESULT.items() if key not in ("predictions", "peers", "similarity")}
     run = read_run(
-        file({**content, "confusion": {"site-2": [[5, 0], [1, 4]]}, "row_entropy": {"1": 0.5, "2": 0.25}}), "x"
+        file({**content, "confusion": {"site-2": [[5, 0], [1, 4]]}, "soft_label_entropy": {"1": 0.5, "2": 0.25}}), "x"
     )
     assert (run.model, list(run.places), run.untested) == ("own", ["site-2"], ("site-1",))
     (line, nothing) = drawings(run.events, run.sites, None, run.classes)["soft_labels"].axes[0].lines

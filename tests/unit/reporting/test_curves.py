@@ -13,7 +13,7 @@ EVENTS = [
     {"event": "start", "sites": ["site-10", "site-2"]},
     answer(1, "site-2", loss=2.0),
     {"event": "dropped", "round": 1, "site": "site-3", "reason": "late"},
-    {"event": "round_end", "round": 1, "row_entropy": 1.5, "moved": {"down": 10, "up": 4}},
+    {"event": "round_end", "round": 1, "soft_label_entropy": 1.5, "moved": {"down": 10, "up": 4}},
     answer(2, "site-2", loss=1.0, **{"validation.accuracy": 0.25}),
     answer(2, "site-4", loss=3.0),
     {"event": "round_end", "round": 2, "moved": {"down": 20, "up": 8}},
@@ -35,7 +35,7 @@ def test_a_training_metric_stands_at_its_own_round():
 
 
 def test_notes_of_rounds_are_found_inside_objects_too():
-    assert round_curve(EVENTS, "row_entropy") == {1: 1.5}
+    assert round_curve(EVENTS, "soft_label_entropy") == {1: 1.5}
     assert round_curve(EVENTS, "moved", "up") == {1: 4.0, 2: 8.0}
     assert round_curve(EVENTS, "moved") == {}
 

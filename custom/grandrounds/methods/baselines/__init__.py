@@ -1,1 +1,1 @@
-"""Baselines: encrypted federated averaging and swarm learning."""
+"""Baselines: MDH-FL and federated averaging on encrypted values, and swarm learning."""

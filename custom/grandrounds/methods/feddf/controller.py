@@ -7,7 +7,7 @@ Lin, Kong, Stich & Jaggi, "Ensemble Distillation for Robust Model Fusion in Fede
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,13 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.averaging import UpdateOptions
-from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.site.compute import ServerComputeOptions, choose_device
+from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.federation.site.data import load_dataset
 from grandrounds.federation.site.store import copy_to_cpu
-from grandrounds.methods.feddf.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
-from grandrounds.methods.mutual.work import PlainWork
-from grandrounds.models.registry import architecture_fingerprint, build_model
+from grandrounds.methods.feddf.fusion import FusionOptions, distil, ensemble_soft_labels, means_by_architecture
+from grandrounds.methods.mutual.delivery import DeliveringController
+from grandrounds.models.registry import build_model
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
@@ -39,7 +39,7 @@ class PublicSetOptions(Options):
     public: Annotated[str, "the name under which the server knows the public images"] = PUBLIC
 
 
-class FusionController(RoundController):
+class FusionController(DeliveringController):
     """Ensemble distillation for sites with different networks.
 
     In each round the sites train the model of their architecture and send updates; models of one architecture are averaged,
@@ -47,7 +47,6 @@ class FusionController(RoundController):
     The last round only delivers what the round before has made.
     """
 
-    registrations: ClassVar[bool] = True
     public_set: PublicSetOptions
     fusion: FusionOptions
     updates: UpdateOptions
@@ -55,10 +54,6 @@ class FusionController(RoundController):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if self.rounds < 2:
-            raise ConfigurationError(f"rounds must be at least 2: the last only delivers, got {self.rounds}")
-        if self.problem.weights is not None:
-            raise ConfigurationError("problem.weights must be null: sites have different networks")
         self._device = choose_device(self.server_compute.server_device)
         self._prototypes: dict[str, dict[str, Tensor]] = {}
         self._sent: dict[str, State] = {}
@@ -72,10 +67,10 @@ class FusionController(RoundController):
             ConfigurationError: if the server has none, or fewer than a batch.
         """
         try:
-            self._images = load_dataset(self.public_set.public, self.problem, SERVER, self.fl_ctx).images
+            self._public = load_dataset(self.public_set.public, self.problem, SERVER, self.fl_ctx)
         except ConfigurationError as error:
             raise ConfigurationError(f"FedDF distils on public images at the server: {error}") from error
-        self.fusion.require_batch(len(self._images))
+        self.fusion.require_batch(len(self._public.images))
 
     def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse a network that the server cannot build.
@@ -88,11 +83,7 @@ class FusionController(RoundController):
             state = self._network(backbone).state_dict()
         except ConfigurationError as error:
             raise MessageError(f"{site} has a network that the server does not know: {error}") from error
-        if architecture_fingerprint(state) != registration.facts.get("architecture"):
-            raise MessageError(
-                f"{site} has a {backbone} that differs from the job's in more than its weights (norm, channels or classes); "
-                "take these out of its grandrounds.json"
-            )
+        self.require_architecture(site, registration, state)
 
     def open_round(self, sites: list[str]) -> None:
         """Make the first model of each architecture that is new."""
@@ -113,7 +104,7 @@ class FusionController(RoundController):
         Raises:
             MessageError: naming the entry.
         """
-        if self._delivers:
+        if self.delivers:
             if result.update is not None:
                 raise MessageError(f"{site} has sent an update in the last round, which nobody uses")
             return
@@ -129,25 +120,22 @@ class FusionController(RoundController):
     def close_round(self) -> None:
         """Average what can be averaged, and distil each architecture from all models."""
         self._losses = {}
-        if self._delivers:
+        if self.delivers:
             return
         if self.server_compute.server_threads:
             torch.set_num_threads(self.server_compute.server_threads)
-        work = PlainWork(self._device, self.check_abort)
+        context = self._context()
         sites = natural_sorted(self._trained)
         teachers = [self._loaded(self._kind(site), self._trained[site]) for site in sites]
-        target = teacher_rows(teachers, self._images, work, self.fusion.averaging)
+        target = ensemble_soft_labels(teachers, context, self.fusion.averaging)
         means = means_by_architecture(self._trained, {site: self._kind(site) for site in sites})
         distilled = {}
         for kind, state in {**self._prototypes, **means}.items():
             student = self._loaded(kind, state)
             generator = numpy_generator(self.seed, "fusion", self.round_number, kind)
-            self._losses[kind] = distil(student, self._images, target, self.fusion, generator, work)
+            self._losses[kind] = distil(student, target, self.fusion, generator, context)
             distilled[kind] = copy_to_cpu(student.state_dict())
         self._prototypes = distilled
-
-    def model(self) -> None:
-        """There is none: each site scores and tests that of its architecture."""
 
     def round_notes(self) -> dict[str, Any]:
         """Mean loss of the distillation by backbone, in nats."""
@@ -162,23 +150,37 @@ class FusionController(RoundController):
         return {"prototypes": self._prototypes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the models."""
+        """Restore the models."""
         self._prototypes = state["prototypes"]
-
-    @property
-    def _delivers(self) -> bool:
-        return self.round_number == self.rounds
 
     def _kind(self, site: str) -> str:
         return self.registered[site].facts["architecture"]
 
     def _backbone(self, kind: str) -> str:
-        facts = (said.facts for said in self.registered.values())
-        return next(told["backbone"] for told in facts if told["architecture"] == kind)
+        known = (registration.facts for registration in self.registered.values())
+        return next(facts["backbone"] for facts in known if facts["architecture"] == kind)
 
     def _network(self, backbone: str) -> nn.Module:
         spec = replace(self.problem.model_spec(pretrained=False), backbone=backbone)
         return build_model(spec, self.seed)
+
+    def _context(self) -> SiteContext:
+        """The server's computation as a task, on the public images."""
+        return SiteContext(
+            site=SERVER,
+            round_number=self.round_number,
+            problem=self.problem,
+            seed=self.seed,
+            data=self._public,
+            device=self._device,
+            precision="float32",
+            aborted=self._aborted,
+            cache=StateCache(self.folder / "cache"),
+        )
+
+    def _aborted(self) -> bool:
+        self.check_abort()
+        return False
 
     def _loaded(self, kind: str, state: State) -> nn.Module:
         network = self._network(self._backbone(kind))

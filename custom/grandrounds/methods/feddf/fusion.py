@@ -1,29 +1,30 @@
 """FedDF: average the models that can be averaged, then distil each from all.
 
 Lin, Kong, Stich & Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020. Weights
-travel, and whoever distils holds the public images and every architecture. Where the architectures are all different there
-is nothing to average.
+travel, and the server holds the public images and every architecture. Where all architectures differ there is nothing to
+average.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.site.training import Adam
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.training import Adam, Meter, train_steps
 from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
-from grandrounds.methods.mutual.distillation import Averaging, alignment_loss, ensemble_target
-from grandrounds.methods.mutual.predictions import as_input, public_rows
-from grandrounds.methods.mutual.work import Work
+from grandrounds.methods.mutual.loss import alignment_loss
+from grandrounds.methods.mutual.public import as_input, predict_public
 from grandrounds.options import POSITIVE, Min, Options
 from grandrounds.ordering import natural_sorted
+
+Averaging = Literal["logits", "probabilities"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class FusionOptions(Options):
     distillation_rate: Annotated[float, "learning rate of Adam, which falls to zero along a half cosine", POSITIVE] = (
         1e-3
     )
-    clip_norm: Annotated[float, "largest norm of a gradient", POSITIVE] = 5.0
+    clip_norm: Annotated[float, "maximum norm of a gradient", POSITIVE] = 5.0
     averaging: Annotated[Averaging, "what of the teachers is averaged (FedDF's text: logits)"] = "logits"
     recalibrate_bn: Annotated[bool, "recompute batch norm's statistics from all public images afterwards"] = False
 
@@ -81,14 +82,52 @@ def means_by_architecture(
     return {kind: _mean_state([states[site] for site in sites], sites) for kind, sites in members.items()}
 
 
-def teacher_rows(
-    teachers: Sequence[nn.Module],
-    images: NDArray[np.uint8],
-    work: Work,
-    averaging: Averaging = "logits",
-    batch_size: int = 256,
+def ensemble_target(teachers: Sequence[Tensor], averaging: Averaging = "logits") -> Tensor:
+    r"""Soft labels of all sites' models together, to which FedDF distils each of its students.
+
+    .. math:: t = \mathrm{softmax}\Big(\frac{1}{P} \sum_j z_j\Big) \quad\text{or}\quad
+        t = \frac{1}{P} \sum_j \mathrm{softmax}(z_j)
+
+    The students' loss is :func:`~grandrounds.methods.mutual.loss.alignment_loss`. With ``probabilities`` its gradient is
+    that of FedDF's mean over the teachers of the divergences from each.
+
+    Args:
+        teachers: logits of each model, every one of shape ``(batch, classes)``.
+        averaging: what is averaged; ``logits`` is FedDF's text, ``probabilities`` the default of its code.
+
+    Returns:
+        Probabilities, shape ``(batch, classes)``, without gradient.
+
+    Raises:
+        ValueError: if there is no teacher, their shapes differ, or ``averaging`` is unknown.
+
+    Example:
+        >>> ensemble_target([torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.2, 0.8]]).log()])
+        tensor([[0.5000, 0.5000]])
+    """
+    if averaging not in get_args(Averaging):
+        raise ValueError(f"averaging must be logits or probabilities, got {averaging!r}")
+    if not teachers:
+        raise ValueError("an ensemble needs at least one teacher, got none")
+    shapes = {tuple(teacher.shape) for teacher in teachers}
+    if len(shapes) > 1 or teachers[0].dim() != 2:
+        raise ValueError(f"logits must all have one shape (batch, classes), got {sorted(shapes)}")
+    scores = torch.stack([teacher.detach() for teacher in teachers])
+    if averaging == "logits":
+        return scores.mean(dim=0).softmax(dim=-1)
+    return scores.softmax(dim=-1).mean(dim=0)
+
+
+def ensemble_soft_labels(
+    teachers: Sequence[nn.Module], context: SiteContext, averaging: Averaging = "logits", batch_size: int = 256
 ) -> Tensor:
     """The ensemble's soft labels for all public images, once for all steps: the teachers do not change meanwhile.
+
+    Args:
+        teachers: the models of all sites.
+        context: of the server's computation; its data are the public images.
+        averaging: see :func:`ensemble_target`.
+        batch_size: maximum number of images in a batch.
 
     Returns:
         Probabilities, shape ``(images, classes)``, on the CPU.
@@ -96,28 +135,43 @@ def teacher_rows(
     Raises:
         ValueError: if there is no teacher, or they differ in the number of classes.
     """
+    images = context.data.images
     rows = np.arange(len(images), dtype=np.int64)
-    each = [public_rows(teacher, images, rows, work, batch_size=batch_size, content="logits") for teacher in teachers]
-    return ensemble_target(each, averaging)
+    logits = [
+        predict_public(teacher, images, rows, context, batch_size=batch_size, content="logits") for teacher in teachers
+    ]
+    return ensemble_target(logits, averaging)
+
+
+class DistillationStep:
+    """Takes steps of Adam with clipped gradients and a learning rate that falls along a half cosine."""
+
+    def __init__(self, student: nn.Module, options: FusionOptions) -> None:
+        self._parameters = list(student.parameters())
+        self._clip_norm = options.clip_norm
+        self._optimizer = Adam(self._parameters, lr=options.distillation_rate, fused=True)
+        self._decay = torch.optim.lr_scheduler.CosineAnnealingLR(self._optimizer, options.distillation_steps)
+
+    def step(self, loss: Tensor) -> None:
+        """Go one step down the loss."""
+        self._optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
+        self._optimizer.step()
+        self._decay.step()
 
 
 def distil(
-    student: nn.Module,
-    images: NDArray[np.uint8],
-    target: Tensor,
-    options: FusionOptions,
-    generator: np.random.Generator,
-    work: Work,
+    student: nn.Module, target: Tensor, options: FusionOptions, generator: np.random.Generator, context: SiteContext
 ) -> float:
     """Move a model towards the ensemble's soft labels.
 
     Args:
         student: trained in place, in training mode.
-        images: all public images.
-        target: their soft labels, see :func:`teacher_rows`.
+        target: soft labels of all public images, see :func:`ensemble_soft_labels`.
         options: how.
         generator: draws the batches, without replacement within a batch.
-        work: where to compute.
+        context: of the server's computation; its data are the public images.
 
     Returns:
         The mean loss over the steps, in nats.
@@ -126,31 +180,22 @@ def distil(
         ConfigurationError: if the images do not make a batch.
         GrandRoundsError: if the loss is not finite.
     """
-    size = options.distillation_batch
+    images, steps = context.data.images, options.distillation_steps
     options.require_batch(len(images))
     student.train()
-    optimizer = Adam(student.parameters(), lr=options.distillation_rate, fused=True)
-    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.distillation_steps)
-    wanted = target.to(work.device, next(student.parameters()).dtype)
-    losses: list[Tensor] = []
-    for _ in range(options.distillation_steps):
-        work.check_abort()
-        batch = generator.choice(len(images), size, replace=False)
-        with work.autocast():
-            logits = student(as_input(student, images[batch], work.device))
-        loss = alignment_loss(logits, wanted[torch.from_numpy(batch).to(work.device)])
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(student.parameters(), options.clip_norm)
-        optimizer.step()
-        decay.step()
-        losses.append(loss.detach())
+    wanted = target.to(context.device, next(student.parameters()).dtype)
+
+    def loss_of(step: int) -> Tensor:
+        batch = generator.choice(len(images), options.distillation_batch, replace=False)
+        with context.autocast():
+            logits = student(as_input(student, images[batch], context.device))
+        return alignment_loss(logits, wanted[torch.from_numpy(batch).to(context.device)])
+
+    meter = Meter()
+    train_steps(context, steps, loss_of, DistillationStep(student, options), meter, "controller.distillation_rate")
     if options.recalibrate_bn:
-        recalibrate_batch_norm(student, images, np.arange(len(images), dtype=np.int64), work)
-    mean = float(torch.stack(losses).double().mean())
-    if not np.isfinite(mean):
-        raise GrandRoundsError("distillation diverged: its loss is not finite; lower distillation_rate")
-    return mean
+        recalibrate_batch_norm(student, images, np.arange(len(images), dtype=np.int64), context)
+    return meter.total("loss") / steps
 
 
 def _mean_state(states: Sequence[Mapping[str, Tensor]], sites: Sequence[str]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Mutual learning on the server: it adds up what all models say of the public images, and knows no model."""
+"""Mutual learning on the server: it adds up the soft labels of all sites, and knows no model."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.partition.public_set import fingerprints, read_public_set
 from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
 from grandrounds.federation.server.controller import RoundController
-from grandrounds.methods.mutual.contributions import RowSum, mean_of_all
-from grandrounds.methods.mutual.exchange import RowExchange, RowMessage
-from grandrounds.methods.mutual.executor import CHANGE, FINGERPRINTS, LOSS, ROWS
-from grandrounds.methods.mutual.options import ExchangeOptions
+from grandrounds.methods.mutual.exchange import SoftLabelExchange
+from grandrounds.methods.mutual.executor import CHANGE, FINGERPRINTS, LOSS, SOFT_LABELS, VALUES
+from grandrounds.methods.mutual.options import ContributorOptions, ExchangeOptions, PublicListOptions
 from grandrounds.methods.mutual.public import comparable
 from grandrounds.methods.mutual.schedule import Exchanges
-from grandrounds.methods.mutual.soft_labels import encode_sum
-from grandrounds.options import take_options
+from grandrounds.methods.mutual.soft_labels import SoftLabels, encode
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
 from grandrounds.protocol.registration import Registration
@@ -31,58 +30,44 @@ class MutualController(RoundController):
     """Exchange of soft labels on a public set that all sites have (MDH-FL, arXiv 2308.00155; RHFL; FedMD).
 
     A run of E collaborative epochs takes E + 1 rounds; with ``chunk``, K E + 1 (see
-    :class:`~grandrounds.methods.mutual.schedule.Exchanges`). The last round publishes nothing, so a run that goes on
+    :class:`~grandrounds.methods.mutual.schedule.Exchanges`). The last round publishes nothing, so a run that is continued
     with more ``rounds`` learns nothing from the others in the first of them.
-
-    Args:
-        public: the name under which sites know the public set.
-        public_list: file on the server with the list of the public set, so that a site with another set is told which image
-            differs; None goes by what most sites have.
-        min_contributors: fewest sites that count in a sum that is sent out; with two, each learns the other's rows. A site
-            whose weight is zero does not count.
-        options: those of :class:`~grandrounds.methods.mutual.options.ExchangeOptions` and of
-            :class:`~grandrounds.federation.server.controller.RoundController`.
     """
 
     registrations: ClassVar[bool] = True
-    row_kind: ClassVar[ReleaseKind] = ReleaseKind.SOFT_LABELS
-    option_groups: ClassVar[tuple[type, ...]] = (ExchangeOptions,)
+    release_kind: ClassVar[ReleaseKind] = ReleaseKind.SOFT_LABELS
+    contributors: ContributorOptions
+    public_list: PublicListOptions
+    exchange: ExchangeOptions
 
-    def __init__(
-        self, *, public: str = PUBLIC, public_list: str | None = None, min_contributors: int = 2, **options: Any
-    ) -> None:
-        self.exchange, others = take_options(ExchangeOptions, options)
-        super().__init__(**others)
-        if min_contributors < 2:
-            raise ConfigurationError(f"min_contributors must be at least 2, got {min_contributors}")
-        sampled = self.run.sites_per_round
-        if sampled is not None and sampled < min_contributors and not self.exchange.max_age:
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        sampled, minimum = self.run.sites_per_round, self.contributors.min_contributors
+        if sampled is not None and sampled < minimum and not self.exchange.max_age:
             raise ConfigurationError(
-                f"sites_per_round is {sampled}, below min_contributors = {min_contributors}: no sum would ever be sent"
+                f"sites_per_round is {sampled}, below min_contributors = {minimum}: no sum would ever be sent"
             )
         if self.rounds < 2:
             raise ConfigurationError(f"rounds must be at least 2: the first only publishes, got {self.rounds}")
         if self.problem.weights is not None:
             raise ConfigurationError("problem.weights must be null: every site has a network of its own")
-        self.public = public
-        self.public_list = public_list
-        self.min_contributors = min_contributors
         self._digest: str | None = None
         self._reference: dict[str, State] = {}
         self._exchanges: Exchanges | None = None
-        self._rows: RowExchange | None = None
-        self._sum: RowSum | None = None
+        self._soft_labels: SoftLabelExchange | None = None
+        self._sum: SoftLabels | None = None
 
     def start(self) -> None:
         """Read the list of the public set, if there is one."""
-        if self.public_list is not None:
-            listed = comparable(read_public_set(Path(self.public_list)), self.public_list)
+        path = self.public_list.public_list
+        if path is not None:
+            listed = comparable(read_public_set(Path(path)), path)
             self._digest = listed.digest
             self._reference = {PUBLIC: {FINGERPRINTS: torch.from_numpy(fingerprints(listed))}}
 
     def registration_for(self, site: str) -> Payload:
         """The name of the public set, and its fingerprints if the server has its list."""
-        return self.payload(self._reference, public=self.public)
+        return self.payload(self._reference, public=self.contributors.public)
 
     def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse a site with other classes, or without the public set.
@@ -94,84 +79,82 @@ class MutualController(RoundController):
         if classes != expected:
             raise MessageError(f"{site} has a head of {classes} classes, the job has {expected}")
         if not registration.scalars.get("public_images", 0) >= 1 or PUBLIC not in registration.facts:
-            raise MessageError(f"{site} has not said which public images it has")
+            raise MessageError(f"{site} has not reported which public images it has")
         if self._digest is not None:
             self._require_public_set(site, registration)
 
     def joining_needs(self) -> str:
         """The public set."""
-        return f"each site needs images under the name {self.public!r} in its grandrounds.json, the same at all sites"
+        name = self.contributors.public
+        return f"each site needs images under the name {name!r} in its grandrounds.json, the same at all sites"
 
-    def participants(self, well: list[str]) -> list[str]:
-        """The sites with the public set; the first time, what most sites have is the public set.
+    def participants(self, available: list[str]) -> list[str]:
+        """The sites with the public set; in the first round the public set is that of most sites.
 
         Raises:
             GrandRoundsError: if too few have the public set.
         """
         if self._digest is None:
-            found = Counter(self.registered[site].facts[PUBLIC] for site in well)
+            found = Counter(self.registered[site].facts[PUBLIC] for site in available)
             self._digest = found.most_common(1)[0][0] if found else None
         refused = len(self.refused)
-        for site in well:
+        for site in available:
             try:
                 self._require_public_set(site, self.registered[site])
             except MessageError as error:
                 self.refuse(site, str(error))
-                # Another start of the run asks it again: its images may have been mended.
+                # Another start of the run asks it again: its images may have been fixed.
                 del self.registered[site]
-        having = [site for site in well if site not in self.refused]
+        having = [site for site in available if site not in self.refused]
         if len(self.refused) > refused:
             self.require_enough(having)
-        if self._rows is None and having:
+        if self._soft_labels is None and having:
             self._open(int(self.registered[having[0]].scalars["public_images"]))
         return having
 
     def payload_for(self, site: str) -> Payload:
         """The sum of the last exchange, the same for all sites."""
-        told: dict[str, Any] = {"rounds": {}, "weights": {}}
+        contributors: dict[str, Any] = {"rounds": {}, "weights": {}}
         parts: dict[str, State] = {}
         if self._sum and self._enough(self._sum):
-            told = {"rounds": dict(self._sum.rounds), "weights": dict(self._sum.weights)}
-            parts[ROWS] = self.encoded_sum(self._sum)
-        exchange = {"options": asdict(self.exchange), "rounds": self.rounds, "contributors": told}
-        return self.payload(parts, public=self.public, exchange=exchange)
+            contributors = {"rounds": dict(self._sum.rounds), "weights": dict(self._sum.weights)}
+            parts[SOFT_LABELS] = {VALUES: self.encoded_sum(self._sum)}
+        exchange = {"options": asdict(self.exchange), "rounds": self.rounds, "contributors": contributors}
+        return self.payload(parts, public=self.contributors.public, exchange=exchange)
 
-    def encoded_sum(self, row_sum: RowSum) -> State:
-        """The sum as it travels."""
-        return {"mean": encode_sum(row_sum, self.exchange.wire)}
+    def encoded_sum(self, total: SoftLabels) -> Tensor:
+        """The mean of all contributors, as it travels: as large as the soft labels of one site."""
+        return encode(total.mean(), self.exchange.wire)
 
     def check(self, site: str, result: Result) -> None:
-        """Refuse rows that are none, or about other images.
+        """Refuse wrong soft labels.
 
         Raises:
             MessageError: naming what is wrong.
         """
         if not self._publishing:
-            if ROWS in result.releases:
-                raise MessageError(f"{site} has sent rows in a round in which nobody learns from them")
+            if SOFT_LABELS in result.releases:
+                raise MessageError(f"{site} has sent soft labels in a round in which nobody learns from them")
             return
-        release = result.releases.get(ROWS)
-        if release is None or release.kind is not self.row_kind or set(release.tensors) != {"rows"}:
-            raise MessageError(f"{site} must send its rows as {self.row_kind.replace('_', ' ')}")
-        self._known_rows.check(site, self._message(site, result), self.round_number, self._images)
+        release = result.releases.get(SOFT_LABELS)
+        if release is None or release.kind is not self.release_kind or set(release.tensors) != {VALUES}:
+            raise MessageError(f"{site} must send its {self.release_kind.replace('_', ' ')}")
+        self._known_soft_labels.check(site, *self._published(result))
 
     def absorb(self, site: str, result: Result) -> None:
-        """Keep the rows."""
+        """Keep the soft labels."""
         if self._publishing:
-            self._known_rows.accept(site, self._message(site, result), self.round_number, self._images)
+            self._known_soft_labels.accept(site, *self._published(result))
 
     def close_round(self) -> None:
-        """Add up the rows."""
-        self._sum = self._known_rows.total(self.round_number) if self._publishing else None
+        """Add up the soft labels."""
+        self._sum = self._known_soft_labels.total(self.round_number) if self._publishing else None
 
     def model(self) -> None:
         """There is none: each site scores and tests its own."""
 
     def round_notes(self) -> dict[str, Any]:
-        """Who is in the sum, with rows from which round and what weight, and what can be told of the sum.
-
-        ``withheld`` says that it has too few contributors to be sent.
-        """
+        """The contributors of the sum, each with its round and weight; ``withheld`` where they are too few to send it."""
         if self._sum is None:
             return {}
         notes: dict[str, Any] = {"contributors": dict(self._sum.rounds)}
@@ -181,83 +164,72 @@ class MutualController(RoundController):
             notes["weights"] = {site: round(weight, 6) for site, weight in self._sum.weights.items()}
         return notes | self.sum_notes(self._sum)
 
-    def sum_notes(self, row_sum: RowSum) -> dict[str, Any]:
-        """How undecided the mean of the rows is, in nats, if it is one of probabilities."""
+    def sum_notes(self, total: SoftLabels) -> dict[str, Any]:
+        """The mean entropy of the mean soft labels in nats, if they are probabilities."""
         if self.exchange.content != "probabilities":
             return {}
-        entropy = torch.special.entr(mean_of_all(row_sum).double()).sum(dim=1).mean()
-        return {"row_entropy": round(float(entropy), 5)}
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What is exchanged, beside the rest."""
-        return {
-            **super().fingerprint(),
-            **asdict(self.exchange),
-            "public": self.public,
-            "min_contributors": self.min_contributors,
-        }
+        entropy = torch.special.entr(total.mean().double()).sum(dim=1).mean()
+        return {"soft_label_entropy": round(float(entropy), 5)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The public set's digest and size, and the latest rows of all sites."""
-        rows = self._rows.state_dict() if self._rows else None
+        """The public set's digest and size, and the latest soft labels of all sites."""
+        latest = self._soft_labels.state_dict() if self._soft_labels else None
         images = self._exchanges.images if self._exchanges else 0
-        return {"digest": self._digest, "images": images, "rows": rows}
+        return {"digest": self._digest, "images": images, "soft_labels": latest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what survived.
+        """Restore what survived.
 
         Raises:
             CheckpointError: if the server's list is of another public set.
         """
         if self._reference and state["digest"] != self._digest:
             raise CheckpointError(
-                f"the checkpoint is about another public set ({str(state['digest'])[:12]}) than {self.public_list} lists "
-                f"({str(self._digest)[:12]}); give the list that the run began with, or take another run_name"
+                f"the checkpoint is about another public set ({str(state['digest'])[:12]}) than "
+                f"{self.public_list.public_list} lists ({str(self._digest)[:12]}); give the list that the run began with, "
+                "or take another run_name"
             )
         self._digest = state["digest"]
-        if state["rows"]:
+        if state["soft_labels"]:
             self._open(state["images"])
-            self._known_rows.load_state_dict(state["rows"])
-            self._sum = self._known_rows.total(self.round_number)
+            self._known_soft_labels.load_state_dict(state["soft_labels"])
+            self._sum = self._known_soft_labels.total(self.round_number)
+
+    def new_exchange(self, per_epoch: int) -> SoftLabelExchange:
+        """What receives soft labels and adds them up."""
+        return SoftLabelExchange(len(self.problem.classes), self.exchange, per_epoch)
 
     def _open(self, images: int) -> None:
         """Prepare the exchanges, now that the public set is known."""
         self._exchanges = Exchanges(images, self.seed, self.exchange)
         self._exchanges.epochs(self.rounds)
-        self._rows = self.row_exchange(str(self._digest), self._exchanges.per_epoch)
-
-    def row_exchange(self, public: str, per_epoch: int) -> RowExchange:
-        """What takes the rows about this public set and adds them up."""
-        return RowExchange(public, len(self.problem.classes), self.exchange, per_epoch)
+        self._soft_labels = self.new_exchange(self._exchanges.per_epoch)
 
     @property
-    def _known_rows(self) -> RowExchange:
-        if self._rows is None:
-            raise RuntimeError("no site has said which public images it has")
-        return self._rows
+    def _known_soft_labels(self) -> SoftLabelExchange:
+        if self._soft_labels is None:
+            raise RuntimeError("no site has reported which public images it has")
+        return self._soft_labels
 
     @property
     def _publishing(self) -> bool:
         return self.exchange.content != "none" and self.round_number < self.rounds
 
-    def _enough(self, row_sum: RowSum) -> bool:
-        """Whether a sum hides whose rows it is made of: a weight of zero adds nothing that could hide another's."""
-        return sum(weight > 0 for weight in row_sum.weights.values()) >= self.min_contributors
+    def _enough(self, total: SoftLabels) -> bool:
+        """Whether a sum hides its contributors from each other: a weight of zero adds nothing that could hide another's."""
+        return sum(weight > 0 for weight in total.weights.values()) >= self.contributors.min_contributors
 
-    @property
-    def _images(self) -> int:
-        return len(self._exchanges.part(self.round_number)) if self._exchanges else 0
-
-    def _message(self, site: str, result: Result) -> RowMessage:
+    def _published(self, result: Result) -> tuple[Tensor, int, int, float | None, float]:
+        """Soft labels, exchange, number of images, loss and change, as the exchange takes them."""
+        images = len(self._exchanges.part(self.round_number)) if self._exchanges else 0
         loss, change = result.metrics.get(LOSS), result.metrics.get(CHANGE, 0.0)
-        rows = result.releases[ROWS].tensors["rows"]
-        return RowMessage(self.round_number, rows, self.registered[site].facts[PUBLIC], loss, change)
+        return result.releases[SOFT_LABELS].tensors[VALUES], self.round_number, images, loss, change
 
     def _require_public_set(self, site: str, registration: Registration) -> None:
-        told = registration.facts[PUBLIC]
-        if told != self._digest:
+        digest = registration.facts[PUBLIC]
+        if digest != self._digest:
             having = natural_sorted(s for s, other in self.registered.items() if other.facts[PUBLIC] == self._digest)
             raise MessageError(
-                f"{site} has another public set ({told[:12]}) than {', '.join(having) or 'the server'} "
-                f"({str(self._digest)[:12]}); copy the images again, or set controller.public_list to be told which differs"
+                f"{site} has another public set ({digest[:12]}) than {', '.join(having) or 'the server'} "
+                f"({str(self._digest)[:12]}); copy the images again, or set controller.public_list to see which differs"
             )

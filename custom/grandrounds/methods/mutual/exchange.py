@@ -1,7 +1,7 @@
 """The server's part of mutual learning: it receives soft labels, checks them, and adds them up.
 
-No model travels. The server keeps the latest soft labels of each site and the losses that client confidence is computed
-from; it sends one sum, the same for all sites (MDH-FL, arXiv 2308.00155; RHFL, Fang & Ye, CVPR 2022; FedMD, Li & Wang, 2019).
+No model travels. The server keeps the latest soft labels of each site and the losses behind client confidence; it sends one
+sum, the same for all sites (MDH-FL, arXiv 2308.00155; RHFL, Fang & Ye, CVPR 2022; FedMD, Li & Wang, 2019).
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
+from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.loss import LABEL_FLOOR
 from grandrounds.methods.mutual.soft_labels import WireFormat
@@ -35,10 +36,14 @@ class ExchangeOptions(Options):
     strength: Annotated[float | None, "strength of client confidence; null is the default of the method", Min(0)] = None
     max_age: Annotated[int, "maximum age, in exchanges, of the soft labels of an absent site", Min(0)] = 0
     chunk: Annotated[
-        int | None, "public images per exchange; null is one exchange per epoch (MDH-FL), the batch size is RHFL's", Min(1)
+        int | None,
+        "public images per exchange; null is one exchange per epoch (MDH-FL), the batch size is RHFL's",
+        Min(1),
     ] = None
     per_round: Annotated[int | None, "public images per epoch, drawn anew for each; null is all", Min(1)] = None
-    public_batch: Annotated[int, "public images per batch of the alignment; incomplete batches are skipped", Min(2)] = 16
+    public_batch: Annotated[int, "public images per batch of the alignment; incomplete batches are skipped", Min(2)] = (
+        16
+    )
 
     def check(self) -> None:
         """Refuse a format or weighting that does not fit the content, and old soft labels about other images."""
@@ -55,6 +60,25 @@ class ExchangeOptions(Options):
 
 
 @dataclass(frozen=True)
+class ContributorOptions(Options):
+    """Whose soft labels are used, on which images. With two contributors, each learns the soft labels of the other."""
+
+    public: Annotated[str, "the name under which sites know the public images"] = PUBLIC_NAME
+    min_contributors: Annotated[
+        int, "minimum number of sites with a weight above zero in a sum that is sent", Min(2)
+    ] = 2
+
+
+@dataclass(frozen=True)
+class PublicListOptions(Options):
+    """The server's list of the public images, which names the image in which a site's set differs."""
+
+    identifies_run: ClassVar[bool] = False
+
+    public_list: Annotated[str | None, "file with the list; null takes the public set that most sites have"] = None
+
+
+@dataclass(frozen=True)
 class AlignmentOptions(Options):
     """How a site learns from the others on the public images."""
 
@@ -66,14 +90,16 @@ class AlignmentOptions(Options):
         Literal["per_round", "fresh_per_batch"], "one Adam per epoch, or a new one for each batch (RHFL's code)"
     ] = "per_round"
     alignment_view: Annotated[
-        Literal["none", "turns"], "augmentation of public images, the same at all sites: none, or flips and quarter turns"
+        Literal["none", "turns"],
+        "augmentation of public images, the same at all sites: none, or flips and quarter turns",
     ] = "none"
     teacher_statistics: Annotated[
         Statistics, "batch norm in predictions: running statistics (eval), or those of the batch (RHFL)"
     ] = "eval"
     prediction_batch: Annotated[int, "public images per batch of predictions", Min(2)] = 256
     final_phase: Annotated[
-        Literal["local_training", "alignment"], "how a run ends: with local training (RHFL's code) or alignment (MDH-FL)"
+        Literal["local_training", "alignment"],
+        "how a run ends: with local training (RHFL's code) or alignment (MDH-FL)",
     ] = "local_training"
 
 
@@ -99,8 +125,18 @@ class LocalOptions(Options):
     local_epochs: Annotated[float, "passes over the local images per epoch; may be a fraction", POSITIVE] = 1.0
     pretrain_epochs: Annotated[float, "passes before the first exchange; 0 starts from random weights", Min(0)] = 40.0
     local_view: Annotated[
-        Literal["none", "turns", "weak"], "augmentation: none, flips and quarter turns, or weak (rotation and jitter too)"
+        Literal["none", "turns", "weak"],
+        "augmentation: none, flips and quarter turns, or weak (rotation and jitter too)",
     ] = "turns"
     recalibrate_bn: Annotated[
         bool, "recompute the running statistics of batch norm from all local images after alignment and training"
     ] = False
+
+
+@dataclass(frozen=True)
+class FinalTestOptions(Options):
+    """When a site's model is tested, beside the test at the end."""
+
+    identifies_run: ClassVar[bool] = False
+
+    test_rounds: Annotated[int, "number of last rounds in which the model is tested, for means over rounds", Min(0)] = 0

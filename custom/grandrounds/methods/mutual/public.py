@@ -23,9 +23,8 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.mutual.options import Content, Statistics
-from grandrounds.models.inference import folded_copy
-from grandrounds.models.norm import BATCH_NORMS, statistics_untouched
-from grandrounds.models.precision import at_least_single
+from grandrounds.models.compute import at_least_single
+from grandrounds.models.norm import BATCH_NORMS, folded_copy, statistics_untouched
 
 Indices = NDArray[np.int64]
 # Maps of more images do not fit into the caches of a processor.

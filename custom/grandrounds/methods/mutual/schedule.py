@@ -1,10 +1,7 @@
-"""Which exchange belongs to which round of the federation, and what it is about.
+"""Which exchange belongs to which round, what it is about, and how much local training follows.
 
-Round 1 trains on the own labels and publishes; each later round learns from the exchange before, from the own labels when
-an epoch ends, and publishes again. The last round publishes nothing. So E collaborative epochs of K exchanges take K E + 1
-rounds.
-
-Which public images are learnt from in which order, how many private batches follow, how far labels are trusted.
+Round 1 trains locally and publishes; each later round learns from the previous exchange, trains locally when an epoch ends,
+and publishes again. The last round publishes nothing. So E collaborative epochs of K exchanges take K E + 1 rounds.
 
 MDH-FL (arXiv 2308.00155) exchanges once per epoch over the whole public set; RHFL (Fang & Ye, CVPR 2022) after every batch.
 MDH-FL sets its local epochs to (private images) / (public images) = 0.139, RHFL's code to the inverse, rounded down: 7 at
@@ -23,6 +20,8 @@ from grandrounds.checks import require_at_least
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.seeding import numpy_generator
+
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -91,9 +90,6 @@ class Exchanges:
         options = self.options
         order = public_order(self.images, self.seed, epoch, options.per_round)
         return exchange_chunks(order, options.public_batch, options.chunk)
-
-
-Indices = NDArray[np.int64]
 
 
 def public_order(images: int, seed: int, round_number: int, per_round: int | None = None) -> Indices:

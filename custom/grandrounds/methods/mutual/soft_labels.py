@@ -35,7 +35,7 @@ class SoftLabels:
     r"""Predictions on public images: those of one site, or the weighted sum of several.
 
     Attributes:
-        values: :math:`S = \sum_j w_j D_j`, shape ``(images, classes)``; each :math:`D_j` holds probabilities (FedMD: logits).
+        values: :math:`S = \sum_j w_j D_j`, shape ``(images, classes)``; :math:`D_j` are probabilities (FedMD: logits).
             A vector of bytes where they are encrypted.
         rounds: the contributors, each with the exchange that its predictions are from.
         weights: :math:`w_j` of each contributor; one unless clients are weighted by confidence.

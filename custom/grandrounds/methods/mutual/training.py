@@ -1,13 +1,11 @@
-"""The two halves of a collaborative epoch at a site: learning from the others, and learning from the own labels.
+"""The two halves of a collaborative epoch at a site: alignment with the other sites, and local training.
 
-MDH-FL (arXiv 2308.00155, section 3), in the order of RHFL's code (Fang & Ye, CVPR 2022): the public images first. Both take
-plain arguments and train in place.
+MDH-FL (arXiv 2308.00155, section 3), in the order of RHFL's code (Fang & Ye, CVPR 2022): the public images first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,71 +13,70 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from grandrounds.checks import require_at_least
 from grandrounds.data.images.views import View, draw_views
-from grandrounds.data.site import SiteData
-from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.site.training import Adam
-from grandrounds.methods.mutual.distillation import alignment_loss, digest_loss, fresh_adam_step
-from grandrounds.methods.mutual.loss import refined_cross_entropy, symmetric_cross_entropy
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.training import Adam, Meter, OptimizerStep, train_steps
+from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
+from grandrounds.methods.mutual.loss import alignment_loss, digest_loss, refined_cross_entropy, symmetric_cross_entropy
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
-from grandrounds.methods.mutual.predictions import as_input
-from grandrounds.methods.mutual.work import Work
+from grandrounds.methods.mutual.public import as_input
+from grandrounds.methods.mutual.schedule import label_trust, local_batch_count, local_batches
 from grandrounds.models.compute import at_least_single
+from grandrounds.seeding import derive_seed, numpy_generator
 
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class Target:
-    """What a site's predictions are moved towards.
+@torch.no_grad()
+def fresh_adam_step(parameters: Iterable[Tensor], learning_rate: float = 1e-3, epsilon: float = 1e-8) -> None:
+    r"""The first step of Adam, in place and without its state, which RHFL's alignment repeats.
 
-    Attributes:
-        rows: probabilities (FedMD: logits) for images of the public set, shape ``(images, classes)``.
-        scale: what the loss is multiplied by; see ``leave_one_out.loss_scale``.
+    .. math:: \theta \leftarrow \theta - \eta \frac{g}{|g| + \epsilon}
+
+    RHFL's code makes a new Adam (Kingma & Ba, ICLR 2015) for every public batch. Its first step is descent by the sign of
+    the gradient, whatever its scale, so the weights of the clients matter by their proportions only.
+
+    Args:
+        parameters: with their gradients; those without (frozen, or no part of the loss) do not change.
+        learning_rate: :math:`\eta`, at least zero.
+        epsilon: :math:`\epsilon`, above zero; where the gradient is zero nothing changes.
+
+    Raises:
+        ValueError: if an option is out of range.
     """
-
-    rows: Tensor
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Private:
-    """A site's own images.
-
-    Attributes:
-        images: shape ``(images, height, width, channels)``, uint8.
-        labels: class indices, int64; some are wrong.
-        rows: the training images.
-    """
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-    rows: Indices
-
-    @classmethod
-    def of(cls, data: SiteData) -> Private:
-        """Those of a site whose label training may use."""
-        return cls(data.images, data.labels, data.rows("labelled"))
+    require_at_least(learning_rate, 0, "learning_rate")
+    if not epsilon > 0:
+        raise ValueError(f"epsilon must be positive, got {epsilon}")
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.addcdiv_(parameter.grad, parameter.grad.abs() + epsilon, value=-learning_rate)
 
 
 class AlignmentStep:
-    """Takes a step after each backward pass on public images: of one Adam, or of a new one each time.
+    """Takes the steps of the alignment: with one Adam, or with a new one for each batch.
 
     Args:
         network: whose parameters are trained.
         options: which.
+
+    Attributes:
+        scale: factor of the loss, see :meth:`~grandrounds.methods.mutual.soft_labels.SoftLabels.loss_scale`.
     """
 
     def __init__(self, network: nn.Module, options: AlignmentOptions) -> None:
-        self._parameters = list(network.parameters())
+        self.scale = 1.0
+        self._network = network
         self._rate = options.alignment_rate
         fresh = options.alignment_optimizer == "fresh_per_batch"
-        self._optimizer = None if fresh else Adam(self._parameters, lr=self._rate, fused=True)
+        self._optimizer = None if fresh else Adam(list(network.parameters()), lr=self._rate, fused=True)
 
-    def take(self) -> None:
-        """Go one step down the gradients."""
+    def step(self, loss: Tensor) -> None:
+        """Go one step down the loss."""
+        self._network.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss * self.scale)
         if self._optimizer is None:
-            fresh_adam_step(self._parameters, self._rate)
+            fresh_adam_step(self._network.parameters(), self._rate)
         else:
             self._optimizer.step()
 
@@ -88,7 +85,7 @@ class AlignmentStep:
         return None if self._optimizer is None else self._optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on from a state of :meth:`state_dict`."""
+        """Continue from a state of :meth:`state_dict`."""
         if self._optimizer is not None and state is not None:
             self._optimizer.load_state_dict(state)
 
@@ -97,23 +94,23 @@ def align(
     network: nn.Module,
     step: AlignmentStep,
     images: NDArray[np.uint8],
-    target: Target,
+    target: Tensor,
     batches: Sequence[Indices],
     options: AlignmentOptions,
     key: int,
-    work: Work,
+    context: SiteContext,
 ) -> float:
-    """Move a model towards the target on public images, one step for each batch.
+    """Move a model towards soft labels on public images, one step for each batch.
 
     Args:
-        network: trained in place, in training mode; its batch norm takes in the public images.
-        step: of its parameters; one for all exchanges of a round.
+        network: trained in place, in training mode; its batch norm includes the public images.
+        step: of its parameters; one for all exchanges of an epoch.
         images: all public images.
-        target: its rows are those of the public images in their canonical order.
+        target: probabilities (FedMD: logits) of the public images in their canonical order, shape ``(images, classes)``.
         batches: public images, by row.
         options: how to learn.
         key: of the views, the same at all sites.
-        work: where to compute.
+        context: of the task.
 
     Returns:
         The mean loss over the batches, in nats for ``divergence``; nan without batches.
@@ -123,92 +120,72 @@ def align(
     """
     network.train()
     measure = digest_loss if options.alignment == "digest" else alignment_loss
-    rows = target.rows.to(work.device, next(network.parameters()).dtype)
-    losses: list[Tensor] = []
-    for number, batch in enumerate(batches):
-        work.check_abort()
-        views = draw_views(images, batch, options.alignment_view, key, number)
-        with work.autocast():
-            logits = network(as_input(network, views, work.device))
-        loss = measure(at_least_single(logits), rows[torch.from_numpy(batch).to(work.device)])
-        network.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss * target.scale)
-        step.take()
-        losses.append(loss.detach())
-    return _mean(losses, "alignment")
+    wanted = target.to(context.device, next(network.parameters()).dtype)
+
+    def loss_of(number: int) -> Tensor:
+        views = draw_views(images, batches[number], options.alignment_view, key, number)
+        with context.autocast():
+            logits = network(as_input(network, views, context.device))
+        return measure(at_least_single(logits), wanted[torch.from_numpy(batches[number]).to(context.device)])
+
+    meter = Meter()
+    train_steps(context, len(batches), loss_of, step, meter, "executor.alignment_rate")
+    return meter.total("loss") / len(batches) if batches else float("nan")
 
 
-def train_local(
-    network: nn.Module,
-    private: Private,
-    batches: Iterable[Indices],
-    options: LocalOptions,
-    key: int,
-    work: Work,
-    trust: float = 0.0,
+def train_locally(
+    network: nn.Module, options: LocalOptions, passes: float, epoch: int, epochs: int, context: SiteContext
 ) -> float:
     """Train a model on the site's own labels, with a new Adam.
 
     Args:
         network: trained in place, in training mode.
-        private: the site's images.
-        batches: training images, by row; see ``schedule.local_batches``.
         options: how to learn.
-        key: of the views.
-        work: where to compute.
-        trust: in the own predictions, for ``refined`` labels; see ``schedule.label_trust``.
+        passes: over the images, above zero.
+        epoch: collaborative epoch, which chooses batches and views; 0 comes before the first exchange.
+        epochs: collaborative epochs in all.
+        context: of the task.
 
     Returns:
-        The mean loss over the batches, in nats; nan without batches.
+        The mean loss over the batches, in nats.
 
     Raises:
         GrandRoundsError: if the loss is not finite.
     """
     network.train()
+    rows = context.data.rows("labelled")
+    generator = numpy_generator(context.seed, "site", context.site, epoch, "private batches")
+    count = local_batch_count(len(rows), options.batch_size, passes)
+    batches = local_batches(rows, options.batch_size, passes, generator)
+    key = derive_seed(context.seed, "site", context.site, epoch, "private views")
+    trust = label_trust(epoch - 1, epochs) if epoch else 0.0
+
+    def loss_of(step: int) -> Tensor:
+        return _loss(network, next(batches), options, key, step, context, trust, options.local_view)
+
+    meter = Meter()
     optimizer = Adam(network.parameters(), lr=options.learning_rate, fused=True)
-    losses: list[Tensor] = []
-    for number, batch in enumerate(batches):
-        work.check_abort()
-        loss = _private_loss(network, private, batch, options, key, number, work, trust, options.local_view)
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        optimizer.step()
-        losses.append(loss.detach())
-    return _mean(losses, "local training")
+    train_steps(context, count, loss_of, OptimizerStep(network, optimizer), meter)
+    if options.recalibrate_bn:
+        recalibrate_batch_norm(network, context.data.images, rows, context)
+    return meter.total("loss") / count
 
 
 @torch.no_grad()
-def private_loss(
-    network: nn.Module, private: Private, options: LocalOptions, work: Work, trust: float = 0.0, batch_size: int = 256
+def mean_local_loss(
+    network: nn.Module, options: LocalOptions, context: SiteContext, trust: float = 0.0, batch_size: int = 256
 ) -> float:
-    """Mean loss over a site's training images in evaluation mode, without views: what client confidence goes by.
+    """Mean loss over a site's training images in evaluation mode, without views, for client confidence.
 
     Returns:
         In nats. The network is left in the mode it was in.
     """
-    training = network.training
+    training, rows = network.training, context.data.rows("labelled")
     network.eval()
-    parts = [private.rows[start : start + batch_size] for start in range(0, len(private.rows), batch_size)]
-    losses = [_private_loss(network, private, part, options, 0, 0, work, trust, "none") * len(part) for part in parts]
+    parts = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    losses = [_loss(network, part, options, 0, 0, context, trust, "none") * len(part) for part in parts]
     network.train(training)
-    return float(torch.stack(losses).sum()) / len(private.rows)
-
-
-def _private_loss(
-    network: nn.Module,
-    private: Private,
-    batch: Indices,
-    options: LocalOptions,
-    key: int,
-    step: int,
-    work: Work,
-    trust: float,
-    view: View,
-) -> Tensor:
-    views = draw_views(private.images, batch, view, key, step)
-    with work.autocast():
-        logits = network(as_input(network, views, work.device))
-    return local_loss(at_least_single(logits), torch.from_numpy(private.labels[batch]).to(work.device), options, trust)
+    return float(torch.stack(losses).sum()) / len(rows)
 
 
 def local_loss(logits: Tensor, labels: Tensor, options: LocalOptions, trust: float = 0.0) -> Tensor:
@@ -222,15 +199,22 @@ def local_loss(logits: Tensor, labels: Tensor, options: LocalOptions, trust: flo
     return refined_cross_entropy(logits, labels, trust, options.temperature, *weights, options.label_floor)
 
 
+def _loss(
+    network: nn.Module,
+    batch: Indices,
+    options: LocalOptions,
+    key: int,
+    step: int,
+    context: SiteContext,
+    trust: float,
+    view: View,
+) -> Tensor:
+    views = draw_views(context.data.images, batch, view, key, step)
+    with context.autocast():
+        logits = network(as_input(network, views, context.device))
+    labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
+    return local_loss(at_least_single(logits), labels, options, trust)
+
+
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def _mean(losses: Sequence[Tensor], what: str) -> float:
-    """Mean of the losses; one transfer from the device."""
-    if not losses:
-        return float("nan")
-    mean = float(torch.stack(list(losses)).double().mean())
-    if not np.isfinite(mean):
-        raise GrandRoundsError(f"{what} diverged: its loss is not finite; lower its learning rate")
-    return mean

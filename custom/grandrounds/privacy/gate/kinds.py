@@ -138,6 +138,6 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified), _no_soft_labels),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
         # A ciphertext cannot be inspected or treated.
-        ReleaseKind.ENCRYPTED_ROWS: Kind((Unmodified,), _no_ciphertext),
+        ReleaseKind.ENCRYPTED_VALUES: Kind((Unmodified,), _no_ciphertext),
     }
 )  # fmt: skip

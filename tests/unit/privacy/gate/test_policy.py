@@ -172,10 +172,10 @@ def test_scalars_need_a_part_and_its_minimum_number_of_patients():
             policy({"kind": "class_statistics", "name": "r", "treatment": "quantise", "levels": 9}),
             "quantise is not for",
         ),
-        (policy({"kind": "encrypted_rows", "name": "r", "treatment": "unmodified"}), "entries is missing"),
+        (policy({"kind": "encrypted_values", "name": "r", "treatment": "unmodified"}), "entries is missing"),
         (
-            policy({"kind": "encrypted_rows", "name": "r", "treatment": "quantise", "levels": 9, "entries": ["rows"]}),
-            "quantise is not for encrypted_rows",
+            policy({"kind": "encrypted_values", "name": "r", "treatment": "quantise", "levels": 9, "entries": ["rows"]}),
+            "quantise is not for encrypted_values",
         ),
         (policy(scalars=[{"name": "x", "part": "val"}]), r"scalars\[0\]: 'minimum_support' is missing"),
         (policy(scalars=[{"name": "x", "part": "all", "minimum_support": 2}]), r"scalars\[0\].part must be one of"),
@@ -255,7 +255,7 @@ def test_our_policies_name_the_numbers_that_may_leave(shipped):
 
 def test_our_standard_policy_names_the_numbers_that_methods_need():
     (found,) = read_policies(json.loads((OVERLAYS / "privacy.json").read_text()), "privacy.json").values()
-    for name in ("samples", "labelled", "public_images", "classes", "private_loss", "parameter_change", "batch_size"):
+    for name in ("samples", "labelled", "public_images", "classes", "local_loss", "parameter_change", "batch_size"):
         assert found.scalar_rule_for(name).part in ("train", "labelled"), name
     parts = {"validation.f1_macro": "val", "common.auc_macro": "test", "own.accuracy": "test", "test.accuracy": "test"}
     assert {name: found.scalar_rule_for(name).part for name in parts} == parts

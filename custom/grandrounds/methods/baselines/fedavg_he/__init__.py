@@ -1,1 +1,1 @@
-"""Federated averaging on encrypted updates."""
+"""Federated averaging on encrypted weights."""

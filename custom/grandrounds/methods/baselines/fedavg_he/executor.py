@@ -1,4 +1,7 @@
-"""A site of federated averaging that encrypts its weights."""
+"""A site of federated averaging that encrypts its weights.
+
+A one is appended to the weights: the sum of the ones is the number of sites, unless the sum is damaged or of another key.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,31 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import torch
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.methods.baselines.encryption.executor import KeyHolder
-from grandrounds.methods.baselines.fedavg_he.models import decrypt_mean, encrypt_weights
-from grandrounds.methods.feddf.executor import FusionExecutor
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, State
+from grandrounds.methods.baselines.encryption import KeyHolder, decrypt, encrypt
+from grandrounds.methods.mutual.local_executor import DeliveredModelExecutor
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, State, floating_entries
 
 SUM, WEIGHTS = "sum", "weights"
+COUNT_TOLERANCE = 1e-3
 
 
-class EncryptedMeanExecutor(KeyHolder, FusionExecutor):
-    """Trains the mean of all models, which the sites alone can decrypt, on the own labels.
+class EncryptedMeanExecutor(KeyHolder, DeliveredModelExecutor):
+    """Trains the mean of all models, which the sites alone can decrypt, on the site's own labels."""
 
-    Args:
-        options: those of :class:`~grandrounds.methods.feddf.executor.FusionExecutor`.
-    """
-
-    needed: ClassVar[tuple[str, ...]] = ()
-    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({WEIGHTS: ReleaseKind.ENCRYPTED_ROWS})
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({WEIGHTS: ReleaseKind.ENCRYPTED_VALUES})
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._opened: tuple[Payload, State] | None = None
+        self._decrypted: tuple[Payload, State] | None = None
 
     def work(
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
@@ -43,24 +42,71 @@ class EncryptedMeanExecutor(KeyHolder, FusionExecutor):
         try:
             return super().work(task_name, payload, fl_ctx, abort_signal)
         finally:
-            self._opened = None
+            self._decrypted = None
 
     def starting_state(self, payload: Payload, context: SiteContext) -> State:
-        """The mean of the models of the last round; without one what this site has, which at first is the same everywhere.
+        """The mean of the models of the last round; without one the site's own, which at first is the same at all sites.
 
         Raises:
             MessageError: if the sum is none of so many models.
         """
         if SUM not in payload.parts:
-            return SiteHooks.starting_state(self, payload, context)
-        if self._opened is None or self._opened[0] is not payload:
+            return super().starting_state(payload, context)
+        if self._decrypted is None or self._decrypted[0] is not payload:
             sites = payload.values.get("models")
             if not isinstance(sites, int) or sites < 2:
                 raise MessageError(f"a sum must be of two models at least, got {sites!r}")
             template = copy_to_cpu(self.network(context).state_dict())
-            self._opened = (payload, decrypt_mean(payload.parts[SUM][SUM], self._key, sites, template))
-        return self._opened[1]
+            self._decrypted = (payload, decrypt_mean(payload.parts[SUM][SUM], self._key, sites, template))
+        return self._decrypted[1]
 
     def releases_of(self, trained: State, sent: State) -> dict[str, Release]:
         """The ciphertexts of the weights."""
-        return {WEIGHTS: Release(ReleaseKind.ENCRYPTED_ROWS, {WEIGHTS: encrypt_weights(trained, self._key)})}
+        return {WEIGHTS: Release(ReleaseKind.ENCRYPTED_VALUES, {WEIGHTS: encrypt_weights(trained, self._key)})}
+
+
+def encrypted_numbers(state: State) -> int:
+    """How many numbers are encrypted for a model: its floating-point entries, and the one that is appended."""
+    return sum(value.numel() for value in floating_entries(state).values()) + 1
+
+
+def encrypt_weights(state: State, key: bytes) -> Tensor:
+    """Encrypt a model.
+
+    Args:
+        state: of the model; integer entries are left out.
+        key: either of the keys.
+
+    Returns:
+        The ciphertexts, packed as a vector of bytes.
+    """
+    flat = [value.detach().cpu().double().flatten() for value in floating_entries(state).values()]
+    return encrypt(torch.cat([*flat, torch.ones(1, dtype=torch.float64)]), key)
+
+
+def decrypt_mean(packed: Tensor, key: bytes, sites: int, template: State) -> dict[str, Tensor]:
+    """The mean of the models in an encrypted sum.
+
+    Args:
+        packed: the sum, as the server sends it.
+        key: the secret key.
+        sites: how many models are in it.
+        template: state of a model of that architecture; its integer entries are copied.
+
+    Returns:
+        A state with the shapes and dtypes of the template.
+
+    Raises:
+        MessageError: if the sum is damaged, of another architecture, another number of models or another key.
+    """
+    name = "the sum of the encrypted weights"
+    total = decrypt(packed, key, [encrypted_numbers(template)], name)
+    if not bool(torch.isfinite(total).all()) or abs(float(total[-1]) - sites) > COUNT_TOLERANCE:
+        raise MessageError(f"{name} is not that of {sites} models; have all sites the same key?")
+    entries = floating_entries(template)
+    parts = torch.split(total[:-1] / sites, [value.numel() for value in entries.values()])
+    mean = {
+        name: part.reshape(entries[name].shape).to(entries[name].dtype)
+        for name, part in zip(entries, parts, strict=True)
+    }
+    return {**dict(template), **mean}

@@ -1,4 +1,4 @@
-"""The server's part in swarm learning: it says what is learnt, and hears when it is done. No model reaches it."""
+"""The server's part in swarm learning: it sends the configuration, and waits for the end. No model reaches it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nvflare.app_common.ccwf.swarm_server_ctl import SwarmServerController
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.paths import SERVER, state_folder
 from grandrounds.federation.server.record import RunRecord
-from grandrounds.methods.baselines.swarm.executor import TOLD
+from grandrounds.methods.baselines.swarm.executor import CONFIGURATION
 from grandrounds.models.registry import require_buildable
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.problem import Problem
@@ -22,17 +22,17 @@ from grandrounds.protocol.problem import Problem
 class SwarmController(SwarmServerController):
     """FLARE's swarm learning on the problem of a job: a stand-in for SL-FedL, of which there is no public code.
 
-    In each round a site that the last one has drawn averages the weights of all. The last round only delivers. It runs
-    where sites reach each other through FLARE, past the privacy gate: in its simulator, with as many threads as sites, and
-    not with kits that have this project's overlay. The swarm begins when all sites are ready, and ends when one of them is
-    lost: FLARE tells what is learnt once, and a site that was not ready then never answers.
+    In each round one site, drawn in the round before, averages the weights of all. The last round only delivers. Sites
+    reach each other through FLARE, without the privacy gate, so it runs in FLARE's simulator with as many threads as sites,
+    and not with kits that have this project's overlay. The swarm begins when all sites are ready, and ends when one of them
+    is lost: FLARE sends the configuration once, and a site that was not ready then never answers.
 
     Args:
         problem: what is learnt; see :class:`~grandrounds.protocol.problem.Problem`.
         rounds: of the swarm; at least 2.
         run_name: names the folder of the run's files.
-        min_sites: fewest sites with which it begins.
-        seed: of all random choices, but who averages.
+        min_sites: minimum number of sites.
+        seed: of all random choices except which site averages.
         start_timeout: seconds in which sites must get ready, and the first of them begin.
         round_timeout: seconds after which a swarm that makes no progress is given up.
     """
@@ -108,6 +108,11 @@ class SwarmController(SwarmServerController):
         super().system_panic(reason, fl_ctx)
 
     def prepare_config(self) -> dict[str, Any]:
-        """FLARE's hook: what all sites are told, the problem with the rest."""
-        told = {"problem": self.problem.to_dict(), "seed": self.seed, "run_name": self.run_name, "rounds": self.rounds}
-        return {**super().prepare_config(), TOLD: told}
+        """FLARE's hook: the configuration of all sites, the problem included."""
+        configuration = {
+            "problem": self.problem.to_dict(),
+            "seed": self.seed,
+            "run_name": self.run_name,
+            "rounds": self.rounds,
+        }
+        return {**super().prepare_config(), CONFIGURATION: configuration}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -18,16 +17,12 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.ccwf.common import Constant, make_task_name
 from nvflare.app_common.ccwf.swarm_client_ctl import SwarmClientController
 
-from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.aggregation import apply_update, difference
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.store import copy_to_cpu
-from grandrounds.methods.mutual.local_training import Epoch, learn_own_labels
-from grandrounds.methods.mutual.options import LocalOptions
-from grandrounds.methods.mutual.training import Private
+from grandrounds.methods.mutual.local_executor import LocalTrainingExecutor
 from grandrounds.models.registry import build_model
-from grandrounds.options import take_options
 from grandrounds.protocol.messages import (
     GLOBAL,
     TEST,
@@ -45,35 +40,19 @@ from grandrounds.protocol.messages import (
 )
 from grandrounds.protocol.problem import Problem
 
-TOLD = "grandrounds"
+CONFIGURATION = "grandrounds"
 """Entry of the swarm's configuration that holds the problem, the seed, the run's name and the rounds."""
 POLL_SECONDS = 0.05
 
 
-class SwarmExecutor(SiteExecutor):
-    """Trains the mean of all sites' weights on the own labels; in the last round it tests that mean and hands it back.
+class SwarmExecutor(LocalTrainingExecutor):
+    """Trains the mean of all sites' weights on the site's labels; in the last round it tests that mean and hands it back.
 
     The first round starts from the run's initial weights, the same at all sites.
-
-    Args:
-        options: those of :class:`~grandrounds.methods.mutual.options.LocalOptions` and of
-            :class:`~grandrounds.federation.site.executor.SiteExecutor`.
     """
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({UPDATE: ReleaseKind.MODEL_UPDATE})
     models: ClassVar[tuple[str, ...]] = ("shared",)
-    record_level_obstacle: ClassVar[str] = "its batches of own labels are not drawn in secret"
-    option_groups: ClassVar[tuple[type, ...]] = (LocalOptions,)
-
-    def __init__(self, **options: Any) -> None:
-        self.local, others = take_options(LocalOptions, options)
-        super().__init__(**others)
-        if self.site_options.optimizer != "fresh":
-            raise ConfigurationError("optimizer must be fresh: others have changed the model since the last round")
-
-    def options(self) -> dict[str, Any]:
-        """How to learn from the own labels."""
-        return asdict(self.local)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE's hook: a round of the swarm, as a task of this package."""
@@ -92,24 +71,19 @@ class SwarmExecutor(SiteExecutor):
         return DXO(DataKind.WEIGHTS, data=copy_to_cpu(floating_entries(weights)), meta=meta).to_shareable()
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
-        """Train on the own labels."""
+        """Train on the site's labels."""
         number, rounds = context.round_number, payload.values["rounds"]
         network = self.starting_model(payload, context)
-        private = Private.of(context.data)
-        passes = self.local.pretrain_epochs if number == 1 else self.local.local_epochs
-        metrics = {}
-        if passes > 0:
-            epoch = Epoch(context.seed, context.site, number - 1, rounds - 1)
-            metrics["loss"] = learn_own_labels(network, private, self.local, passes, epoch, context)
-        trained = copy_to_cpu(network.state_dict())
-        return Result(model_update(difference(trained, payload.parts[GLOBAL])), metrics, len(private.rows))
+        metrics = self.train_round(network, number == 1, number - 1, rounds - 1, context)
+        update = model_update(difference(copy_to_cpu(network.state_dict()), payload.parts[GLOBAL]))
+        return Result(update, metrics, len(context.data.rows("labelled")))
 
 
 class SwarmAggregator(InTimeAccumulateWeightedAggregator):
-    """FLARE's weighted mean, which is of all sites or is none.
+    """FLARE's weighted mean, only of all sites.
 
     FLARE's swarm counts a site's answer when it comes, before its weights are added: a mean that is made in that moment
-    would lack them, and nobody would be told.
+    would lack them, and nobody would know.
 
     Args:
         patience: seconds after the last answer in which its weights must have been added.
@@ -127,7 +101,7 @@ class SwarmAggregator(InTimeAccumulateWeightedAggregator):
         return accepted
 
     def aggregate(self, fl_ctx: FLContext) -> Shareable:
-        """FLARE's hook: the mean, once it is of all sites.
+        """FLARE's hook: the mean, as soon as it is of all sites.
 
         Raises:
             GrandRoundsError: if the weights of a site are missing.
@@ -142,7 +116,7 @@ class SwarmAggregator(InTimeAccumulateWeightedAggregator):
 
 
 def _swarm(fl_ctx: FLContext) -> SwarmClientController:
-    """FLARE's part of the swarm at this site, which knows what the server has told."""
+    """FLARE's part of the swarm at this site, which has the server's configuration."""
     runner = fl_ctx.get_prop(FLContextKey.RUNNER)
     return runner.find_executor(make_task_name(Constant.TN_PREFIX_SWARM, Constant.BASENAME_CONFIG))
 
@@ -153,16 +127,14 @@ def _payload(shareable: Shareable, fl_ctx: FLContext) -> Payload:
     Raises:
         MessageError: if the mean does not fit the problem's network.
     """
-    told = _swarm(fl_ctx).get_config_prop(TOLD)
-    initial = build_model(Problem.from_dict(told["problem"]).model_spec(pretrained=False), told["seed"]).state_dict()
-    came: State = from_shareable(shareable).data or {}
-    if came:
-        require_like(came, floating_entries(initial), "the mean of the swarm")
-    values = {
-        **told,
-        "run_id": fl_ctx.get_job_id(),
-        "selection_metric": "accuracy",
-        "checkpoints": [],
-        "validate": False,
-    }
-    return Payload(shareable.get_header(AppConstants.CURRENT_ROUND) + 1, values, {GLOBAL: {**initial, **came}})
+    values = _swarm(fl_ctx).get_config_prop(CONFIGURATION)
+    initial = build_model(
+        Problem.from_dict(values["problem"]).model_spec(pretrained=False), values["seed"]
+    ).state_dict()
+    received: State = from_shareable(shareable).data or {}
+    if received:
+        require_like(received, floating_entries(initial), "the mean of the swarm")
+    task = {"run_id": fl_ctx.get_job_id(), "selection_metric": "accuracy", "checkpoints": [], "validate": False}
+    return Payload(
+        shareable.get_header(AppConstants.CURRENT_ROUND) + 1, {**values, **task}, {GLOBAL: {**initial, **received}}
+    )

@@ -5,20 +5,29 @@ import copy
 import numpy as np
 import pytest
 import torch
+from mutual_site import site_context
 from torch import nn
+from torch.nn import functional as F
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.methods.feddf.controller import FusionController
-from grandrounds.methods.feddf.fusion import FusionOptions, distil, means_by_architecture, teacher_rows
-from grandrounds.methods.mutual.work import PlainWork
+from grandrounds.methods.feddf.fusion import (
+    FusionOptions,
+    distil,
+    ensemble_soft_labels,
+    ensemble_target,
+    means_by_architecture,
+)
+from grandrounds.methods.mutual.loss import alignment_loss
 from grandrounds.protocol.messages import Result, floating_entries, model_update
 from grandrounds.protocol.registration import Registration
-from grandrounds.seeding import numpy_generator
+from grandrounds.seeding import numpy_generator, torch_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (20, 4, 4, 1), dtype=np.uint8)
 PIXELS = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).to(torch.float32).div(255).double()
-WORK = PlainWork()
+CONTEXT = site_context(IMAGES)
+D1, D2 = (torch.tensor([row], dtype=torch.float64) for row in ((0.5, 0.5), (0.9, 0.1)))
 
 
 def network(seed):
@@ -55,25 +64,25 @@ def test_the_ensembles_labels_are_those_of_the_mean(averaging):
     with torch.no_grad():
         logits = torch.stack([teacher(PIXELS) for teacher in teachers])
     expected = logits.mean(0).softmax(1) if averaging == "logits" else logits.softmax(2).mean(0)
-    torch.testing.assert_close(teacher_rows(teachers, IMAGES, WORK, averaging, 7), expected, atol=1e-14, rtol=0)
+    torch.testing.assert_close(ensemble_soft_labels(teachers, CONTEXT, averaging, 7), expected, atol=1e-14, rtol=0)
 
 
 def test_a_student_comes_to_predict_what_the_ensemble_does():
-    target = teacher_rows([network(1), network(2)], IMAGES, WORK)
+    target = ensemble_soft_labels([network(1), network(2)], CONTEXT)
     student = network(3)
     options = FusionOptions(distillation_steps=800, distillation_batch=16, distillation_rate=0.05)
-    before = teacher_rows([student], IMAGES, WORK)
-    distil(student, IMAGES, target, options, numpy_generator("fusion"), WORK)
-    after = teacher_rows([student], IMAGES, WORK)
+    before = ensemble_soft_labels([student], CONTEXT)
+    distil(student, target, options, numpy_generator("fusion"), CONTEXT)
+    after = ensemble_soft_labels([student], CONTEXT)
     assert float((after - target).abs().max()) < 0.02 < 0.1 < float((before - target).abs().max())
 
 
 def test_steps_shrink_along_a_half_cosine_and_gradients_are_clipped():
     """With one step of two left, the rate is half of the first; with clipping to nearly nothing Adam's step stays."""
     options = FusionOptions(distillation_steps=2, distillation_batch=20, distillation_rate=0.01)
-    target = teacher_rows([network(1)], IMAGES, WORK)
+    target = ensemble_soft_labels([network(1)], CONTEXT)
     student, other = network(3), network(3)
-    distil(student, IMAGES, target, options, numpy_generator(1), WORK)
+    distil(student, target, options, numpy_generator(1), CONTEXT)
     optimiser = torch.optim.Adam(other.parameters(), lr=0.01)
     for rate in (0.01, 0.005):
         optimiser.param_groups[0]["lr"] = rate
@@ -82,20 +91,23 @@ def test_steps_shrink_along_a_half_cosine_and_gradients_are_clipped():
         optimiser.step()
     torch.testing.assert_close(student[1].weight, other[1].weight, atol=1e-10, rtol=0)
     clipped = network(3)
-    distil(clipped, IMAGES, target, FusionOptions(2, 20, 0.01, clip_norm=1e-9), numpy_generator(1), WORK)
+    distil(clipped, target, FusionOptions(2, 20, 0.01, clip_norm=1e-9), numpy_generator(1), CONTEXT)
     assert float((clipped[1].weight - student[1].weight).detach().abs().max()) > 1e-3
 
 
 def test_what_makes_no_sense_is_refused():
-    target = teacher_rows([network(1)], IMAGES, WORK)
+    target = ensemble_soft_labels([network(1)], CONTEXT)
     with pytest.raises(ConfigurationError, match="the public set has 20 images, which make no batch of 21"):
-        distil(network(1), IMAGES, target, FusionOptions(distillation_batch=21), numpy_generator(1), WORK)
+        distil(network(1), target, FusionOptions(distillation_batch=21), numpy_generator(1), CONTEXT)
     with pytest.raises(ValueError, match="an ensemble needs at least one teacher, got none"):
-        teacher_rows([], IMAGES, WORK)
+        ensemble_soft_labels([], CONTEXT)
     broken = copy.deepcopy(network(1))
     broken[1].weight.data.fill_(float("nan"))
-    with pytest.raises(GrandRoundsError, match="distillation diverged: its loss is not finite"):
-        distil(broken, IMAGES, target, FusionOptions(2, 4), numpy_generator(1), WORK)
+    with pytest.raises(
+        GrandRoundsError,
+        match=r"the loss of step 0 is not finite; lower controller\.distillation_rate",
+    ):
+        distil(broken, target, FusionOptions(2, 4), numpy_generator(1), CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +125,12 @@ def test_options_that_make_no_sense_are_refused(options, message):
         FusionOptions(**options)
 
 
-def test_an_architecture_whose_sites_are_all_away_learns_from_the_others():
+def test_an_architecture_whose_sites_are_all_away_learns_from_the_others(tmp_path):
     options = ["controller.server_device=cpu", "controller.distillation_steps=2", "controller.distillation_batch=4"]
     server = FusionController(**with_options(load_job("feddf"), options).options("controller"))
     server.check_abort = lambda: None
-    server._images = numpy_generator("public").integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
+    server.folder = tmp_path
+    server._public = site_context(numpy_generator("public").integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)).data
     for site, kind in (("here", "x"), ("away", "y")):
         server.registered[site] = Registration({}, {"backbone": "compact", "architecture": kind})
     server.open_round(["here", "away"])
@@ -129,3 +142,43 @@ def test_an_architecture_whose_sites_are_all_away_learns_from_the_others():
     for kind, before in start.items():
         assert any(not torch.equal(server._prototypes[kind][name], value) for name, value in before.items())
     assert server.round_notes()["distillation_loss"]["compact"] > 0
+
+
+def test_feddfs_target_averages_logits_or_probabilities():
+    # softmax of the mean logits is the normalised geometric mean: (sqrt(.45), sqrt(.05)) = 3 to 1.
+    teachers = [D1.log() + 7, D2.log()]
+    torch.testing.assert_close(ensemble_target(teachers), torch.tensor([[0.75, 0.25]], dtype=torch.float64))
+    torch.testing.assert_close(ensemble_target(teachers, "probabilities"), (D1 + D2) / 2)
+
+
+def test_averaged_probabilities_have_the_gradient_of_averaged_losses():
+    teachers = [
+        torch.randn(50, 13, generator=torch_generator("teacher", n), dtype=torch.float64).log_softmax(1)
+        for n in range(3)
+    ]
+    ours, theirs = (
+        torch.randn(50, 13, generator=torch_generator("student"), dtype=torch.float64).requires_grad_()
+        for _ in range(2)
+    )
+    alignment_loss(ours, ensemble_target(teachers, "probabilities")).backward()
+    each = [F.kl_div(theirs.log_softmax(dim=1), teacher.exp(), reduction="batchmean") for teacher in teachers]
+    torch.stack(each).mean().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-15, rtol=0)
+
+
+def test_ensembles_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="an ensemble needs at least one teacher, got none"):
+        ensemble_target([])
+    with pytest.raises(ValueError, match="averaging must be logits or probabilities, got 'losses'"):
+        ensemble_target([D1], "losses")
+    with pytest.raises(ValueError, match="must all have one shape"):
+        ensemble_target([D1, D1.repeat(2, 1)])
+
+
+@pytest.mark.parametrize("recalibrated", [True, False])
+def test_distillation_ends_with_the_statistics_of_the_public_images(recalibrated):
+    images = numpy_generator("public").integers(0, 256, (12, 4, 4, 1), dtype=np.uint8)
+    student = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(16, 2))
+    options = FusionOptions(distillation_steps=3, distillation_batch=4, recalibrate_bn=recalibrated)
+    distil(student, torch.full((12, 2), 0.5), options, numpy_generator("batches"), site_context(images))
+    assert (student[0].running_mean.item() == pytest.approx(images.mean() / 255, rel=1e-5)) == recalibrated

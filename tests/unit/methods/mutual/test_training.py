@@ -6,28 +6,30 @@ import time
 import numpy as np
 import pytest
 import torch
+from mutual_site import site_context
 from torch import nn
 from torch.nn import functional as F
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.site.context import TaskAborted
+from grandrounds.methods.mutual.loss import refined_cross_entropy
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
+from grandrounds.methods.mutual.schedule import local_batches
 from grandrounds.methods.mutual.training import (
     AlignmentStep,
-    Private,
-    Target,
     align,
     local_loss,
-    private_loss,
-    train_local,
+    mean_local_loss,
+    train_locally,
 )
-from grandrounds.methods.mutual.work import PlainWork
 from grandrounds.seeding import numpy_generator, torch_generator
 
 IMAGES = numpy_generator("images").integers(0, 256, (12, 4, 4, 1), dtype=np.uint8)
 LABELS = numpy_generator("labels").integers(0, 3, 12)
 ROWS = torch.randn(12, 3, generator=torch_generator("rows"), dtype=torch.float64).softmax(1)
 BATCHES = [np.array([4, 1, 9]), np.array([0, 2, 3])]
-WORK = PlainWork()
+UNIFORM = torch.full((12, 3), 1 / 3, dtype=torch.float64)
+CONTEXT = site_context(IMAGES, LABELS)
 
 
 def pixels(rows):
@@ -41,10 +43,11 @@ def network():
         return nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).double()
 
 
-def aligned(network, batches=BATCHES, target=None, **options):
+def aligned(network, batches=BATCHES, target=ROWS, scale=1.0, context=CONTEXT, **options):
     chosen = AlignmentOptions(**options)
     step = AlignmentStep(network, chosen)
-    return align(network, step, IMAGES, target or Target(ROWS), batches, chosen, 5, WORK)
+    step.scale = scale
+    return align(network, step, IMAGES, target, batches, chosen, 5, context)
 
 
 def test_alignment_is_adam_on_the_divergence_of_each_batch(network):
@@ -66,13 +69,13 @@ def test_a_new_adam_for_each_batch_is_a_sign_step_and_scale_does_not_matter_to_i
     aligned(network, BATCHES[:1], alignment_optimizer="fresh_per_batch")
     moved = (network[1].weight - start[1].weight).detach().abs()
     torch.testing.assert_close(moved, torch.full_like(moved, 1e-3), atol=1e-6, rtol=0)
-    aligned(scaled, BATCHES[:1], Target(ROWS, 0.75), alignment_optimizer="fresh_per_batch")
+    aligned(scaled, BATCHES[:1], scale=0.75, alignment_optimizer="fresh_per_batch")
     torch.testing.assert_close(scaled[1].weight, network[1].weight, atol=1e-8, rtol=0)
 
 
 def test_the_scale_multiplies_the_gradient_and_not_what_is_reported(network):
     plain, scaled = (copy.deepcopy(network) for _ in range(2))
-    losses = [aligned(plain, BATCHES[:1]), aligned(scaled, BATCHES[:1], Target(ROWS, 0.5))]
+    losses = [aligned(plain, BATCHES[:1]), aligned(scaled, BATCHES[:1], scale=0.5)]
     assert losses[0] == losses[1]
     torch.testing.assert_close(scaled[1].weight.grad, plain[1].weight.grad * 0.5)
 
@@ -80,14 +83,14 @@ def test_the_scale_multiplies_the_gradient_and_not_what_is_reported(network):
 def test_the_digest_moves_towards_the_scores(network):
     scores = torch.zeros(12, 3, dtype=torch.float64)
     expected = network(pixels(BATCHES[0])).abs().mean().item()
-    assert aligned(network, BATCHES[:1], Target(scores), alignment="digest") == pytest.approx(expected, rel=1e-12)
+    assert aligned(network, BATCHES[:1], scores, alignment="digest") == pytest.approx(expected, rel=1e-12)
 
 
 def test_views_of_public_images_follow_the_key_alone(network):
     start = [copy.deepcopy(network) for _ in range(3)]
     options = AlignmentOptions(alignment_view="turns")
     losses = [
-        align(model, AlignmentStep(model, options), IMAGES, Target(ROWS), BATCHES, options, key, WORK)
+        align(model, AlignmentStep(model, options), IMAGES, ROWS, BATCHES, options, key, CONTEXT)
         for model, key in zip(start, (1, 1, 2), strict=True)
     ]
     assert losses[0] == losses[1] != losses[2]
@@ -96,15 +99,14 @@ def test_views_of_public_images_follow_the_key_alone(network):
 def test_local_training_is_adam_on_the_symmetric_loss(network):
     other = copy.deepcopy(network)
     optimiser = torch.optim.Adam(other.parameters(), lr=1e-3)
-    for batch in BATCHES:
+    for batch in local_batches(np.arange(12), 3, 0.5, numpy_generator(1, "site", "site-1", 1, "private batches")):
         logits, labels = other(pixels(batch)), torch.from_numpy(LABELS[batch])
         own = logits.softmax(1).gather(1, labels[:, None])
         loss = 0.1 * F.cross_entropy(logits, labels) + 9.210340371976182 * (1 - own).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    private = Private(IMAGES, LABELS, np.arange(12))
-    mean = train_local(network, private, BATCHES, LocalOptions(local_view="none"), 1, WORK)
+    mean = train_locally(network, LocalOptions(local_view="none", batch_size=3), 0.5, 1, 2, CONTEXT)
     torch.testing.assert_close(network[1].weight, other[1].weight, atol=1e-12, rtol=0)
     assert 0 < mean < 12
 
@@ -129,41 +131,63 @@ def test_the_losses_that_can_be_chosen_have_the_values_of_their_equations():
 
 
 def test_the_loss_of_confidence_is_the_mean_over_all_training_images_and_leaves_no_trace(network):
-    private = Private(IMAGES, LABELS, np.array([3, 5, 7, 11, 2]))
+    rows = np.array([2, 3, 5, 7, 11])
+    context = site_context(IMAGES, LABELS, rows)
     network.train()
     with torch.no_grad():
-        logits = network(pixels(private.rows))
-    expected = float(local_loss(logits, torch.from_numpy(LABELS[private.rows]), LocalOptions()))
+        logits = network(pixels(rows))
+    expected = float(local_loss(logits, torch.from_numpy(LABELS[rows]), LocalOptions()))
     for batch_size in (2, 256):
-        found = private_loss(network, private, LocalOptions(local_view="turns"), WORK, batch_size=batch_size)
+        found = mean_local_loss(network, LocalOptions(local_view="turns"), context, batch_size=batch_size)
         assert found == pytest.approx(expected, rel=1e-12)
     assert network.training
 
 
-def test_nothing_to_learn_from_is_nan_and_a_divergence_is_told(network):
+def test_nothing_to_learn_from_is_nan_and_a_divergence_is_reported(network):
     assert np.isnan(aligned(network, []))
     network[1].weight.data.fill_(float("nan"))
-    with pytest.raises(GrandRoundsError, match="alignment diverged: its loss is not finite; lower its learning rate"):
+    with pytest.raises(GrandRoundsError, match=r"the loss of step 0 is not finite; lower executor\.alignment_rate"):
         aligned(network)
-    with pytest.raises(GrandRoundsError, match="local training diverged"):
-        train_local(network, Private(IMAGES, LABELS, np.arange(12)), BATCHES, LocalOptions(), 1, WORK)
-
-
-class GivenUp(Exception):
-    pass
-
-
-class AbortedWork(PlainWork):
-    def check_abort(self):
-        raise GivenUp
+    with pytest.raises(GrandRoundsError, match=r"the loss of step 0 is not finite; lower executor\.learning_rate"):
+        train_locally(network, LocalOptions(batch_size=3), 1.0, 1, 2, CONTEXT)
 
 
 def test_both_halves_stop_when_the_task_is_given_up(network):
-    options, work = AlignmentOptions(), AbortedWork()
-    with pytest.raises(GivenUp):
-        align(network, AlignmentStep(network, options), IMAGES, Target(ROWS), BATCHES, options, 1, work)
-    with pytest.raises(GivenUp):
-        train_local(network, Private(IMAGES, LABELS, np.arange(12)), BATCHES, LocalOptions(), 1, work)
+    context = site_context(IMAGES, LABELS, aborted=lambda: True)
+    with pytest.raises(TaskAborted):
+        aligned(network, context=context)
+    with pytest.raises(TaskAborted):
+        train_locally(network, LocalOptions(batch_size=3), 1.0, 1, 2, context)
+
+
+@pytest.fixture
+def normalised():
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(3)
+        return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 3)).double()
+
+
+@pytest.mark.parametrize("half", ["alignment", "local training"])
+def test_both_halves_normalise_by_the_batch_in_whatever_mode_the_network_comes(half, normalised):
+    """A round that ends with a test leaves the network in evaluation mode."""
+    tested = copy.deepcopy(normalised).eval()
+    for model in (normalised, tested):
+        if half == "alignment":
+            aligned(model, [np.arange(8)], UNIFORM)
+        else:
+            train_locally(model, LocalOptions(local_view="none", batch_size=12), 1.0, 1, 2, CONTEXT)
+    assert torch.equal(tested[2].weight, normalised[2].weight)
+    assert torch.equal(tested[1].running_mean, normalised[1].running_mean)
+    assert float(tested[1].running_mean.abs().min()) > 0
+
+
+@pytest.mark.parametrize(("epoch", "trust"), [(0, 0.0), (1, 0.0), (3, 2 / 42)])
+def test_rhfl_plus_trusts_no_prediction_in_its_first_epoch_and_some_in_its_third_of_four(epoch, trust, normalised):
+    with torch.no_grad():
+        logits = copy.deepcopy(normalised).train()(pixels(np.arange(12)))
+    expected = float(refined_cross_entropy(logits, torch.from_numpy(LABELS), trust))
+    options = LocalOptions(loss="refined", batch_size=12, local_view="none")
+    assert train_locally(normalised, options, 1.0, epoch, 4, CONTEXT) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -185,7 +209,7 @@ def test_alignment_costs_little_more_than_its_passes_forward_and_backward():
             model(batch).log_softmax(1).mean().backward()
 
     def ours():
-        align(model, AlignmentStep(model, options), images, Target(rows), batches, options, 1, WORK)
+        align(model, AlignmentStep(model, options), images, rows, batches, options, 1, CONTEXT)
 
     def seconds(work):
         start = time.process_time()

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.methods.mutual.exchange import RowMessage
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.privacy.gate.audit import Refused
 from grandrounds.privacy.gate.inspection import Answer, Part, inspect
@@ -16,15 +15,18 @@ from grandrounds.seeding import torch_generator
 pytest.importorskip("tenseal")
 
 
-from grandrounds.methods.baselines.encryption.ciphertexts import (
+from grandrounds.methods.baselines.encryption import (
     SERVER_KEY,
     SITE_KEY,
-    encrypt_rows,
+    encrypt,
     find_key,
     make_keys,
+    pack,
+    unpack,
     write_keys,
 )
-from grandrounds.methods.baselines.encryption.exchange import EncryptedExchange, decrypt_packed_sum, pack, unpack
+from grandrounds.methods.baselines.mutual_he.controller import EncryptedExchange
+from grandrounds.methods.baselines.mutual_he.executor import decrypted_sum
 
 IMAGES, CLASSES = 5, 3
 ROWS = {
@@ -40,11 +42,7 @@ def keys():
 
 @pytest.fixture
 def exchange(keys):
-    return EncryptedExchange("digest", CLASSES, ExchangeOptions(), keys.public)
-
-
-def message(rows, key, number=1, public="digest"):
-    return RowMessage(number, pack(encrypt_rows(rows, key)), public)
+    return EncryptedExchange(CLASSES, ExchangeOptions(), keys.public)
 
 
 def test_ciphertexts_come_back_as_they_were():
@@ -65,60 +63,54 @@ def test_ciphertexts_come_back_as_they_were():
     ],
 )
 def test_bytes_that_are_no_packed_ciphertexts_are_refused(packed):
-    with pytest.raises(MessageError, match=r"rows of site-2: .*(damaged|expected a vector)"):
-        unpack(packed, "rows of site-2")
+    with pytest.raises(MessageError, match=r"soft labels of site-2: .*(damaged|expected a vector)"):
+        unpack(packed, "soft labels of site-2")
 
 
 def test_the_sum_of_three_sites_is_read_with_the_secret_key(exchange, keys):
     for site, rows in ROWS.items():
-        exchange.accept(site, message(rows, keys.secret), 1, IMAGES)
+        exchange.accept(site, encrypt(rows, keys.secret), 1, IMAGES)
     encrypted = exchange.total(1)
     assert list(encrypted.rounds) == ["site-1", "site-2", "site-10"]
-    found = decrypt_packed_sum(encrypted.total, keys.secret, encrypted.rounds, encrypted.weights, IMAGES, CLASSES)
-    assert float((found.total - sum(ROWS.values())).abs().max()) < 1e-6
+    found = decrypted_sum(encrypted.values, keys.secret, encrypted.rounds, encrypted.weights, (IMAGES, CLASSES))
+    assert float((found.values - sum(ROWS.values())).abs().max()) < 1e-6
 
 
 def test_a_restarted_server_makes_the_same_sum(exchange, keys):
-    exchange.accept("site-1", message(ROWS["site-1"], keys.secret), 1, IMAGES)
-    again = EncryptedExchange("digest", CLASSES, ExchangeOptions(), keys.public)
+    exchange.accept("site-1", encrypt(ROWS["site-1"], keys.secret), 1, IMAGES)
+    again = EncryptedExchange(CLASSES, ExchangeOptions(), keys.public)
     again.load_state_dict(exchange.state_dict())
-    assert torch.equal(again.total(1).total, exchange.total(1).total)
+    assert torch.equal(again.total(1).values, exchange.total(1).values)
     assert again.total(2) is None
 
 
-def test_rows_of_an_absent_site_stay_in_the_sum_until_they_are_too_old(keys):
-    patient = EncryptedExchange("digest", CLASSES, ExchangeOptions(max_age=1), keys.public)
-    patient.accept("site-1", message(ROWS["site-1"], keys.secret), 1, IMAGES)
+def test_soft_labels_of_an_absent_site_stay_in_the_sum_until_they_are_too_old(keys):
+    patient = EncryptedExchange(CLASSES, ExchangeOptions(max_age=1), keys.public)
+    patient.accept("site-1", encrypt(ROWS["site-1"], keys.secret), 1, IMAGES)
     for number, expected in ((2, {"site-1": 1, "site-2": 2}), (3, {"site-2": 3})):
-        patient.accept("site-2", message(ROWS["site-2"], keys.secret, number), number, IMAGES)
+        patient.accept("site-2", encrypt(ROWS["site-2"], keys.secret), number, IMAGES)
         assert patient.total(number).rounds == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"number": 2}, "are of exchange 2, expected 1"),
-        ({"public": "another"}, "another public set"),
-        ({"rows": ROWS["site-1"][:4]}, r"expected ciphertexts of \[15\] numbers, got \[12\]"),
-    ],
-)
-def test_rows_that_cannot_be_added_are_refused_and_leave_no_trace(change, reason, exchange, keys):
-    with pytest.raises(MessageError, match=f"rows of site-1.*{reason}"):
-        exchange.accept("site-1", message(**{"rows": ROWS["site-1"], "key": keys.secret, **change}), 1, IMAGES)
+def test_ciphertexts_of_another_number_of_values_are_refused_and_leave_no_trace(exchange, keys):
+    with pytest.raises(
+        MessageError, match=r"soft labels of site-1: expected ciphertexts of \[15\] numbers, got \[12\]"
+    ):
+        exchange.accept("site-1", encrypt(ROWS["site-1"][:4], keys.secret), 1, IMAGES)
     assert exchange.total(1) is None
 
 
 def test_a_damaged_ciphertext_is_refused(exchange):
     with pytest.raises(MessageError, match="damaged"):
-        exchange.accept("site-1", RowMessage(1, pack([b"no ciphertext"]), "digest"), 1, IMAGES)
+        exchange.accept("site-1", pack([b"no ciphertext"]), 1, IMAGES)
 
 
 @pytest.mark.parametrize("rows", [ROWS["site-1"] * 1.5, ROWS["site-1"] - 0.5])
 def test_a_sum_that_is_none_of_distributions_is_refused_at_the_site(rows, exchange, keys):
-    exchange.accept("site-1", message(rows, keys.secret), 1, IMAGES)  # the server cannot see it
+    exchange.accept("site-1", encrypt(rows, keys.secret), 1, IMAGES)  # the server cannot see it
     encrypted = exchange.total(1)
-    with pytest.raises(MessageError, match="the sum of the encrypted rows: row 0"):
-        decrypt_packed_sum(encrypted.total, keys.secret, encrypted.rounds, encrypted.weights, IMAGES, CLASSES)
+    with pytest.raises(MessageError, match="the sum of the encrypted soft labels: row 0"):
+        decrypted_sum(encrypted.values, keys.secret, encrypted.rounds, encrypted.weights, (IMAGES, CLASSES))
 
 
 def test_keys_are_for_their_owners_alone(tmp_path):
@@ -127,7 +119,7 @@ def test_keys_are_for_their_owners_alone(tmp_path):
     assert not list((tmp_path / "server").glob(SITE_KEY))
     find_key([tmp_path], "site-1")
     find_key([tmp_path / "server"], "server")
-    with pytest.raises(ConfigurationError, match="site-2: encrypted rows need a key; there is none at"):
+    with pytest.raises(ConfigurationError, match="site-2: encryption needs a key; there is none at"):
         find_key([tmp_path], "site-2")
 
 
@@ -139,25 +131,25 @@ def test_the_key_of_the_other_side_is_refused(party, name, wrong, keys, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("kind", "leaves"), [("encrypted_rows", True), ("soft_labels", False), ("model_update", False)]
+    ("kind", "leaves"), [("encrypted_values", True), ("soft_labels", False), ("model_update", False)]
 )
-def test_encrypted_rows_leave_by_a_rule_of_their_kind_and_by_no_other(kind, leaves):
+def test_encrypted_values_leave_by_a_rule_of_their_kind_and_by_no_other(kind, leaves):
     rule = {"kind": kind, "name": "rows", "treatment": "unmodified", "entries": ["rows"], "outside_budget": True}
     policy = parse_policy({"unit": "site", "delta": 1e-5, "releases": [rule]}, "scope test")
-    part = Part("APP_DEFINED", {"release": "encrypted_rows"}, {"rows": pack([b"abc"])})
+    part = Part("APP_DEFINED", {"release": "encrypted_values"}, {"rows": pack([b"abc"])})
     answer = Answer({"protocol": PROTOCOL, "round": 1, "run_id": "r", "samples": 1}, {"rows": part})
     expected = Expected(1, "r", CLASSES, {}, {})
     if leaves:
         assert set(inspect(answer, policy, expected).releases) == {"rows"}
         return
-    with pytest.raises(Refused, match="no rule allows encrypted_rows 'rows'"):
+    with pytest.raises(Refused, match="no rule allows encrypted_values 'rows'"):
         inspect(answer, policy, expected)
 
 
 @pytest.mark.parametrize("rows", [torch.rand(4, CLASSES), torch.zeros(2, 3, dtype=torch.uint8)])
 def test_what_is_no_row_of_bytes_does_not_leave_as_encrypted(rows):
     rule = {
-        "kind": "encrypted_rows",
+        "kind": "encrypted_values",
         "name": "rows",
         "treatment": "unmodified",
         "entries": ["rows"],
@@ -166,7 +158,7 @@ def test_what_is_no_row_of_bytes_does_not_leave_as_encrypted(rows):
     policy = parse_policy({"unit": "site", "delta": 1e-5, "releases": [rule]}, "scope test")
     answer = Answer(
         {"protocol": PROTOCOL, "round": 1, "run_id": "r", "samples": 1},
-        {"rows": Part("APP_DEFINED", {"release": "encrypted_rows"}, {"rows": rows})},
+        {"rows": Part("APP_DEFINED", {"release": "encrypted_values"}, {"rows": rows})},
     )
     with pytest.raises(Refused, match="expected a ciphertext"):
         inspect(answer, policy, Expected(1, "r", CLASSES, {}, {}))

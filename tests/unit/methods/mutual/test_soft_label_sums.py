@@ -1,19 +1,11 @@
-"""Aligning to the mean of the others is aligning to each of them; the sum and the own rows are enough for it."""
+"""Alignment with the mean of the others is alignment with each of them; the sum and the own soft labels are enough."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from grandrounds.methods.mutual.contributions import (
-    Contribution,
-    RowSum,
-    alignment_scale,
-    leave_one_out_mean,
-    mean_of_all,
-    sum_rows,
-    usable,
-)
-from grandrounds.methods.mutual.distillation import alignment_loss, digest_loss, ensemble_target
+from grandrounds.methods.mutual.loss import alignment_loss, digest_loss
+from grandrounds.methods.mutual.soft_labels import SoftLabels, add_up, recent
 from grandrounds.seeding import torch_generator
 
 D1, D2, D3 = (torch.tensor([row], dtype=torch.float64) for row in ((0.5, 0.5), (0.9, 0.1), (0.2, 0.8)))
@@ -34,7 +26,7 @@ def pairwise(site):
 
 
 def sum_of(sites, rounds=1):
-    return sum_rows({site: Contribution(rounds, ROWS[site]) for site in sites})
+    return add_up({site: SoftLabels.of_site(site, rounds, ROWS[site]) for site in sites})
 
 
 @pytest.mark.parametrize(("site", "expected"), [("site-1", 0.28040448), ("site-2", 0.93678169), ("site-3", 0.68443453)])
@@ -62,10 +54,10 @@ def test_it_is_not_the_divergence_in_the_other_direction_nor_the_mean_over_class
         ("site-3", (0.7, 0.3), 0.58268530),
     ],
 )
-def test_the_mean_of_the_others_comes_from_the_sum_and_the_own_rows(site, mean, divergence):
-    row_sum = sum_of(ROWS)
-    torch.testing.assert_close(row_sum.total, torch.tensor([[1.6, 1.4]], dtype=torch.float64))
-    target = leave_one_out_mean(row_sum, site, {1: ROWS[site]})
+def test_the_mean_of_the_others_comes_from_the_sum_and_the_own_soft_labels(site, mean, divergence):
+    total = sum_of(ROWS)
+    torch.testing.assert_close(total.values, torch.tensor([[1.6, 1.4]], dtype=torch.float64))
+    target = total.mean_of_others(site, {1: ROWS[site]})
     torch.testing.assert_close(target, torch.tensor([mean], dtype=torch.float64))
     assert float(alignment_loss(ROWS[site].log(), target)) == pytest.approx(divergence, abs=1e-8)
 
@@ -91,10 +83,10 @@ def random_rows(*purpose, images=50, classes=13):
 @pytest.mark.parametrize("weights", [None, {"a": 0.3, "b": 0.25, "c": 0.15, "d": 0.3}])
 def test_the_gradient_is_that_of_all_divergences_whatever_the_weights(weights):
     rows = {site: random_rows("rows", site) for site in "abcd"}
-    row_sum = sum_rows({site: Contribution(1, own) for site, own in rows.items()}, weights)
-    target = leave_one_out_mean(row_sum, "b", {1: rows["b"]})
+    total = add_up({site: SoftLabels.of_site(site, 1, own) for site, own in rows.items()}, weights)
+    target = total.mean_of_others("b", {1: rows["b"]})
     ours, theirs = (rows["b"].log().requires_grad_() for _ in range(2))
-    scale = 1.0 if weights is None else alignment_scale(weights, "b")
+    scale = 1.0 if weights is None else total.weight_of_others("b")
     (scale * alignment_loss(ours, target)).backward()
     chosen = dict.fromkeys("abcd", 1 / 3) if weights is None else weights
     each = [
@@ -112,70 +104,74 @@ def test_the_target_has_no_gradient():
     assert target.grad is None
 
 
-def test_a_site_that_came_too_late_takes_nothing_out_of_the_sum():
-    target = leave_one_out_mean(sum_of(["site-2", "site-3"]), "site-1", {1: D1})
+def test_a_site_that_came_too_late_subtracts_nothing_from_the_sum():
+    target = sum_of(["site-2", "site-3"]).mean_of_others("site-1", {1: D1})
     torch.testing.assert_close(target, torch.tensor([[0.55, 0.45]], dtype=torch.float64))
     # (S - D1) / 1 = (.6, .4) would be the mistake.
     assert float((target - torch.tensor([[0.6, 0.4]])).abs().max()) > 0.04
 
 
 def test_the_only_contributor_has_nothing_to_align_to_and_the_others_have():
-    row_sum = sum_of(["site-1"])
-    assert leave_one_out_mean(row_sum, "site-1", {1: D1}) is None
-    torch.testing.assert_close(leave_one_out_mean(row_sum, "site-2", {}), D1)
+    total = sum_of(["site-1"])
+    assert total.mean_of_others("site-1", {1: D1}) is None
+    torch.testing.assert_close(total.mean_of_others("site-2", {}), D1)
 
 
 def test_contributors_without_weight_are_nothing_to_align_to():
-    row_sum = RowSum(D1, {"site-1": 1, "site-2": 1}, {"site-1": 1.0, "site-2": 0.0})
-    assert leave_one_out_mean(row_sum, "site-1", {1: D1}) is None
+    total = SoftLabels(D1, {"site-1": 1, "site-2": 1}, {"site-1": 1.0, "site-2": 0.0})
+    assert total.mean_of_others("site-1", {1: D1}) is None
     with pytest.raises(ValueError, match="the weights of all contributors are zero"):
-        mean_of_all(RowSum(D1, {"site-1": 1}, {"site-1": 0.0}))
+        SoftLabels(D1, {"site-1": 1}, {"site-1": 0.0}).mean()
 
 
-def test_a_stale_contribution_is_taken_out_as_it_is_in_the_sum():
+def test_a_stale_contribution_is_subtracted_as_it_is_in_the_sum():
     old, new = D1, D2
-    latest = {"site-1": Contribution(3, old), "site-3": Contribution(5, D3)}
-    row_sum = sum_rows(usable(latest, newest=5, max_age=2))
-    assert row_sum.rounds == {"site-1": 3, "site-3": 5}
-    torch.testing.assert_close(leave_one_out_mean(row_sum, "site-1", {3: old, 5: new}), D3)
-    with pytest.raises(ValueError, match=r"rows of site-1 from round 3, which cannot .*: it has those of rounds \[5\]"):
-        leave_one_out_mean(row_sum, "site-1", {5: new})
+    latest = {"site-1": SoftLabels.of_site("site-1", 3, old), "site-3": SoftLabels.of_site("site-3", 5, D3)}
+    total = add_up(recent(latest, newest=5, max_age=2))
+    assert total.rounds == {"site-1": 3, "site-3": 5}
+    torch.testing.assert_close(total.mean_of_others("site-1", {3: old, 5: new}), D3)
+    with pytest.raises(
+        ValueError,
+        match=r"soft labels of site-1 from round 3, which cannot .*: it has those of rounds \[5\]",
+    ):
+        total.mean_of_others("site-1", {5: new})
 
 
-def test_own_rows_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"rows of site-1 have shape \(2, 2\), the sum \(1, 2\)"):
-        leave_one_out_mean(sum_of(ROWS), "site-1", {1: D1.repeat(2, 1)})
+def test_own_soft_labels_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"soft labels of site-1 have shape \(2, 2\), the sum \(1, 2\)"):
+        sum_of(ROWS).mean_of_others("site-1", {1: D1.repeat(2, 1)})
 
 
 def test_only_contributions_up_to_the_age_are_used_in_natural_order():
-    latest = {f"site-{n}": Contribution(n, D1) for n in (10, 9, 8, 7)}
-    assert list(usable(latest, newest=10)) == ["site-10"]
-    assert list(usable(latest, newest=10, max_age=2)) == ["site-8", "site-9", "site-10"]
-    with pytest.raises(ValueError, match="the rows of site-10 are from round 10, the newest is 9"):
-        usable(latest, newest=9)
+    latest = {f"site-{n}": SoftLabels.of_site(f"site-{n}", n, D1) for n in (10, 9, 8, 7)}
+    assert list(recent(latest, newest=10)) == ["site-10"]
+    assert list(recent(latest, newest=10, max_age=2)) == ["site-8", "site-9", "site-10"]
+    with pytest.raises(ValueError, match="the soft labels of site-10 are from round 10, the newest is 9"):
+        recent(latest, newest=9)
     with pytest.raises(ValueError, match="max_age must be at least 0, got -1"):
-        usable(latest, newest=10, max_age=-1)
+        recent(latest, newest=10, max_age=-1)
 
 
 def test_the_sum_is_the_same_to_the_bit_whoever_came_first():
-    rows = {f"site-{n}": Contribution(1, random_rows("order", n)) for n in range(1, 12)}
+    rows = {f"site-{n}": SoftLabels.of_site(f"site-{n}", 1, random_rows("order", n)) for n in range(1, 12)}
     backwards = dict(reversed(rows.items()))
-    assert torch.equal(sum_rows(rows).total, sum_rows(backwards).total)
-    assert sum_of(["site-1"]).total.dtype == torch.float64
-    assert sum_rows({"site-1": Contribution(1, D1.float())}).total.dtype == torch.float32
+    assert torch.equal(add_up(rows).values, add_up(backwards).values)
+    assert sum_of(["site-1"]).values.dtype == torch.float64
+    assert add_up({"site-1": SoftLabels.of_site("site-1", 1, D1.float())}).values.dtype == torch.float32
 
 
 def test_large_scores_of_one_site_do_not_swallow_those_of_another():
     # In single precision 1e8 + 1 is 1e8. FedMD's scores have no bound.
-    scores = {site: Contribution(1, torch.tensor([[value]])) for site, value in (("a", 1e8), ("b", 1.0), ("c", -1e8))}
-    assert sum_rows(scores).total.item() == 1.0
+    logits = (("a", 1e8), ("b", 1.0), ("c", -1e8))
+    scores = {site: SoftLabels.of_site(site, 1, torch.tensor([[value]])) for site, value in logits}
+    assert add_up(scores).values.item() == 1.0
 
 
-def test_what_decryption_leaves_of_a_zero_is_zero_and_rows_sum_to_one():
+def test_what_decryption_leaves_of_a_zero_is_zero_and_each_row_sums_to_one():
     # A CKKS sum is off by 2.5e-8; a class that nobody predicts may come out below zero.
     first, second = (torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.75, 0.0]]))
-    noisy = RowSum(first + second + torch.tensor([[2e-7, -1e-7, -2e-7]]), {"a": 1, "b": 1}, {"a": 1.0, "b": 1.0})
-    target = leave_one_out_mean(noisy, "a", {1: first})
+    noisy = SoftLabels(first + second + torch.tensor([[2e-7, -1e-7, -2e-7]]), {"a": 1, "b": 1}, {"a": 1.0, "b": 1.0})
+    target = noisy.mean_of_others("a", {1: first})
     assert float(target.min()) == 0
     torch.testing.assert_close(target, second, atol=1e-6, rtol=0)
     torch.testing.assert_close(target.sum(dim=1), torch.ones(1), atol=1e-7, rtol=0)
@@ -183,42 +179,26 @@ def test_what_decryption_leaves_of_a_zero_is_zero_and_rows_sum_to_one():
 
 
 def test_sums_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match=r"rows must have one shape, got \(1, 2\), \(2, 2\)"):
-        sum_rows({"a": Contribution(1, D1), "b": Contribution(1, D1.repeat(2, 1))})
+    with pytest.raises(ValueError, match=r"soft labels must have one shape, got \(1, 2\), \(2, 2\)"):
+        add_up({"a": SoftLabels.of_site("a", 1, D1), "b": SoftLabels.of_site("b", 1, D1.repeat(2, 1))})
     with pytest.raises(ValueError, match=r"expected weights of the contributors \['a'\], got them of \['b'\]"):
-        sum_rows({"a": Contribution(1, D1)}, {"b": 1.0})
+        add_up({"a": SoftLabels.of_site("a", 1, D1)}, {"b": 1.0})
     with pytest.raises(ValueError, match=r"expected weights of the contributors \[\], got them of \[\]"):
-        sum_rows({})
+        add_up({})
     with pytest.raises(ValueError, match=r"weight of a must be at least 0, got -1\.0"):
-        sum_rows({"a": Contribution(1, D1)}, {"a": -1.0})
+        add_up({"a": SoftLabels.of_site("a", 1, D1)}, {"a": -1.0})
     with pytest.raises(ValueError, match=r"each with a round and a weight, got rounds of \['a'\] and weights of \[\]"):
-        RowSum(D1, {"a": 1}, {})
+        SoftLabels(D1, {"a": 1}, {})
 
 
 def test_fedmds_consensus_is_the_mean_of_all_and_the_digest_the_absolute_error():
-    consensus = mean_of_all(sum_of(ROWS))
+    consensus = sum_of(ROWS).mean()
     torch.testing.assert_close(consensus, torch.tensor([[1.6 / 3, 1.4 / 3]], dtype=torch.float64))
     scores = torch.tensor([[1.0, -2.0], [0.0, 4.0]], requires_grad=True)
     loss = digest_loss(scores, torch.tensor([[2.0, -2.0], [0.5, 1.0]]))
     assert loss.item() == pytest.approx((1 + 0 + 0.5 + 3) / 4)
     loss.backward()
     torch.testing.assert_close(scores.grad, torch.tensor([[-0.25, 0.0], [-0.25, 0.25]]))
-
-
-def test_feddfs_target_averages_logits_or_probabilities():
-    # softmax of the mean logits is the normalised geometric mean: (sqrt(.45), sqrt(.05)) = 3 to 1.
-    teachers = [D1.log() + 7, D2.log()]
-    torch.testing.assert_close(ensemble_target(teachers), torch.tensor([[0.75, 0.25]], dtype=torch.float64))
-    torch.testing.assert_close(ensemble_target(teachers, "probabilities"), (D1 + D2) / 2)
-
-
-def test_averaged_probabilities_have_the_gradient_of_averaged_losses():
-    teachers = [random_rows("teacher", n).log() for n in range(3)]
-    ours, theirs = (random_rows("student").log().requires_grad_() for _ in range(2))
-    alignment_loss(ours, ensemble_target(teachers, "probabilities")).backward()
-    each = [F.kl_div(theirs.log_softmax(dim=1), teacher.exp(), reduction="batchmean") for teacher in teachers]
-    torch.stack(each).mean().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-15, rtol=0)
 
 
 @pytest.mark.parametrize("loss", [alignment_loss, digest_loss])
@@ -229,12 +209,3 @@ def test_empty_batches_cost_nothing_and_other_shapes_are_refused(loss):
     assert float(value) == 0
     with pytest.raises(ValueError, match=r"must both have shape \(batch, classes\), got \(2, 3\) and \(2, 4\)"):
         loss(torch.zeros(2, 3), torch.zeros(2, 4))
-
-
-def test_ensembles_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="an ensemble needs at least one teacher, got none"):
-        ensemble_target([])
-    with pytest.raises(ValueError, match="averaging must be logits or probabilities, got 'losses'"):
-        ensemble_target([D1], "losses")
-    with pytest.raises(ValueError, match="must both have shape"):
-        ensemble_target([D1, D1.repeat(2, 1)])

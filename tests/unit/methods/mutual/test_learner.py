@@ -1,21 +1,22 @@
 """Four sites that exchange messages end as one process that sees all models does, to the last digits."""
 
 import copy
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from mutual_site import site_context
 from torch import nn
 from torch.nn import functional as F
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.mutual.exchange import RowExchange
+from grandrounds.methods.mutual.exchange import SoftLabelExchange
+from grandrounds.methods.mutual.learner import MutualLearner
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
-from grandrounds.methods.mutual.participant import Choices, Participant, PublicImages
+from grandrounds.methods.mutual.public import PublicImages
 from grandrounds.methods.mutual.schedule import exchange_chunks, local_batches, public_order
-from grandrounds.methods.mutual.soft_labels import decode_sum, encode_sum
-from grandrounds.methods.mutual.training import Private
-from grandrounds.methods.mutual.work import PlainWork
+from grandrounds.methods.mutual.soft_labels import SoftLabels, decode, encode
 from grandrounds.seeding import numpy_generator
 
 SITES = tuple(f"site-{number}" for number in range(1, 5))
@@ -38,42 +39,50 @@ def network(number):
 def private(site):
     generator = numpy_generator("private", site)
     images = generator.integers(0, 256, (14, SIDE, SIDE, 3), dtype=np.uint8)
-    return Private(images, generator.integers(0, CLASSES, 14), np.arange(1, 14))
+    return site_context(images, generator.integers(0, CLASSES, 14), np.arange(1, 14), site, SEED)
+
+
+class Choices(NamedTuple):
+    exchange: ExchangeOptions
+    alignment: AlignmentOptions
+    local: LocalOptions
 
 
 def choices(exchange=None, alignment=None, local=None):
     return Choices(
-        SEED,
-        EPOCHS,
         ExchangeOptions(**({"wire": "fp64", "public_batch": BATCH} | (exchange or {}))),
-        AlignmentOptions(**({"rows_batch": 5} | (alignment or {}))),
+        AlignmentOptions(**({"prediction_batch": 5} | (alignment or {}))),
         LocalOptions(**({"batch_size": BATCH, "local_view": "none", "pretrain_epochs": 1.0} | (local or {}))),
     )
 
 
 def federation(chosen, sites=SITES):
-    return {
-        site: Participant(site, network(int(site[-1])), PUBLIC, private(site), chosen, PlainWork()) for site in sites
-    }
+    return {site: MutualLearner(private(site), network(int(site[-1])), PUBLIC, EPOCHS, *chosen) for site in sites}
+
+
+def send(server, site, member, number, part):
+    """Soft labels up."""
+    server.accept(site, member.publish(number, part), number, len(part), member.mean_loss(), member.change)
 
 
 def exchange_once(server, members, number, part, epoch, chosen, absent=()):
     """What the messages do: rows up, one sum down, the same for all."""
     for site, member in members.items():
         if site not in absent:
-            server.accept(site, member.publish(number, part), number, len(part))
+            send(server, site, member, number, part)
     total = server.total(number)
-    sent = encode_sum(total, chosen.exchange.wire)
+    sent = encode(total.mean(), chosen.exchange.wire)
     logits = chosen.exchange.content == "logits"
     for site, member in members.items():
         if site not in absent:
-            arrived = decode_sum(sent, total.rounds, total.weights, len(part), CLASSES, logits)
+            mean = decode(sent, len(part), CLASSES, "the sum", logits)
+            arrived = SoftLabels(mean * sum(total.weights.values()), total.rounds, total.weights)
             member.align(arrived, part, number, epoch)
 
 
 def run_federation(chosen, members=None, epochs=range(1, EPOCHS + 1), server=None, pretrain=True):
     members = members or federation(chosen)
-    server = server or RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    server = server or SoftLabelExchange(CLASSES, chosen.exchange)
     if pretrain:
         for member in members.values():
             member.pretrain()
@@ -83,7 +92,7 @@ def run_federation(chosen, members=None, epochs=range(1, EPOCHS + 1), server=Non
         for index, part in enumerate(parts):
             exchange_once(server, members, (epoch - 1) * len(parts) + index + 1, part, epoch, chosen)
         for member in members.values():
-            member.learn(epoch)
+            member.train_locally(epoch)
     return members, server
 
 
@@ -103,9 +112,9 @@ def train_together(models, epoch, epochs):
         model.train()
         optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
         generator = numpy_generator(SEED, "site", site, epoch, "private batches")
-        for batch in local_batches(own.rows, BATCH, epochs, generator):
+        for batch in local_batches(own.data.rows("labelled"), BATCH, epochs, generator):
             optimiser.zero_grad()
-            loss = symmetric(model(pixels(own.images[batch])), torch.from_numpy(own.labels[batch]))
+            loss = symmetric(model(pixels(own.data.images[batch])), torch.from_numpy(own.data.labels[batch]))
             loss.backward()
             optimiser.step()
 
@@ -171,16 +180,16 @@ def test_cross_entropy_and_the_symmetric_loss_are_different_choices():
 
 
 @pytest.mark.parametrize("wire", ["fp32", "fp16", "uint8"])
-def test_a_site_takes_out_what_it_has_sent(wire):
+def test_a_site_subtracts_what_it_has_sent(wire):
     chosen = choices(exchange={"wire": wire})
     members = federation(chosen, SITES[:2])
-    server = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    server = SoftLabelExchange(CLASSES, chosen.exchange)
     part = np.arange(18)
-    messages = {site: member.publish(1, part) for site, member in members.items()}
-    for site, message in messages.items():
-        server.accept(site, message, 1, 18)
-    target = members["site-1"].target(server.total(1)).rows
-    sent = messages["site-2"].rows.double() / (255 if wire == "uint8" else 1)
+    published = {site: member.publish(1, part) for site, member in members.items()}
+    for site, encoded in published.items():
+        server.accept(site, encoded, 1, 18)
+    target = members["site-1"].target(server.total(1))[0]
+    sent = published["site-2"].double() / (255 if wire == "uint8" else 1)
     torch.testing.assert_close(target.double(), sent / sent.sum(1, keepdim=True), atol=1e-6, rtol=0)
 
 
@@ -190,28 +199,25 @@ def test_rhfl_weighs_by_confidence_and_the_divergence_by_the_weights_of_the_othe
     assert sum(total.weights.values()) == pytest.approx(1)
     assert len(set(total.weights.values())) == 4
     others = sum(weight for site, weight in total.weights.items() if site != "site-1")
-    assert members["site-1"].target(total).scale == pytest.approx(others)
+    assert members["site-1"].target(total)[1] == pytest.approx(others)
     assert others < 1
 
 
 def test_in_mdh_fl_the_divergence_is_a_mean_over_the_others():
     members, server = run_federation(choices())
-    assert {member.target(server.total(EPOCHS)).scale for member in members.values()} == {1.0}
+    assert {member.target(server.total(EPOCHS))[1] for member in members.values()} == {1.0}
 
 
 def test_rhfl_plus_sends_how_far_its_labels_moved_it():
     chosen = choices(exchange={"weighting": "eccr"}, local={"loss": "refined"})
     member = federation(chosen, SITES[:1])["site-1"]
     before = copy.deepcopy(member.network)
-    assert member.publish(1, np.arange(18)).change == 0
-    member.learn(1)
+    assert member.change == 0
+    member.train_locally(1)
     pairs = zip(member.network.parameters(), before.parameters(), strict=True)
     moved = [torch.linalg.vector_norm((a - b).detach()) for a, b in pairs]
-    message = member.publish(2, np.arange(18))
-    assert message.change == pytest.approx(float(torch.stack(moved).mean()))
-    own = private("site-1")
-    assert message.loss > 0
-    assert len(own.rows) == 13
+    assert member.change == pytest.approx(float(torch.stack(moved).mean()))
+    assert member.mean_loss() > 0
 
 
 def test_fedmd_moves_towards_the_mean_logits_of_all():
@@ -220,10 +226,10 @@ def test_fedmd_moves_towards_the_mean_logits_of_all():
     images = pixels(PUBLIC.images)
     with torch.no_grad():
         mean = torch.stack([member.network.eval()(images) for member in members.values()]).mean(0)
-    server = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    server = SoftLabelExchange(CLASSES, chosen.exchange)
     for site, member in members.items():
-        server.accept(site, member.publish(1, np.arange(18)), 1, 18)
-    torch.testing.assert_close(members["site-1"].target(server.total(1)).rows, mean, atol=1e-12, rtol=0)
+        send(server, site, member, 1, np.arange(18))
+    torch.testing.assert_close(members["site-1"].target(server.total(1))[0], mean, atol=1e-12, rtol=0)
     trained, _ = run_federation(chosen)
     assert distance(networks_of(trained), {site: network(int(site[-1])) for site in SITES}) > 1e-3
 
@@ -231,13 +237,13 @@ def test_fedmd_moves_towards_the_mean_logits_of_all():
 def exchange_by_batch(chosen, interrupted):
     """Two sites after all exchanges of an epoch, their state taken out and in again between two of them if asked."""
     members = federation(chosen, SITES[:2])
-    server = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    server = SoftLabelExchange(CLASSES, chosen.exchange)
     parts = exchange_chunks(np.arange(18), BATCH, BATCH)
     for number, part in enumerate(parts, 1):
         exchange_once(server, members, number, part, 1, chosen)
         for site, member in members.items() if interrupted else ():
             state = copy.deepcopy(member.state_dict())
-            members[site] = Participant(site, member.network, PUBLIC, private(site), chosen, PlainWork())
+            members[site] = MutualLearner(private(site), member.network, PUBLIC, EPOCHS, *chosen)
             members[site].load_state_dict(state)
     return members, len(parts)
 
@@ -256,16 +262,16 @@ def test_an_interruption_within_an_epoch_changes_nothing():
 
 def test_the_adam_of_an_epoch_is_not_kept_beyond_it():
     member = exchange_by_batch(choices(exchange={"chunk": BATCH}), interrupted=False)[0]["site-1"]
-    member.learn(1)
+    member.train_locally(1)
     assert member.state_dict()["optimizer"] is None
 
 
 def test_a_late_site_learns_from_the_others_and_an_only_one_from_nobody():
     chosen = choices()
     members = federation(chosen)
-    server = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    server = SoftLabelExchange(CLASSES, chosen.exchange)
     part = np.arange(18)
-    server.accept("site-2", members["site-2"].publish(1, part), 1, 18)
+    send(server, "site-2", members["site-2"], 1, part)
     only = server.total(1)
     assert np.isnan(members["site-2"].align(only, part, 1, 1))
     before = copy.deepcopy(members["site-1"].network)
@@ -283,15 +289,15 @@ def test_a_run_that_is_interrupted_between_epochs_ends_the_same():
     for site, member in members.items():
         resumed[site].network.load_state_dict(copy.deepcopy(member.network.state_dict()))
         resumed[site].load_state_dict(copy.deepcopy(member.state_dict()))
-    again = RowExchange(PUBLIC.digest, CLASSES, chosen.exchange)
+    again = SoftLabelExchange(CLASSES, chosen.exchange)
     again.load_state_dict(server.state_dict())
     run_federation(chosen, resumed, epochs=[2], server=again, pretrain=False)
-    assert torch.equal(again.total(EPOCHS).total, expected.total)
+    assert torch.equal(again.total(EPOCHS).values, expected.values)
     assert again.total(EPOCHS).weights == expected.weights
     assert distance(networks_of(resumed), networks_of(straight)) == 0
 
 
-def test_stale_rows_can_be_taken_out_as_long_as_they_may_be_in_a_sum():
+def test_stale_soft_labels_can_be_subtracted_as_long_as_they_may_be_in_a_sum():
     chosen = choices(exchange={"max_age": 1})
     member = federation(chosen, SITES[:1])["site-1"]
     for number in (1, 2, 3):
@@ -299,8 +305,19 @@ def test_stale_rows_can_be_taken_out_as_long_as_they_may_be_in_a_sum():
     assert sorted(member.state_dict()["sent"]) == [2, 3]
 
 
-def test_a_site_with_fewer_images_than_a_batch_is_told_so():
+def test_a_site_with_fewer_images_than_a_batch_is_refused():
     chosen = choices(local={"batch_size": 16})
     member = federation(chosen, SITES[:1])["site-1"]
     with pytest.raises(ConfigurationError, match="13 training images make no batch of 16"):
-        member.learn(1)
+        member.train_locally(1)
+
+
+def test_public_images_are_turned_anew_in_each_exchange_and_alike_at_all_sites():
+    chosen = choices(alignment={"alignment_view": "turns"})
+    others = SoftLabels(torch.full((18, CLASSES), 1 / CLASSES, dtype=torch.float64), {"site-9": 1}, {"site-9": 1.0})
+
+    def loss(site, number):
+        member = MutualLearner(private(site), network(2), PUBLIC, EPOCHS, *chosen)
+        return member.align(others, np.arange(18), number, 1)
+
+    assert loss("site-1", 1) == loss("site-2", 1) != loss("site-1", 2)

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from grandrounds.methods.mutual.contributions import Contribution, leave_one_out_mean, sum_rows
-from grandrounds.methods.mutual.distillation import alignment_loss, fresh_adam_step
+from grandrounds.methods.mutual.loss import alignment_loss
 from grandrounds.methods.mutual.schedule import exchange_chunks, public_order, whole_batches
+from grandrounds.methods.mutual.soft_labels import SoftLabels, add_up
+from grandrounds.methods.mutual.training import fresh_adam_step
 from grandrounds.seeding import torch_generator
 
 SITES = ("site-1", "site-2", "site-3")
@@ -35,9 +36,9 @@ def in_exchanges(models, images, chunk):
     for part in exchange_chunks(public_order(IMAGES, 1, 1), BATCH, chunk):
         with torch.no_grad():
             rows = {site: model(images).softmax(dim=1) for site, model in models.items()}
-        row_sum = sum_rows({site: Contribution(1, own) for site, own in rows.items()})
+        total = add_up({site: SoftLabels.of_site(site, 1, own) for site, own in rows.items()})
         for site, model in models.items():
-            target = leave_one_out_mean(row_sum, site, {1: rows[site]})
+            target = total.mean_of_others(site, {1: rows[site]})
             for batch in whole_batches(part, BATCH):
                 model.zero_grad()
                 alignment_loss(model(images[batch]), target[batch]).backward()

@@ -7,9 +7,8 @@ from grandrounds.errors import MessageError
 
 pytest.importorskip("tenseal")
 
-from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, make_keys
-from grandrounds.methods.baselines.encryption.exchange import pack, unpack
-from grandrounds.methods.baselines.fedavg_he.models import decrypt_mean, encrypt_weights, numbers_of
+from grandrounds.methods.baselines.encryption import add_encrypted, make_keys
+from grandrounds.methods.baselines.fedavg_he.executor import decrypt_mean, encrypt_weights, encrypted_numbers
 
 MODELS = [
     {"w": torch.tensor([[1.5, -2.0], [0.0, 300.0]]), "count": torch.tensor(7), "b": torch.tensor([0.25])},
@@ -25,12 +24,11 @@ def keys():
 
 @pytest.fixture(scope="module")
 def total(keys):
-    sent = [unpack(encrypt_weights(model, keys.secret), "weights") for model in MODELS]
-    return pack(add_encrypted(sent, keys.public))
+    return add_encrypted([encrypt_weights(model, keys.secret) for model in MODELS], keys.public, "weights")
 
 
 def test_the_mean_of_three_encrypted_models(keys, total):
-    assert numbers_of(MODELS[0]) == 6  # four weights, a bias, and the one behind them
+    assert encrypted_numbers(MODELS[0]) == 6  # four weights, a bias, and the one that is appended
     found = decrypt_mean(total, keys.secret, 3, MODELS[0])
     torch.testing.assert_close(found["w"], torch.tensor([[1.0, 1.0], [1e-3, 200.0]]), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found["b"], torch.tensor([0.5]), rtol=0, atol=1e-6)
@@ -49,5 +47,5 @@ def test_a_sum_under_another_key_is_refused(total):
 
 
 def test_a_sum_of_another_architecture_is_refused(keys, total):
-    with pytest.raises(MessageError, match="holds 6 numbers, expected 1 x 5"):
+    with pytest.raises(MessageError, match="holds 6 numbers, expected 5"):
         decrypt_mean(total, keys.secret, 3, {"w": MODELS[0]["w"]})

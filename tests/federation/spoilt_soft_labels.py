@@ -13,17 +13,17 @@ from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 SPOILT: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "nan": lambda rows: torch.where(torch.arange(len(rows))[:, None] == 3, torch.nan, rows),
-    "negative": lambda rows: rows - torch.eye(*rows.shape) * 2,
-    "sum": lambda rows: rows * 1.01,
-    "classes": lambda rows: torch.cat([rows, torch.zeros(len(rows), 1)], dim=1),
-    "images": lambda rows: rows[:-1],
-    "integers": lambda rows: rows.round().long(),
+    "nan": lambda values: torch.where(torch.arange(len(values))[:, None] == 3, torch.nan, values),
+    "negative": lambda values: values - torch.eye(*values.shape) * 2,
+    "sum": lambda values: values * 1.01,
+    "classes": lambda values: torch.cat([values, torch.zeros(len(values), 1)], dim=1),
+    "images": lambda values: values[:-1],
+    "integers": lambda values: values.round().long(),
 }
 
 
-class SpoilRows(Filter):
-    """Spoils the rows of a site.
+class SpoilSoftLabels(Filter):
+    """Spoils the soft labels of a site.
 
     Args:
         at: the site.
@@ -40,6 +40,7 @@ class SpoilRows(Filter):
         if shareable.get_return_code() != ReturnCode.OK or fl_ctx.get_identity_name() != self.at:
             return shareable
         dxo = from_shareable(shareable)
-        if "rows" in dxo.data:
-            dxo.data["rows"].data = {"rows": SPOILT[self.how](dxo.data["rows"].data["rows"])}
+        if "soft_labels" in dxo.data:
+            part = dxo.data["soft_labels"]
+            part.data = {"values": SPOILT[self.how](part.data["values"])}
         return dxo.update_shareable(shareable)

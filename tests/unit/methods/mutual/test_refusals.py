@@ -35,23 +35,25 @@ def mutual():
     return server
 
 
-def rows(kind=ReleaseKind.SOFT_LABELS, name="rows"):
-    return Result({"rows": Release(kind, {name: ROWS})}, samples=1)
+def soft_labels(kind=ReleaseKind.SOFT_LABELS, name="values"):
+    return Result({"soft_labels": Release(kind, {name: ROWS})}, samples=1)
 
 
-def test_rows_are_for_the_rounds_that_somebody_learns_from(mutual):
-    at(mutual, 2).check("a", rows())
-    with pytest.raises(MessageError, match="a has sent rows in a round in which nobody learns from them"):
-        at(mutual, 3).check("a", rows())
+def test_soft_labels_are_for_the_rounds_that_somebody_learns_from(mutual):
+    at(mutual, 2).check("a", soft_labels())
+    with pytest.raises(MessageError, match="a has sent soft labels in a round in which nobody learns from them"):
+        at(mutual, 3).check("a", soft_labels())
     at(mutual, 3).check("a", Result({}, samples=1))
     alone = controller(MutualController, "mdhfl", "controller.content=none")
     with pytest.raises(MessageError, match="nobody learns from them"):
-        at(alone, 1).check("a", rows())
+        at(alone, 1).check("a", soft_labels())
 
 
-@pytest.mark.parametrize("answer", [Result({}, samples=1), rows(ReleaseKind.ENCRYPTED_ROWS), rows(name="row")])
-def test_an_answer_without_rows_of_the_kind_is_refused(answer, mutual):
-    with pytest.raises(MessageError, match="a must send its rows as soft labels"):
+@pytest.mark.parametrize(
+    "answer", [Result({}, samples=1), soft_labels(ReleaseKind.ENCRYPTED_VALUES), soft_labels(name="value")]
+)
+def test_an_answer_without_soft_labels_of_the_kind_is_refused(answer, mutual):
+    with pytest.raises(MessageError, match="a must send its soft labels"):
         at(mutual, 1).check("a", answer)
 
 
@@ -85,10 +87,10 @@ def test_a_network_that_nobody_knows_is_refused_by_name(fusion):
 
 def test_encrypted_weights_are_for_the_rounds_that_average():
     server = controller(EncryptedMeanController, "fedavg_he")
-    weights = Result({"weights": Release(ReleaseKind.ENCRYPTED_ROWS, {"weights": torch.zeros(9, dtype=torch.uint8)})})
+    weights = Result({"weights": Release(ReleaseKind.ENCRYPTED_VALUES, {"weights": torch.zeros(9, dtype=torch.uint8)})})
     with pytest.raises(MessageError, match="a has sent a model in the last round, which nobody uses"):
         at(server, 3).check("a", weights)
-    for wrong in (Result({}), rows(), Result({"weights": Release(ReleaseKind.SOFT_LABELS, {"weights": ROWS})})):
+    for wrong in (Result({}), soft_labels(), Result({"weights": Release(ReleaseKind.SOFT_LABELS, {"weights": ROWS})})):
         with pytest.raises(MessageError, match="a must send its encrypted weights"):
             at(server, 1).check("a", wrong)
 

@@ -6,10 +6,10 @@ from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
-from grandrounds.methods.mutual.contributions import RowSum
 from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.executor import MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
+from grandrounds.methods.mutual.soft_labels import SoftLabels
 from grandrounds.protocol.messages import Release, ReleaseKind, Result, encode_payload, encode_result
 from grandrounds.protocol.registration import Registration
 
@@ -18,21 +18,21 @@ def controller(**options):
     return MutualController(**{**load_job("mdhfl").options("controller"), **options})
 
 
-def told(weights, **options):
+def sent(weights, **options):
     """What sites get of a sum with these weights."""
     server = controller(**options)
     rows = torch.full((2, 4), 0.25 * sum(weights.values()))
-    server._sum = RowSum(rows, dict.fromkeys(weights, 1), weights)
+    server._sum = SoftLabels(rows, dict.fromkeys(weights, 1), weights)
     return server.payload_for("a").parts, server.round_notes().get("withheld", False)
 
 
 def test_a_site_without_weight_hides_nobody():
-    # The second weight alone would be the rows of b, as they are.
-    parts, withheld = told({"a": 0.5, "b": 0.5, "c": 0.0}, min_contributors=3, weighting="eccr")
+    # The second weight alone would be the soft labels of b, as they are.
+    parts, withheld = sent({"a": 0.5, "b": 0.5, "c": 0.0}, min_contributors=3, weighting="eccr")
     assert not parts
     assert withheld
-    parts, withheld = told({"a": 0.5, "b": 0.25, "c": 0.25}, min_contributors=3, weighting="eccr")
-    assert torch.equal(parts["rows"]["mean"], torch.full((2, 4), 0.25))
+    parts, withheld = sent({"a": 0.5, "b": 0.25, "c": 0.25}, min_contributors=3, weighting="eccr")
+    assert torch.equal(parts["soft_labels"]["values"], torch.full((2, 4), 0.25))
     assert not withheld
 
 
@@ -41,8 +41,8 @@ def test_a_site_without_weight_hides_nobody():
     [
         ({"classes": 5.0, "public_images": 8.0}, {"public": "ab"}, r"a has a head of 5\.0 classes, the job has 4"),
         ({"public_images": 8.0}, {"public": "ab"}, "a has a head of None classes, the job has 4"),
-        ({"classes": 4.0}, {"public": "ab"}, "a has not said which public images it has"),
-        ({"classes": 4.0, "public_images": 8.0}, {}, "a has not said which public images it has"),
+        ({"classes": 4.0}, {"public": "ab"}, "a has not reported which public images it has"),
+        ({"classes": 4.0, "public_images": 8.0}, {}, "a has not reported which public images it has"),
     ],
 )
 def test_a_site_with_other_classes_or_without_public_images_is_refused(scalars, facts, reason):
@@ -54,7 +54,7 @@ def test_a_site_with_other_classes_or_without_public_images_is_refused(scalars, 
 def test_fewer_sites_per_round_than_contributors_are_refused_unless_older_rows_count():
     with pytest.raises(ConfigurationError, match="sites_per_round is 2, below min_contributors = 3"):
         controller(sites_per_round=2, min_contributors=3)
-    assert controller(sites_per_round=2, min_contributors=3, max_age=1).min_contributors == 3
+    assert controller(sites_per_round=2, min_contributors=3, max_age=1).contributors.min_contributors == 3
 
 
 def test_a_list_of_other_images_than_the_checkpoint_is_about_is_refused():
@@ -63,7 +63,7 @@ def test_a_list_of_other_images_than_the_checkpoint_is_about_is_refused():
     with pytest.raises(
         CheckpointError, match=r"another public set \(bbbbbbbbbbbb\) than list\.csv lists \(aaaaaaaaaaaa\)"
     ):
-        server.load_state_dict({"digest": "bb" * 32, "images": 0, "rows": None})
+        server.load_state_dict({"digest": "bb" * 32, "images": 0, "soft_labels": None})
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +78,13 @@ def test_a_message_is_its_rows_and_less_than_four_kibibytes_however_many_the_row
     def down(images, sites=4):
         server, names = controller(), [f"hospital-{number:03}" for number in range(sites)]
         rows = torch.full((images, 4), 0.25 * sites)
-        server._sum = RowSum(rows, dict.fromkeys(names, 1), dict.fromkeys(names, 1.0))
+        server._sum = SoftLabels(rows, dict.fromkeys(names, 1), dict.fromkeys(names, 1.0))
         return serialised(encode_payload(server.payload_for("a"))) - images * 4 * 4
 
     def up(images):
-        release = Release(ReleaseKind.SOFT_LABELS, {"rows": torch.full((images, 4), 0.25)})
+        release = Release(ReleaseKind.SOFT_LABELS, {"values": torch.full((images, 4), 0.25)})
         answer = encode_result(
-            Result({"rows": release}, {"loss": 1.0}, 10), MutualExecutor.releases, controller().payload_for("a")
+            Result({"soft_labels": release}, {"loss": 1.0}, 10), MutualExecutor.releases, controller().payload_for("a")
         )
         return serialised(answer) - images * 4 * 4
 

@@ -1,1 +1,0 @@
-"""Homomorphic encryption (CKKS) of what sites send."""

@@ -1,0 +1,1 @@
+"""MDH-FL on encrypted soft labels."""

@@ -1,0 +1,180 @@
+"""A site's model in mutual learning.
+
+One collaborative epoch is: publish soft labels, receive the sum, learn from the others, train locally (MDH-FL, arXiv
+2308.00155, section 3, in the order of RHFL's code). The soft labels that were published are kept as the others decode them,
+because those have to be subtracted from a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
+from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
+from grandrounds.methods.mutual.public import PublicImages, predict_public
+from grandrounds.methods.mutual.schedule import whole_batches
+from grandrounds.methods.mutual.soft_labels import SoftLabels, decode, encode
+from grandrounds.methods.mutual.training import AlignmentStep, align, mean_local_loss, train_locally
+from grandrounds.methods.mutual.weights import parameter_change
+from grandrounds.seeding import derive_seed
+
+Indices = NDArray[np.int64]
+
+
+class MutualLearner:
+    """A site's model and the soft labels that it has published.
+
+    Args:
+        context: of the task.
+        network: logits for images in [0, 1]; trained in place.
+        public: the public set.
+        epochs: collaborative epochs in all.
+        exchange: what is exchanged.
+        alignment: how to learn from the others.
+        local: how to train locally.
+
+    Attributes:
+        change: how far local training has moved the model, for RHFL+'s client confidence; see ``weights.parameter_change``.
+    """
+
+    def __init__(
+        self,
+        context: SiteContext,
+        network: nn.Module,
+        public: PublicImages,
+        epochs: int,
+        exchange: ExchangeOptions,
+        alignment: AlignmentOptions,
+        local: LocalOptions,
+    ) -> None:
+        self.network = network
+        self.change = 0.0
+        self._context = context
+        self._public = public
+        self._epochs = epochs
+        self._exchange = exchange
+        self._alignment = alignment
+        self._local = local
+        self._sent: dict[int, Tensor] = {}
+        self._step: tuple[int, AlignmentStep] | None = None
+
+    def pretrain(self) -> float:
+        """Train locally before the first exchange; return the mean loss, nan without pretraining."""
+        epochs = self._local.pretrain_epochs
+        return (
+            train_locally(self.network, self._local, epochs, 0, self._epochs, self._context) if epochs else float("nan")
+        )
+
+    def publish(self, number: int, part: Indices) -> Tensor:
+        """Predict public images for the other sites.
+
+        Args:
+            number: of the exchange.
+            part: which images, in any order; their predictions are sent in canonical order.
+
+        Returns:
+            The soft labels as they travel. They are kept, as decoded, until they are too old to be in a sum.
+        """
+        options, exchange = self._alignment, self._exchange
+        values = predict_public(
+            self.network,
+            self._public.images,
+            np.sort(part),
+            self._context,
+            batch_size=options.prediction_batch,
+            statistics=options.teacher_statistics,
+            content=exchange.content,
+        )
+        encoded = encode(values, exchange.wire)
+        oldest = number - exchange.max_age
+        self._sent = {earlier: sent for earlier, sent in self._sent.items() if earlier >= oldest}
+        name = f"soft labels of {self._context.site}"
+        self._sent[number] = decode(encoded, len(part), values.shape[1], name, exchange.content == "logits")
+        return encoded
+
+    def mean_loss(self) -> float | None:
+        """The mean loss on the site's labels, for client confidence; None where clients are weighted alike."""
+        if self._exchange.weighting == "uniform":
+            return None
+        return mean_local_loss(self.network, self._local, self._context)
+
+    def target(self, total: SoftLabels) -> tuple[Tensor, float] | None:
+        """Soft labels that the model is moved towards, and the factor of the loss; None without another contributor."""
+        if self._alignment.alignment == "none":
+            return None
+        if self._alignment.alignment == "digest":
+            return total.mean(), 1.0
+        others = total.mean_of_others(self._context.site, self._sent)
+        return None if others is None else (others, total.loss_scale(self._context.site))
+
+    def has_own_soft_labels_of(self, total: SoftLabels) -> bool:
+        """Whether the site's soft labels in a sum can be subtracted; they cannot where a site has lost its state."""
+        number = total.rounds.get(self._context.site)
+        return number is None or number in self._sent or self._alignment.alignment != "divergence"
+
+    def align(self, total: SoftLabels, part: Indices, number: int, epoch: int) -> float:
+        """Learn from the others.
+
+        Args:
+            total: sum of the soft labels of ``part``, in canonical order.
+            part: public images, in the order of learning.
+            number: of the exchange.
+            epoch: collaborative epoch, counted from 1; its exchanges share one Adam.
+
+        Returns:
+            The mean loss over the batches; nan if there was nothing to learn from.
+        """
+        target = self.target(total)
+        if target is None:
+            return float("nan")
+        key = derive_seed(self._context.seed, "alignment views", number)
+        batches = whole_batches(part, self._exchange.public_batch)
+        images = self._public.images
+        if self._step is None or self._step[0] != epoch:
+            self._step = (epoch, AlignmentStep(self.network, self._alignment))
+        step = self._step[1]
+        values, step.scale = _by_image(target[0], part, len(images)), target[1]
+        loss = align(self.network, step, images, values, batches, self._alignment, key, self._context)
+        if self._local.recalibrate_bn:
+            data = self._context.data
+            recalibrate_batch_norm(self.network, data.images, data.rows("labelled"), self._context)
+        return loss
+
+    def train_locally(self, epoch: int) -> float:
+        """Train on the site's labels in a collaborative epoch, counted from 1; return the mean loss over the batches."""
+        self._step = None
+        before = [parameter.detach().clone() for parameter in self.network.parameters()]
+        loss = train_locally(self.network, self._local, self._local.local_epochs, epoch, self._epochs, self._context)
+        self.change = parameter_change([parameter.detach() for parameter in self.network.parameters()], before)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart, beside the network: tensors, numbers and the state of Adam within an epoch."""
+        epoch, step = self._step or (0, None)
+        optimizer = step.state_dict() if step else None
+        return {"sent": dict(self._sent), "change": self.change, "epoch": epoch, "optimizer": optimizer}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of :meth:`state_dict`."""
+        self._sent = dict(state["sent"])
+        self.change = float(state["change"])
+        if state["epoch"]:
+            step = AlignmentStep(self.network, self._alignment)
+            step.load_state_dict(state["optimizer"])
+            self._step = (int(state["epoch"]), step)
+
+
+def _by_image(values: Tensor, part: Indices, images: int) -> Tensor:
+    """Soft labels of some images at the rows of all; the other rows are never used."""
+    if len(part) == images:
+        return values
+    spread = values.new_zeros((images, values.shape[1]))
+    spread[torch.from_numpy(np.sort(part))] = values
+    return spread
