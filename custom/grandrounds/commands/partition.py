@@ -236,12 +236,7 @@ def reading_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
 
 
 def what_next(description: Mapping[str, Any], out: Path) -> list[str]:
-    """Remarks on a partition, its folder, and the next command.
-
-    Args:
-        description: the content of ``partition.json``.
-        out: the partition's folder.
-    """
+    """Remarks on a partition, its folder, and the next command."""
     lines = [""]
     for source, images in description.get("scaled", {}).items():
         lines.append(
@@ -272,11 +267,7 @@ def _fitting_job(description: Mapping[str, Any]) -> str:
 
 
 def partition_table(description: Mapping[str, Any]) -> Table:
-    """The sites of a partition as a table.
-
-    Args:
-        description: the content of ``partition.json``.
-    """
+    """The sites of a partition as a table."""
     table = Table("site", "source", title=f"data set {description['dataset_name']}", title_justify="left")
     for name in ("train", "labelled", "val", "test", *description["classes"]):
         table.add_column(name, justify="right")

@@ -24,12 +24,6 @@ def index_batches(
     The last batch of a pass may be small. If only one row is left for it, that row joins the batch before: batch
     normalisation cannot train on a single sample. (FedPerl would train on it alone.)
 
-    Args:
-        rows: the rows to draw from.
-        batch_size: rows in a full batch.
-        steps: how many batches.
-        generator: shuffles each pass anew.
-
     Returns:
         An iterator over exactly ``steps`` arrays of rows.
 

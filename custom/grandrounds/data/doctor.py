@@ -52,17 +52,7 @@ def examine_location(
     site: str,
     needs_labels: bool = False,
 ) -> list[Finding]:
-    """Load a data set and examine it; what keeps it from being loaded is a failure among the findings.
-
-    Args:
-        location: manifest and root.
-        classes: the job's vocabulary.
-        image_size: height and width after resizing, in pixels.
-        channels: 1 or 3.
-        cache_dir: folder for decoded images.
-        site: the site's name, for the messages.
-        needs_labels: whether the site is to train with labels.
-    """
+    """Load a data set and examine it; what keeps it from being loaded is a failure among the findings."""
     try:
         data = load_site_data(location, classes, image_size, channels, cache_dir)
     except (DataError, ConfigurationError) as error:

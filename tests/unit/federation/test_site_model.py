@@ -2,7 +2,7 @@
 
 import pytest
 
-from grandrounds.data.model_override import ModelOverride
+from grandrounds.data.site import ModelOverride
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.access import own_model_spec, require_backbones
 from grandrounds.protocol.problem import Problem

@@ -178,9 +178,6 @@ def read_pbc(root: Path | str) -> tuple[tuple[Record, ...], Path]:
     * the published one: ``PBC_dataset_normal_DIB`` with a folder of JPEG files for each class, or any folder above it;
     * a small one: ``pbc_barcelona_manifest.csv`` beside ``pbc_barcelona_96.zip``.
 
-    Args:
-        root: the folder.
-
     Returns:
         The records (all in split ``train``) and the images' root: the folder, or the archive.
 

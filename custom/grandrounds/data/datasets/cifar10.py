@@ -57,10 +57,6 @@ class _CifarUnpickler(pickle.Unpickler):
 def unpickled(path: Path, dataset: str) -> dict[bytes, Any]:
     """What a published file holds.
 
-    Args:
-        path: the file.
-        dataset: how errors call the data set.
-
     Raises:
         DataError: if it cannot be read, is damaged, or asks for anything but arrays.
     """
@@ -84,12 +80,6 @@ def require_names(path: Path, key: str, names: Sequence[str], dataset: str) -> N
 
 def read_batch(path: Path, key: str, classes: int, dataset: str) -> LabelledImages:
     """Images and labels of one published file.
-
-    Args:
-        path: the file.
-        key: of the labels.
-        classes: how many there are.
-        dataset: how errors call the data set.
 
     Raises:
         DataError: if the file is not as it is published.

@@ -159,11 +159,6 @@ def read_class_folders(
 def mapped_label(name: str, labels: Mapping[str, str], where: str) -> str:
     """The class of a published label; empty if it has no class.
 
-    Args:
-        name: the label in the data set.
-        labels: the classes by published label.
-        where: file, line and column, for the message.
-
     Raises:
         DataError: if the label is unknown.
 

@@ -264,11 +264,6 @@ def read_rsna_ich(
 def draw_slices(records: Sequence[Record], slices: int, generator: np.random.Generator) -> tuple[Record, ...]:
     """Draw patients at random until their slices suffice; of the last one only as many are taken as are missing.
 
-    Args:
-        records: the whole data set.
-        slices: how many to draw.
-        generator: where the randomness comes from.
-
     Returns:
         That many records, or all if there are fewer, in their order.
 

@@ -251,13 +251,6 @@ def read_square(
 ) -> tuple[Pixels, Shape]:
     """Read and resize one image.
 
-    Args:
-        reader: of its folder or archive.
-        name: its name there.
-        size: height and width in pixels.
-        channels: 1 or 3.
-        preprocess: what is done before resizing.
-
     Returns:
         The image, shape ``(size, size, channels)``, values 0 to 255; and the original's height, width and channels.
 

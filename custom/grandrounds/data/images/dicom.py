@@ -50,10 +50,6 @@ def read_dicom(data: bytes, name: str) -> NDArray[np.uint8]:
 
     The file's look-up table or first window is used, else the range between two percentiles.
 
-    Args:
-        data: the file's bytes.
-        name: how errors call it.
-
     Returns:
         Shape ``(H, W)`` for monochrome, ``(H, W, 3)`` RGB for colour images, values 0 to 255; bright is high, also
         for MONOCHROME1. PixelPaddingValue does not count for the percentiles.
@@ -67,10 +63,6 @@ def read_dicom(data: bytes, name: str) -> NDArray[np.uint8]:
 
 def read_hounsfield(data: bytes, name: str) -> NDArray[np.float64]:
     """Decode the first frame of a CT slice.
-
-    Args:
-        data: the file's bytes.
-        name: how errors call it.
 
     Returns:
         Shape ``(H, W)``, in Hounsfield units. What the file says about windows and polarity does not count.
@@ -86,10 +78,6 @@ def read_grey(data: bytes, name: str) -> GreyImage:
     """Decode the first frame of a monochrome file with all its bits.
 
     The file's look-up table or first window is used, else the whole range of values; MONOCHROME1 is inverted.
-
-    Args:
-        data: the file's bytes.
-        name: how errors call it.
 
     Raises:
         DataError: as :func:`read_dicom`, and if the image has colours.

@@ -28,10 +28,6 @@ def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
     DICOM files are shown as they say themselves (look-up table or window, MONOCHROME1 inverted). Of other files, colours
     become luma (ITU-R 601).
 
-    Args:
-        data: the file's bytes.
-        name: how errors call it.
-
     Returns:
         Grey levels, bright tissue, shape ``(H, W)``, in [0, 1] for DICOM files and in the file's own unit for others; and
         which breast a DICOM file says it is.

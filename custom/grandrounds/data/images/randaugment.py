@@ -55,9 +55,6 @@ class Operation(NamedTuple):
 def magnitude(operation: Operation) -> float:
     """The signed magnitude of an operation, from the table of ranges.
 
-    Args:
-        operation: name, level in 0..9, sign.
-
     Returns:
         Shear: slope; translation: fraction of the side; rotation: degrees; colour, contrast, sharpness and brightness:
         what is added to the factor 1; posterize: bits kept (a whole number); solarize: threshold in grey levels.

@@ -65,11 +65,6 @@ def assign_round_robin(records: Sequence[Record], sites: int, generator: np.rand
     A patient's images may be at several sites, as in the FedIRM paper (Liu et al., MICCAI 2021), but stay in their split.
     Every site gets an equal number, within one, of each split's images, and of the labelled ones in training.
 
-    Args:
-        records: the whole data set, splits included.
-        sites: how many sites.
-        generator: where the randomness comes from.
-
     Returns:
         The records of each site, in their order.
 
@@ -122,12 +117,6 @@ def dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np
     The smaller :math:`\alpha`, the more the sites differ in their classes (Hsu et al., "Measuring the effects of
     non-identical data distribution for federated visual classification", 2019). Proportions are drawn anew until every
     site is due ten images. A group counts as of the class that most of its images have.
-
-    Args:
-        records: the whole data set.
-        sites: how many sites.
-        alpha: concentration, above zero.
-        generator: where the randomness comes from.
 
     Raises:
         DataError: if no draw gives every site its ten images.
@@ -189,11 +178,6 @@ def draw_server(
     """Draw images for the server's own validation at random over the whole data set.
 
     Groups stay whole, and groups without any label are not drawn: nothing could be scored on them.
-
-    Args:
-        records: the whole data set.
-        images: how many the server gets, about.
-        generator: where the randomness comes from.
 
     Returns:
         The server's records, in split ``val``, and the others, both in their order.

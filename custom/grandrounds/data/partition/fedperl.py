@@ -187,9 +187,6 @@ def client_counts(source: str, images: int, scale: bool) -> Counts:
 def scaled_sources(records: Sequence[Record]) -> dict[str, dict[str, int]]:
     """The data sets with fewer images than their clients need.
 
-    Args:
-        records: as for :func:`fedperl_clients`.
-
     Returns:
         Per data set what is ``needed`` and what was ``found``, the server's images included.
     """

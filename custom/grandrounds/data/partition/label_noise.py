@@ -135,11 +135,6 @@ def flip_records(
 def noise_counts(clean: Sequence[str], noisy: Sequence[str], classes: Sequence[str]) -> NDArray[np.int64]:
     """How many images of each clean class got each label.
 
-    Args:
-        clean: class names.
-        noisy: class names of the same images.
-        classes: the vocabulary.
-
     Returns:
         Shape ``(classes, classes)``; rows are clean classes. Divided by the sums of its rows it is the transition matrix
         that was realised.

@@ -71,13 +71,6 @@ def open_public_set(
 ) -> tuple[PublicSet, NDArray[np.uint8]]:
     """Decode the public images, once for all runs, and make their list.
 
-    Args:
-        root: folder, zip, npz or idx file.
-        image_size: height and width after resizing, in pixels.
-        channels: 1 or 3.
-        cache_dir: folder for the decoded images.
-        names: which images; None is all that are there.
-
     Returns:
         The list, and the images in its order, shape ``(images, image_size, image_size, channels)``, read-only.
 
@@ -128,10 +121,6 @@ def fingerprints(public: PublicSet) -> NDArray[np.uint8]:
 
 def first_unlike(here: PublicSet, there: NDArray[np.uint8]) -> str | None:
     """Say which image is the first that differs from another party's set.
-
-    Args:
-        here: the set of this site.
-        there: the other's :func:`fingerprints`.
 
     Returns:
         A sentence that names the image as it is called here; None if the sets are equal.

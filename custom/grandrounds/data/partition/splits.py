@@ -95,11 +95,6 @@ def stratified_draw(
 
     A group counts as of the class that most of its images have. Each class gives its share, by largest remainders.
 
-    Args:
-        records: what is to be drawn from.
-        images: how many, about where groups are whole.
-        generator: where the randomness comes from.
-
     Returns:
         The drawn records and the others, both in their order.
 

@@ -13,8 +13,7 @@ from typing import Any
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
-from grandrounds.data.model_override import ModelOverride
-from grandrounds.data.site import SiteData
+from grandrounds.data.site import ModelOverride, SiteData
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.paths import state_folder
 from grandrounds.federation.site.compute import ComputeOptions, choose_device

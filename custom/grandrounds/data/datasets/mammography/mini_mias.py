@@ -55,9 +55,6 @@ def read_mini_mias(root: Path | str) -> tuple[tuple[Mammogram, ...], Path]:
     * the published one: ``Info.txt`` and the PGM files ``mdb001.pgm`` and so on, in the same folder or below;
     * a small one: ``mini_mias_manifest.csv`` beside ``mini_mias_512.zip``.
 
-    Args:
-        root: the folder.
-
     Returns:
         The mammograms in the order of their numbers, and the images' root: the folder, or the archive. Films 2k - 1
         and 2k are the right and the left breast of one patient.

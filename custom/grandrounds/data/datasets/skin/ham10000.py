@@ -63,9 +63,6 @@ def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:
       folders beside it (``HAM10000_images_part_1``, ``HAM10000_images_part_2``, or any one folder);
     * a small one: ``ham10000_manifest.csv`` beside ``ham10000_200x150.zip``.
 
-    Args:
-        root: the folder.
-
     Returns:
         The records (all in split ``train``: divide them with ``assign_splits``) and the images' root: the folder, or
         the archive. ``source`` is ``HAM10000/`` and the acquisition site.

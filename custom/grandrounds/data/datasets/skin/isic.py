@@ -47,8 +47,7 @@ def read_isic2018(root: Path | str, with_lesions: bool = True) -> tuple[Record, 
         The records with the classes of ``ISIC2018_CLASSES``, all in split ``train``; images are paths below ``root``.
 
     Raises:
-        DataError: if a table, a column, a row or an image is missing, an image is listed twice, or a row has not exactly
-            one class; file, line and column are named.
+        DataError: if a file, column, image or value is missing or wrong; file and line are named.
     """
     root = Path(root)
     table = _table_2018(root, GROUND_TRUTH)
@@ -102,15 +101,11 @@ def read_isic2020(root: Path | str) -> tuple[Record, ...]:
     That is ``ISIC_2020_Training_GroundTruth_v2.csv``, which knows lesions, or ``ISIC_2020_Training_GroundTruth.csv`` or
     ``train.csv``, which do not, with the JPEG files in ``train`` or any other folder below.
 
-    Args:
-        root: the folder.
-
     Returns:
         The records with the classes of ``ISIC2020_CLASSES``, all in split ``train``; images are paths below ``root``.
 
     Raises:
-        DataError: if the table, a column or an image is missing, an image is listed twice, or a class is unknown; file,
-            line and column are named.
+        DataError: if a file, column, image or value is missing or wrong; file and line are named.
     """
     root = Path(root)
     table = find_table(root, TABLES_2020, "ISIC 2020")

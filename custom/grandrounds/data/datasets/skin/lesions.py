@@ -206,16 +206,12 @@ def read_isic2019(root: Path | str) -> tuple[Record, ...]:
     That is ``ISIC_2019_Training_GroundTruth.csv`` and ``ISIC_2019_Training_Metadata.csv`` with the JPEG files in
     ``ISIC_2019_Training_Input`` or any other folder below.
 
-    Args:
-        root: the folder.
-
     Returns:
         The records with the classes of ``LESION_CLASSES``, all in split ``train``; images are paths below ``root``.
         Images of class ``UNK`` are left out.
 
     Raises:
-        DataError: if a table, a column, a row or an image is missing, or a row has not exactly one class; file, line
-            and column are named.
+        DataError: if a file, column, image or value is missing or wrong; file and line are named.
     """
     root = Path(root)
     table = find_table(root, (GROUND_TRUTH_2019,), "ISIC 2019")
@@ -256,16 +252,12 @@ def read_pad_ufes_20(root: Path | str) -> tuple[Record, ...]:
 
     That is ``metadata.csv`` with the PNG files in ``images/imgs_part_1`` to ``imgs_part_3`` or any other folder below.
 
-    Args:
-        root: the folder.
-
     Returns:
         The records with the classes of ``LESION_CLASSES``, all in split ``train``; images are paths below ``root``.
         Patients and lesions carry the data set's name, because lesions are mere numbers in it.
 
     Raises:
-        DataError: if the table, a column or an image is missing, an image is listed twice, or a diagnosis is unknown;
-            file, line and column are named.
+        DataError: if a file, column, image or value is missing or wrong; file and line are named.
     """
     root = Path(root)
     table = find_table(root, (PAD_METADATA,), PAD_UFES_20)
@@ -293,16 +285,12 @@ def read_derm7pt(root: Path | str) -> tuple[Record, ...]:
 
     That is ``meta/meta.csv`` beside the folder ``images``, both in ``root`` or in ``release_v0`` below it.
 
-    Args:
-        root: the folder.
-
     Returns:
         The records with the classes of ``LESION_CLASSES``, all in split ``train``; images are paths below ``root``. A
         case is a lesion. Cases of melanosis and miscellaneous ones are left out.
 
     Raises:
-        DataError: if the table, a column or an image is missing, an image is listed twice, or a diagnosis is unknown;
-            file, line and column are named.
+        DataError: if a file, column, image or value is missing or wrong; file and line are named.
     """
     root = Path(root)
     table = find_table(root, DERM7PT_METADATA, "Derm7pt")
