@@ -63,11 +63,8 @@ def examine_location(
 def examine(data: SiteData, site: str, needs_labels: bool = False, trains: bool = True) -> list[Finding]:
     """Run all checks on loaded data; each gives at least one finding.
 
-    Args:
-        data: the site's data.
-        site: its name, for the messages.
-        needs_labels: whether the site is to train with labels; an empty labelled set is a failure then.
-        trains: whether the images are to be trained on at all; else nothing is said of training images and their classes.
+    An empty labelled set is a failure if the site ``needs_labels``. Unless it ``trains``, training images and their classes
+    are not examined.
     """
     digests = _digests(data)
     return [

@@ -23,21 +23,16 @@ Row = tuple[int, dict[str, str]]
 
 
 def read_table(path: Path, required: Sequence[str], delimiter: str = ",") -> list[Row]:
-    """Read the rows of a separated UTF-8 file with a header.
+    """Read the rows of a separated UTF-8 file with a header; columns beside the ``required`` ones are read too.
 
     Names and values lose the blanks around them; blank lines are skipped; a byte-order mark is accepted.
-
-    Args:
-        path: the file.
-        required: columns that must be there; others are read too.
-        delimiter: what stands between two values.
 
     Returns:
         One pair per row: the number of its last line in the file (the header is line 1) and its values by column.
 
     Raises:
-        DataError: if the file cannot be read, is not UTF-8, is empty or has no rows, if a column is missing or occurs
-            twice, or if a row has more or fewer values than the header; file and line are named.
+        DataError: if the file cannot be read, is not UTF-8 or has no rows, if a column is missing or occurs twice, or if a
+            row has more or fewer values than the header; file and line are named.
     """
     reader = csv.reader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, strict=True)
     lines = _non_blank(reader, path)
@@ -191,13 +186,9 @@ def manifest_digest(path: Path | str) -> str:
 def require_grouped(records: Sequence[Record], where: str, lines: Sequence[int] | None = None) -> None:
     """Check that no patient and no lesion is in two splits.
 
-    Args:
-        records: the records of one site.
-        where: file or site, for the message.
-        lines: the line of each record; without it, the lines that ``write_manifest`` would give them.
-
     Raises:
-        DataError: naming the first patient or lesion that is divided, both splits and a line of each.
+        DataError: naming ``where``, the first patient or lesion that is divided, both splits and a line of each: those of
+            ``lines``, or of the file that ``write_manifest`` would write.
     """
     numbers = range(2, len(records) + 2) if lines is None else lines
     first: dict[tuple[str, str], tuple[str, int]] = {}

@@ -186,18 +186,12 @@ def load_site_data(
     cache_dir: Path,
     foreign_labels: bool = False,
 ) -> SiteData:
-    """Read a manifest with the job's vocabulary and open the decoded images.
+    """Read a manifest with the job's vocabulary and open the decoded images, ``image_size`` pixels high and wide.
 
-    Args:
-        location: where the data set is.
-        classes: the vocabulary, in the order of the model's outputs.
-        image_size: height and width after resizing, in pixels.
-        channels: 1 or 3.
-        cache_dir: folder for decoded images.
-        foreign_labels: take a label outside the vocabulary as unknown, instead of refusing it.
+    A label outside the vocabulary is refused, or with ``foreign_labels`` taken as unknown.
 
     Raises:
-        DataError: if the manifest or too many of the images are not as they must be.
+        DataError: if the manifest is invalid or too many images are unreadable.
         ConfigurationError: if there are windows and not as many as channels.
     """
     records = read_manifest(location.manifest, None if foreign_labels else classes).records
@@ -291,12 +285,7 @@ def min_support_from(privacy: Any, where: str) -> int:
 
 
 def overrides_from(models: Any, datasets: Collection[str], path: Path) -> dict[str, ModelOverride]:
-    """Read the entry ``models`` of a ``grandrounds.json``. Whether a backbone exists is not known here.
-
-    Args:
-        models: the entry as it was read.
-        datasets: names of the data sets in the same file.
-        path: of the file, for errors.
+    """Read the entry ``models`` of a ``grandrounds.json``; whether a backbone exists is checked later.
 
     Raises:
         ConfigurationError: naming the file and the key, what was expected and what came.

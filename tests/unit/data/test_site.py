@@ -1,13 +1,21 @@
 """A data set's name leads to the site's own files, and rows are parted as the manifest says."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from grandrounds.data.manifest import Record, write_manifest
-from grandrounds.data.site import DatasetLocation, SiteData, load_site_data, locate_dataset, read_site_config
+from grandrounds.data.site import (
+    DatasetLocation,
+    SiteData,
+    load_site_data,
+    locate_dataset,
+    min_support_from,
+    read_site_config,
+)
 from grandrounds.errors import ConfigurationError, DataError
 
 RECORDS = (
@@ -169,3 +177,78 @@ def test_an_unknown_part_is_refused():
     with pytest.raises(ValueError, match="part must be one of labelled, unlabelled, train, val, test, got 'dev'"):
         empty.rows("dev")
     assert empty.class_counts("train").tolist() == [0]
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a configuration with this entry ``models`` and a data set ``skin``."""
+    (tmp_path / "skin.csv").write_text("image,label,split,patient\n")
+
+    def read_with(models):
+        path = tmp_path / "grandrounds.json"
+        skin = {"manifest": "skin.csv", "root": "."}
+        path.write_text(json.dumps({"datasets": {"skin": skin, "blood": skin}, "models": models}))
+        return read_site_config(path)
+
+    return read_with
+
+
+def test_the_choice_belongs_to_its_data_set(read):
+    found = read({"skin": {"backbone": "resnet10", "norm": "group", "dropout": None}})
+    assert found["skin"].model.changes == {"backbone": "resnet10", "norm": "group", "dropout": None}
+    assert found["skin"].model.where.endswith("grandrounds.json: models.skin")
+    assert found["blood"].model is None
+
+
+def test_weights_are_looked_for_beside_the_file(read, tmp_path):
+    (tmp_path / "own.pt").touch()
+    found = read({"skin": {"weights": "own.pt"}, "blood": {"weights": "imagenet"}})
+    assert found["skin"].model.changes == {"weights": str(tmp_path / "own.pt")}
+    assert found["blood"].model.changes == {"weights": "imagenet"}
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ([], r"grandrounds\.json: models must be an object of models by data set, got \[\]"),
+        ({"skim": {}}, r"models\.skim: there is no such data set in this file \(there are: blood, skin\)"),
+        ({"skin": "resnet10"}, r"models\.skin must be an object with backbone, dropout, norm, weights, got 'resnet10'"),
+        ({"skin": {"backbon": "x"}}, r"models\.skin: unknown key 'backbon'; expected backbone, dropout, norm, weights"),
+        ({"skin": {"backbone": 10}}, r"models\.skin\.backbone must be a name, got 10"),
+        ({"skin": {"norm": "layer"}}, r"models\.skin\.norm must be batch or group, got 'layer'"),
+        ({"skin": {"dropout": 1}}, r"models\.skin\.dropout must be a number from 0 to below 1, or null, got 1"),
+        (
+            {"skin": {"weights": "lost.pt"}},
+            r"models\.skin\.weights must be imagenet or the path of a file.* got 'lost\.pt'",
+        ),
+        ({"skin": {"weights": 1}}, r"models\.skin\.weights must be .* got 1"),
+        ({"skin": {"dropout": True}}, r"models\.skin\.dropout must be a number .* got True"),
+    ],
+)
+def test_what_is_wrong_is_named(read, models, message):
+    with pytest.raises(ConfigurationError, match=message):
+        read(models)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "message"),
+    [
+        ({"min_support": -1}, "x.min_support must be a whole number of patients, 0 or more, got -1"),
+        ({"min_support": 2.5}, "x.min_support must be a whole number of patients, 0 or more, got 2.5"),
+        ({"min_support": True}, "x.min_support must be a whole number of patients, 0 or more, got True"),
+        ({"floor": 3}, "x: unknown key 'floor'; expected min_support"),
+        ([10], "x must be an object with min_support, got [10]"),
+    ],
+)
+def test_what_is_no_floor_is_refused(privacy, message):
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}$"):
+        min_support_from(privacy, "x")
+
+
+@pytest.mark.parametrize(("privacy", "expected"), [({}, 0), ({"privacy": {"min_support": 7}}, 7)])
+def test_the_floor_holds_for_every_data_set_of_the_site(tmp_path, privacy, expected):
+    (tmp_path / "a.csv").touch()
+    datasets = {name: {"manifest": "a.csv", "root": "."} for name in ("skin", "ich")}
+    (tmp_path / "grandrounds.json").write_text(json.dumps({"datasets": datasets, **privacy}))
+    found = read_site_config(tmp_path / "grandrounds.json")
+    assert {name: location.min_support for name, location in found.items()} == {"skin": expected, "ich": expected}

@@ -86,16 +86,10 @@ def images_in_archive(archive: Path, table: Path) -> dict[str, str]:
 
 
 def image_called(name: str, images: Mapping[str, str], where: str, places: str) -> str:
-    """The path of an image.
-
-    Args:
-        name: what the table says.
-        images: paths by name.
-        where: file and line of the table, for the message.
-        places: where the images were looked for.
+    """The path of an image that a table names.
 
     Raises:
-        DataError: if it is not there.
+        DataError: if it is missing; ``where`` is file and line, ``places`` the folders that were searched.
     """
     if name not in images:
         raise DataError(f"{where}: image {name!r} was looked for in {places} and not found; complete the data set")
@@ -124,19 +118,13 @@ def _files(root: Path, suffix: str) -> Iterator[Path]:
 def read_class_folders(
     root: Path, classes: Mapping[str, str | None], dataset: str
 ) -> tuple[tuple[Record, ...], dict[str, int]]:
-    """Read the records of a folder with one folder of images for each class, at any depth.
-
-    Args:
-        root: the folder; hidden files are not looked at.
-        classes: what the images of a folder of this name show; None leaves them out.
-        dataset: how errors call the data set, and the source of the records.
+    """Read the records of a folder with one folder of images for each class, at any depth; hidden files are skipped.
 
     Returns:
-        The records, in the order of their names (all in split ``train``), and how many images of each folder were left out.
+        The records by name (all in split ``train``), and the number of images left out of each folder whose class is None.
 
     Raises:
-        DataError: if a folder of this list is missing or has no image, or there are images in another folder: counts would
-            not be those of the data set.
+        DataError: if a folder is missing or empty, or there are images in another folder.
     """
     with open_images(root) as reader:
         names = reader.names()
@@ -223,15 +211,10 @@ def digest_of(files: Iterable[Path]) -> str:
 
 
 def read_labels(path: Path, classes: Sequence[str], source: str) -> tuple[Record, ...]:
-    """The records of an npz file with images ``train`` and ``test`` (pixels, or JPEG bytes) and their labels.
-
-    Args:
-        path: the file; its labels are the arrays ``train_labels`` and ``test_labels``.
-        classes: the vocabulary; a label is an index into it.
-        source: the records' source.
+    """The records of an npz file with images ``train`` and ``test`` and their labels ``train_labels`` and ``test_labels``.
 
     Returns:
-        One record per image, those of ``train`` first; all in split ``train``.
+        One record per image, those of ``train`` first; all in split ``train``. A label is an index into ``classes``.
 
     Raises:
         DataError: if an array is missing, a label is no class, or images and labels differ in number.

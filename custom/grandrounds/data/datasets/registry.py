@@ -80,13 +80,7 @@ class ReadDataset:
 
 
 def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None = None) -> ReadDataset:
-    """Read a data set by its name.
-
-    Args:
-        dataset: its name, see :data:`~grandrounds.data.families.DATASETS`.
-        root: its folder; for ``manifest`` the images' folder or archive.
-        options: its options.
-        progress: called during long reading with the number of headers read and of all headers.
+    """Read a data set by its name; ``progress`` gets the number of headers read and of all headers.
 
     Raises:
         ConfigurationError: if the root does not exist or an option does not fit the data set.

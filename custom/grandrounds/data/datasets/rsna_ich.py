@@ -40,20 +40,16 @@ ALL_KNOWN = 2**SUBTYPES - 1
 
 
 def read_subtypes(table: Path) -> dict[str, tuple[str, ...]]:
-    """Read which subtypes each slice shows.
+    """Read the subtypes of each slice from ``stage_2_train.csv``.
 
     The table is read row by row, because as a whole it takes gigabytes. The published one has some rows twice.
 
-    Args:
-        table: ``stage_2_train.csv`` with the columns ``ID`` (``<image>_<subtype>``) and ``Label`` (0 or 1).
-
     Returns:
-        The subtypes of every slice by its name, in the order of ``RSNA_ICH_CLASSES`` and of the slices' first rows; empty
-        for slices without haemorrhage. Rows of ``any`` say nothing new.
+        The subtypes by slice, in the order of ``RSNA_ICH_CLASSES`` and of the slices' first rows; empty without haemorrhage.
 
     Raises:
-        DataError: if the file is not such a table, two rows contradict each other or a slice lacks a subtype; file and
-            line are named.
+        DataError: if the file is not such a table, rows contradict each other or a slice lacks a subtype; file and line are
+            named.
     """
     codes = _codes()
     found: dict[str, int] = {}
@@ -73,10 +69,8 @@ def read_subtypes(table: Path) -> dict[str, tuple[str, ...]]:
 def single_labels(subtypes: Mapping[str, tuple[str, ...]], multi: Multi) -> tuple[dict[str, str], dict[str, int]]:
     """One class for each slice with a haemorrhage.
 
-    Args:
-        subtypes: what each slice shows.
-        multi: what becomes of a slice that shows several: ``drop`` leaves it out, ``first`` takes the first in the order
-            of ``RSNA_ICH_CLASSES``, as Liu et al. (MICCAI 2021) do by taking the maximum.
+    A slice with several subtypes is left out (``drop``), or counts as the first in the order of ``RSNA_ICH_CLASSES``
+    (``first``), as Liu et al. (MICCAI 2021) do by taking the maximum.
 
     Returns:
         The classes by slice, and how many slices have no subtype and how many several.
@@ -152,15 +146,7 @@ Progress = Callable[[int, int], None]
 def find_patients(files: Mapping[str, Path], table: Path, progress: Progress | None = None) -> dict[str, str]:
     """The patient of every image, from the table or else from the images' headers.
 
-    What was read from headers is written to the table, also after an interruption, so that it is read once.
-
-    Args:
-        files: the DICOM file of each image.
-        table: where the patients are written down; made when it is missing.
-        progress: told how far the reading of headers is.
-
-    Returns:
-        Patients by image, for the images asked for.
+    Patients read from headers are added to the table, also after an interruption, so that each header is read once.
 
     Raises:
         DataError: if the table is damaged or contradicts itself, or a header cannot be read or names no patient.

@@ -249,7 +249,7 @@ def _require_few_unreadable(quarantined: Sequence[Quarantined], total: int, root
 def read_square(
     reader: ImageReader, name: str, size: int, channels: int, preprocess: Preprocess
 ) -> tuple[Pixels, Shape]:
-    """Read and resize one image.
+    """Read and resize one image; ``preprocess`` is done before resizing.
 
     Returns:
         The image, shape ``(size, size, channels)``, values 0 to 255; and the original's height, width and channels.

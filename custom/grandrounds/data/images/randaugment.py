@@ -114,18 +114,10 @@ def _draw_strength(generator: np.random.Generator, strengths: tuple[int, int] | 
 
 
 def apply_operation(image: Image.Image, operation: Operation, equalize_noop: bool = False) -> Image.Image:
-    """Apply one operation.
+    """Apply one operation to an image of mode "RGB" or "L".
 
-    Shears interpolate bilinearly; rotations and translations take the nearest pixel. What comes in from outside is grey
-    (128). ``color`` leaves a grey image as it is: it has no saturation to change.
-
-    Args:
-        image: mode "RGB" or "L".
-        operation: what to do, and how much.
-        equalize_noop: leave the image as it is where "equalize" was drawn, as FedPerl's published code does.
-
-    Returns:
-        An image of the same mode and size.
+    Shears interpolate bilinearly; rotations and translations take the nearest pixel. Pixels from outside are grey (128).
+    ``color`` leaves a grey image unchanged. With ``equalize_noop``, "equalize" does nothing, as in FedPerl's published code.
 
     Raises:
         ValueError: if the operation does not exist, or its level is not in 0..9.
@@ -142,19 +134,10 @@ def strong_view(
     equalize_noop: bool = False,
     strengths: tuple[int, int] | None = None,
 ) -> NDArray[np.uint8]:
-    """FedPerl's strong view of a raw image: six random operations.
-
-    Args:
-        image: shape ``(height, width, channels)`` with one or three channels, values 0..255.
-        generator: where the randomness comes from.
-        equalize_noop: leave the image as it is where "equalize" was drawn, as FedPerl's published code does.
-        strengths: as in :func:`draw_operations`.
-
-    Returns:
-        A new array of the same shape.
+    """FedPerl's strong view of a raw image: six random operations, see :func:`draw_operations` for ``strengths``.
 
     Raises:
-        ValueError: if the image is not uint8 with one or three channels, or the strengths are out of range.
+        ValueError: if the image is not uint8 ``(height, width, 1 or 3)``, or the strengths are out of range.
     """
     view = to_pil(image)
     for operation in draw_operations(generator, strengths):

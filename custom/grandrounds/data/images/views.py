@@ -63,15 +63,8 @@ def apply_weak(image: NDArray[np.uint8], parameters: WeakParameters) -> NDArray[
 
     The rotation takes the nearest pixel and fills the corners with black. A grey image has no saturation to change.
 
-    Args:
-        image: shape ``(height, width, channels)`` with one or three channels, values 0..255.
-        parameters: what to do.
-
-    Returns:
-        A new array of the same shape.
-
     Raises:
-        ValueError: if the image is not uint8 with one or three channels.
+        ValueError: if the image is not uint8 ``(height, width, 1 or 3)``.
     """
     view = to_pil(image[:: -1 if parameters.flip_vertical else 1, :: -1 if parameters.flip_horizontal else 1])
     view = view.rotate(parameters.degrees, Image.Resampling.NEAREST, fillcolor=(0,) * len(view.getbands()))
@@ -86,15 +79,8 @@ def apply_weak(image: NDArray[np.uint8], parameters: WeakParameters) -> NDArray[
 def weak_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
     """FedPerl's weak view of an image: random flips, rotation and colour jitter.
 
-    Args:
-        image: shape ``(height, width, channels)`` with one or three channels, values 0..255.
-        generator: where the randomness comes from.
-
-    Returns:
-        A new array of the same shape.
-
     Raises:
-        ValueError: if the image is not uint8 with one or three channels.
+        ValueError: if the image is not uint8 ``(height, width, 1 or 3)``.
     """
     return apply_weak(image, draw_weak_parameters(generator))
 
@@ -102,19 +88,11 @@ def weak_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDArr
 def mild_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
     """FedIRM's view of an image: a slight rotation and shift, and a horizontal flip with probability 1/2.
 
-    The angle is uniform in [-10, 10] degrees, the shift in [-2 %, 2 %] of width and height, in whole pixels; nearest
-    pixels, black corners. Drawn twice independently it makes the two views of an image (Liu et al., MICCAI 2021, authors'
-    code).
-
-    Args:
-        image: shape ``(height, width, channels)`` with one or three channels, values 0..255.
-        generator: where the randomness comes from.
-
-    Returns:
-        A new array of the same shape.
+    The angle is uniform in [-10, 10] degrees, the shift in [-2 %, 2 %] of width and height, in whole pixels; nearest pixels,
+    black corners. Drawn twice independently it makes the two views of an image (Liu et al., MICCAI 2021, authors' code).
 
     Raises:
-        ValueError: if the image is not uint8 with one or three channels.
+        ValueError: if the image is not uint8 ``(height, width, 1 or 3)``.
     """
     angle, right, down, flip = generator.random(4).tolist()
     shift = [round(MILD_SHIFT * size * (2 * u - 1)) for size, u in zip(image.shape[1::-1], (right, down), strict=True)]
@@ -126,14 +104,7 @@ def mild_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDArr
 
 
 def turned_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
-    """One of the eight ways to lay a square image down: a number of quarter turns, mirrored or not; no pixel changes.
-
-    Args:
-        image: shape ``(side, side, channels)``.
-        generator: where the randomness comes from; all eight are equally likely.
-
-    Returns:
-        A new array of the same shape.
+    """One of the eight orientations of a square image: quarter turns, mirrored or not; all are equally likely.
 
     Raises:
         ValueError: if the image is not square.

@@ -139,15 +139,8 @@ def dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np
 def equal_dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np.random.Generator) -> Sites:
     """Divide a data set between sites of equal size, to one image, with Dirichlet-distributed classes.
 
-    Args:
-        records: the whole data set, each record with a label and of a patient or lesion of its own: groups of several
-            images could not be divided exactly.
-        sites: how many sites; the first get one image more where the number does not divide.
-        alpha: concentration, above zero.
-        generator: where the randomness comes from.
-
-    Returns:
-        The records of ``site-1`` to ``site-N``, each in the order of ``records``.
+    Each record must have a label and a patient or lesion of its own: groups of several images could not be divided exactly.
+    The first sites get one image more where the number does not divide.
 
     Raises:
         DataError: if there are fewer records than sites, a record has no label, or two are of one patient or lesion.

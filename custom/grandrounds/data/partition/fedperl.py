@@ -25,27 +25,16 @@ from grandrounds.errors import ConfigurationError, DataError
 def relabel(
     sites: Sites, scenario: Scenario, labelled_sites: Collection[str] = (), use: FewLabelsUse = "pool"
 ) -> Sites:
-    """Say which training labels may be used under a scenario; a label that may not stays known for diagnostics.
+    """Set which training labels may be used in a scenario; the other labels stay known for diagnostics.
 
     * ``standard``: as divided, every site labels a part of its images.
     * ``server_labels``: no site has a labelled training image; the server's images are as divided.
-    * ``few_labels``: the labelled sites may use the labels of all their training images (``pool``, as Liu et al., "Federated
-      semi-supervised medical image classification via inter-client relation matching", MICCAI 2021, do) or of those
-      that were labelled by the division (``labelled``); the other sites have none. The paper leaves this choice open.
-
-    Args:
-        sites: the records of each site, splits included; ``server`` among them is no site.
-        scenario: see above.
-        labelled_sites: for ``few_labels``: who has labels.
-        use: for ``few_labels``: which labels these sites use.
-
-    Returns:
-        The same records with ``labelled`` set.
+    * ``few_labels``: ``labelled_sites`` use the labels of all their training images (``pool``, as Liu et al., MICCAI 2021)
+      or of those that the division labelled (``labelled``); the other sites have none. The paper leaves this choice open.
 
     Raises:
-        ConfigurationError: if there is no labelled site, there is no site of that name, or it would have no labelled
-            training image; or under ``server_labels`` the server has none.
-        ValueError: if the scenario is another word.
+        ConfigurationError: if there is no labelled site, no site of that name, or one without a labelled training image.
+        ValueError: if the scenario is unknown.
 
     Example:
         >>> sites = {"site-1": (Record("a", "nv"),), "site-2": (Record("b", "mel", labelled=False),)}
@@ -117,25 +106,17 @@ LABELLED_SITES = ("site-2", "site-10")
 def fedperl_clients(records: Sequence[Record], generator: np.random.Generator, *, scale: bool = False) -> Sites:
     """Divide four public data sets between the clients of the paper, splits included.
 
-    ``site-1`` to ``site-5`` share ISIC 2019 with the server's validation block, ``site-6`` to ``site-8`` share
-    HAM10000, ``site-9`` has PAD-UFES-20 and ``site-10`` has Derm7pt (the paper's clients 0 to 9, in the order of its
-    released code). About a fifth of ISIC 2019 is used nowhere, as in the paper. The paper permutes images; here the
-    images of a patient or lesion stay together, so the counts may differ by a few images. A patient or lesion with
-    images in two data sets goes as a whole to the clients of the one that has its first record, and counts there.
-
-    Args:
-        records: all four data sets; a record's ``source`` starts with ``ISIC2019``, ``HAM10000``, ``PAD-UFES-20`` or
-            ``Derm7pt``. ISIC 2019 contains the images of HAM10000: whoever wants disjoint clients removes them first.
-        generator: where the randomness comes from.
-        scale: where a data set has fewer images than its clients need, make their counts smaller in proportion, see
-            :func:`client_counts`; otherwise it is refused.
+    ``site-1`` to ``site-5`` share ISIC 2019 with the server's validation block, ``site-6`` to ``site-8`` share HAM10000,
+    ``site-9`` has PAD-UFES-20 and ``site-10`` has Derm7pt (the paper's clients 0 to 9, in the order of its code). About a
+    fifth of ISIC 2019 is not used, as in the paper. The paper permutes images; here patients and lesions stay whole, so
+    counts may differ by a few images. A group with images in two data sets counts to that of its first record. With
+    ``scale``, counts shrink in proportion where a data set has too few images (:func:`client_counts`).
 
     Returns:
         The records of ``server`` (split ``val``) and of ``site-1`` to ``site-10``.
 
     Raises:
-        DataError: if a source is missing or has fewer images than its clients need, images of groups that went to
-            another source not counted.
+        DataError: if a source is missing or has fewer images than its clients need.
     """
     divided: Sites = {}
     for source, own in _by_source(records).items():
@@ -144,18 +125,10 @@ def fedperl_clients(records: Sequence[Record], generator: np.random.Generator, *
 
 
 def client_counts(source: str, images: int, scale: bool) -> Counts:
-    """How many images of a data set each of its clients gets for each part.
+    """Number of images of a data set for each of its clients and parts (``labelled``, ``unlabelled``, ``val``, ``test``).
 
-    With fewer images than the clients need and ``scale``, the server keeps its 1000 and the counts of all parts of all
-    clients share the other images in proportion to the published counts, by largest remainders; none gets less than one.
-
-    Args:
-        source: the data set.
-        images: how many there are.
-        scale: whether smaller counts are wanted rather than an error.
-
-    Returns:
-        Counts by client and part (``labelled``, ``unlabelled``, ``val``, ``test``); the server has ``val`` alone.
+    With ``scale`` and fewer images than needed, the server keeps its 1000 and the published counts shrink in proportion, by
+    largest remainders; none becomes less than one.
 
     Raises:
         DataError: if there are too few images.

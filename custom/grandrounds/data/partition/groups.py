@@ -187,10 +187,7 @@ def divide_groups(
 ) -> dict[str, tuple[Record, ...]]:
     """Divide records at random into parts whose image counts are as close to the fractions as whole groups allow.
 
-    Args:
-        records: the records; they keep their order within each part.
-        fractions: share of the images for each part, summing to one.
-        generator: where the randomness comes from.
+    Records keep their order within each part.
 
     Raises:
         ValueError: if a fraction is outside [0, 1] or they do not sum to one.

@@ -60,20 +60,10 @@ class DrawnLabel:
 def flip_labels(
     labels: NDArray[np.integer], classes: int, noise: LabelNoise, generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw noisy labels.
+    """Draw noisy labels for clean class indices, shape ``(images,)``.
 
-    Each eligible label is changed with probability ``noise.rate``; how many are is left to chance. With the same generator a
-    label that is wrong at one rate is wrong at every higher one, and in the same way, so runs at several rates differ in
-    nothing but the added errors. Eligible is the stated fraction of the images exactly, rounded.
-
-    Args:
-        labels: clean class indices, shape ``(images,)``.
-        classes: number of classes, at least two.
-        noise: what to draw.
-        generator: where the randomness comes from.
-
-    Returns:
-        Noisy class indices of that shape.
+    Each eligible label is changed with probability ``noise.rate``. With the same generator a label that is wrong at one rate
+    is wrong in the same way at every higher one, so runs at several rates differ only in the added errors.
 
     Raises:
         ValueError: if a label is no class, or there are fewer than two classes.
@@ -100,21 +90,13 @@ def flip_labels(
 def flip_records(
     records: Sequence[Record], classes: Sequence[str], noise: LabelNoise, seed: int, site: str
 ) -> tuple[tuple[Record, ...], tuple[DrawnLabel, ...]]:
-    """Give a site's training and validation images noisy labels; test labels stay as they are.
+    """Give a site's training and validation images noisy labels; test labels stay clean.
 
-    Divide the data set between sites first, by clean labels, and flip then. What is returned is written down, so that no run
-    draws again.
-
-    Args:
-        records: of one site.
-        classes: the vocabulary, in its order.
-        noise: what to draw.
-        seed: of the experiment.
-        site: whose records these are; every site has errors of its own.
+    Divide the data set between sites first, by clean labels. The result is written to disk, so that no run draws again. Each
+    site has its own errors.
 
     Returns:
-        The records with their noisy labels in the same order, and what was drawn for each of those images that have a label
-        and are not for testing.
+        The records with noisy labels in their order, and the draw of each labelled image that is not for testing.
 
     Raises:
         DataError: if a label is not in the vocabulary.

@@ -95,12 +95,7 @@ def mutual_sites(records: Sequence[Record], classes: Sequence[str], options: Mut
 
 
 def mutual_public_set(options: MutualOptions, share: Sequence[Record], images_root: Path) -> tuple[PublicSet, Path]:
-    """The list of the public images, and their folder or archive.
-
-    Args:
-        options: of the partition.
-        share: the public part of the divided data set, for ``share``.
-        images_root: folder or archive of the divided data set.
+    """The list of the public images, and their folder or archive; ``share`` is the public part of the divided data set.
 
     Raises:
         ConfigurationError: if the place of the public images does not exist.

@@ -69,7 +69,7 @@ def list_path(manifest: Path) -> Path:
 def open_public_set(
     root: Path, image_size: int, channels: int, cache_dir: Path, names: Sequence[str] | None = None
 ) -> tuple[PublicSet, NDArray[np.uint8]]:
-    """Decode the public images, once for all runs, and make their list.
+    """Decode the public images, once for all runs, and make their list; all images of ``root`` if there are no ``names``.
 
     Returns:
         The list, and the images in its order, shape ``(images, image_size, image_size, channels)``, read-only.
@@ -87,12 +87,9 @@ def open_public_set(
 def list_public_set(
     root: Path, names: Sequence[str] | None = None, images: NDArray[np.uint8] | None = None
 ) -> PublicSet:
-    """Make the list of a public set.
+    """Make the list of a public set, of all images of ``root`` if there are no ``names``.
 
-    Args:
-        root: folder, zip, npz or idx file.
-        names: which images; None is all that are there. Any order.
-        images: as they were decoded and resized, in the order of the sorted names; None makes a list without ``pixels``.
+    ``images``, decoded and resized in the order of the sorted names, add the hashes ``pixels``.
 
     Raises:
         DataError: if there is no image, a file cannot be read, or a name occurs twice.

@@ -25,23 +25,14 @@ def assign_splits(
 ) -> tuple[Record, ...]:
     """Give every record of one site its split, and choose the training records whose label may be used.
 
-    The defaults are FedPerl's (Bdair et al., MICCAI 2021): half of a client's images for training, of which a quarter
-    is labelled. Groups are kept whole, also between the labelled and the unlabelled pool. Groups without any label
-    join the unlabelled pool first; the shares hold for the others.
-
-    Args:
-        records: what the site has.
-        generator: where the randomness comes from.
-        site: the site's name, for the message.
-        validation: share of the images for validation.
-        test: share of the images for testing; the rest is for training.
-        labelled: share of the training images that keep their label in training; the others get ``labelled=False``.
+    The default shares are FedPerl's (Bdair et al., MICCAI 2021), see :func:`part_shares`. Groups stay whole, also between
+    the labelled and the unlabelled pool. Groups without any label join the unlabelled pool; the shares hold for the others.
 
     Returns:
         The records in their order, with ``split`` and ``labelled`` set.
 
     Raises:
-        DataError: if the site has fewer groups than there are parts with a positive share.
+        DataError: if the site has fewer groups than there are parts with a positive share; ``site`` is named.
         ValueError: if a share is outside [0, 1] or nothing remains for training.
     """
     shares = part_shares(validation, test, labelled)
@@ -123,14 +114,9 @@ def stratified_draw(
 def stratified_train_val(
     records: Sequence[Record], training: float, generator: np.random.Generator
 ) -> tuple[Record, ...]:
-    """Divide records between training and validation so that both have the classes in the same proportions.
+    """Divide records between training (the share ``training``) and validation, with the classes in the same proportions.
 
     Groups stay whole, see :func:`stratified_draw`; all training records keep their label.
-
-    Args:
-        records: what is to be divided.
-        training: share of the images for training, above 0 and below 1.
-        generator: where the randomness comes from.
 
     Returns:
         The records in their order, with ``split`` ``train`` or ``val``.
@@ -164,24 +150,15 @@ def assign_stratified(
 ) -> tuple[Record, ...]:
     """Give every record of one site its split, class by class; patients and lesions stay whole.
 
-    A patient counts as of the rarest class among the patient's images. The default shares are those of Jimenez-Sanchez et
-    al., "Memory-aware curriculum federated learning for breast cancer classification", 2023, whose code divides image by
-    image.
-
-    Args:
-        records: what the site has. Those in split ``test`` stay there, and with them all of their patients; the shares
-            are of the others.
-        generator: where the randomness comes from.
-        site: the site's name, for the message.
-        validation: share of the images for validation.
-        test: share of the images for testing; the rest is for training.
-        labelled: share of the training images that keep their label in training.
+    A patient counts as of the rarest class among the patient's images. Records in split ``test`` stay there with all of
+    their patients; the shares are of the others. The default shares are those of Jimenez-Sanchez et al., "Memory-aware
+    curriculum federated learning for breast cancer classification", 2023, whose code divides image by image.
 
     Returns:
         The records in their order, with ``split`` and ``labelled`` set.
 
     Raises:
-        DataError: if a part with a positive share gets no image.
+        DataError: if a part with a positive share gets no image; ``site`` is named.
         ValueError: if a share is outside [0, 1] or nothing remains for training.
 
     Example:

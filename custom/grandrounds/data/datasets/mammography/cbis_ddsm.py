@@ -51,21 +51,18 @@ class _Abnormality:
 
 
 def read_cbis_ddsm(root: Path | str) -> tuple[tuple[Mammogram, ...], dict[str, int]]:
-    """Read whole mammograms from the published layout: the four tables beside the folder of DICOM files.
+    """Read whole mammograms from the published layout: the four tables in ``root`` and the DICOM files anywhere below.
 
-    Tables name paths that the download's own names of folders may differ from; what counts is the first folder,
-    ``Mass-Training_P_00001_LEFT_CC``, which holds one film. All abnormalities of a film, in all four tables, are one record
-    with the most severe pathology. Cropped images and outlines are not needed.
-
-    Args:
-        root: the folder of both; the folder of images may be anywhere below.
+    The folders of a download may differ from the tables' paths, so only the first folder counts, such as
+    ``Mass-Training_P_00001_LEFT_CC``, which contains one film. All abnormalities of a film, in all four tables, are one
+    record with the most severe pathology. Cropped images and outlines are not needed.
 
     Returns:
         The mammograms in the order of the tables, and how many rows there are (``abnormalities``) and how many patients of
         the published test sets are in training sets as well (``patients_in_both``), whose films all count as training.
 
     Raises:
-        DataError: if a table, a column, a row's value or an image is missing or wrong; file and line are named.
+        DataError: if a table, a column, a value or an image is missing or wrong; file and line are named.
     """
     root = Path(root)
     rows = [row for name, test in TABLES.items() for row in _abnormalities(root / name, test)]

@@ -31,20 +31,15 @@ Breast = tuple[str, str]
 
 
 def read_cmmd(root: Path | str, progress: Progress | None = None) -> tuple[tuple[Mammogram, ...], dict[str, int]]:
-    """Read the published layout: ``CMMD_clinicaldata_revision.csv`` and a folder of DICOM files per patient.
+    """Read the published layout: ``CMMD_clinicaldata_revision.csv`` and a folder of DICOM files per patient, anywhere below.
 
-    The table is published as a spreadsheet; save it as CSV. A patient's folder, ``D1-0001``, may be anywhere below.
-
-    Args:
-        root: the folder of both.
-        progress: told how many headers have been read, and of how many.
+    The table is published as a spreadsheet; save it as CSV. ``progress`` gets the number of headers read and of all headers.
 
     Returns:
-        The mammograms by patient and path; and how many images show a breast that the table does not have
-        (``without_label``), which are left out.
+        The mammograms by patient and path; and the number of images of breasts that the table lacks (``without_label``).
 
     Raises:
-        DataError: if the table, a column, a value or a patient's images are missing, or a header does not say the side.
+        DataError: if the table, a column, a value or a patient's images are missing, or a header does not state the side.
     """
     root = Path(root)
     findings = _findings(root)

@@ -34,11 +34,7 @@ def read_mammography(
 ) -> tuple[tuple[Record, ...], Path, dict[str, Any]]:
     """Read a mammography data set, or under ``mammograms`` all of them that have a folder of their name in ``root``.
 
-    Args:
-        dataset: one of ``MAMMOGRAPHY``.
-        root: its folder, or the folder of the folders.
-        options: of the data set.
-        progress: called during long reading with the number of headers read and of all headers.
+    ``progress`` gets the number of headers read and of all headers.
 
     Returns:
         The records, the folder or archive of the images, and further entries of the partition's description.

@@ -36,16 +36,12 @@ class _File(NamedTuple):
 def read_inbreast(root: Path | str, birads_3: BiradsThree = "malignant") -> tuple[Mammogram, ...]:
     """Read the published layout: ``INbreast.csv`` beside ``AllDICOMs``; of ``INbreast.xls`` save a copy as CSV.
 
-    The patient and the breast are in the names of the DICOM files, ``NUMBER_PATIENT_MG_SIDE_VIEW_ANON.dcm``; the table's
-    column for patients is blank. The folder ``AllXML`` of outlines is not needed.
-
-    Args:
-        root: the folder of both.
-        birads_3: what an assessment of 3, probably benign, counts as. Jimenez-Sanchez et al. (2023) take 3 to 6 as
-            malignant: 287 and 123 images.
+    Patient and breast are in the names of the DICOM files, ``NUMBER_PATIENT_MG_SIDE_VIEW_ANON.dcm``; the table's column for
+    patients is blank. ``birads_3`` is what an assessment of 3, probably benign, counts as: Jimenez-Sanchez et al. (2023)
+    take 3 to 6 as malignant (287 and 123 images).
 
     Raises:
-        DataError: if the table, a column, a row's value or an image is missing or wrong; file, line and column are named.
+        DataError: if the table, a column, a value or an image is missing or wrong; file, line and column are named.
     """
     root = Path(root)
     table, rows = _rows(root)

@@ -184,17 +184,11 @@ def render_vendors(
 ) -> tuple[tuple[Mammogram, ...], Path]:
     """Write every film as its simulated vendor renders it, as 16-bit PNG files; files of the same call are used again.
 
-    Args:
-        mammograms: the films.
-        images: folder or archive they are in.
-        folder: folder of the pictures, ``VENDOR/NAME.png``; written here, or by an earlier call with the same arguments.
-        seed: of vendors and noise.
-
     Returns:
-        The records of the pictures, and their folder.
+        The records of the pictures, ``VENDOR/NAME.png``, and their folder.
 
     Raises:
-        ConfigurationError: if the folder holds something else.
+        ConfigurationError: if the folder contains something else.
         DataError: if a film cannot be read.
     """
     assigned = assign_vendors(mammograms, numpy_generator(seed, "mammograms", "vendors"))

@@ -65,12 +65,7 @@ def vendor_name(manufacturer: str) -> str:
 
 
 def to_records(mammograms: Sequence[Mammogram], dataset: str, normals: Normals = "benign") -> tuple[Record, ...]:
-    """The records of a manifest.
-
-    Args:
-        mammograms: the images.
-        dataset: how the data set is called; ``source`` is it and the vendor, and patients of different data sets differ.
-        normals: what becomes of images without a finding.
+    """The records of a manifest; ``source`` is the data set and the vendor, and patients of different data sets differ.
 
     Returns:
         Records with the labels of :func:`vocabulary`, in split ``test`` where the data set publishes that, else ``train``.

@@ -173,7 +173,7 @@ def test_pictures_and_arrays_have_no_windows(tmp_path):
 
 @pytest.mark.realdata
 def test_every_channel_of_a_head_is_the_slice_as_pydicom_windows_it():
-    root = Path(os.environ.get("GRANDROUNDS_DATA") or Path(__file__).parents[4] / "shared" / "data")
+    root = Path(os.environ.get("GRANDROUNDS_DATA") or Path(__file__).parents[5] / "shared" / "data")
     path = root / "dicom" / "rsna_ich_20.zip"
     if not path.exists():
         pytest.skip(f"{path} is not there; set GRANDROUNDS_DATA to the folder of real images")

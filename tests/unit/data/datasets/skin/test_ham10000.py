@@ -113,7 +113,7 @@ def test_mistakes_in_the_archive_layout_are_named(tmp_path):
 @pytest.fixture(scope="module")
 def ham10000():
     folder = os.environ.get("GRANDROUNDS_DATA")
-    data = Path(folder) if folder else Path(__file__).parents[4] / "shared" / "data"
+    data = Path(folder) if folder else Path(__file__).parents[6] / "shared" / "data"
     if not (data / "ham10000").is_dir():
         pytest.skip(f"no HAM10000 in {data}; set GRANDROUNDS_DATA")
     return read_ham10000(data / "ham10000")

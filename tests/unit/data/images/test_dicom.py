@@ -53,7 +53,7 @@ def item(**attributes):
 
 
 def real_dicom(archive):
-    root = Path(os.environ.get("GRANDROUNDS_DATA") or Path(__file__).parents[4] / "shared" / "data")
+    root = Path(os.environ.get("GRANDROUNDS_DATA") or Path(__file__).parents[5] / "shared" / "data")
     path = root / "dicom" / archive
     if not path.exists():
         pytest.skip(f"{path} is not there; set GRANDROUNDS_DATA to the folder of real images")

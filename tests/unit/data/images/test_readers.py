@@ -28,7 +28,7 @@ def encoded(pixels, kind="PNG", mode=None, **options):
 
 
 def real_data(*parts):
-    root = Path(os.environ.get("GRANDROUNDS_DATA") or Path(__file__).parents[4] / "shared" / "data")
+    root = Path(os.environ.get("GRANDROUNDS_DATA") or Path(__file__).parents[5] / "shared" / "data")
     path = root.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"{path} is not there; set GRANDROUNDS_DATA to the folder of real images")

@@ -8,7 +8,7 @@ import pytest
 from grandrounds.data.partition.make import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 
-DATA = Path(os.environ.get("GRANDROUNDS_DATA", Path(__file__).parents[4] / "shared" / "data"))
+DATA = Path(os.environ.get("GRANDROUNDS_DATA", Path(__file__).parents[5] / "shared" / "data"))
 
 
 @pytest.fixture
