@@ -1,4 +1,4 @@
-"""``grandrounds ledger``: what a site has spent of its patients' privacy."""
+"""``grandrounds ledger``: the releases of a site and the epsilon that they have spent."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from grandrounds.privacy.ledger.entries import Booking
     from grandrounds.privacy.ledger.ledger import LedgerContent
 
-GROUP_HELP = "Open, read, check and amend a site's privacy ledger."
-HELP = """Show what a site has released, and what that amounts to.
+GROUP_HELP = "Create, show, verify and amend a site's privacy ledger."
+HELP = """Show the releases of a site and the epsilon spent.
 
-FOLDER is where the site keeps its ledger. The chain of lines is always checked; --verify also computes every data set's
-epsilon again, by two methods. The head is the last line's hash: note it elsewhere, and --noted tells later if the file is
-still the same one.
+FOLDER contains the site's ledger. The hash chain is always checked; --verify also recomputes every data set's epsilon by two
+methods. The head is the last line's hash: note it elsewhere, and --noted checks later that the file was not replaced.
 
 [bold]Examples[/bold]
 
@@ -31,24 +30,23 @@ still the same one.
   grandrounds ledger show local/privacy --verify --noted 3f0c... --last 0
   grandrounds ledger show local/privacy --json
 """
-CREATE_HELP = """Open a site's ledger, once, before its first job.
+CREATE_HELP = """Create a site's ledger, once, before its first job.
 
-It is a step of its own: a site whose ledger is missing sends nothing, and does not begin again at nothing spent. Where there
-is a ledger already, nothing changes.
+A site whose ledger is missing sends nothing; it never creates one itself. An existing ledger is not changed.
 
 [bold]Example[/bold]
 
 \b
   grandrounds ledger create local/privacy --site hospital-a
 """
-VERIFY_HELP = """Check a ledger: its chain of lines, and every epsilon by two methods.
+VERIFY_HELP = """Verify a ledger: its hash chain, and every epsilon by two methods.
 
 [bold]Example[/bold]
 
 \b
   grandrounds ledger verify local/privacy --noted 3f0c...
 """
-AMEND_HELP = """Record that a data set has changed, for example grown. Its name stays, and so does all that it has spent.
+AMEND_HELP = """Record that a data set has changed, for example grown. Its name and its spending stay.
 
 The new fingerprint is computed from the manifest.
 
@@ -75,12 +73,12 @@ def build_group() -> typer.Typer:
     return group
 
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the site's ledger.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with the site's ledger.")]
 Noted = Annotated[str | None, typer.Option(metavar="HASH", help="A head that was noted earlier.")]
 
 
 def create(folder: Folder, site: Annotated[str, typer.Option(help="The site's name, as in its startup kit.")]) -> None:
-    """Open a ledger."""
+    """Create a ledger."""
     from grandrounds.privacy.ledger.ledger import Ledger
 
     content = Ledger.create(folder, site).content()
@@ -89,7 +87,7 @@ def create(folder: Folder, site: Annotated[str, typer.Option(help="The site's na
 
 
 def verify(folder: Folder, noted: Noted = None) -> None:
-    """Check a ledger; what is wrong is an error."""
+    """Verify a ledger."""
     from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 
     content = read_ledger(folder / LEDGER_NAME)
@@ -99,13 +97,13 @@ def verify(folder: Folder, noted: Noted = None) -> None:
         for entry in accounts(content, name, verify=True):
             spent = f"epsilon {_text(entry['epsilon'])} at delta {entry['delta']:g} for {entry['unit']}"
             say(results(), f"{name}: {entry['releases']} releases, {spent}")
-    say(results(), f"verified: {len(content.chain.lines)} lines, chain unbroken, head {content.chain.head}")
+    say(results(), f"verified: {len(content.chain.lines)} lines, chain intact, head {content.chain.head}")
 
 
 def amend(
     folder: Folder,
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name in the ledger.")],
-    manifest: Annotated[Path, typer.Option(help="The data set's manifest, as it is from now on.")],
+    manifest: Annotated[Path, typer.Option(help="The data set's new manifest.")],
     reason: Annotated[str, typer.Option(help="Why it has changed, in a sentence.")],
 ) -> None:
     """Record that a data set has changed."""
@@ -124,9 +122,9 @@ def amend(
 
 def show(
     folder: Folder,
-    verify: Annotated[bool, typer.Option("--verify", help="Compute every epsilon again.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Recompute every epsilon.")] = False,
     noted: Noted = None,
-    last: Annotated[int, typer.Option(min=0, help="Show so many of the latest releases; 0 for all.")] = 20,
+    last: Annotated[int, typer.Option(min=0, help="Number of latest releases to show; 0 for all.")] = 20,
     json: Json = False,
 ) -> None:
     """Show the ledger."""
@@ -154,12 +152,15 @@ def show(
 
 
 def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, Any]]:
-    """What one data set has spent, for each unit that a release was to protect, as plain values.
+    """The spending of one data set for each unit of its releases, as plain values; an infinite epsilon is None.
 
-    An infinite epsilon is None. With ``verify`` there is a bound by a second method as well.
+    Args:
+        content: of the ledger.
+        name: of the data set.
+        verify: whether to recompute epsilon and to add a bound by a second method.
 
     Raises:
-        DataError: if ``verify`` is set and an epsilon is not what follows from the releases.
+        DataError: if ``verify`` is set and an epsilon does not follow from the releases.
     """
     from grandrounds.protocol.spending import counted
 
@@ -184,7 +185,7 @@ def _require_agreement(content: LedgerContent, latest: Booking, booked: float, c
     where = f"{content.chain.path}: data set {latest.dataset.name!r}"
     # isclose is true for two infinities as well.
     if not math.isclose(booked, computed, rel_tol=RELATIVE_DIFFERENCE, abs_tol=1e-9):
-        raise DataError(f"{where} was booked with epsilon {booked:.6g}, but its releases amount to {computed:.6g}")
+        raise DataError(f"{where} was booked with epsilon {booked:.6g}, but its releases have epsilon {computed:.6g}")
     if computed > bound * (1 + RELATIVE_DIFFERENCE):
         raise DataError(
             f"{where}: epsilon {computed:.6g} is above its Rényi bound {bound:.6g}; one of the two is wrong"
@@ -200,8 +201,8 @@ def _print(content: LedgerContent, datasets: list[dict[str, Any]], shown: tuple[
     else:
         say(console, "nothing was released")
     if content.chain.interrupted:
-        say(console, "the last booking was interrupted before it was complete: nothing was released on it")
-    say(console, f"head: {content.chain.head} ({len(content.chain.lines)} lines, chain unbroken)")
+        say(console, "the last booking is incomplete, because the process died; its release did not leave")
+    say(console, f"head: {content.chain.head} ({len(content.chain.lines)} lines, chain intact)")
     if verify:
         say(console, "verified: every epsilon follows from the releases and is within its Rényi bound")
 

@@ -1,4 +1,4 @@
-"""``grandrounds privacy``: a site's policy, checked and in words before any job runs."""
+"""``grandrounds privacy``: check and describe a site's privacy policy before any job runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
 
 GROUP_HELP = "Check a site's privacy policy."
-CHECK_HELP = """Check a privacy.json and say what it lets out, and for how many rounds.
+CHECK_HELP = """Check a privacy.json and show what may leave the site, and for how many rounds.
 
-FILE is the one in the site's local folder. Rounds are those that fit into target_epsilon when nothing was spent before; a
-ledger says what was.
+FILE is in the site's local folder. The rounds are those within target_epsilon if nothing was spent before; the ledger shows
+what was spent.
 
 [bold]Examples[/bold]
 
@@ -73,7 +73,7 @@ def summary(policy: SitePolicy) -> dict[str, Any]:
 
 
 def rounds_within(rule: ReleaseRule, policy: SitePolicy) -> int | None:
-    """How many releases of a rule fit into the least target; None without a target, or without an epsilon."""
+    """How many releases of a rule stay within the lowest target; None without a target or without an epsilon."""
     from grandrounds.privacy.accounting.accountant import exceeds, gaussian_epsilon
     from grandrounds.privacy.gate.treatment import ClipAndNoise, ClipAndNoiseSamples
 
@@ -105,7 +105,7 @@ def _print(name: str, policy: SitePolicy, default: bool) -> None:
     console = results()
     say(console, f"scope {name}{' (default)' if default else ''}: protects {policy.unit.described()}")
     targets = ", ".join(f"{dataset}: {value:g}" for dataset, value in policy.target_epsilon.items())
-    say(console, f"epsilon at delta {policy.delta:g}, at most: {targets or 'no limit'}")
+    say(console, f"target epsilon at delta {policy.delta:g}: {targets or 'no limit'}")
     table = Table("release", "name", "treatment", "counted", "rounds", title="may leave", title_justify="left")
     for rule in policy.releases:
         entry = _release(rule, policy)
@@ -114,8 +114,8 @@ def _print(name: str, policy: SitePolicy, default: bool) -> None:
     for scalar in policy.scalars:
         table.add_row("scalar", scalar.name, f"{scalar.minimum_support} patients in {scalar.part}", "no", "")
     console.print(table)
-    say(console, "everything else stays")
+    say(console, "everything else is denied")
 
 
 def _group() -> None:
-    """A group of one command stays a group."""
+    """Keeps the group of one command a group."""

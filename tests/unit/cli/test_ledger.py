@@ -34,7 +34,7 @@ def test_releases_and_what_they_amount_to_are_shown(run, folder):
         len(re.findall(r"job-7\W+pilot\W+[123]\W+update\W+skin\W+gaussian\W+site\W+2\W+32\W+0\.\d+", result.stdout))
         == 3
     )
-    assert f"head: {Ledger(folder, 'hospital-a').content().chain.head} (4 lines, chain unbroken)" in result.stdout
+    assert f"head: {Ledger(folder, 'hospital-a').content().chain.head} (4 lines, chain intact)" in result.stdout
     assert "verified" not in result.stdout
 
 
@@ -71,7 +71,7 @@ def test_verifying_finds_an_epsilon_that_does_not_follow(run, folder):
     assert run("ledger", "show", folder).exit_code == 0
     result = run("ledger", "show", folder, "--verify")
     assert result.exit_code == 1
-    assert re.search(r"data set 'skin' was booked with epsilon 0\.01, but its releases amount to 0\.4", result.stderr)
+    assert re.search(r"data set 'skin' was booked with epsilon 0\.01, but its releases have epsilon 0\.4", result.stderr)
 
 
 def test_every_unit_that_was_promised_has_its_own_row(run, folder):
@@ -97,7 +97,7 @@ def test_an_empty_ledger_and_an_interrupted_booking_are_said(run, tmp_path):
         stream.write(b'{"half')
     shown = run("ledger", "show", tmp_path).stdout
     assert "nothing was released" in shown
-    assert "the last booking was interrupted" in shown
+    assert "the last booking is incomplete" in shown
 
 
 def test_a_noted_head_is_looked_for(run, folder):
@@ -114,7 +114,7 @@ def test_a_damaged_ledger_is_one_line_and_status_one(run, folder):
     path.write_bytes(path.read_bytes().replace(b'"sigma":32.0', b'"sigma":99.0', 1))
     result = run("ledger", "show", folder)
     assert result.exit_code == 1
-    assert re.fullmatch(r"error: .*ledger\.jsonl: line 2 is damaged or out of its place.*\n", result.stderr)
+    assert re.fullmatch(r"error: .*ledger\.jsonl: line 2 is damaged or out of place.*\n", result.stderr)
 
 
 def test_a_missing_ledger_and_wrong_use(run, tmp_path):
@@ -135,12 +135,12 @@ def test_a_ledger_is_opened_once(run, tmp_path):
 def test_verify_says_what_was_spent_or_what_is_wrong(run, folder):
     result = run("ledger", "verify", folder)
     assert f"skin: 3 releases, epsilon {THREE:.4g} at delta 1e-05 for site" in result.stdout
-    assert "verified: 4 lines, chain unbroken" in result.stdout
+    assert "verified: 4 lines, chain intact" in result.stdout
     assert run("ledger", "verify", folder, "--noted", "0a" * 32).exit_code == 1
     path = folder / LEDGER_NAME
     path.write_bytes(path.read_bytes().rpartition(b"{")[0])
     cut = run("ledger", "verify", folder)
-    assert (cut.exit_code, "it was cut" in cut.stderr) == (1, True)
+    assert (cut.exit_code, "it was truncated" in cut.stderr) == (1, True)
 
 
 def test_a_data_set_that_has_grown_keeps_what_it_has_spent(run, folder, tmp_path):

@@ -43,9 +43,9 @@ def test_a_table_for_people(check):
     scalars = [{"name": "validation.*", "part": "val", "minimum_support": 20}]
     shown = check(UPDATE, scalars=scalars).stdout
     assert "scope strict (default): protects all data of the site" in shown
-    assert "at most: no limit" in shown
+    assert "target epsilon at delta 1e-05: no limit" in shown
     assert "20 patients in val" in shown
-    assert "everything else stays" in shown
+    assert "everything else is denied" in shown
 
 
 def test_a_mistake_is_an_error(check, tmp_path):

@@ -1,12 +1,12 @@
-"""An append-only file of JSON lines that shows when it was changed or cut.
+"""An append-only file of JSON lines as a hash chain: changes and truncation are detected.
 
-Every line carries the SHA-256 hash of itself and of the line before, so that no line can be altered, removed or exchanged
-without all later ones (Haber & Stornetta, "How to Time-Stamp a Digital Document", J. Cryptology 1991). A second, small file,
-the head, says how many lines there must be and the last one's hash: it shows when the end is cut off. A line is on disk
-before the head, and both are before :meth:`Extension.append` returns; so a process that dies leaves at most a line too
-many, or half a line on which nobody has relied.
+Every line contains its SHA-256 hash and that of the previous line, so that no line can be altered, removed or exchanged
+without changing all later ones (Haber & Stornetta, "How to Time-Stamp a Digital Document", J. Cryptology 1991). A second
+small file, the head, contains the number of lines and the last hash, so that truncation is detected. A line is on disk
+before the head, and both before :meth:`Extension.append` returns. A process that dies leaves at most one line too many, or
+an incomplete line that nobody has relied on.
 
-Whoever may write both files can forge both. A head that was noted elsewhere shows that too (:meth:`Chain.require_head`).
+Somebody who can write both files can forge both; a head that was noted elsewhere detects that (:meth:`Chain.require_head`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Chain:
     Attributes:
         path: the file.
         lines: the objects, in order, each with ``previous`` and ``hash``.
-        interrupted: whether the file ends in half a line, of a process that died while it wrote.
+        interrupted: whether the file ends in an incomplete line, because a process died while writing.
     """
 
     path: Path
@@ -46,21 +46,23 @@ class Chain:
 
     @property
     def head(self) -> str:
-        """The hash of the last line, by which all lines are known."""
+        """The hash of the last line."""
         return str(self.lines[-1]["hash"]) if self.lines else START
 
     def require_head(self, noted: str) -> None:
-        """Check that the file still has the line that was its last when ``noted`` was.
+        """Check that the file still contains a line whose hash was noted earlier as its head.
 
         Raises:
-            DataError: if it has not: the file was replaced by another or an older one.
+            DataError: if it does not: the file was replaced by another or an older one.
         """
         if noted not in {START, *(line["hash"] for line in self.lines)}:
-            raise DataError(f"{self.path}: no line has the noted hash {noted}: the file is another or an older one")
+            raise DataError(
+                f"{self.path}: no line has the noted hash {noted}: another or an older file is in its place"
+            )
 
 
 class ChainedFile:
-    """A chained file and its head.
+    """A file of chained lines and its head.
 
     Args:
         path: the file of lines; the head is beside it and ends in ``.head.json``.
@@ -71,7 +73,7 @@ class ChainedFile:
         self.head_path = path.with_suffix(".head.json")
 
     def create(self, first: Mapping[str, Any]) -> None:
-        """Make the file with its first line, if there is none.
+        """Create the file with its first line, if there is none.
 
         Raises:
             DataError: if there is a head without a file, or the disk is full.
@@ -83,12 +85,12 @@ class ChainedFile:
             chain, size = self._read(file, creating=True)
             if not chain.lines:
                 self._append(file, chain, size, first)
-            elif not self.head_path.exists():  # whoever created the file died before its head
+            elif not self.head_path.exists():  # the process that created the file died before writing the head
                 with self._writing():
                     self._write_head(1, chain.head)
 
     def read(self) -> Chain:
-        """All lines, verified.
+        """Read and verify all lines.
 
         Raises:
             ConfigurationError: if there is no file.
@@ -99,10 +101,10 @@ class ChainedFile:
 
     @contextmanager
     def extending(self) -> Iterator[Extension]:
-        """Hold the file alone, so that what is appended can depend on what is there.
+        """Lock the file, so that the appended line can depend on the existing ones.
 
         Raises:
-            ConfigurationError: if there is no file, or another process holds it for a minute.
+            ConfigurationError: if there is no file, or another process locks it for more than a minute.
             DataError: if a line is damaged or lines are missing.
         """
         with self._opened(os.O_RDWR, fcntl.LOCK_EX) as file:
@@ -114,7 +116,7 @@ class ChainedFile:
         try:
             file = os.open(self.path, flags | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:
-            raise ConfigurationError(f"{self.path}: there is no ledger; has it been created, or moved away?") from None
+            raise ConfigurationError(f"{self.path}: there is no ledger; was it never created, or moved?") from None
         try:
             self._lock(file, lock)
             yield file
@@ -130,12 +132,12 @@ class ChainedFile:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ConfigurationError(
-                        f"{self.path}: another process has held the file for {LOCK_SECONDS:.0f} s; is one hanging?"
+                        f"{self.path}: another process has locked the file for {LOCK_SECONDS:.0f} s; is a process hanging?"
                     ) from None
                 time.sleep(0.01)
 
     def _read(self, file: int, creating: bool = False) -> tuple[Chain, int]:
-        """The verified lines and the number of their bytes; a rest without a line's end is left out."""
+        """The verified lines and the number of their bytes; an incomplete last line is ignored."""
         content = os.pread(file, os.fstat(file).st_size, 0)
         size = content.rfind(b"\n") + 1
         lines: list[Mapping[str, Any]] = []
@@ -151,25 +153,27 @@ class ChainedFile:
         return chain
 
     def _require_all(self, chain: Chain, creating: bool) -> None:
-        """Compare with the head. More lines than it knows are of a process that died between the two.
+        """Compare with the head. A process that died before it wrote the head leaves more lines than the head counts.
 
-        Only a file that is being created may be without: one line alone could be what is left of many.
+        Only a file that is being created may have no head; otherwise a single line could be all that is left of many.
         """
         try:
             head = json.loads(self.head_path.read_text(encoding="utf-8"))
             count, last = int(head["lines"]), str(head["hash"])
         except FileNotFoundError:
             if len(chain.lines) > (1 if creating else 0):
-                raise DataError(f"{self.head_path} is missing, so nobody knows if lines are; {RESTORE}") from None
+                raise DataError(
+                    f"{self.head_path} is missing, so missing lines cannot be detected; {RESTORE}"
+                ) from None
             return
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{self.head_path} is damaged ({error}); {RESTORE}") from error
         if len(chain.lines) < count:
             raise DataError(
-                f"{self.path} has {len(chain.lines)} lines, but {count} were written: it was cut; {RESTORE}"
+                f"{self.path} has {len(chain.lines)} lines, but {count} were written: it was truncated; {RESTORE}"
             )
         if count < 1 or chain.lines[count - 1]["hash"] != last:
-            raise DataError(f"{self.path}: line {count} is not the one that {self.head_path.name} knows; {RESTORE}")
+            raise DataError(f"{self.path}: line {count} does not have the hash in {self.head_path.name}; {RESTORE}")
 
     def _append(self, file: int, chain: Chain, size: int, content: Mapping[str, Any]) -> Mapping[str, Any]:
         line = _sealed(content, chain.head)
@@ -196,20 +200,20 @@ class ChainedFile:
         write_json(self.head_path, {"lines": count, "hash": last})
         folder = os.open(self.head_path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the names of both files, not only their contents
+            os.fsync(folder)  # so that the names of both files are on disk, too
         finally:
             os.close(folder)
 
 
 class Extension:
-    """A file that this process alone may extend, for the time being; see :meth:`ChainedFile.extending`."""
+    """A locked file that this process may extend; see :meth:`ChainedFile.extending`."""
 
     def __init__(self, chained: ChainedFile, file: int, chain: Chain, size: int) -> None:
         self.chain = chain
         self._chained, self._file, self._size = chained, file, size
 
     def append(self, content: Mapping[str, Any]) -> None:
-        """Add one line; it is on disk when this returns. One per extension.
+        """Append one line per extension; it is on disk when this returns.
 
         Args:
             content: plain JSON values, without ``previous`` and ``hash``.
@@ -230,7 +234,7 @@ def _sealed(content: Mapping[str, Any], previous: str) -> dict[str, Any]:
 
 
 def _verified(text: bytes, previous: str, where: str) -> Mapping[str, Any]:
-    """The object in a line; the text must be exactly what is written for it, so that no reader can see another."""
+    """The object in a line; its text must be canonical, so that all readers parse the same object."""
     try:
         content = json.loads(text)
         body = {key: value for key, value in content.items() if key not in ("previous", "hash")}
@@ -239,12 +243,12 @@ def _verified(text: bytes, previous: str, where: str) -> Mapping[str, Any]:
     except (ValueError, AttributeError) as error:
         raise DataError(f"{where} is damaged ({error}); {RESTORE}") from error
     if not sound:
-        raise DataError(f"{where} is damaged or out of its place: its hash does not fit; {RESTORE}")
+        raise DataError(f"{where} is damaged or out of place: its hash does not match; {RESTORE}")
     return sealed
 
 
 def _write_all(file: int, data: bytes, offset: int) -> None:
-    """Write at the end of the file; after an error the file is as long as before, if that can be had."""
+    """Write at the end of the file; after an error the file is truncated to its previous length."""
     try:
         written = 0
         while written < len(data):

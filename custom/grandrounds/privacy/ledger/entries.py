@@ -19,8 +19,8 @@ class DatasetIdentity:
     """A data set of the site.
 
     Attributes:
-        name: as the site's ``grandrounds.json`` calls it.
-        fingerprint: as :func:`grandrounds.privacy.ledger.ledger.dataset_fingerprint` makes it.
+        name: in the site's ``grandrounds.json``.
+        fingerprint: of :func:`grandrounds.privacy.ledger.ledger.dataset_fingerprint`.
 
     Raises:
         ConfigurationError: if one is empty.
@@ -38,7 +38,7 @@ class DatasetIdentity:
 
 @dataclass(frozen=True)
 class Purpose:
-    """What is released.
+    """Identifies a release.
 
     Attributes:
         job: FLARE's identity of the job.
@@ -60,7 +60,7 @@ class Opening:
     Attributes:
         time: when, in UTC.
         site: whose ledger it is.
-        identity: random, so that no two ledgers are alike.
+        identity: random, so that no two ledgers are equal.
     """
 
     time: str
@@ -98,10 +98,10 @@ class Booking:
     Attributes:
         time: when it was booked, in UTC.
         purpose: which release of which round of which job.
-        dataset: whose images it tells about.
+        dataset: that the release was computed from.
         spending: how it was protected.
         delta: the delta of ``epsilon``.
-        epsilon: of all of the data set's releases up to this one, for the spending's unit; may be infinite.
+        epsilon: of all releases of the data set up to this one, for the spending's unit; may be infinite.
     """
 
     time: str
@@ -112,7 +112,7 @@ class Booking:
     epsilon: float
 
     def to_json(self) -> dict[str, Any]:
-        """The line as plain values; what is infinite is null, because JSON has no infinity."""
+        """The line as plain values; infinity becomes null, because JSON has none."""
         return {
             "kind": BOOKING,
             "time": self.time,
@@ -133,10 +133,10 @@ class Booking:
 
 
 def read_line(line: Mapping[str, Any], where: str) -> Opening | Amendment | Booking:
-    """The meaning of a verified line.
+    """Parse a verified line.
 
     Raises:
-        DataError: if it has none that this version knows; ``where`` and the field are named.
+        DataError: if this version does not know its form; ``where`` and the field are named.
     """
     kind = line.get("kind")
     try:

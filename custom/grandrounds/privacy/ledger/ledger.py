@@ -1,9 +1,8 @@
-"""What a site has spent of its patients' privacy: one file, owned by the site, outside any job.
+"""The privacy ledger: every release of a site and the epsilon spent, in one file of the site, outside any job.
 
-A budget that is kept in a job is forgotten with it. This file lasts: it counts over rounds, restarts and jobs on the same
-data set, by what :mod:`grandrounds.privacy.accounting.accountant` says of all releases together. A release is booked
-before it leaves. If the process dies in between, the ledger has a release too many, never one too few. Nothing in it
-describes an image.
+It counts over rounds, restarts and jobs on the same data set, by :mod:`grandrounds.privacy.accounting.accountant`. A release
+is booked before it leaves: if the process dies in between, the ledger has a release too many, never one too few. Nothing in
+it describes an image.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ LEDGER_NAME = "ledger.jsonl"
 
 
 class BudgetExceeded(GrandRoundsError):
-    """The next release would bring a data set above its target; it was neither booked nor may it leave."""
+    """A release would exceed the target epsilon of its data set; it is not booked and must not leave."""
 
 
 class Ledger:
     """One site's ledger.
 
     Args:
-        folder: the site's own folder for it, which no job can write otherwise.
-        site: the name of the site; the file must be this site's.
+        folder: the site's own folder.
+        site: the name of the site; the ledger must belong to it.
 
     Raises:
-        ConfigurationError: if there is no ledger in ``folder``, or it is of another site.
-        DataError: if it was damaged, altered or cut.
+        ConfigurationError: if there is no ledger in ``folder``, or it belongs to another site.
+        DataError: if it was damaged, altered or truncated.
     """
 
     def __init__(self, folder: Path, site: str) -> None:
@@ -51,13 +50,13 @@ class Ledger:
 
     @classmethod
     def create(cls, folder: Path, site: str) -> Ledger:
-        """Open a site's ledger, and make it if there is none.
+        """Open a site's ledger, and create it if there is none.
 
-        It is a step of its own so that a ledger that was removed is missed, and not begun again at nothing spent.
+        Creation is explicit, so that a removed ledger is an error and not a new one with nothing spent.
 
         Raises:
-            ConfigurationError: if the ledger that is there is of another site.
-            DataError: if it was damaged or cut, or cannot be written.
+            ConfigurationError: if the existing ledger belongs to another site.
+            DataError: if it was damaged or truncated, or cannot be written.
         """
         if not site:
             raise ConfigurationError("a ledger needs the name of its site, got an empty one")
@@ -66,32 +65,32 @@ class Ledger:
         return cls(folder, site)
 
     def content(self) -> LedgerContent:
-        """All that was booked so far.
+        """Read and verify the ledger.
 
         Raises:
-            DataError: if it was damaged, altered or cut.
+            DataError: if it was damaged, altered or truncated.
         """
         return LedgerContent(self._file.read())
 
     def book(
         self, purpose: Purpose, dataset: DatasetIdentity, spending: Spending, delta: float, target: float = math.inf
     ) -> Booking:
-        """Write a release down. It may leave the site when this has returned, and not before.
+        """Book a release. It may leave the site after this has returned, and not before.
 
         Args:
             purpose: which release of which round of which job.
-            dataset: whose images it tells about.
+            dataset: that it was computed from.
             spending: how it is protected.
             delta: above 0 and below 1.
-            target: the most that the data set may have spent afterwards, for the spending's unit at ``delta``.
+            target: maximum epsilon of the data set after this release, for the spending's unit at ``delta``.
 
         Returns:
-            The line as written, with the epsilon of all the data set's releases including this one.
+            The line as written, with the epsilon of all releases of the data set including this one.
 
         Raises:
             BudgetExceeded: if the target would be exceeded; nothing is written.
             ConfigurationError: if the ledger has another data set under this name, or this one under another.
-            DataError: if the ledger was damaged, altered or cut, or cannot be written.
+            DataError: if the ledger was damaged, altered or truncated, or cannot be written.
         """
         with self._file.extending() as extension:
             content = LedgerContent(extension.chain)
@@ -108,18 +107,18 @@ class Ledger:
         return booking
 
     def amend(self, dataset: DatasetIdentity, reason: str) -> None:
-        """Record that a data set has changed, for example grown: its name stays, and so does all that it has spent.
+        """Record that a data set has changed, for example grown; its name and its spending stay.
 
         Args:
-            dataset: the name that the ledger knows, with the new fingerprint.
+            dataset: a name in the ledger with the new fingerprint.
             reason: why, in a sentence.
 
         Raises:
-            ConfigurationError: if the name is unknown, the fingerprint is another data set's, or there is no reason.
-            DataError: if the ledger was damaged, altered or cut, or cannot be written.
+            ConfigurationError: if the name is unknown, the fingerprint is another data set's, or the reason is empty.
+            DataError: if the ledger was damaged, altered or truncated, or cannot be written.
         """
         if not reason.strip():
-            raise ConfigurationError(f"data set {dataset.name!r}: say why it has changed")
+            raise ConfigurationError(f"data set {dataset.name!r}: the reason of the change is missing")
         with self._file.extending() as extension:
             content = LedgerContent(extension.chain)
             if dataset.name not in content.datasets:
@@ -130,13 +129,13 @@ class Ledger:
 
 
 class LedgerContent:
-    """What a ledger says.
+    """The content of a ledger.
 
     Args:
         chain: the file's verified lines.
 
     Raises:
-        DataError: if a line is none of a ledger; its number is named.
+        DataError: if a line does not belong in a ledger; its number is named.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -144,7 +143,9 @@ class LedgerContent:
         lines = [read_line(line, f"{chain.path}: line {number}") for number, line in enumerate(chain.lines, start=1)]
         opening, *others = lines
         if not isinstance(opening, Opening):
-            raise DataError(f"{chain.path}: line 1 must open the ledger, but is a {chain.lines[0].get('kind')}")
+            raise DataError(
+                f"{chain.path}: line 1 must be the opening of the ledger, but is a {chain.lines[0].get('kind')}"
+            )
         self.opening = opening
         self.bookings = tuple(line for line in others if isinstance(line, Booking))
         self._identities = [line.dataset for line in others if isinstance(line, Booking | Amendment)]
@@ -155,11 +156,11 @@ class LedgerContent:
         return {identity.name: identity.fingerprint for identity in self._identities}
 
     def spendings(self, name: str) -> list[Spending]:
-        """Everything that was booked on a data set."""
+        """The costs of all releases of a data set."""
         return [booking.spending for booking in self.bookings if booking.dataset.name == name]
 
     def spent(self, name: str, delta: float, unit: Unit) -> float:
-        """The epsilon of all releases of a data set; 0 for one that the ledger does not know.
+        """The epsilon of all releases of a data set; 0 for an unknown one.
 
         Raises:
             ConfigurationError: if ``delta`` is outside (0, 1).
@@ -167,13 +168,13 @@ class LedgerContent:
         return _epsilon(self.spendings(name), delta, unit)
 
     def spent_bound(self, name: str, delta: float, unit: Unit) -> float:
-        """The same by Rényi differential privacy: an upper bound that shares no code with :meth:`spent`."""
+        """An upper bound of the same by Rényi differential privacy, independent of :meth:`spent`."""
         spendings = counted(self.spendings(name))
         steps = [step for step in (spending.towards(unit) for spending in spendings) if step is not None]
         return renyi_epsilon(steps, delta) if len(steps) == len(spendings) else math.inf
 
     def require_known(self, dataset: DatasetIdentity) -> None:
-        """Check that a data set is the one that the ledger knows by its name, or new.
+        """Check that a data set is new, or has the name and fingerprint of an earlier one.
 
         Raises:
             ConfigurationError: if it is not.
@@ -182,12 +183,12 @@ class LedgerContent:
         if known != dataset.fingerprint:
             raise ConfigurationError(
                 f"{self.chain.path}: data set {dataset.name!r} was booked with fingerprint {known[:12]}, now it has "
-                f"{dataset.fingerprint[:12]}; if its images have changed, amend it in the ledger; its spending stays"
+                f"{dataset.fingerprint[:12]}; if its images have changed, amend it in the ledger (its spending stays)"
             )
         self.require_owner(dataset)
 
     def require_owner(self, dataset: DatasetIdentity) -> None:
-        """Check that no data set of another name ever had these images: renaming is no way to a new budget.
+        """Check that no data set of another name had these images: renaming does not give a new budget.
 
         Raises:
             ConfigurationError: if one had.
@@ -201,11 +202,11 @@ class LedgerContent:
 
 
 def read_ledger(path: Path) -> LedgerContent:
-    """The ledger in a file, whoever's it is.
+    """Read the ledger in a file, of any site.
 
     Raises:
         ConfigurationError: if there is none.
-        DataError: if it was damaged, altered or cut.
+        DataError: if it was damaged, altered or truncated.
     """
     return LedgerContent(ChainedFile(path).read())
 
@@ -218,7 +219,7 @@ def _epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> float:
 
 
 def dataset_fingerprint(names: Iterable[str], groups: Iterable[str]) -> str:
-    """A hash that tells data sets apart by their images and patients, in whatever order; labels and splits do not count.
+    """A hash of a data set's images and patients, independent of their order, of labels and of splits.
 
     Args:
         names: the images' names.

@@ -1,6 +1,6 @@
-"""Saying less: class statistics with enough patients behind them, and soft labels on a coarser grid.
+"""Coarsening: class statistics of too few patients are withheld, soft labels are rounded.
 
-Neither has an epsilon. They make an attack harder and the worst case milder, no more.
+Neither has an epsilon; both only make attacks harder.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ UINT8_LEVELS = 255
 HALF_TOLERANCE = 5e-3
 
 
-def withhold_classes(matrix: Tensor, support: Tensor, least: int) -> tuple[Tensor, Tensor]:
-    """Hide the rows of classes that few stand behind; a hidden row says neither how many nor whether there are any.
+def withhold_classes(matrix: Tensor, support: Tensor, minimum: int) -> tuple[Tensor, Tensor]:
+    """Withhold the rows of classes with too little support, without revealing whether they have any.
 
     Args:
         matrix: a distribution for each class, shape ``(classes, classes)``.
-        support: how many stand behind each row, whole numbers, shape ``(classes,)``; -1 for a row that is hidden already.
-        least: a row with fewer is made uniform, and its support -1.
+        support: patients behind each row, whole numbers, shape ``(classes,)``; -1 for a row that is already withheld.
+        minimum: a row with a smaller support becomes uniform, and its support -1.
 
     Returns:
         New tensors on the CPU, of the same shapes and dtypes.
 
     Raises:
-        ValueError: if a shape or dtype is wrong, a row is no distribution, or a support is below -1.
+        ValueError: if a shape or dtype is wrong, a row is not a distribution, or a support is below -1.
 
     Example:
-        >>> withhold_classes(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([1, 20]), least=5)
+        >>> withhold_classes(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([1, 20]), minimum=5)
         (tensor([[0.5000, 0.5000],
                 [0.3000, 0.7000]]), tensor([-1, 20]))
     """
@@ -45,25 +45,25 @@ def withhold_classes(matrix: Tensor, support: Tensor, least: int) -> tuple[Tenso
     if bool((support < WITHHELD).any()):
         raise ValueError(f"a support must be {WITHHELD} or more, got {int(support.min())}")
     matrix, support = matrix.detach().cpu(), support.detach().cpu()
-    shown = support >= least
+    shown = support >= minimum
     uniform = torch.full_like(matrix, 1.0 / len(support))
     return torch.where(shown[:, None], matrix, uniform), torch.where(shown, support, WITHHELD)
 
 
-def quantise_rows(rows: Tensor, levels: int, name: str = "rows") -> Tensor:
-    r"""Round distributions to multiples of :math:`1/L` so that they stay distributions (largest remainders).
+def quantise_rows(rows: Tensor, levels: int, name: str = "soft labels") -> Tensor:
+    r"""Round distributions to multiples of :math:`1/L` by largest remainders, so that they stay distributions.
 
     Args:
-        rows: probabilities, shape ``(samples, classes)``; or such times 255 as uint8.
+        rows: probabilities, shape ``(samples, classes)``, in floating point or times 255 as uint8.
         levels: :math:`L`.
-        name: how an error calls the tensor.
+        name: of the tensor, for errors.
 
     Returns:
-        New tensor on the CPU, of the same dtype. Every entry is less than :math:`1/L` from what it was, every row sums to
-        one (of uint8: to 255 where L divides it, else to within half the number of classes).
+        A new tensor on the CPU, of the same dtype. Every entry changes by less than :math:`1/L`. Every row sums to one (as
+        uint8 to 255 if L divides it, else to within half the number of classes).
 
     Raises:
-        ValueError: if a row is no distribution, or the dtype is none of probabilities.
+        ValueError: if a row is not a distribution, or the dtype is another.
 
     Example:
         >>> quantise_rows(torch.tensor([[0.55, 0.30, 0.15], [1.0, 0.0, 0.0]]), levels=4)
@@ -83,14 +83,16 @@ def quantise_rows(rows: Tensor, levels: int, name: str = "rows") -> Tensor:
 
 
 def _probabilities(rows: Tensor, name: str) -> Tensor:
-    """The rows in double precision, summing to one exactly enough."""
+    """The rows in double precision, each normalised to sum to one."""
     if rows.dim() != 2:
         raise ValueError(f"{name} must have shape (samples, classes), got {tuple(rows.shape)}")
     if rows.dtype != torch.uint8 and not rows.is_floating_point():
-        raise ValueError(f"{name} must be probabilities or such times {UINT8_LEVELS} as uint8, got {rows.dtype}")
+        raise ValueError(
+            f"{name} must be floating point, or probabilities times {UINT8_LEVELS} as uint8, got {rows.dtype}"
+        )
     values = rows.detach().cpu().double()
     sums = values.sum(dim=1, keepdim=True)
-    # Each entry of eight bits may be half a level off, of half precision a two-thousandth.
+    # Rounding error: half a level per entry of eight bits, a two-thousandth in half precision.
     expected, tolerance = (1.0, HALF_TOLERANCE if rows.element_size() == 2 else ROW_SUM_TOLERANCE)
     if rows.dtype == torch.uint8:
         expected, tolerance = float(UINT8_LEVELS), rows.shape[1] / 2
@@ -98,5 +100,7 @@ def _probabilities(rows: Tensor, name: str) -> Tensor:
     bad |= ~((sums[:, 0] - expected).abs() <= tolerance)
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
-        raise ValueError(f"row {row} of {name} is no distribution: it sums to {float(sums[row]):.6g}, not {expected:g}")
+        raise ValueError(
+            f"row {row} of {name} is not a distribution: it sums to {float(sums[row]):.6g}, not {expected:g}"
+        )
     return values / sums

@@ -1,13 +1,12 @@
-"""Standard normal numbers that nobody outside the site can predict, and that never come twice.
+"""Gaussian noise from the operating system's cryptographic generator: unpredictable outside the site, never repeated.
 
-Every number is made of fresh bytes of the operating system's cryptographic generator. There is no seed on purpose. A seed
-that others know, such as a job's, lets them subtract the noise. A seed that is kept at the site repeats its stream after a
-crash or a restored backup, and two updates under the same noise give away their difference. NumPy's and torch's own
-generators are quick and well distributed, but their outputs reveal their state.
+There is no seed on purpose. With a seed that others know, such as a job's, they can subtract the noise. A seed that is kept
+at the site repeats its stream after a crash or a restored backup, and two updates with the same noise reveal their
+difference. The outputs of NumPy's and torch's generators reveal their state.
 
-Noise in floating point has gaps that may tell apart what it should hide (Mironov, "On Significance of the Least Significant
-Bits for Differential Privacy", CCS 2012). Therefore noise is added in double precision and the sum is rounded to a grid that
-is much coarser than the gaps and much finer than the noise.
+Noise in floating point has gaps that may reveal what it should hide (Mironov, "On Significance of the Least Significant Bits
+for Differential Privacy", CCS 2012). Therefore noise is added in double precision, and the sum is rounded to a grid that is
+much coarser than the gaps and much finer than the noise.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ def standard_normals(count: int, random_bytes: RandomBytes = os.urandom) -> NDAr
     .. math:: z_{1,2} = \sqrt{-2 \ln u_1} \, (\cos 2 \pi u_2, \sin 2 \pi u_2)
 
     Args:
-        count: how many.
-        random_bytes: returns so many unpredictable bytes.
+        count: their number.
+        random_bytes: returns that many unpredictable bytes.
 
     Returns:
-        Shape ``(count,)``. With 53 bits to a uniform number, none is beyond 8.6; what is cut off has probability 1e-17.
+        Shape ``(count,)``. With 53 bits per uniform number, none is beyond 8.6; the tail beyond has probability 1e-17.
 
     Example:
         >>> abs(standard_normals(2, lambda size: bytes([255] * 8 + [0] * 8))).tolist()  # u = (1, 0): length 0
@@ -47,7 +46,7 @@ def standard_normals(count: int, random_bytes: RandomBytes = os.urandom) -> NDAr
     for start in range(0, len(normals), 2 * PAIRS_AT_ONCE):
         pairs = min(PAIRS_AT_ONCE, (len(normals) - start) // 2)
         words = np.frombuffer(random_bytes(16 * pairs), np.uint64).reshape(pairs, 2) >> np.uint64(64 - MANTISSA_BITS)
-        # One is added to the first only: its logarithm must exist.
+        # One is added to the first only, so that its logarithm is finite.
         length = np.sqrt(-2.0 * np.log((words[:, 0] + np.uint64(1)) * 2.0**-MANTISSA_BITS))
         angle = 2.0 * np.pi * (words[:, 1] * 2.0**-MANTISSA_BITS)
         normals[start : start + pairs] = length * np.cos(angle)
@@ -56,7 +55,7 @@ def standard_normals(count: int, random_bytes: RandomBytes = os.urandom) -> NDAr
 
 
 def grid_spacing(sigma: float) -> float:
-    """The power of two to whose multiples sums are rounded: about a millionth of the noise.
+    """The spacing of the grid: a power of two, about a millionth of the noise.
 
     Example:
         >>> grid_spacing(1.0) == 2.0**-20, grid_spacing(1.5) == 2.0**-20
@@ -66,12 +65,12 @@ def grid_spacing(sigma: float) -> float:
 
 
 def with_noise(value: Tensor, sigma: float, random_bytes: RandomBytes = os.urandom) -> Tensor:
-    """A double-precision value with noise on every entry, rounded to the grid.
+    """Add noise to every entry in double precision, rounded to the grid.
 
     Args:
         value: any shape, finite.
         sigma: standard deviation of the noise, positive.
-        random_bytes: returns so many unpredictable bytes.
+        random_bytes: returns that many unpredictable bytes.
 
     Returns:
         A new double-precision tensor on the CPU, of the same shape.

@@ -89,7 +89,7 @@ def test_class_statistics_and_soft_labels_leave_by_their_own_rules_outside_the_b
 def test_what_cannot_be_treated_does_not_leave_though_it_was_booked(gate):
     chosen = gate()
     rows = Part("APP_DEFINED", {"release": "soft_labels"}, {"rows": torch.ones(1, 2)})
-    with pytest.raises(Refused, match="no distribution"):
+    with pytest.raises(Refused, match="not a distribution"):
         chosen.release(facts(), answer(rows=rows))
     assert len(booked(chosen)) == 1
 

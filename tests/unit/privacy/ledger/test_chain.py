@@ -60,17 +60,17 @@ def test_the_hash_is_sha_256_of_the_line_without_it(file):
     [
         (
             lambda lines: [*lines[:2], lines[2].replace(b"0.5", b"0.1"), *lines[3:]],
-            "line 3 is damaged or out of its place",
+            "line 3 is damaged or out of place",
         ),
         (lambda lines: [*lines[:2], b"garbage\n", *lines[3:]], "line 3 is damaged"),
         (lambda lines: [*lines[:2], b"[1]\n", *lines[3:]], "line 3 is damaged"),
         (lambda lines: [*lines[:2], b"\xff\n", *lines[3:]], "line 3 is damaged"),
         (lambda lines: [*lines[:2], lines[2].replace(b"{", b'{"epsilon":0.1,', 1), *lines[3:]], "line 3 is damaged"),
         (lambda lines: [*lines[:2], lines[2].replace(b":", b": ", 1), *lines[3:]], "line 3 is damaged"),
-        (lambda lines: [*lines[:2], *lines[3:]], "line 3 is damaged or out of its place"),
-        (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "line 2 is damaged or out of its place"),
-        (lambda lines: [*lines, lines[-1]], "line 6 is damaged or out of its place"),
-        (lambda lines: lines[:-1], "has 4 lines, but 5 were written: it was cut; nothing may be released"),
+        (lambda lines: [*lines[:2], *lines[3:]], "line 3 is damaged or out of place"),
+        (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "line 2 is damaged or out of place"),
+        (lambda lines: [*lines, lines[-1]], "line 6 is damaged or out of place"),
+        (lambda lines: lines[:-1], "has 4 lines, but 5 were written: it was truncated; nothing may be released"),
         (lambda lines: [*lines[:-1], lines[-1][:-1]], "has 4 lines, but 5 were written"),
         (lambda lines: [*lines[:-1], lines[-1][:20]], "has 4 lines, but 5 were written"),
         (lambda lines: [], "has 0 lines, but 5 were written"),
@@ -90,7 +90,7 @@ def test_a_file_that_was_written_anew_does_not_fit_its_head(file, tmp_path):
     for number in range(4):
         append(other, {"number": number, "epsilon": 0.1})
     file.path.write_bytes(other.path.read_bytes())
-    with pytest.raises(DataError, match=r"line 5 is not the one that ledger\.head\.json knows"):
+    with pytest.raises(DataError, match=r"line 5 does not have the hash in ledger\.head\.json"):
         file.read()
 
 
@@ -104,7 +104,7 @@ def test_a_damaged_head_is_refused(file, content):
 def test_a_missing_head_or_file_is_refused(file):
     head = file.head_path.read_bytes()
     file.head_path.unlink()
-    with pytest.raises(DataError, match=r"ledger\.head\.json is missing, so nobody knows if lines are"):
+    with pytest.raises(DataError, match=r"ledger\.head\.json is missing, so missing lines cannot be detected"):
         file.read()
     file.head_path.write_bytes(head)
     file.path.unlink()
@@ -118,7 +118,7 @@ def test_a_first_line_without_a_head_may_be_what_is_left_of_many(file):
     edit(file, lambda lines: lines[:1])
     file.head_path.unlink()
     for use in (file.read, lambda: append(file, {"number": 9})):
-        with pytest.raises(DataError, match="is missing, so nobody knows if lines are"):
+        with pytest.raises(DataError, match="is missing, so missing lines cannot be detected"):
             use()
 
 
@@ -141,7 +141,7 @@ def test_a_head_noted_elsewhere_tells_an_older_file(file):
     file.read().require_head(noted)
     file.path.write_bytes(older)
     file.head_path.write_bytes(older_head)
-    with pytest.raises(DataError, match=f"no line has the noted hash {noted}: the file is another or an older one"):
+    with pytest.raises(DataError, match=f"no line has the noted hash {noted}: another or an older file is in its place"):
         file.read().require_head(noted)
 
 
@@ -247,7 +247,7 @@ def test_a_file_that_another_process_holds_is_waited_for_and_then_reported(file,
     monkeypatch.setattr(chain, "LOCK_SECONDS", 0.05)
     with file.path.open("rb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(ConfigurationError, match="another process has held the file for"):
+        with pytest.raises(ConfigurationError, match="another process has locked the file for"):
             append(file, {"number": 4})
     append(file, {"number": 4})
     assert numbers(file)[-1] == 4

@@ -93,14 +93,14 @@ def test_amendments_need_a_known_name_a_reason_and_images_of_their_own(ledger, s
         ledger.amend(skin, "why not")
     ledger.book(purpose(), skin, update, DELTA)
     ledger.book(purpose(), DatasetIdentity("chest", "c" * 64), update, DELTA)
-    with pytest.raises(ConfigurationError, match="data set 'skin': say why it has changed"):
+    with pytest.raises(ConfigurationError, match="data set 'skin': the reason of the change is missing"):
         ledger.amend(skin, " ")
     with pytest.raises(ConfigurationError, match="the images of data set 'skin' were booked as 'chest'"):
         ledger.amend(DatasetIdentity("skin", "c" * 64), "merged")
 
 
 def test_a_missing_ledger_is_not_begun_again_in_silence(tmp_path):
-    with pytest.raises(ConfigurationError, match="there is no ledger; has it been created, or moved away"):
+    with pytest.raises(ConfigurationError, match="there is no ledger; was it never created, or moved"):
         Ledger(tmp_path, "site-1")
 
 

@@ -11,7 +11,7 @@ MATRIX = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])
 
 
 def test_rows_with_too_few_behind_them_are_uniform_and_say_so():
-    matrix, support = withhold_classes(MATRIX, torch.tensor([4, 5, 0]), least=5)
+    matrix, support = withhold_classes(MATRIX, torch.tensor([4, 5, 0]), minimum=5)
     torch.testing.assert_close(matrix[[0, 2]], torch.full((2, 3), 1 / 3))
     assert torch.equal(matrix[1], MATRIX[1])
     assert support.tolist() == [WITHHELD, 5, WITHHELD]
@@ -19,7 +19,7 @@ def test_rows_with_too_few_behind_them_are_uniform_and_say_so():
 
 
 def test_what_was_hidden_stays_hidden():
-    assert withhold_classes(MATRIX, torch.tensor([WITHHELD, 9, 9]), least=2)[1].tolist() == [WITHHELD, 9, 9]
+    assert withhold_classes(MATRIX, torch.tensor([WITHHELD, 9, 9]), minimum=2)[1].tolist() == [WITHHELD, 9, 9]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_what_was_hidden_stays_hidden():
 )
 def test_other_statistics_are_refused(matrix, support, message):
     with pytest.raises(ValueError, match=message):
-        withhold_classes(matrix, support, least=2)
+        withhold_classes(matrix, support, minimum=2)
 
 
 @given(seed=st.integers(0, 10_000), levels=st.integers(2, 255), classes=st.integers(2, 12))
@@ -61,10 +61,10 @@ def test_eight_bits_stay_eight_bits():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (torch.tensor([[0.5, 0.5], [0.5, 0.6]]), "row 1 of rows is no distribution: it sums to 1.1, not 1"),
-        (torch.tensor([[1.5, -0.5]]), "row 0 of rows is no distribution"),
-        (torch.tensor([[float("nan"), 1.0]]), "row 0 of rows is no distribution"),
-        (torch.tensor([[0.5, 0.52]], dtype=torch.float16), "no distribution"),
+        (torch.tensor([[0.5, 0.5], [0.5, 0.6]]), "row 1 of soft labels is not a distribution: it sums to 1.1, not 1"),
+        (torch.tensor([[1.5, -0.5]]), "row 0 of soft labels is not a distribution"),
+        (torch.tensor([[float("nan"), 1.0]]), "row 0 of soft labels is not a distribution"),
+        (torch.tensor([[0.5, 0.52]], dtype=torch.float16), "not a distribution"),
         (torch.tensor([[100, 100]], dtype=torch.uint8), "it sums to 200, not 255"),
         (torch.tensor([[1, 0]]), "got torch.int64"),
         (torch.tensor([0.5, 0.5]), r"must have shape \(samples, classes\)"),
