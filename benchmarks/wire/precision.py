@@ -34,7 +34,7 @@ from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import confusion_matrix
 from grandrounds.evaluation.tables import markdown_table
 from grandrounds.protocol.messages import UPDATE
-from grandrounds.protocol.precision import DTYPES, FULL
+from grandrounds.protocol.tensors import DTYPES, FULL
 from grandrounds.seeding import numpy_generator
 
 RESULT = Path(__file__).with_name("precision.json")

@@ -1,4 +1,4 @@
-"""Errors that a user can mend: each message names the file, field or site, and says what to do."""
+"""Errors that a user can fix: each message names the file, field or site, and says what to do."""
 
 from __future__ import annotations
 

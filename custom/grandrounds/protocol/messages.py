@@ -1,10 +1,9 @@
 """What travels between server and sites, and its encoding as FLARE data exchange objects.
 
 Both ways it is a collection with a header. A task has named parts (models, matrices: dictionaries of tensors). A result has
-the releases that the method has declared, each with its kind, by which a hospital's policy decides, metrics apart, and where
-a site joins a few short texts. The update of a model is a ``WEIGHT_DIFF``, where FLARE's standard filters look for it; other
-releases are ``APP_DEFINED``. Whoever receives a message checks it: what is missing, unknown, misshapen, of another type or
-not finite is named.
+the releases that the method has declared, each with its kind, by which a hospital's policy decides, and metrics; where a
+site registers, also a few short texts. The update of a model is a ``WEIGHT_DIFF``, where FLARE's standard filters look for
+it; other releases are ``APP_DEFINED``. Whoever receives a message checks it.
 """
 
 from __future__ import annotations
@@ -21,10 +20,20 @@ from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from grandrounds.errors import MessageError
-from grandrounds.protocol.precision import DTYPES, FULL, UpdatePrecision, arrived_in, widened
+from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.protocol.registration import require_facts
-from grandrounds.protocol.tensors import require_finite_tensors, require_tensors
+from grandrounds.protocol.tensors import (
+    DTYPES,
+    FULL,
+    PRECISION,
+    UPDATE_PRECISION,
+    UpdatePrecision,
+    require_finite_tensors,
+    require_precision,
+    require_tensors,
+    rounded,
+    widened,
+)
 
 State = Mapping[str, Tensor]
 JOIN, TRAIN, VALIDATE, TEST = "join", "train", "validate", "test"
@@ -33,14 +42,14 @@ SCORED = "scored"
 """The model to score, in a training task that starts from another one."""
 UPDATE = "update"
 CURVES: Mapping[str, str] = {"common": "curves_common", "own": "curves_own"}
-"""What a site tells of the curves of a tested model, by the model's name: the only releases of the task ``test``."""
+"""Releases with the curves of a tested model, by the model's name: the only ones of the task ``test``."""
 VALIDATION_PREFIX = "validation."
 METRICS = "metrics"
 FACTS = "facts"
 TREATED = "treated"
 """Property of a release that a gate has treated, with the treatment's name."""
 SPENT = "privacy.epsilon"
-"""Number that a gate itself tells where its policy says so: what the data set has spent, the answer included."""
+"""Metric that a gate adds where its policy says so: what the data set has spent, the answer included."""
 REASON_HEADER = "grandrounds.reason"
 PROTOCOL = 1
 MAX_SAMPLES = 10**9
@@ -107,7 +116,7 @@ class Result:
         releases: what leaves the site, by name; ``update`` is the difference to the model that it received.
         metrics: finite scalars.
         samples: number of training samples behind the releases; at least 1 with an update.
-        facts: short texts of a site that joins; no other answer has any.
+        facts: short texts of a site that registers; no other answer has any.
     """
 
     releases: Mapping[str, Release] = field(default_factory=dict)
@@ -137,8 +146,7 @@ def decode_payload(message: Shareable) -> Payload:
     """Read a payload at a site.
 
     Raises:
-        MessageError: if the message is no payload, its run's name is no plain name, or a part has an entry that is no finite
-            tensor.
+        MessageError: if the message is no payload, the run's name is no plain name, or an entry is no finite tensor.
     """
     parts, header = _collection(message)
     values = header.get("values")
@@ -162,8 +170,8 @@ def encode_result(
         facts: names of the short texts that the method has declared for this task.
 
     Raises:
-        MessageError: if a release or a fact is not declared, an entry is no finite tensor (it is named), a metric is no
-            finite number, or a fact no short text.
+        MessageError: if a release or fact is not declared, an entry no finite tensor, a metric no finite number,
+            or a fact no short text.
     """
     _require_metrics(result.metrics)
     require_facts(result.facts)
@@ -181,13 +189,8 @@ def encode_result(
         require_finite_tensors(release.tensors, name)
         kind = DataKind.WEIGHT_DIFF if release.kind is ReleaseKind.MODEL_UPDATE else DataKind.APP_DEFINED
         parts[name] = DXO(kind, data=_contiguous(release.tensors), meta={"release": release.kind.value})
-    header = {
-        "protocol": PROTOCOL,
-        "round": asked.round_number,
-        "run_id": asked.values["run_id"],
-        "samples": int(result.samples),
-    }
-    return DXO(DataKind.COLLECTION, data=parts, meta=header).to_shareable()
+    task = {"protocol": PROTOCOL, "round": asked.round_number, "run_id": asked.values["run_id"]}
+    return DXO(DataKind.COLLECTION, data=parts, meta={**task, "samples": int(result.samples)}).to_shareable()
 
 
 def decode_result(message: Shareable, asked: Payload) -> Result:
@@ -198,9 +201,9 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
         asked: the task that should be answered.
 
     Raises:
-        MessageError: if the message is no result or answers another task, an entry is no finite tensor, an update has come
-            in another precision than the task asks for, a metric is no finite number, a fact no short text, or the number
-            of samples makes no sense.
+        MessageError: if the message is no result or answers another task, an entry is no finite tensor or of another
+            precision than the task asks for, a metric no finite number, a fact no short text, or the number of samples
+            makes no sense.
     """
     parts, header = _collection(message)
     if (header["round"], header.get("run_id")) != (asked.round_number, asked.values["run_id"]):
@@ -218,7 +221,7 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
         except ValueError as error:
             raise MessageError(f"the result has an unknown part {name!r}") from error
         require_tensors(part.data, name)
-        precision = arrived_in(part, name, asked.values)
+        precision = _precision_of(part, name, asked.values)
         tensors = widened(part.data, precision, name)
         require_finite_tensors(tensors, name)
         treated = part.get_meta_prop(TREATED)
@@ -228,6 +231,28 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
     if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MAX_SAMPLES:
         raise MessageError(f"an update must come with its number of samples, at most {MAX_SAMPLES}, got {samples!r}")
     return Result(releases=releases, metrics=metrics, samples=samples, facts=dict(facts))
+
+
+def round_updates(message: Shareable, values: Mapping[str, Any]) -> None:
+    """Round the model update of an answer to the precision that the task asks for; other releases stay as they are.
+
+    Args:
+        message: a site's answer, as its filters have let it out; it is changed.
+        values: of the task.
+
+    Raises:
+        MessageError: if the precision is unknown, or an entry is not of single precision or beyond the precision's range;
+            the entry is named.
+    """
+    precision = _asked_precision(values)
+    if precision == FULL:
+        return
+    collection = from_shareable(message)
+    for name, part in collection.data.items():
+        if part.data_kind == DataKind.WEIGHT_DIFF:
+            part.data = rounded(part.data, precision, name)
+            part.set_meta_prop(PRECISION, precision)
+    collection.update_shareable(message)
 
 
 def require_run_name(name: object) -> str:
@@ -298,3 +323,23 @@ def floating_entries(state: State) -> dict[str, Tensor]:
 def _contiguous(state: State) -> dict[str, Tensor]:
     # FLARE's streaming refuses other layouts, such as channels-last kernels.
     return {name: value.contiguous() for name, value in state.items()}
+
+
+def _precision_of(part: DXO, name: str, values: Mapping[str, Any]) -> UpdatePrecision:
+    """The precision in which a release has travelled.
+
+    Raises:
+        MessageError: if it is another than the task has asked for.
+    """
+    asked = _asked_precision(values) if part.data_kind == DataKind.WEIGHT_DIFF else FULL
+    came = part.get_meta_prop(PRECISION, FULL)
+    if came != asked:
+        raise MessageError(f"{name} came in {came!r}, asked for was {asked}: same versions?")
+    return asked
+
+
+def _asked_precision(values: Mapping[str, Any]) -> UpdatePrecision:
+    try:
+        return require_precision(values.get(UPDATE_PRECISION, FULL))
+    except ConfigurationError as error:
+        raise MessageError(f"the task is of another version: {error}") from error

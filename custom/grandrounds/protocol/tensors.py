@@ -1,16 +1,28 @@
-"""What must hold of tensors that leave a party or arrive."""
+"""What must hold of tensors that leave a party or arrive, and updates in half precision on their way to the server.
+
+The server asks for half precision in its tasks. A site rounds what all its filters have released: rounding after the noise
+needs no further privacy, and nothing leaves that the site's gate has not treated. The server widens what came before it
+looks at types and values. So the methods, the gate and the sums see single precision only.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from grandrounds.errors import MessageError
+from grandrounds.errors import ConfigurationError, MessageError
 
+UpdatePrecision = Literal["float32", "float16", "bfloat16"]
+FULL: UpdatePrecision = "float32"
+UPDATE_PRECISION = "update_precision"
+"""In a task's values: how updates are to travel."""
+PRECISION = "precision"
+"""Property of an update that was rounded: to what."""
+DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 KNOWN = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 """Floating-point types that can be added up; the narrower ones cannot."""
 
@@ -44,3 +56,66 @@ def require_finite_tensors(state: Any, name: str) -> None:
         for key, value in state.items():
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
                 raise MessageError(f"{name}[{key!r}] has a value that is NaN or infinite")
+
+
+def require_precision(name: object) -> UpdatePrecision:
+    """Check the name of a precision.
+
+    Raises:
+        ConfigurationError: if it is none of the three.
+    """
+    for known in get_args(UpdatePrecision):
+        if name == known:
+            return known  # type: ignore[no-any-return]
+    raise ConfigurationError(f"{UPDATE_PRECISION} must be float32, float16 or bfloat16, got {name!r}")
+
+
+def rounded(state: Mapping[str, Tensor], precision: UpdatePrecision, name: str) -> dict[str, Tensor]:
+    """A state whose floating entries are rounded to the nearest; integer entries are shared.
+
+    Args:
+        state: finite, its floating entries of single precision.
+        precision: half of single precision: ``float16`` has eleven binary digits from 6.1e-5 to 65504, and steps of 6e-8
+            below; ``bfloat16`` has eight, and the range of single precision.
+        name: how an error calls the state.
+
+    Raises:
+        MessageError: if an entry is of another type, or beyond the range; it is named.
+
+    Example:
+        >>> rounded({"w": torch.tensor([1.0009765625, 1.0001])}, "float16", "update")
+        {'w': tensor([1.0010, 1.0000], dtype=torch.float16)}
+    """
+    halved = {}
+    for key, value in state.items():
+        halved[key] = value
+        if not value.is_floating_point():
+            continue
+        if value.dtype != torch.float32:
+            raise MessageError(f"{name}[{key!r}] is {value.dtype}: only float32 can be rounded for {UPDATE_PRECISION}")
+        halved[key] = value.to(DTYPES[precision])
+        if not bool(halved[key].isfinite().all()):
+            raise MessageError(
+                f"{name}[{key!r}] has a value of {float(value.abs().max()):.4g}, beyond {precision}: set "
+                f"controller.{UPDATE_PRECISION} to {'bfloat16 or ' if precision == 'float16' else ''}float32"
+            )
+    return halved
+
+
+def widened(state: Mapping[str, Tensor], precision: UpdatePrecision, name: str) -> dict[str, Tensor]:
+    """A state in single precision again.
+
+    Args:
+        state: of tensors, as it came.
+        precision: in which it says it has travelled.
+        name: how an error calls the state.
+
+    Raises:
+        MessageError: naming a floating entry that is of another type.
+    """
+    if precision == FULL:
+        return dict(state)
+    for key, value in state.items():
+        if value.is_floating_point() and value.dtype != DTYPES[precision]:
+            raise MessageError(f"{name}[{key!r}] must be {DTYPES[precision]} as it says, got {value.dtype}")
+    return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}

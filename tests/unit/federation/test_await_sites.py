@@ -7,7 +7,7 @@ import pytest
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.server.health import await_sites
+from grandrounds.federation.server.sites import await_sites
 
 
 class Arrivals:

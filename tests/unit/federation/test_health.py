@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from grandrounds.federation.server.health import SiteHealth, sample_sites
+from grandrounds.federation.server.sites import SiteHealth, sample_sites
 
 SITES = [f"site-{number}" for number in range(1, 11)]
 
@@ -19,9 +19,9 @@ def test_paused_sites_come_back_before_a_round_has_too_few():
     health.missed("c", 5)
     health.missed("c", 6)  # paused longer than b
     health.missed("b", 6)
-    assert health.well(["a", "b", "c"], 7, needed=1) == ["a"]
-    assert health.well(["a", "b", "c"], 7, needed=2) == ["a", "b"]
-    assert health.well(["a", "b", "c"], 7, needed=3) == ["a", "b", "c"]
+    assert health.available_sites(["a", "b", "c"], 7, needed=1) == ["a"]
+    assert health.available_sites(["a", "b", "c"], 7, needed=2) == ["a", "b"]
+    assert health.available_sites(["a", "b", "c"], 7, needed=3) == ["a", "b", "c"]
 
 
 def test_pauses_double_up_to_eight_rounds():

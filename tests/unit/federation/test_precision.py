@@ -16,8 +16,9 @@ from grandrounds.protocol.messages import (
     decode_result,
     encode_result,
     model_update,
+    round_updates,
 )
-from grandrounds.protocol.precision import require_precision, round_updates, rounded, widened
+from grandrounds.protocol.tensors import require_precision, rounded, widened
 from grandrounds.seeding import torch_generator
 
 DECLARED = {"update": ReleaseKind.MODEL_UPDATE, "matrix": ReleaseKind.CLASS_STATISTICS}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.server.health import joined, read_roster, require_names
+from grandrounds.federation.server.sites import joined, read_roster, require_names
 
 
 def test_a_server_without_the_file_asks_for_nobody(tmp_path):

@@ -96,9 +96,9 @@ def test_a_run_that_never_ended_a_round_says_so(tmp_path):
 
 
 def test_what_sites_said_of_their_images_is_no_part_of_the_reason(make_run):
-    reason = "round 2: 1 of 3 sites gave a valid result (site-1: patient-7.png (line 3) is broken); mend the sites"
+    reason = "round 2: 1 of 3 sites gave a valid result (site-1: patient-7.png (line 3) is broken); fix the sites"
     run = read_run(make_run(status="failed", reason=reason), "x")
-    assert run.reason == "round 2: 1 of 3 sites gave a valid result; mend the sites"
+    assert run.reason == "round 2: 1 of 3 sites gave a valid result; fix the sites"
 
 
 def test_without_a_common_model_the_sites_own_are_scored(make_run):

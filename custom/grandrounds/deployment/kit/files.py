@@ -21,7 +21,7 @@ from grandrounds.deployment.kit.policy import (
     roles_with_own_code,
 )
 from grandrounds.deployment.kit.read import Kit
-from grandrounds.federation.server.health import ROSTER, read_roster
+from grandrounds.federation.server.sites import ROSTER, read_roster
 from grandrounds.files import read_json_object
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import Ledger

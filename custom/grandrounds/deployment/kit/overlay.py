@@ -19,8 +19,8 @@ from grandrounds.deployment.kit.package_digest import file_digest, installed_dig
 from grandrounds.deployment.kit.policy import server_resources, site_resources, without_own_code
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.server.health import MANDATORY, ROSTER, require_names
 from grandrounds.federation.server.record import versions
+from grandrounds.federation.server.sites import MANDATORY, ROSTER, require_names
 from grandrounds.files import read_json_object, write_json
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import Ledger

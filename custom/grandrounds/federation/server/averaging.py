@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -11,33 +10,10 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.images import ServerImages
-from grandrounds.federation.site.compute import ServerComputeOptions
+from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, UpdateOptions
 from grandrounds.models.registry import architecture_fingerprint, build_model
-from grandrounds.options import Options
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
-from grandrounds.protocol.precision import FULL, UpdatePrecision
-
-
-@dataclass(frozen=True)
-class UpdateOptions(Options):
-    """How sites' updates travel; ``float16`` and ``bfloat16`` halve their bytes."""
-
-    update_precision: Annotated[UpdatePrecision, "precision in which sites send updates"] = FULL
-
-
-@dataclass(frozen=True)
-class AveragingOptions(Options):
-    """How updates are averaged and the model is selected.
-
-    The plain mean over the participants is FedPerl's (Algorithm 1, line 19), weights by samples are FedAvg's.
-    """
-
-    weighting: Annotated[
-        Literal["uniform", "samples"], "uniform: plain mean over participants; samples: by training samples"
-    ] = "uniform"
-    selection_images: Annotated[
-        Literal["sites", "server"], "whose validation images select the model: the mean over sites, or the server's"
-    ] = "sites"
+from grandrounds.protocol.tensors import UpdatePrecision
 
 
 class AveragingController(RoundController):

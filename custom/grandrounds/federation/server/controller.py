@@ -1,89 +1,58 @@
-"""Rounds on the server: who is asked, what is sent, how long it is waited, what is kept, what is told."""
+"""The rounds of a run at the server: which sites train and score, which model is selected, what is kept and recorded."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.utils import fobs
+from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.paths import SERVER, result_folder, state_folder
-from grandrounds.federation.server.dispatcher import SiteConversation
+from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
-from grandrounds.federation.server.health import (
-    SiteHealth,
-    await_sites,
-    joined,
-    require_names,
-    sample_sites,
-    servers_roster,
-)
+from grandrounds.federation.server.hooks import RoundHooks
+from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.federation.server.selection import ModelSelection
+from grandrounds.federation.server.sites import SiteRegistry, await_sites, joined, sample_sites, servers_roster
 from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
-from grandrounds.options import Configurable, Min, Options
+from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import GLOBAL, TEST, VALIDATE, VALIDATION_PREFIX, State, require_run_name
+from grandrounds.protocol.messages import GLOBAL, TEST, VALIDATE, VALIDATION_PREFIX, Payload, State
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
-
-SELECTION = ", ".join(SELECTABLE)
-
-
-@dataclass(frozen=True)
-class RunOptions(Options):
-    """A run of rounds. A job that is submitted again under the same ``run_name`` resumes the run."""
-
-    identifies_run: ClassVar[bool] = False
-
-    problem: Annotated[dict[str, Any], "what is learnt: data set, classes, images and network"]
-    rounds: Annotated[int, "number of rounds in all; a resumed run does the missing ones", Min(1)]
-    run_name: Annotated[str, "names the run's state on all parties"] = "run"
-    sites_per_round: Annotated[int | None, "sites that train in a round; null for all"] = None
-    min_sites: Annotated[int, "sites that must be there at the start and give an update in every round", Min(1)] = 1
-    seed: Annotated[int, "seed of the whole run, sites included"] = 0
-    round_timeout: Annotated[float, "seconds that a round may take, waiting for a free machine included"] = 3600.0
-    grace: Annotated[float | None, "seconds for stragglers once min_sites have answered; null: until the timeout"] = (
-        None
-    )
-    start_timeout: Annotated[float, "seconds to wait at the start for min_sites and the mandatory sites"] = 300.0
-    mandatory_sites: Annotated[tuple[str, ...] | None, "sites that must be there at the start"] = None
-    validate_every: Annotated[int, "rounds between validation scores; 0: never score, keep the last model", Min(0)] = 1
-    selection_metric: Annotated[str, "validation metric whose mean over sites selects the model"] = "balanced_accuracy"
-    resume: Annotated[Literal["auto", "never", "require"], "never: start again; require: fail without a checkpoint"] = (
-        "auto"
-    )
-    checkpoint_every: Annotated[int, "rounds between checkpoints; the last round has one, too", Min(1)] = 1
-    preset: Annotated[str, "where the job's options come from, for the record; nothing depends on it"] = ""
-
-    def check(self) -> None:
-        """Check names, and options that depend on each other."""
-        require_run_name(self.run_name)
-        require_names(self.mandatory_sites or (), "mandatory_sites")
-        if self.sites_per_round is not None and self.sites_per_round < self.min_sites:
-            raise ConfigurationError(f"sites_per_round is {self.sites_per_round}, below min_sites = {self.min_sites}")
-        if self.selection_metric not in SELECTABLE:
-            raise ConfigurationError(f"selection_metric must be one of {SELECTION}, got {self.selection_metric!r}")
+from grandrounds.protocol.tensors import UPDATE_PRECISION
 
 
-class RoundController(Configurable, SiteConversation):
-    """A federation that works in rounds; a method says what travels and what is made of it.
+class RoundController(Configurable, RoundHooks, Controller):
+    """A federation that works in rounds; a method defines what travels and what is made of it.
 
-    In each round a seeded sample of the sites that are well trains; every site (or, as configured, none) scores the model
-    that the round starts from on its own validation images, in the same exchange, so that scoring costs no extra trip. The
-    model with the best mean score over sites is the run's result, and every site tests it at the end on its test images.
+    In each round a seeded sample of the available sites trains. Every site (or, as configured, none) scores the model that
+    the round starts from on its own validation images, in the same exchange, so that scoring costs no extra trip. The model
+    with the best mean score over sites is the run's result, and every site tests it at the end on its test images.
 
-    A method implements :meth:`payload_for`, :meth:`absorb` and :meth:`close_round`, and overrides the other hooks where it
-    has something to say.
+    A method implements :meth:`payload_for`, :meth:`absorb`, :meth:`close_round` and :meth:`model`, and overrides the other
+    hooks of :class:`~grandrounds.federation.server.hooks.RoundHooks` where it needs to.
+
+    Attributes:
+        round_number: counts from 1; 0 before the first round.
+        run_id: identifies this start of the run; a resumed run keeps it.
+        checkpointed: the rounds of which the server has checkpoints.
+        sites: who has registered, was refused or has missed rounds.
+        dispatcher: sends tasks; from the start of the run on, as ``record``, ``folder`` and ``fl_ctx``.
     """
 
     run: RunOptions
@@ -97,23 +66,81 @@ class RoundController(Configurable, SiteConversation):
         self.seed = self.run.seed
         self.round_number = 0
         self.run_id = uuid.uuid4().hex
-        self.health = SiteHealth()
-        self.registered = {}
-        self.refused = {}
-        self._metrics = {}
-        self._checkpointed = []
+        self.checkpointed: list[int] = []
+        self.sites = SiteRegistry()
         self._selection = ModelSelection(self.run.selection_metric)
         self._under_way = False
+
+    @property
+    def registered(self) -> dict[str, Registration]:
+        """What each site has registered."""
+        return self.sites.registered
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for a checkpoint to fit, beside the problem and the seed."""
         return self.options()
 
+    def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
+        """A payload with these parts and values, and with the problem, the run and its seed.
+
+        ``checkpoints`` are the rounds after which the server may go on: a site keeps its states of these.
+        ``round_timeout`` is how long the answer is waited for.
+        """
+        run = self.run
+        shared = {
+            "problem": {**self.problem.to_dict(), "weights": None},  # a path of the server is nobody else's business
+            "seed": run.seed,
+            "run_name": run.run_name,
+            "run_id": self.run_id,
+            "selection_metric": run.selection_metric,
+            "checkpoints": list(self.checkpointed),
+            "round_timeout": run.round_timeout,
+            UPDATE_PRECISION: self.update_precision(),
+        }
+        return Payload(self.round_number, {**values, **shared}, parts or {})
+
+    def registration_for(self, site: str) -> Payload:
+        """The problem and the run."""
+        return self.payload()
+
+    def check_abort(self) -> None:
+        """Stop when the run is to end, in work that takes long at the server.
+
+        Raises:
+            RunAborted: then.
+        """
+        if self._abort_signal.triggered:
+            raise RunAborted
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """FLARE's hook: prepare what the serialiser needs."""
+        fobs.register(TensorDecomposer)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """FLARE's hook: nothing is left to do."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """FLARE's hook: report how far the run is to whoever asks for the job's statistics."""
+        super().handle_event(event_type, fl_ctx)
+        collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
+        if event_type == InfoCollector.EVENT_TYPE_GET_STATS and collector:
+            collector.add_info(self.name, {"round": self.round_number, "rounds": self.rounds})
+
+    def process_result_of_unknown_task(
+        self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """FLARE's hook: an answer that came after its round was closed is not used."""
+        self.log_warning(fl_ctx, f"{client.name}: an answer to {task_name} came too late and is not used")
+
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """FLARE's hook: run all rounds and leave a record that tells the truth, whatever happens."""
+        """FLARE's hook: run all rounds; the record says how the run ended, whatever happens."""
         self.fl_ctx, self._abort_signal = fl_ctx, abort_signal
         self.folder = state_folder(fl_ctx, self.run.run_name, SERVER)
         self.record = RunRecord(self.folder, {})
+        self.record.refused = self.sites.refused
+        self.dispatcher = TaskDispatcher(
+            self, self, self.run, self.problem.classes, self.sites, self.record, fl_ctx, abort_signal
+        )
         try:
             with exclusive(self.folder):
                 self._run_recorded()
@@ -151,17 +178,21 @@ class RoundController(Configurable, SiteConversation):
         self._resume()
         roster = joined(servers_roster(self.fl_ctx), self.run.mandatory_sites or ())
         if not await_sites(
-            self.connected_sites, self.run.min_sites, self.run.start_timeout, self._abort_signal, mandatory=roster
+            self.dispatcher.connected_sites,
+            self.run.min_sites,
+            self.run.start_timeout,
+            self._abort_signal,
+            mandatory=roster,
         ):
             raise RunAborted
         self._under_way = True
-        self.record.event("start", rounds=self.rounds, sites=self.connected_sites())
+        self.record.event("start", rounds=self.rounds, sites=self.dispatcher.connected_sites())
         while self.round_number < self.rounds:
             self.round_number += 1
             self._run_round()
             if self.round_number % self.run.checkpoint_every == 0 or self.round_number == self.rounds:
                 self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
-                self._checkpointed = self._checkpoints.rounds()
+                self.checkpointed = self._checkpoints.rounds()
             self.record.selected = self._selection.choice
             self.record.write("running")
         self._finish()
@@ -170,10 +201,10 @@ class RoundController(Configurable, SiteConversation):
         started = time.monotonic()
         self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.round_number, private=True, sticky=True)
         self.fire_event(AppEventType.ROUND_STARTED, self.fl_ctx)
-        well = self.health.well(self.connected_sites(), self.round_number, self.run.min_sites)
+        available = self._available_sites()
         if self.registrations:
-            well = self.register_sites(well)
-        chosen = sample_sites(self.participants(well), self.run.sites_per_round, self.seed, self.round_number)
+            available = self.dispatcher.register(available)
+        chosen = sample_sites(self.participants(available), self.run.sites_per_round, self.seed, self.round_number)
         done = self.round_number - 1
         validate = done > 0 and self.run.validate_every > 0 and done % self.run.validate_every == 0
         self.record.event("round_start", round=self.round_number, sites=chosen)
@@ -181,9 +212,9 @@ class RoundController(Configurable, SiteConversation):
         payloads = {site: self.payload_for(site) for site in chosen}
         assignments = training_assignments(payloads, validate, self.model())
         if validate:
-            for site in well:
+            for site in available:
                 assignments.setdefault(site, Assignment(VALIDATE, self.payload(_shared(self.model()))))
-        outcome = self._exchange(assignments, self.run.grace)
+        outcome = self.dispatcher.exchange(assignments, self.run.grace)
         trained = outcome.require(self.run.min_sites, chosen, self.round_number)
         if validate:
             self._score(done)
@@ -203,28 +234,32 @@ class RoundController(Configurable, SiteConversation):
         )
         self.fire_event(AppEventType.ROUND_DONE, self.fl_ctx)
 
+    def _available_sites(self) -> list[str]:
+        connected = self.dispatcher.connected_sites()
+        return self.sites.health.available_sites(connected, self.round_number, self.run.min_sites)
+
     def _score(self, model_round: int) -> None:
         scores = self.server_scores()
         at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
-        score = self._selection.offer(model_round, at_server if scores else self._metrics, self.model())
+        score = self._selection.offer(model_round, at_server if scores else self.dispatcher.metrics, self.model())
         if score is not None:
             self.record.event("score", round=model_round, metric=self.run.selection_metric, mean=score)
 
     def _finish(self) -> None:
         self.round_number += 1
-        sites = self.health.well(self.connected_sites(), self.round_number, self.run.min_sites)
+        sites = self._available_sites()
         if self.run.validate_every:
             payload = self.payload(_shared(self.model()))
-            self._exchange({site: Assignment(VALIDATE, payload) for site in sites}, self.run.grace)
+            self.dispatcher.exchange({site: Assignment(VALIDATE, payload) for site in sites}, self.run.grace)
             self._score(self.rounds)
-            # Who has not answered this is not waited for a second time.
-            sites = self.health.well(self.connected_sites(), self.round_number, self.run.min_sites)
+            # A site that has not answered this is not waited for a second time.
+            sites = self._available_sites()
         if not self._selection.choice:
             self._selection.keep(self.rounds, None, self.model())
         payload = self.payload(_shared(self._selection.model))
-        self._exchange({site: Assignment(TEST, payload) for site in sites}, None)
-        self.record.test = {site: self._metrics[site] for site in natural_sorted(self._metrics)}
-        self.record.untested = [site for site in self.connected_sites() if site not in self.record.test]
+        self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
+        self.record.test = {site: self.dispatcher.metrics[site] for site in natural_sorted(self.dispatcher.metrics)}
+        self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.test]
         self.round_number -= 1
         self.record.selected = self._selection.choice
         models = {"selected": self._selection.model, "last": self.model()}
@@ -254,10 +289,9 @@ class RoundController(Configurable, SiteConversation):
         self._checkpoints.discard_from(checkpoint.round_number + 1)
         self.round_number = checkpoint.round_number
         self.run_id = checkpoint.content["run_id"]
-        self.health.load_state_dict(checkpoint.content["health"])
-        self._checkpointed = self._checkpoints.rounds()
-        self.registered = {site: Registration(**said) for site, said in checkpoint.content["registered"].items()}
-        self.record.registered = dict(checkpoint.content["registered"])
+        self.checkpointed = self._checkpoints.rounds()
+        self.sites.load_state_dict(checkpoint.content["sites"])
+        self.record.registered = dict(checkpoint.content["sites"]["registered"])
         self.record.load_state_dict(checkpoint.content["record"])
         self._selection.load_state_dict(checkpoint.content["selection"])
         self.load_state_dict(checkpoint.content["method"])
@@ -267,8 +301,7 @@ class RoundController(Configurable, SiteConversation):
     def _saved(self) -> dict[str, Any]:
         return {
             "run_id": self.run_id,
-            "health": self.health.state_dict(),
-            "registered": {site: registration.to_dict() for site, registration in self.registered.items()},
+            "sites": self.sites.state_dict(),
             "selection": self._selection.state_dict(),
             "record": self.record.state_dict(),
             "method": self.state_dict(),

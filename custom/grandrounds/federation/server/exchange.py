@@ -81,7 +81,7 @@ class Outcome:
             reasons = "; ".join(f"{site}: {self.dropped.get(site)}" for site in chosen if site not in trained)
             raise GrandRoundsError(
                 f"round {round_number}: {len(trained)} of {len(chosen)} sites gave a valid result, min_sites is "
-                f"{least} ({reasons}); mend the sites and submit the job again: it goes on after round "
+                f"{least} ({reasons}); fix the sites and submit the job again: it goes on after round "
                 f"{round_number - 1}"
             )
         return trained

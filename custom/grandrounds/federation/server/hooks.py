@@ -1,4 +1,4 @@
-"""What a method says on the server: the hooks of a run, in the order in which they are called."""
+"""What a method implements at the server: the hooks of a run, in the order in which they are called."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.protocol.messages import Payload, Result, State
-from grandrounds.protocol.precision import FULL, UpdatePrecision
 from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.tensors import FULL, UpdatePrecision
 
 
 class RoundHooks(ABC):
-    """Implemented by a method's controller; see :class:`~grandrounds.federation.server.controller.RoundController`."""
+    """What :class:`~grandrounds.federation.server.controller.RoundController` calls in a method."""
 
     registrations: ClassVar[bool] = False
-    """Whether each site is asked, once and before it first takes part, what its executor's ``register`` says of it; the
-    answers are in ``self.registered``, and a site that has not answered yet, or was refused, takes no part."""
-    registered: dict[str, Registration]
-
-    @abstractmethod
-    def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
-        """A payload with these parts and values, and with what every task says; methods call it, the seam has it."""
+    """Whether each site registers, once and before it first takes part, with what its executor's ``register`` returns. A
+    site that has not registered, or was refused, takes no part."""
 
     # Once, when the run starts or goes on.
 
@@ -31,31 +26,31 @@ class RoundHooks(ABC):
         """Prepare the state before the first round; a checkpoint may replace it."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what survived."""
+        """Restore the state of a checkpoint."""
 
     def load_snapshots(self, snapshots: Mapping[str, tuple[int, dict[str, Tensor]]]) -> None:
-        """Take over the large states; each is read from its file when it is looked up."""
-
-    # Who takes part.
-
-    def registration_for(self, site: str) -> Payload:
-        """What a site gets to know when it is asked who it is."""
-        return self.payload()
-
-    def check_registration(self, site: str, registration: Registration) -> None:
-        """Refuse a site for this run by an error, whose text is the reason; the others go on."""
+        """Restore the large states; each is read from its file when it is looked up."""
 
     def update_precision(self) -> UpdatePrecision:
         """In which precision updates of models travel."""
         return FULL
 
+    # Who takes part.
+
+    @abstractmethod
+    def registration_for(self, site: str) -> Payload:
+        """What a site is sent when it registers."""
+
+    def check_registration(self, site: str, registration: Registration) -> None:
+        """Refuse a site for this run by an error, whose text is the reason; the others go on."""
+
     def joining_needs(self) -> str:
         """What a site must have to join, for the error when too few could."""
         return ""
 
-    def participants(self, well: list[str]) -> list[str]:
-        """Which of the sites that are well train in this round, in canonical order."""
-        return well
+    def participants(self, available: list[str]) -> list[str]:
+        """Which of the available sites train in this round, in canonical order."""
+        return available
 
     # A round.
 

@@ -16,7 +16,8 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.federation.paths import SERVER
-from grandrounds.federation.site.compute import ServerComputeOptions, choose_device
+from grandrounds.federation.server.options import ServerComputeOptions
+from grandrounds.federation.site.compute import choose_device
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.federation.site.data import load_checked_data, load_dataset
 from grandrounds.models.registry import build_model

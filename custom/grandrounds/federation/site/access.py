@@ -138,7 +138,7 @@ class SiteAccess:
 
         Raises:
             ConfigurationError: if the site does not define the data set, or its network does not fit.
-            DataError: if the data doctor finds something that must be mended first.
+            DataError: if the data doctor finds something that must be fixed first.
         """
         values = payload.values
         site = fl_ctx.get_identity_name()

@@ -53,16 +53,6 @@ class ComputeOptions(Options):
     isolation: Annotated[Literal["none", "process"], "process runs each task in a child process"] = "none"
 
 
-@dataclass(frozen=True)
-class ServerComputeOptions(Options):
-    """How the server computes where it trains or scores itself."""
-
-    identifies_run: ClassVar[bool] = False
-
-    server_device: Annotated[str, "the server's device: auto, cpu or cuda[:index]"] = "auto"
-    server_threads: Annotated[int | None, "the server's torch threads; null for torch's default", Min(1)] = None
-
-
 def choose_device(name: str) -> torch.device:
     """The device that an option names.
 

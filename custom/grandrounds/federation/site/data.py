@@ -44,7 +44,7 @@ def load_checked_data(
 
     Raises:
         ConfigurationError: if the site does not define the data set.
-        DataError: if the data doctor finds something that must be mended first.
+        DataError: if the data doctor finds something that must be fixed first.
     """
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, fl_ctx)

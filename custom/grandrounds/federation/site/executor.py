@@ -48,8 +48,8 @@ from grandrounds.protocol.messages import (
     State,
     decode_payload,
     encode_result,
+    round_updates,
 )
-from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import ModelSpec
 
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)

@@ -16,8 +16,8 @@ from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.paths import SERVER
-from grandrounds.federation.server.averaging import UpdateOptions
-from grandrounds.federation.site.compute import ServerComputeOptions, choose_device
+from grandrounds.federation.server.options import ServerComputeOptions, UpdateOptions
+from grandrounds.federation.site.compute import choose_device
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.federation.site.data import load_dataset
 from grandrounds.federation.site.store import copy_to_cpu
@@ -27,8 +27,8 @@ from grandrounds.models.registry import build_model
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
-from grandrounds.protocol.precision import UpdatePrecision
 from grandrounds.protocol.registration import Registration
+from grandrounds.protocol.tensors import UpdatePrecision
 from grandrounds.seeding import numpy_generator
 
 

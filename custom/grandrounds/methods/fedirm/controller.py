@@ -75,11 +75,11 @@ class FedIRMController(AveragingController):
 
     def _wait_for_labels(self) -> list[str]:
         """Ask the sites that have not joined once more: training cannot start without a labelled site."""
-        joined = self.register_sites(self.connected_sites())
+        joined = self.dispatcher.register(self.dispatcher.connected_sites())
         if any(self.has_labels(site) for site in joined):
             return joined
-        late = [site for site in self.connected_sites() if site not in self.registered]
-        known = "; ".join([f"joined: {', '.join(self.registered) or 'none'}", *self.refused.values()])
+        late = [site for site in self.dispatcher.connected_sites() if site not in self.registered]
+        known = "; ".join([f"joined: {', '.join(self.registered) or 'none'}", *self.sites.refused.values()])
         problem = f"no site that has joined has a labelled training image ({known})"
         if late:
             raise GrandRoundsError(
@@ -92,7 +92,9 @@ class FedIRMController(AveragingController):
 
     def _call_back(self) -> list[str]:
         """The connected labelled sites, all of them paused: a round without labels would be worse than their failures."""
-        connected = [site for site in self.connected_sites() if site in self.registered and self.has_labels(site)]
+        connected = [
+            site for site in self.dispatcher.connected_sites() if site in self.registered and self.has_labels(site)
+        ]
         self.record.event("no_labelled_site", round=self.round_number, called_back=connected)
         if not connected:
             known = natural_sorted(site for site in self.registered if self.has_labels(site))

@@ -134,7 +134,7 @@ class FedPerlController(FedAvgController):
     def close_round(self) -> None:
         """Average the updates, describe the new models, and compare all models."""
         super().close_round()
-        for number, site in enumerate(self.store.commit(max(self._checkpointed, default=0))):
+        for number, site in enumerate(self.store.commit(max(self.checkpointed, default=0))):
             model = self.store.get(site)
             self.tracker.describe(site, model)
             self._evaluate(site, model, first=number == 0)

@@ -97,17 +97,17 @@ class MutualController(RoundController):
         if self._digest is None:
             found = Counter(self.registered[site].facts[PUBLIC] for site in available)
             self._digest = found.most_common(1)[0][0] if found else None
-        refused = len(self.refused)
+        refused = len(self.sites.refused)
         for site in available:
             try:
                 self._require_public_set(site, self.registered[site])
             except MessageError as error:
-                self.refuse(site, str(error))
+                self.sites.refused[site] = str(error)
                 # Another start of the run asks it again: its images may have been fixed.
                 del self.registered[site]
-        having = [site for site in available if site not in self.refused]
-        if len(self.refused) > refused:
-            self.require_enough(having)
+        having = [site for site in available if site not in self.sites.refused]
+        if len(self.sites.refused) > refused:
+            self.dispatcher.require_enough(having)
         if self._soft_labels is None and having:
             self._open(int(self.registered[having[0]].scalars["public_images"]))
         return having

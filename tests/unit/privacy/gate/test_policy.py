@@ -174,7 +174,9 @@ def test_scalars_need_a_part_and_its_minimum_number_of_patients():
         ),
         (policy({"kind": "encrypted_values", "name": "r", "treatment": "unmodified"}), "entries is missing"),
         (
-            policy({"kind": "encrypted_values", "name": "r", "treatment": "quantise", "levels": 9, "entries": ["rows"]}),
+            policy(
+                {"kind": "encrypted_values", "name": "r", "treatment": "quantise", "levels": 9, "entries": ["rows"]}
+            ),
             "quantise is not for encrypted_values",
         ),
         (policy(scalars=[{"name": "x", "part": "val"}]), r"scalars\[0\]: 'minimum_support' is missing"),

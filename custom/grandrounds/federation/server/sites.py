@@ -1,15 +1,14 @@
-"""Which sites are there, and which take part in a round: a seeded sample of those that are well.
+"""The sites of a run: which are connected and available, which are mandatory, and which train in a round.
 
-Who must be there before a run starts: by the job's wish, and by the rule of whoever runs the server.
-
-A researcher's job can ask for sites and cannot waive them: those in the server's ``local/roster.json``,
-``{"mandatory_sites": ["hospital-a"]}``, must be there for every job.
+Whoever runs the server may name sites that must be connected at the start of every job, in the server's
+``local/roster.json``: ``{"mandatory_sites": ["hospital-a"]}``. A job can add sites and cannot waive these.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from nvflare.apis.signal import Signal
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import read_json_object, require_object
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.registration import Registration
 from grandrounds.seeding import numpy_generator
 
 MAX_PAUSE = 8
@@ -49,7 +49,7 @@ class SiteHealth:
         """Whether the site sits this round out."""
         return round_number < self._back_at.get(site, 0)
 
-    def well(self, sites: Iterable[str], round_number: int, needed: int) -> list[str]:
+    def available_sites(self, sites: Iterable[str], round_number: int, needed: int) -> list[str]:
         """The sites that are not paused; if they are fewer than ``needed``, those whose pause ends soonest join them."""
         ordered = sorted(natural_sorted(sites), key=lambda site: max(self._back_at.get(site, 0) - round_number, 0))
         active = sum(not self.paused(site, round_number) for site in ordered)
@@ -62,6 +62,38 @@ class SiteHealth:
     def load_state_dict(self, state: dict[str, dict[str, int]]) -> None:
         """Take over the values of a checkpoint."""
         self._missed, self._back_at = dict(state["missed"]), dict(state["back_at"])
+
+
+@dataclass
+class SiteRegistry:
+    """What the server knows of sites.
+
+    Attributes:
+        registered: what each site has registered.
+        refused: sites whose registration was refused in this start of the run, with the reason; another start asks them
+            again.
+        health: who has missed rounds.
+    """
+
+    registered: dict[str, Registration] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    health: SiteHealth = field(default_factory=SiteHealth)
+
+    def sort(self) -> None:
+        """Put the registered sites into canonical order."""
+        ordered = {site: self.registered[site] for site in natural_sorted(self.registered)}
+        self.registered.clear()
+        self.registered.update(ordered)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        registered = {site: registration.to_dict() for site, registration in self.registered.items()}
+        return {"registered": registered, "health": self.health.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the values of a checkpoint."""
+        self.registered = {site: Registration(**values) for site, values in state["registered"].items()}
+        self.health.load_state_dict(state["health"])
 
 
 def sample_sites(sites: Iterable[str], count: int | None, seed: int, round_number: int) -> list[str]:

@@ -1,0 +1,82 @@
+"""The options of a run: rounds, sites, scores, checkpoints, and how updates are averaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.metrics import SELECTABLE
+from grandrounds.federation.server.sites import require_names
+from grandrounds.options import Min, Options
+from grandrounds.protocol.messages import require_run_name
+from grandrounds.protocol.tensors import FULL, UpdatePrecision
+
+
+@dataclass(frozen=True)
+class RunOptions(Options):
+    """A run of rounds. A job that is submitted again under the same ``run_name`` resumes the run."""
+
+    identifies_run: ClassVar[bool] = False
+
+    problem: Annotated[dict[str, Any], "what is learnt: data set, classes, images and network"]
+    rounds: Annotated[int, "number of rounds in all; a resumed run does the missing ones", Min(1)]
+    run_name: Annotated[str, "names the run's state on all parties"] = "run"
+    sites_per_round: Annotated[int | None, "sites that train in a round; null for all"] = None
+    min_sites: Annotated[int, "sites that must be there at the start and give an update in every round", Min(1)] = 1
+    seed: Annotated[int, "seed of the whole run, sites included"] = 0
+    round_timeout: Annotated[float, "seconds that a round may take, waiting for a free machine included"] = 3600.0
+    grace: Annotated[float | None, "seconds for stragglers once min_sites have answered; null: until the timeout"] = (
+        None
+    )
+    start_timeout: Annotated[float, "seconds to wait at the start for min_sites and the mandatory sites"] = 300.0
+    mandatory_sites: Annotated[tuple[str, ...] | None, "sites that must be there at the start"] = None
+    validate_every: Annotated[int, "rounds between validation scores; 0: never score, keep the last model", Min(0)] = 1
+    selection_metric: Annotated[str, "validation metric whose mean over sites selects the model"] = "balanced_accuracy"
+    resume: Annotated[Literal["auto", "never", "require"], "never: start again; require: fail without a checkpoint"] = (
+        "auto"
+    )
+    checkpoint_every: Annotated[int, "rounds between checkpoints; the last round has one, too", Min(1)] = 1
+    preset: Annotated[str, "where the job's options come from, for the record; nothing depends on it"] = ""
+
+    def check(self) -> None:
+        """Check names, and options that depend on each other."""
+        require_run_name(self.run_name)
+        require_names(self.mandatory_sites or (), "mandatory_sites")
+        if self.sites_per_round is not None and self.sites_per_round < self.min_sites:
+            raise ConfigurationError(f"sites_per_round is {self.sites_per_round}, below min_sites = {self.min_sites}")
+        if self.selection_metric not in SELECTABLE:
+            known = ", ".join(SELECTABLE)
+            raise ConfigurationError(f"selection_metric must be one of {known}, got {self.selection_metric!r}")
+
+
+@dataclass(frozen=True)
+class UpdateOptions(Options):
+    """How sites' updates travel; ``float16`` and ``bfloat16`` halve their bytes."""
+
+    update_precision: Annotated[UpdatePrecision, "precision in which sites send updates"] = FULL
+
+
+@dataclass(frozen=True)
+class AveragingOptions(Options):
+    """How updates are averaged and the model is selected.
+
+    The plain mean over the participants is FedPerl's (Algorithm 1, line 19); weights by samples are FedAvg's.
+    """
+
+    weighting: Annotated[
+        Literal["uniform", "samples"], "uniform: plain mean over participants; samples: by training samples"
+    ] = "uniform"
+    selection_images: Annotated[
+        Literal["sites", "server"], "whose validation images select the model: the mean over sites, or the server's"
+    ] = "sites"
+
+
+@dataclass(frozen=True)
+class ServerComputeOptions(Options):
+    """How the server computes where it trains or scores itself."""
+
+    identifies_run: ClassVar[bool] = False
+
+    server_device: Annotated[str, "the server's device: auto, cpu or cuda[:index]"] = "auto"
+    server_threads: Annotated[int | None, "the server's torch threads; null for torch's default", Min(1)] = None
