@@ -1,7 +1,8 @@
-"""How the scripts of this folder measure: time in turn, memory in a process of its own, and under what circumstances.
+"""How costs are measured: time in turn, memory in a process of its own, and the circumstances.
 
-Scripts that use it run as modules from the repository's root, for example ``python -m benchmarks.server.run``. Times are
-pairs of wall and processor time: on a machine with other work the second is the one to trust.
+A measurement is a script with ``measured(options)``, which returns the result as JSON, and ``tables(result)``; its
+``main`` is :func:`run`. Scripts run as modules, for example ``python -m benchmarks.server.run``. Times are pairs of wall-
+clock and CPU time: on a machine with other work the second is the one to trust.
 """
 
 from __future__ import annotations
@@ -13,19 +14,28 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[1]
+from grandrounds.evaluation.tables import markdown_table
+
+ROOT = Path(__file__).resolve().parents[1]
 MEBIBYTE = 2**20
+Steps = dict[str, Callable[[], Any]]
 
 
 class Cost(NamedTuple):
-    """Seconds that something took: on the clock and of the processor."""
+    """Seconds of wall-clock and of CPU time."""
 
     wall: float
     cpu: float
+
+    def over(self, parts: int) -> Cost:
+        """The cost of one of several equal parts."""
+        return Cost(self.wall / parts, self.cpu / parts)
 
 
 def clocked(work: Callable[[], Any]) -> tuple[Cost, Any]:
@@ -36,7 +46,7 @@ def clocked(work: Callable[[], Any]) -> tuple[Cost, Any]:
 
 
 def in_turn(steps: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[Cost]]:
-    """Costs of several steps, taken in turn, so that what else the machine does meets all of them; one turn warms up."""
+    """Costs of several steps, taken in turn, so that the machine's other work affects all alike; one turn warms up."""
     costs: dict[str, list[Cost]] = {name: [] for name in steps}
     for turn in range(repeats + 1):
         for name, step in steps.items():
@@ -53,20 +63,17 @@ def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
 
 
 def milliseconds(costs: Sequence[Cost], digits: int = 3) -> dict[str, dict[str, float]]:
-    """Spread of wall and processor time in milliseconds."""
+    """Spread of wall-clock and CPU time in milliseconds."""
     return {kind: spread([1000 * getattr(cost, kind) for cost in costs], digits) for kind in Cost._fields}
 
 
 def resident_mib() -> float:
-    """Resident memory of this process now, in mebibytes."""
+    """Resident memory of this process now."""
     return _status("VmRSS")
 
 
 def peak_mib() -> float:
-    """Greatest resident memory of this process so far, in mebibytes.
-
-    Not ``ru_maxrss``, which a process takes over from the one that started it.
-    """
+    """Maximum resident memory of this process; ``ru_maxrss`` would be inherited from the process that started it."""
     return _status("VmHWM")
 
 
@@ -75,44 +82,79 @@ def _status(field: str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
 
-def in_child(module: str, *arguments: object) -> Any:
-    """Run ``python -m module arguments`` in a process of its own; its last line of output is JSON.
+def in_child(function: str, **arguments: Any) -> Any:
+    """Call ``module.function(**arguments)`` in a process of its own.
 
     Raises:
-        SystemExit: if it fails, with what it wrote.
+        SystemExit: if it fails, with its output.
     """
-    command = [sys.executable, "-m", module, *map(str, arguments)]
+    return output_of([sys.executable, "-m", "benchmarks.measure", function, json.dumps(arguments)])
+
+
+def output_of(command: Sequence[str]) -> Any:
+    """Run a program whose last line of output is JSON.
+
+    Raises:
+        SystemExit: if it fails, with its output.
+    """
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command[1:])} failed:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def emit(content: Any) -> None:
-    """Print what :func:`in_child` reads."""
-    print(json.dumps(content))
+def table(columns: Mapping[str, str], cases: Iterable[Mapping[str, Any]], digits: int) -> str:
+    """A Markdown table with a row for each case.
+
+    Args:
+        columns: by title, where the value is: keys with dots between them.
+        cases: parts of a result.
+        digits: of floating-point numbers.
+    """
+    rows = [
+        [reduce(lambda found, key: found[key], path.split("."), case) for path in columns.values()] for case in cases
+    ]
+    return markdown_table(list(columns), rows, digits)
 
 
-def arguments_of(description: str, result: Path, **more: Mapping[str, Any]) -> argparse.Namespace:
-    """Read the options that all scripts share, and more: ``name=dict(type=..., default=...)``."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="least sizes, to see that it works; nothing is written")
-    parser.add_argument("--out", type=Path, default=result, help="JSON file of the result")
-    for name, options in more.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", **options)
-    return parser.parse_args()
+def run(
+    script: str,
+    measured: Callable[[argparse.Namespace], dict[str, Any]],
+    tables: Callable[[dict[str, Any]], str],
+    **more: Mapping[str, Any],
+) -> None:
+    """Measure, print the tables and write the result with its circumstances; ``--quick`` only prints.
 
+    Args:
+        script: the script's ``__file__``; its result is ``result.json`` for ``run.py``, else has the script's name.
+        measured: gets the command line, makes the result.
+        tables: the result for a reader.
+        more: further options of the command line: ``name=dict(type=..., default=...)``.
+    """
+    import torch
 
-def report(result: Mapping[str, Any], options: argparse.Namespace, load_before: float) -> None:
-    """Write the result as JSON with the circumstances; with ``--quick`` only print it."""
     from benchmarks.processes import machine
     from grandrounds.federation.server.record import versions
     from grandrounds.files import write_json
 
-    load = {"load_before": round(load_before, 2), "load_after": round(os.getloadavg()[0], 2)}
-    whole = {**result, "threads": 1, "versions": versions(), "machine": {**machine(), **load}}
-    if options.quick:
-        print(json.dumps(whole, indent=1))
-    else:
-        write_json(options.out, whole)
-        print(f"written: {options.out.name}")
+    name = Path(script).stem
+    result = Path(script).with_name("result.json" if name == "run" else f"{name}.json")
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--quick", action="store_true", help="smallest sizes, to see that it works; nothing is written")
+    parser.add_argument("--out", type=Path, default=result, help="JSON file of the result")
+    for option, choices in more.items():
+        parser.add_argument(f"--{option.replace('_', '-')}", **choices)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    before = os.getloadavg()[0]
+    found = measured(options)
+    load = {"load_before": round(before, 2), "load_after": round(os.getloadavg()[0], 2)}
+    # A thread that watches a run may keep FLARE's messages off standard output.
+    print(tables(found), file=sys.__stdout__, flush=True)
+    if not options.quick:
+        write_json(options.out, {**found, "threads": 1, "versions": versions(), "machine": {**machine(), **load}})
+
+
+if __name__ == "__main__":
+    module, _, called = sys.argv[1].rpartition(".")
+    print(json.dumps(getattr(import_module(module), called)(**json.loads(sys.argv[2]))))

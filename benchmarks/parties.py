@@ -1,4 +1,4 @@
-"""Parties of jobs that cost nothing but the federation itself, and what measures them.
+"""Parties of jobs that cost nothing but the federation itself, and a clock of the rounds.
 
 The jobs name these classes by their paths, so they run where the repository's root can be imported: in one process.
 """
@@ -50,7 +50,7 @@ class RoundClock(FLComponent):
             self.resident.append(resident_mib())
 
     def rounds(self) -> list[Cost]:
-        """What each round has cost, checkpoint and record included; without the first, in which sites load images."""
+        """The cost of each round, checkpoint and record included, without the first, in which sites load images."""
         pairs = zip(self.starts[1:-1], self.starts[2:], strict=True)
         return [Cost(after.wall - before.wall, after.cpu - before.cpu) for before, after in pairs]
 
@@ -60,7 +60,7 @@ CLOCKS: list[RoundClock] = []
 
 
 class TrivialController(AveragingController):
-    """Averages a vector of so many parameters, which no network has."""
+    """Averages a vector, which no network has."""
 
     def __init__(self, *, parameters: int, **options: Any) -> None:
         super().__init__(**options)
@@ -78,9 +78,8 @@ class TrivialExecutor(SiteExecutor):
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Add one to everything."""
-        return Result(
-            model_update({name: torch.ones_like(value) for name, value in payload.parts[GLOBAL].items()}), {}, 1
-        )
+        update = {name: torch.ones_like(value) for name, value in payload.parts[GLOBAL].items()}
+        return Result(model_update(update), {}, 1)
 
     def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
         """None: there is no network."""
@@ -88,10 +87,10 @@ class TrivialExecutor(SiteExecutor):
 
 
 class ClockedExecutor(SupervisedExecutor):
-    """Supervised training that also tells how much processor time it took."""
+    """Supervised training that also reports its CPU time."""
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
-        """Train and tell."""
+        """Train and report."""
         before = time.process_time()
         result = super().train(payload, context)
         return replace(result, metrics={**result.metrics, TRAIN_CPU: time.process_time() - before})
@@ -99,27 +98,19 @@ class ClockedExecutor(SupervisedExecutor):
 
 def trivial_job(parameters: int, rounds: int) -> Job:
     """A job of the trivial parties."""
-    job = copy.deepcopy(with_options(load_job("fedavg"), [f"controller.rounds={rounds}", *QUIET]))
-    job.client["executors"][0]["executor"] = {
-        "path": f"{HERE}.TrivialExecutor",
-        "args": {"cpu_threads": 1, "device": "cpu"},
-    }
+    job = trained_job(rounds)
+    executor = {"path": f"{HERE}.TrivialExecutor", "args": {"cpu_threads": 1, "device": "cpu"}}
+    job.client["executors"][0]["executor"] = executor
     controller = job.server["workflows"][0]
-    controller["path"] = f"{HERE}.TrivialController"
-    controller["args"] = {"parameters": parameters} | controller["args"]
+    controller |= {"path": f"{HERE}.TrivialController", "args": {"parameters": parameters, **controller["args"]}}
     controller["args"].pop("server_training")
-    return clocked_rounds(job)
+    return job
 
 
 def trained_job(rounds: int, *options: str) -> Job:
-    """Federated averaging of the network ``compact`` with a clock in the training."""
+    """Federated averaging of the network ``compact``, with a clock in the training and one of the rounds."""
     job = copy.deepcopy(with_options(load_job("fedavg"), [f"controller.rounds={rounds}", *QUIET, *options]))
     job.client["executors"][0]["executor"]["path"] = f"{HERE}.ClockedExecutor"
-    return clocked_rounds(job)
-
-
-def clocked_rounds(job: Job) -> Job:
-    """The job with a round clock as the server's only component."""
     job.server["components"] = [{"id": "clock", "path": f"{HERE}.RoundClock", "args": {}}]
     return job
 

@@ -1,20 +1,13 @@
 """How fast images come: decoded, from the cache, as views, and what share of a training step they take.
 
-1. Images per second: decoding JPEG files of a camera's size and resizing them, which happens once; reading a batch from the
-   cache; drawing each kind of view of a batch; turning it into the network's input.
-2. The share of a step that goes into reading and into drawing views, in passes after the first, batches of 16. Nothing is
-   drawn ahead in other processes: the site's other cores belong to the network's own threads or to other sites.
-
-Images are drawn, because files of a real collection may be on any disk. Single thread, processor time; about a minute.
-
-    python -m benchmarks.data.run
+Images are drawn and saved as JPEG files of a camera's size, because files of a real collection may be on any disk. One
+thread, CPU time; about a minute.
 """
 
 from __future__ import annotations
 
-import os
+import argparse
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,44 +17,35 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional as F
 
-from benchmarks.measure import arguments_of, clocked, in_turn, milliseconds, report, spread
+from benchmarks.measure import Steps, clocked, in_turn, milliseconds, run, spread, table
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.views import View, draw_views, to_tensor
-from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.training import Adam
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import derive_seed, numpy_generator
 
-RESULT = Path(__file__).with_name("result.json")
 CAMERA, BATCH, KEY = (450, 600), 16, derive_seed("views")
 VIEWS: dict[str, tuple[View, ...]] = {"none": ("none",), "weak": ("weak",), "weak and strong": ("weak", "strong")}
 
 
-def main() -> None:
-    """Measure both, print tables and write ``result.json``."""
-    options = arguments_of(__doc__, RESULT, images={"type": int, "default": 192}, repeats={"type": int, "default": 15})
-    torch.set_num_threads(1)
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Opening, batches and steps."""
     keep_freed_memory()
-    load = os.getloadavg()[0]
-    images, repeats = (32, 3) if options.quick else (options.images, options.repeats)
-    networks = (("compact", 64),) if options.quick else (("compact", 64), ("resnet10", 64), ("mobilenetv2", 64))
-    sizes = (64,) if options.quick else (64, 224)
+    images, repeats, sizes = (32, 3, (64,)) if options.quick else (192, 15, (64, 224))
+    networks = ("compact",) if options.quick else ("compact", "resnet10", "mobilenetv2")
     with tempfile.TemporaryDirectory() as folder:
         draw_files(Path(folder) / "files", images)
         opened = {size: opening(Path(folder), images, size) for size in sizes}
-        arrays = {size: array for size, (_, array) in opened.items()}
-        result = {
+        return {
             "camera": list(CAMERA),
             "images": images,
             "batch": BATCH,
             "opening": [figures for figures, _ in opened.values()],
-            "batches": [batches(arrays[size], size, repeats) for size in sizes],
-            "steps": [step_shares(name, arrays[size], repeats) for name, size in networks],
+            "batches": [batches(array, size, repeats) for size, (_, array) in opened.items()],
+            "steps": [step_shares(name, opened[64][1], repeats) for name in networks],
         }
-    print(tables(result))
-    report(result, options, load)
 
 
 def draw_files(folder: Path, count: int) -> None:
@@ -97,7 +81,7 @@ def batches(images: NDArray[np.uint8], size: int, repeats: int) -> dict[str, Any
     """A batch from the cache, its views, and the network's input."""
     rows = np.arange(BATCH) * (len(images) // BATCH)
     batch = np.array(images[rows])
-    steps: dict[str, Callable[[], Any]] = {"read": lambda: np.array(images[rows])}
+    steps: Steps = {"read": lambda: np.array(images[rows])}
     for view in get_args(View):
         steps[view] = lambda view=view: draw_views(batch, np.arange(BATCH), view, KEY, 0)
     steps["input"] = lambda: to_tensor(batch)
@@ -126,7 +110,7 @@ def step_shares(backbone: str, images: NDArray[np.uint8], repeats: int) -> dict[
             torch.stack([F.cross_entropy(network(view), labels) for view in drawn]).sum().backward()
             optimizer.step()
 
-        steps: dict[str, Callable[[], Any]] = {
+        steps: Steps = {
             "read": lambda: np.array(images[rows]),
             "draw": lambda views=views, batch=batch: [
                 to_tensor(draw_views(batch, np.arange(BATCH), view, KEY, 0)) for view in views
@@ -145,31 +129,31 @@ def step_shares(backbone: str, images: NDArray[np.uint8], repeats: int) -> dict[
 
 
 def tables(result: dict[str, Any]) -> str:
-    """The result for a reader."""
-    opened = [
-        [case["size"], case["milliseconds_to_decode"], case["milliseconds_to_find_all"]] for case in result["opening"]
-    ]
     speeds = [
-        [case["size"], name, round(figures["median"])]
+        {"size": case["size"], "view": name, "speed": round(found["median"])}
         for case in result["batches"]
-        for name, figures in case["images_per_second"].items()
+        for name, found in case["images_per_second"].items()
     ]
     steps = [
-        [
-            *(case["backbone"], case["size"], name, shares["milliseconds"]["learn"]["cpu"]["median"]),
-            *(100 * shares[part]["median"] for part in ("share_reading", "share_drawing")),
-        ]
+        {
+            **{"backbone": case["backbone"], "size": case["size"], "views": name},
+            "learning": found["milliseconds"]["learn"]["cpu"]["median"],
+            **{part: 100 * found[f"share_{part}"]["median"] for part in ("reading", "drawing")},
+        }
         for case in result["steps"]
-        for name, shares in case["views"].items()
+        for name, found in case["views"].items()
     ]
+    opened = {"pixels": "size", "ms to decode an image": "milliseconds_to_decode"}
+    opened |= {"ms to find all again": "milliseconds_to_find_all"}
+    columns = {"network": "backbone", "pixels": "size", "views": "views", "ms of learning": "learning"}
     return "\n\n".join(
         [
-            markdown_table(["pixels", "ms to decode an image", "ms to find all again"], opened, 2),
-            markdown_table(["pixels", "what", "images per second"], speeds),
-            markdown_table(["network", "pixels", "views", "ms of learning", "% reading", "% drawing"], steps, 2),
+            table(opened, result["opening"], 2),
+            table({"pixels": "size", "what": "view", "images per second": "speed"}, speeds, 0),
+            table({**columns, "% reading": "reading", "% drawing": "drawing"}, steps, 2),
         ]
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, measured, tables)

@@ -1,10 +1,6 @@
-"""Whose processor time a round without training is, and how long it waits for the disk: samples of a run in one process.
+"""Which part of the program takes the CPU time of a round without training, and how long a round waits for the disk.
 
-The system interrupts the process after every few milliseconds of processor time, and each interrupt is counted for the
-innermost part of the program that is at work. Calls into the system that wait for the disk are timed by the clock: two
-files are flushed in every round.
-
-    python -m benchmarks.rounds.shares
+The process is interrupted every few milliseconds of CPU time; each interrupt is counted for the innermost part at work.
 """
 
 from __future__ import annotations
@@ -18,12 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from benchmarks.measure import emit
-
 SITES, PARAMETERS, ROUNDS = 10, 100, 400
 SAMPLE_SECONDS = 0.002
-FILES = ("files", "checkpoint", "part_files", "record", "site_store")
-TENSORS = ("messages", "tensor_checks", "precision", "aggregation", "averaging")
+FILES = ("files", "checkpoint", "tensor_files", "record", "store")
+TENSORS = ("messages", "tensors", "precision", "aggregation", "averaging")
 PARTS = {
     "flare": "FLARE's events, contexts, tasks and messages",
     "files": "checkpoint, record and states",
@@ -74,8 +68,8 @@ def part_of(frame: FrameType | None) -> str:
     return "rest"
 
 
-def main() -> None:
-    """Run and print the shares as JSON."""
+def shares() -> dict[str, Any]:
+    """Percent of the samples by part, and milliseconds of waiting per round."""
     from benchmarks.parties import one_set_of_images, run_clocked, site_names, trivial_job
 
     with tempfile.TemporaryDirectory() as folder:
@@ -83,11 +77,6 @@ def main() -> None:
         job, names = trivial_job(PARAMETERS, ROUNDS), site_names(SITES)
         with Samples() as samples:
             run_clocked(job, Path(folder) / "run", names, images)
-    emit(shares(samples))
-
-
-def shares(samples: Samples) -> dict[str, Any]:
-    """Percent of the samples by part, and milliseconds of waiting per round."""
     counted = sum(samples.parts.values())
     return {
         "sites": SITES,
@@ -97,7 +86,3 @@ def shares(samples: Samples) -> dict[str, Any]:
         "percent": {part: round(100 * samples.parts[part] / counted, 1) for part in PARTS},
         "milliseconds_of_disk_per_round": round(1000 * samples.waited / ROUNDS, 3),
     }
-
-
-if __name__ == "__main__":
-    main()

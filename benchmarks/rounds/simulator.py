@@ -1,16 +1,13 @@
-"""Rounds under ``nvflare simulator``, with as many threads as sites and with fewer: time beyond training, and memory.
+"""Rounds under FLARE's simulator, with as many threads as sites and with fewer: time beyond training, and memory.
 
 The time of a round less that of the training in it: the longest of a round, or with fewer threads than sites the sum of
 all over the threads. With fewer threads every task of every site has a process of its own: FLARE starts a program,
-``simulate`` has a process forked that has imported everything. Both are measured. Seconds are those of the machine with
-whatever else it does, whose load is in the result. Memory that processes share counts once. About three minutes of
-processor time, longer by the clock.
-
-    python -m benchmarks.rounds.simulator
+``simulate`` forks a process that has imported everything. About three minutes of CPU time.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 import threading
@@ -20,12 +17,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.measure import MEBIBYTE, arguments_of, report, spread
+from benchmarks.measure import MEBIBYTE, run, spread, table
 from benchmarks.parties import QUIET, one_set_of_images, site_names
 from benchmarks.processes import children_of
 from grandrounds.deployment import simulate as engine
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.server.record import read_events
 
 FORKED, STARTED = "forked", "started"
@@ -38,17 +34,17 @@ CASES = (
     (10, 2, "compact", 3, STARTED),
 )
 QUICK = ((2, 2, "compact", 4, None),)
-RESULT = Path(__file__).with_name("simulator.json")
 SAMPLE_SECONDS = 1.0
+BEYOND = {
+    "s beyond training": "seconds_beyond_training.median",
+    "least": "seconds_beyond_training.lowest",
+    "most": "seconds_beyond_training.highest",
+}
 
 
-def main() -> None:
-    """Measure all cases, print a table and write ``simulator.json``."""
-    options = arguments_of(__doc__, RESULT)
-    load = os.getloadavg()[0]
-    result = {"cases": [simulator_rounds(*case) for case in (QUICK if options.quick else CASES)]}
-    print(tables(result))
-    report(result, options, load)
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """All cases."""
+    return {"cases": [simulator_rounds(*case) for case in (QUICK if options.quick else CASES)]}
 
 
 def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, workers: str | None) -> dict[str, Any]:
@@ -88,7 +84,7 @@ def beyond_training(events: list[dict[str, Any]], sites: int, threads: int) -> l
 
 
 class Sampler:
-    """Calls its ``sample`` about once a second while a run goes on."""
+    """Calls ``sample`` about once a second while a run goes on."""
 
     def __init__(self, sample: Callable[[], None]) -> None:
         self._sample = sample
@@ -114,7 +110,7 @@ def _descendants(process: int) -> list[int]:
 
 
 def proportional_bytes(process: int) -> int:
-    """Resident memory of a process, of what it shares with others its share; 0 if it has ended."""
+    """Resident memory of a process, shared memory in proportion; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -123,18 +119,9 @@ def proportional_bytes(process: int) -> int:
 
 
 def tables(result: dict[str, Any]) -> str:
-    """The result for a reader."""
-    rows = [
-        [
-            *(case["sites"], case["threads"], case["processes"], case["backbone"]),
-            *(case["seconds_beyond_training"][name] for name in ("median", "lowest", "highest")),
-            case["mib_of_all_processes"],
-        ]
-        for case in result["cases"]
-    ]
-    header = ["sites", "threads", "a task's process", "network", "s beyond training", "least", "most", "MiB of all"]
-    return markdown_table(header, rows, 2)
+    columns = {"sites": "sites", "threads": "threads", "a task's process": "processes", "network": "backbone"}
+    return table({**columns, **BEYOND, "MiB of all": "mib_of_all_processes"}, result["cases"], 2)
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, measured, tables)

@@ -1,31 +1,28 @@
-"""One site's process from its start to its first step of training: memory and processor time, as JSON.
+"""One site's process from its start to its first step of training: memory and CPU time."""
 
-python -m benchmarks.rounds.start ours
-"""
+from __future__ import annotations
 
-import sys
 import time
+from typing import Any
 
-from benchmarks.measure import emit, resident_mib
+from benchmarks.measure import resident_mib
 
 
-def main() -> None:
+def start(own: bool) -> dict[str, Any]:
     """Import what FLARE's client and all executors need, then take a step with our optimizer or torch's own."""
-    own = sys.argv[1] == "ours"
     memory, times = {"interpreter": resident_mib()}, {}
 
-    def note(what: str, began: float) -> None:
+    def note(what: str, began: float) -> float:
         memory[what], times[what] = resident_mib(), time.process_time() - began
+        return time.process_time()
 
     began = time.process_time()
     import torch
 
-    note("torch", began)
-    began = time.process_time()
+    began = note("torch", began)
     import nvflare.private.fed.client.client_runner  # noqa: F401
 
-    note("flare", began)
-    began = time.process_time()
+    began = note("flare", began)
     import grandrounds.methods.fed_align_cl.executor
     import grandrounds.methods.fedirm.executor
     import grandrounds.methods.fedperl.executor
@@ -43,17 +40,11 @@ def main() -> None:
     network(torch.ones(2, 3, 32, 32)).sum().backward()
     optimizer.step()
     note("step", began)
-    emit(
-        {
-            "mib": {name: round(value, 1) for name, value in memory.items()},
-            "cpu_seconds": {name: round(value, 2) for name, value in times.items()},
-            "mib_after_imports": round(memory["executors"], 1),
-            "mib_after_step": round(memory["step"], 1),
-            "cpu_seconds_of_imports": round(times["torch"] + times["flare"] + times["executors"], 2),
-            "cpu_seconds_of_step": round(times["step"], 2),
-        }
-    )
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        "mib": {name: round(value, 1) for name, value in memory.items()},
+        "cpu_seconds": {name: round(value, 2) for name, value in times.items()},
+        "mib_after_imports": round(memory["executors"], 1),
+        "mib_after_step": round(memory["step"], 1),
+        "cpu_seconds_of_imports": round(times["torch"] + times["flare"] + times["executors"], 2),
+        "cpu_seconds_of_step": round(times["step"], 2),
+    }

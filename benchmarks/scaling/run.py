@@ -1,107 +1,75 @@
-"""Many sites in one process: time and memory of each, and where it bends.
+"""Many sites in one process: time and memory of each, with 10, 100 and 500 sites.
 
-Federated averaging over 10, 100 and 500 sites that all have the same few images, each number in a process of its own:
-once with a vector of a hundred numbers and no training, which is the federation's own cost, and once with the network
-``compact`` and one step of two images. About two minutes of processor time.
-
-    python -m benchmarks.scaling.run
+All sites have the same few images. Each number of sites is measured in a process of its own: once without training, which
+is the federation's own cost, and once with the network ``compact`` and one step of two images. About two minutes of CPU
+time.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import arguments_of, emit, in_child, milliseconds, peak_mib, report, resident_mib
+from benchmarks.measure import in_child, milliseconds, peak_mib, resident_mib, run, table
 from benchmarks.report import Drawing
 from grandrounds.reporting.figures.style import draw_legend, draw_line, label_axes, looks, new_axes
 
-RESULT = Path(__file__).with_name("result.json")
 SITES = (10, 100, 500)
 KINDS = ("no training", "compact")
 PARAMETERS = 100
 
 
-def main() -> None:
-    """Measure every number of sites in a process of its own, print a table and write ``result.json``."""
-    options = arguments_of(
-        __doc__,
-        RESULT,
-        kind={"choices": KINDS, "help": "measure this case alone and print it"},
-        sites={"type": int, "default": 10},
-        rounds={"type": int, "default": 5},
-    )
-    if options.kind:
-        emit(measured(options))
-        return
-    load = os.getloadavg()[0]
-    rounds = 4 if options.quick else options.rounds
-    counts = (3, 6) if options.quick else SITES
-    module = "benchmarks.scaling.run"
-    cases = [
-        in_child(module, "--kind", kind, "--sites", count, "--rounds", rounds) for kind in KINDS for count in counts
-    ]
-    result = {"cases": cases}
-    print(tables(result))
-    report(result, options, load)
-
-
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Costs of a site and round, and memory before the run, after its last round's start and at its peak."""
+    """Both kinds with every number of sites."""
+    counts, rounds = ((3, 6), 4) if options.quick else (SITES, 5)
+    cases = [(kind, sites) for kind in KINDS for sites in counts]
+    return {
+        "cases": [
+            in_child("benchmarks.scaling.run.case", kind=kind, sites=sites, rounds=rounds) for kind, sites in cases
+        ]
+    }
+
+
+def case(kind: str, sites: int, rounds: int) -> dict[str, Any]:
+    """Costs of a site and round, and memory before the run, at its last round and at its peak."""
     from benchmarks.parties import one_set_of_images, run_clocked, site_names, trained_job, trivial_job
 
-    if options.kind == "compact":
-        job = trained_job(options.rounds, "executor.steps=1", "executor.batch_size=2")
-    else:
-        job = trivial_job(PARAMETERS, options.rounds)
+    training = "executor.steps=1", "executor.batch_size=2"
+    job = trained_job(rounds, *training) if kind == "compact" else trivial_job(PARAMETERS, rounds)
     with tempfile.TemporaryDirectory() as folder:
         images = one_set_of_images(Path(folder) / "images")
         before = resident_mib()
-        clock, summary = run_clocked(job, Path(folder) / "run", site_names(options.sites), images)
-    if summary["contributions"] != dict.fromkeys(site_names(options.sites), options.rounds):
+        clock, summary = run_clocked(job, Path(folder) / "run", site_names(sites), images)
+    if summary["contributions"] != dict.fromkeys(site_names(sites), rounds):
         raise SystemExit("not every site has taken part in every round")
-    rounds = clock.rounds()
+    costs = clock.rounds()
     return {
-        "kind": options.kind,
-        "sites": options.sites,
-        "rounds": len(rounds),
-        "milliseconds_per_round": milliseconds(rounds),
-        "milliseconds_per_site_and_round": milliseconds(
-            [type(c)(c.wall / options.sites, c.cpu / options.sites) for c in rounds]
-        ),
+        "kind": kind,
+        "sites": sites,
+        "rounds": len(costs),
+        "milliseconds_per_round": milliseconds(costs),
+        "milliseconds_per_site_and_round": milliseconds([cost.over(sites) for cost in costs]),
         "mib_before": round(before, 1),
         "mib_with_all_sites": round(clock.resident[-1], 1),
-        "mib_per_site": round((clock.resident[-1] - before) / options.sites, 3),
+        "mib_per_site": round((clock.resident[-1] - before) / sites, 3),
         "peak_mib": round(peak_mib(), 1),
     }
 
 
 def tables(result: dict[str, Any]) -> str:
-    """The result for a reader."""
-    from grandrounds.evaluation.tables import markdown_table
-
-    header = [
-        "what a site does",
-        "sites",
-        "ms per site and round",
-        "of the processor",
-        "s per round",
-        "MiB per site",
-        "peak MiB",
-    ]
-    rows = [
-        [
-            *(case["kind"], case["sites"]),
-            *(case["milliseconds_per_site_and_round"][clock]["median"] for clock in ("wall", "cpu")),
-            case["milliseconds_per_round"]["wall"]["median"] / 1000,
-            *(case["mib_per_site"], case["peak_mib"]),
-        ]
-        for case in result["cases"]
-    ]
-    return markdown_table(header, rows, 2)
+    columns = {
+        "what a site does": "kind",
+        "sites": "sites",
+        "ms per site and round": "milliseconds_per_site_and_round.wall.median",
+        "of the processor": "milliseconds_per_site_and_round.cpu.median",
+        "s per round": "seconds",
+        "MiB per site": "mib_per_site",
+        "peak MiB": "peak_mib",
+    }
+    cases = [{**case, "seconds": case["milliseconds_per_round"]["wall"]["median"] / 1000} for case in result["cases"]]
+    return table(columns, cases, 2)
 
 
 def drawing(result: dict[str, Any]) -> Drawing:
@@ -122,4 +90,4 @@ def drawing(result: dict[str, Any]) -> Drawing:
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, measured, tables)

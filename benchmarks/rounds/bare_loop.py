@@ -1,0 +1,115 @@
+"""FedAvg over ten sites in one process, beside a bare PyTorch loop that makes the same local updates.
+
+The final weights of both are equal to the bit, or there is no result. The parts are repeated in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measure import clocked, run, spread
+from benchmarks.parties import site_names
+from grandrounds.data.batches import index_batches
+from grandrounds.data.images.views import draw_views, to_tensor
+from grandrounds.data.site import load_site_data, read_site_config
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.simulate import simulate
+from grandrounds.evaluation.external import predict
+from grandrounds.evaluation.tables import markdown_table
+from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import Problem
+from grandrounds.seeding import derive_seed, numpy_generator
+
+SITES, ROUNDS, STEPS, IMAGE_SIZE = 10, 8, 26, 64
+OPTIONS = ("controller.validate_every=0", f"problem.image_size={IMAGE_SIZE}", f"executor.steps={STEPS}")
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Time of the engine over time of the bare loop."""
+    rounds, pairs = 1 if options.quick else ROUNDS, []
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["GRANDROUNDS_CACHE"] = f"{folder}/cache"
+        place = Path(folder) / "run"
+        run_job(place, 1)  # draws the phantoms and decodes them
+        for _ in range(1 if options.quick else options.repeats):
+            shutil.rmtree(place)
+            engine, _ = clocked(lambda: run_job(place, rounds))
+            loop, weights = clocked(lambda: bare_loop(rounds))
+            saved = torch.load(place / "results" / "last.pt", weights_only=True)
+            if not all(torch.equal(saved[name], value) for name, value in weights.items()):
+                raise SystemExit("the bare loop and the engine do not give the same weights")
+            pairs.append((engine, loop))
+    ratios = {
+        f"engine_over_loop_{clock}": spread([getattr(engine, clock) / getattr(loop, clock) for engine, loop in pairs])
+        for clock in ("wall", "cpu")
+    }
+    settings = {"sites": SITES, "rounds": rounds, "steps": STEPS, "image_size": IMAGE_SIZE}
+    return {"in_process": {**settings, **ratios, "loop_seconds": spread([loop.wall for _, loop in pairs])}}
+
+
+def run_job(workspace: Path, rounds: int) -> None:
+    """Federated averaging of phantom sites, without validation, as the bare loop does it."""
+    options = [*OPTIONS, f"controller.rounds={rounds}", "executor.cpu_threads=1"]
+    simulate(with_options(load_job("fedavg"), options), workspace, site_names(SITES))
+
+
+def bare_loop(rounds: int) -> dict[str, Any]:
+    """FedAvg as one would write it in a notebook, with the job's data, seeds and settings."""
+    job = load_job("fedavg")
+    problem = Problem.from_dict({**job.options("problem"), "image_size": IMAGE_SIZE})
+    seed = job.options("controller")["seed"]
+    cache = Path(os.environ["GRANDROUNDS_CACHE"])
+    data = {}
+    for name in site_names(SITES):
+        location = read_site_config(cache / "phantom" / name / "grandrounds.json")["phantom"]
+        data[name] = load_site_data(location, problem.classes, IMAGE_SIZE, problem.channels, cache)
+    network = build_model(problem.model_spec(pretrained=False), seed)
+    state = {key: value.clone() for key, value in network.state_dict().items()}
+    for number in range(1, rounds + 1):
+        total: dict[str, Any] = {}
+        for name, site in data.items():
+            labels, rows = site.labels, site.rows("labelled")
+            weights = median_class_weights(torch.from_numpy(np.bincount(labels[rows], minlength=len(problem.classes))))
+            network.load_state_dict(state)
+            network.train()
+            optimizer = torch.optim.Adam(network.parameters(), lr=0.001, fused=True)
+            purpose = (seed, "site", name, number)
+            batches = index_batches(rows, 16, STEPS, numpy_generator(*purpose, "labelled batches"))
+            for step, batch in enumerate(batches):
+                views = draw_views(site.images, batch, "weak", derive_seed(*purpose, "labelled views"), step)
+                loss = supervised_loss(network(to_tensor(views)), torch.from_numpy(labels[batch]), weights)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            for key, value in network.state_dict().items():
+                if value.is_floating_point():
+                    update = value - state[key]
+                    total[key] = total[key] + update if key in total else update
+        state = {key: value + total[key] / SITES if key in total else value for key, value in state.items()}
+    network.load_state_dict(state)
+    for site in data.values():  # the job's final test
+        predict(network, site.images, site.rows("test"), torch.device("cpu"))
+    return state
+
+
+def tables(result: dict[str, Any]) -> str:
+    found = result["in_process"]
+    ratios = [found[f"engine_over_loop_{clock}"] for clock in ("wall", "cpu")]
+    rows = [
+        [name, *(ratio[key] for key in ("median", "lowest", "highest"))]
+        for name, ratio in zip(("wall-clock time", "CPU time"), ratios, strict=True)
+    ]
+    return markdown_table(["engine over bare loop", "median", "lowest", "highest"], rows, 3)
+
+
+if __name__ == "__main__":
+    run(__file__, measured, tables, repeats={"type": int, "default": 3})
