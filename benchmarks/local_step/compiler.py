@@ -1,28 +1,23 @@
 """What torch's compiler (``executor.compiler=inductor``) makes of a training step on this machine.
 
-Steps of supervised training, of a plain network and of a compiled one, in turn, and the first step, in which the compiler
-works, its C++ compiler's processes included. Then the first step with another number of images, which is compiled for all
-numbers. Each network in a process of its own, with an empty cache of the compiler. The compiler orders sums in another
-way; that its gradient is as near to that in double precision as the plain one is checked. Some eight minutes of processor
-time.
-
-    python -m benchmarks.local_step.compiler
+Steps of supervised training, of a plain network and of a compiled one, in turn; the first step, in which the compiler
+works; the first step with another number of images, which is compiled for all numbers. Each network is measured in a
+process of its own, with an empty cache of the compiler. The compiled gradient must be about as near to that in double
+precision as the plain one. Some eight minutes of CPU time.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import tempfile
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from benchmarks.measure import arguments_of, emit, in_child, in_turn, milliseconds, report, spread
-from grandrounds.evaluation.tables import markdown_table
+from benchmarks.measure import in_child, in_turn, milliseconds, run, spread, table
 from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.training import new_optimizer
 from grandrounds.models.compute import compile_network
@@ -30,34 +25,23 @@ from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
-RESULT = Path(__file__).with_name("compiler.json")
-MODULE = "benchmarks.local_step.compiler"
 CASES = (("compact", 64, 16), ("resnet10", 32, 16), ("efficientnet_b0", 96, 16))
 CLASSES, ERROR_OVER_PLAIN = 5, 10.0
 
 
-def main() -> None:
-    """Measure all networks, print a table and write ``compiler.json``."""
-    options = arguments_of(__doc__, RESULT, repeats={"type": int, "default": 15}, case={"nargs": 3, "default": None})
-    if options.case:
-        name, size, batch = options.case
-        emit(measured(name, int(size), int(batch), options.repeats))
-        return
-    load = os.getloadavg()[0]
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """All networks."""
     cases = []
-    for name, size, batch in CASES[:1] if options.quick else CASES:
+    for case in CASES[:1] if options.quick else CASES:
         with tempfile.TemporaryDirectory() as cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-            cases.append(
-                in_child(MODULE, "--repeats", 2 if options.quick else options.repeats, "--case", name, size, batch)
-            )
-        print(f"measured: {name}", flush=True)
-    result = {"cases": cases}
-    print(tables(result))
-    report(result, options, load)
+            repeats = 2 if options.quick else options.repeats
+            arguments = dict(zip(("name", "size", "batch"), case, strict=True))
+            cases.append(in_child("benchmarks.local_step.compiler.case", **arguments, repeats=repeats))
+    return {"cases": cases}
 
 
-def measured(name: str, size: int, batch: int, repeats: int) -> dict[str, Any]:
+def case(name: str, size: int, batch: int, repeats: int) -> dict[str, Any]:
     """Steps of one network.
 
     Raises:
@@ -134,23 +118,29 @@ def _spent() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def tables(result: Mapping[str, Any]) -> str:
-    """What both take."""
-    header = ["network", "ms", "ms compiled", "ms / ms compiled", "lowest", "highest"]
-    header += ["s of first step compiled", "s of another size", "error", "error compiled"]
-    rows = [
-        [
-            f"{case['network']}, {case['image_size']} px, batches of {case['batch']}",
-            *(case["ms_per_step"][loop]["cpu"]["median"] for loop in ("plain", "compiled")),
-            *(case["plain_over_compiled"][name] for name in ("median", "lowest", "highest")),
-            case["s_of_first_step"]["compiled"],
-            case["s_of_first_step_of_another_size"]["compiled"],
-            *(f"{case['error_of_gradient'][loop]:.0e}" for loop in ("plain", "compiled")),
-        ]
+def tables(result: dict[str, Any]) -> str:
+    cases = [
+        {
+            **case,
+            "title": f"{case['network']}, {case['image_size']} px, batches of {case['batch']}",
+            **{f"error {loop}": f"{error:.0e}" for loop, error in case["error_of_gradient"].items()},
+        }
         for case in result["cases"]
     ]
-    return markdown_table(header, rows, 2)
+    columns = {
+        "network": "title",
+        "ms": "ms_per_step.plain.cpu.median",
+        "ms compiled": "ms_per_step.compiled.cpu.median",
+        "ms / ms compiled": "plain_over_compiled.median",
+        "lowest": "plain_over_compiled.lowest",
+        "highest": "plain_over_compiled.highest",
+        "s of first step compiled": "s_of_first_step.compiled",
+        "s of another size": "s_of_first_step_of_another_size.compiled",
+        "error": "error plain",
+        "error compiled": "error compiled",
+    }
+    return table(columns, cases, 2)
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, measured, tables, repeats={"type": int, "default": 15})

@@ -1,30 +1,27 @@
 """One round after another on a federation of real processes, some of which are killed now and then.
 
-A server and three hospitals from startup kits run FedPerl on phantoms, each training in a child process. Every so often a
-process is drawn and killed: mostly a training, now and then a hospital's job or client, the server's job or the server.
-The run is submitted again by itself. What is written down is what became of it: rounds, attempts, contributions, and the
-memory of each kind of process: its level, and how much it grows in a hundred rounds.
+A server and three hospitals from startup kits run FedPerl on phantoms, each training in a child process. At random
+moments a process is killed: mostly a training, now and then a hospital's job or client, the server's job or the server.
+The run is submitted again by itself. The result has rounds, attempts, contributions, and each kind of process's memory:
+level and growth.
 
-A process that is killed is followed by one with fresh memory, so growth is looked for within lives alone: one slope for
-all processes of a kind, each with a level of its own, without the first rounds of each, in which memory rises to its
-level. The heap takes about a hundred rounds for that, longer than a process lives among kills: hence a second run,
-without them.
+Growth is estimated within the lives of processes: one slope for all processes of a kind, each with a level of its own,
+without its first rounds. The heap takes about a hundred rounds to reach its level, longer than a process lives among
+kills; a second run without kills measures it.
 
-    python benchmarks/soak/run.py --workspace runs/soak --minutes 30 --every 60
-    python benchmarks/soak/run.py --workspace runs/soak --minutes 10 --every 1e9 --warm-up 100 --out undisturbed.json
+    python -m benchmarks.soak.run --minutes 30 --every 60
+    python -m benchmarks.soak.run --minutes 10 --every 1e9 --warm-up 100 --out benchmarks/soak/undisturbed.json
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
 import signal
 import socket
 import statistics
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -33,21 +30,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import machine, resident_bytes, running_module, training_child
+from benchmarks.measure import MEBIBYTE, run, table
+from benchmarks.processes import resident_bytes, running_module, training_child
 from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.local_federation import Federation, prepare, start, stop
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.server.record import EVENTS, read_events, versions
-from grandrounds.files import write_json
+from grandrounds.federation.server.record import EVENTS, read_events
 
-RESULT = Path(__file__).parent / "result.json"
 SITES = ("hospital-a", "hospital-b", "hospital-c")
 RUN_NAME, MAX_ROUNDS, MAX_ATTEMPTS = "soak", 100_000, 10_000
 SAMPLE_SECONDS = 5.0
 WARM_UP_ROUNDS = 3
 MIN_ROUNDS = 20
-"""In the lives of all processes of a kind, for their growth to be told."""
+"""In the lives of all processes of a kind, for a growth to be reported."""
 OPTIONS = (
     *(f"controller.run_name={RUN_NAME}", f"controller.rounds={MAX_ROUNDS}", "controller.min_sites=2"),
     *("controller.grace=20", "controller.round_timeout=120", "controller.warm_up=1", "controller.validate_every=5"),
@@ -81,7 +77,7 @@ def growth(lives: list[Life], warm_up: int = WARM_UP_ROUNDS) -> dict[str, Any]:
 
     None where all processes together have lived less than ``MIN_ROUNDS`` after their first rounds.
     """
-    # A life of one round alone tells of no growth.
+    # One round alone shows no growth.
     settled = [found for found in (life.settled(warm_up) for life in lives) if len({number for number, _ in found}) > 1]
     rounds = sum(samples[-1][0] - samples[0][0] for samples in settled)
     spread = together = 0.0
@@ -90,7 +86,7 @@ def growth(lives: list[Life], warm_up: int = WARM_UP_ROUNDS) -> dict[str, Any]:
         size_mean = statistics.fmean(size for _, size in samples)
         spread += sum((number - number_mean) ** 2 for number, _ in samples)
         together += sum((number - number_mean) * (size - size_mean) for number, size in samples)
-    slope = round(together / spread * 100 / 2**20, 2) if rounds >= MIN_ROUNDS else None
+    slope = round(together / spread * 100 / MEBIBYTE, 2) if rounds >= MIN_ROUNDS else None
     return {"value": slope, "processes": len(settled), "rounds": rounds}
 
 
@@ -102,7 +98,7 @@ class Soak:
         self.warm_up = warm_up
         self.killed: Counter[str] = Counter()
         self.lives: dict[tuple[str, int], Life] = {}
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self._draw = random.Random(seed)
 
     @property
@@ -120,8 +116,7 @@ class Soak:
         """Ids of the processes of a kind."""
         if kind == TRAINING:
             return [child for job in self.processes("site's job") if (child := training_child(job))]
-        names = [self.federation.server] if kind.startswith("server") else self.federation.sites
-        return [process for name in names for process in running_module(self.federation.kits / name, KINDS[kind])]
+        return processes_of_kind(self.federation, kind)
 
     def sample(self) -> None:
         """Note the memory of every process."""
@@ -146,7 +141,7 @@ class Soak:
             kinds[life.kind].append(life)
         found: dict[str, dict[str, Any]] = {}
         for kind, lives in kinds.items():
-            sizes = [size / 2**20 for life in lives for _, size in life.samples]
+            sizes = [size / MEBIBYTE for life in lives for _, size in life.samples]
             found[kind] = {
                 "processes": len(lives),
                 "median_mib": round(statistics.median(sizes), 1),
@@ -157,31 +152,18 @@ class Soak:
         return found
 
 
-def main() -> None:
-    """Run, kill, stop and write ``result.json``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workspace", type=Path, default=Path("runs/soak"), help="is emptied first")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--every", type=float, default=30.0, help="seconds between kills, on average")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--warm-up", type=int, default=WARM_UP_ROUNDS, help="first rounds of a process that are no growth"
-    )
-    parser.add_argument("--out", type=Path, default=RESULT)
-    arguments = parser.parse_args()
-    shutil.rmtree(arguments.workspace, ignore_errors=True)
-    federation = prepare(arguments.workspace, SITES, free_port())
-    soak = Soak(federation, arguments.seed, arguments.warm_up)
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Run, kill and stop."""
+    minutes, every = (2.0, 30.0) if options.quick else (options.minutes, options.every)
+    shutil.rmtree(options.workspace, ignore_errors=True)
+    federation = prepare(options.workspace, SITES, free_port())
+    soak = Soak(federation, options.seed, options.warm_up)
     try:
         start(federation)
-        seconds = endure(soak, with_options(load_job("fedperl"), OPTIONS), arguments.minutes * 60, arguments.every)
+        seconds = endure(soak, with_options(load_job("fedperl"), OPTIONS), minutes * 60, every)
     finally:
         stop(federation)
-    measured = {"warm_up": arguments.warm_up, "minutes": round(seconds / 60, 1)}
-    result = {**outcome(soak), **measured, "versions": versions(), "machine": machine()}
-    write_json(arguments.out, result)
-    # The thread that watches the run keeps FLARE's remarks off this process's output.
-    print(json.dumps(result, indent=1), file=sys.__stdout__, flush=True)
+    return {**outcome(soak), "warm_up": options.warm_up, "minutes": round(seconds / 60, 1)}
 
 
 def endure(soak: Soak, job: Job, seconds: float, every: float) -> float:
@@ -190,9 +172,9 @@ def endure(soak: Soak, job: Job, seconds: float, every: float) -> float:
 
     def submit() -> None:
         try:
-            submit_and_watch(kit, job, results, soak.told.append, MAX_ATTEMPTS, patience=600.0)
+            submit_and_watch(kit, job, results, soak.messages.append, MAX_ATTEMPTS, patience=600.0)
         except GrandRoundsError as error:  # at the end the federation is stopped under it
-            soak.told.append(str(error))
+            soak.messages.append(str(error))
 
     run = threading.Thread(target=submit, daemon=True)
     run.start()
@@ -201,7 +183,7 @@ def endure(soak: Soak, job: Job, seconds: float, every: float) -> float:
     following = started + every
     while (now := time.monotonic()) - started < seconds:
         if not run.is_alive():
-            raise GrandRoundsError(f"the run has ended before its time: {'; '.join(soak.told[-3:])}")
+            raise GrandRoundsError(f"the run has ended before its time: {'; '.join(soak.messages[-3:])}")
         soak.sample()
         if now >= following and soak.rounds():
             soak.kill()
@@ -216,7 +198,7 @@ def outcome(soak: Soak) -> dict[str, Any]:
     given = Counter(site for event in ends for site in event["answered"])
     return {
         "rounds": soak.rounds(),
-        "attempts": sum(line.startswith("submitted as") for line in soak.told),
+        "attempts": sum(line.startswith("submitted as") for line in soak.messages),
         "killed": dict(soak.killed),
         "contributions": {site: given[site] for site in SITES},
         "rounds_with_a_site_dropped": sum(bool(event["dropped"]) for event in ends),
@@ -227,6 +209,12 @@ def outcome(soak: Soak) -> dict[str, Any]:
     }
 
 
+def processes_of_kind(federation: Federation, kind: str) -> list[int]:
+    """Ids of the federation's processes of a kind."""
+    names = [federation.server] if kind.startswith("server") else federation.sites
+    return [process for name in names for process in running_module(federation.kits / name, KINDS[kind])]
+
+
 def free_port() -> int:
     """A port of this machine that nobody listens at."""
     with socket.socket() as probe:
@@ -234,5 +222,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def tables(result: dict[str, Any]) -> str:
+    cases = [{"kind": kind, **found} for kind, found in result["memory"].items()]
+    for case in cases:
+        case["growth"] = case.get("growth_mib_per_100_rounds", {}).get("value")
+    columns = {"process": "kind", "number": "processes", "median MiB": "median_mib", "largest MiB": "largest_mib"}
+    killed = ", ".join(f"{kind} {count}" for kind, count in result["killed"].items()) or "nothing"
+    facts = {
+        "minutes": result["minutes"],
+        "rounds": result["rounds"],
+        "attempts": result["attempts"],
+        "rounds with a site dropped": result["rounds_with_a_site_dropped"],
+        "s per round (median)": result["median_round_seconds"],
+        "killed": killed,
+    }
+    memory = table({**columns, "growth, MiB in 100 rounds": "growth"}, cases, 1)
+    return "\n\n".join(["\n".join(f"* {name}: {value}" for name, value in facts.items()), memory])
+
+
 if __name__ == "__main__":
-    main()
+    run(
+        __file__,
+        measured,
+        tables,
+        workspace={"type": Path, "default": Path("runs/soak"), "help": "is emptied first"},
+        minutes={"type": float, "default": 30.0},
+        every={"type": float, "default": 30.0, "help": "seconds between kills, on average"},
+        seed={"type": int, "default": 1},
+        warm_up={"type": int, "default": WARM_UP_ROUNDS, "help": "first rounds of a process that are no growth"},
+    )

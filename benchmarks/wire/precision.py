@@ -1,16 +1,14 @@
 """What half-precision updates do to a model: FedAvg on real skin lesions of four devices, the same seeds in each precision.
 
 Every fourth image of HAM10000 at 32 px, a hospital for each imaging device, the network ``compact``, twenty rounds of
-twelve steps, all training labels. Told are balanced accuracy of the last model on all hospitals' test images together,
-its difference to the run in single precision with the same seed, and how many test images are put into another class than
-by that run. Training carries any difference far: beside them is single precision whose updates are off by two units of
-their last digit. About two minutes of processor time.
-
-    python -m benchmarks.wire.precision
+twelve steps. Reported are balanced accuracy of the last model on all hospitals' test images, its difference to the run in
+single precision with the same seed, and the share of test images with another predicted class. The control is single
+precision with updates off by two units of their last digit. About two minutes of CPU time.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import os
 import tempfile
@@ -18,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from nvflare.apis.dxo import from_shareable
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
-from benchmarks.measure import arguments_of, report, spread
+from benchmarks.experiment import DATA
+from benchmarks.measure import run as run_measurement
+from benchmarks.measure import spread, table
 from grandrounds.data.datasets.skin.ham10000 import HAM10000_CLASSES, read_ham10000
 from grandrounds.data.partition.divide import by_source
 from grandrounds.data.partition.files import write_partition
@@ -32,13 +31,10 @@ from grandrounds.data.partition.splits import assign_splits
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import confusion_matrix
-from grandrounds.evaluation.tables import markdown_table
 from grandrounds.protocol.messages import UPDATE
 from grandrounds.protocol.tensors import DTYPES, FULL
 from grandrounds.seeding import numpy_generator
 
-RESULT = Path(__file__).with_name("precision.json")
-FOLDER = Path(os.environ.get("GRANDROUNDS_DATA", Path(__file__).parents[2].parent / "shared" / "data")) / "ham10000"
 SEEDS, ROUNDS, EVERY, DEVICES = (1, 2), 20, 4, 4
 OPTIONS = (
     *("controller.validate_every=0", "executor.steps=12", "executor.batch_size=16", "executor.learning_rate=0.001"),
@@ -59,18 +55,9 @@ class Nudge(Filter):
         return answer.update_shareable(shareable)
 
 
-def main() -> None:
-    """Run every precision with every seed in turn, print a table and write ``precision.json``."""
-    options = arguments_of(
-        __doc__,
-        RESULT,
-        root={"type": Path, "default": FOLDER, "help": "folder of HAM10000"},
-        seeds={"type": int, "nargs": "+", "default": SEEDS},
-        rounds={"type": int, "default": ROUNDS},
-    )
-    torch.set_num_threads(1)
-    load = os.getloadavg()[0]
-    seeds, rounds, every = ((1,), 2, 25) if options.quick else (options.seeds, options.rounds, EVERY)
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Every precision with every seed in turn."""
+    seeds, rounds, every = ((1,), 2, 25) if options.quick else (SEEDS, ROUNDS, EVERY)
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in (*DTYPES, NUDGED)}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
@@ -81,9 +68,7 @@ def main() -> None:
                 changed = float((classes != found[FULL][1]).mean())
                 difference = result["balanced_accuracy"] - found[FULL][0]["balanced_accuracy"]
                 runs[name].append({**result, "difference": round(difference, 5), "changed": round(changed, 5)})
-    result = {"rounds": rounds, "options": list(OPTIONS), "runs": runs}
-    print(tables(result))
-    report(result, options, load)
+    return {"rounds": rounds, "options": list(OPTIONS), "runs": runs}
 
 
 def hospitals(root: Path, out: Path, seed: int, every: int) -> Path:
@@ -127,17 +112,19 @@ def _tested(results: Path, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tables(result: dict[str, Any]) -> str:
-    """The result for a reader."""
-    rows = []
+    cases = []
     for precision, runs in result["runs"].items():
-        scores = spread([100 * run["balanced_accuracy"] for run in runs])
         differences = [100 * run["difference"] for run in runs]
-        changed = spread([100 * run["changed"] for run in runs])
-        sizes = [runs[0]["bytes_up"] / 1024, scores["median"], min(differences), max(differences), changed["median"]]
-        rows.append([precision, *sizes])
-    header = ["updates in", "KiB up", "balanced accuracy, %", "least difference", "greatest", "% put elsewhere"]
-    return markdown_table(header, rows, 2)
+        medians = {
+            name: spread([100 * run[key] for run in runs])["median"]
+            for name, key in (("balanced accuracy, %", "balanced_accuracy"), ("% put elsewhere", "changed"))
+        }
+        sizes = {"updates in": precision, "KiB up": runs[0]["bytes_up"] / 1024}
+        cases.append({**sizes, **medians, "least difference": min(differences), "greatest": max(differences)})
+    header = ("updates in", "KiB up", "balanced accuracy, %", "least difference", "greatest", "% put elsewhere")
+    return table({name: name for name in header}, cases, 2)
 
 
 if __name__ == "__main__":
-    main()
+    root = {"type": Path, "default": DATA / "ham10000", "help": "folder of HAM10000"}
+    run_measurement(__file__, measured, tables, root=root)

@@ -1,16 +1,14 @@
 """Bytes between the server and a site in a round of every method, counted by the run's own record.
 
-Four sites of drawn images, the network ``compact``, three rounds with the least training, which changes no byte; what
-MDH-FL sends grows with its public images, here 240. All sites have labels, so nobody needs FedIRM's matrix of relations
-(classes times classes), and it stays where it is. Told are the tensors of the round in which most travels, each way:
-down, which is the model and what comes with it, and up. Headers and scores are not in the record; what FLARE's serialiser
-makes of a model is measured beside it. About a minute of processor time.
-
-    python -m benchmarks.wire.run
+Four sites of drawn images, the network ``compact``, three rounds with minimal training, which changes no byte; the
+traffic of MDH-FL grows with its public images, here 240. All sites have labels, so FedIRM's relation matrix (classes
+times classes) stays at its site. The figures are those of the round with the most tensors, each way. Headers and scores
+are not in the record; the size of a model in FLARE's serialisation is measured beside it. About a minute of CPU time.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import tempfile
@@ -19,25 +17,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.utils import fobs
 from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 
-from benchmarks.measure import arguments_of, report
+from benchmarks.measure import run, table
 from benchmarks.parties import site_names
 from benchmarks.report import Drawing
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import simulate
-from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL, Payload, encode_payload, tensor_bytes
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.reporting.figures.style import draw_legend, label_axes, looks, new_axes
 
-RESULT = Path(__file__).with_name("result.json")
 SITES, ROUNDS = 4, 3
 COMMON = (f"controller.rounds={ROUNDS}", "executor.device=cpu", "executor.cpu_threads=1", "controller.validate_every=0")
 STEPS = ("executor.steps=1", "executor.batch_size=4")
@@ -62,18 +57,13 @@ CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def main() -> None:
-    """Run every job, print a table and write ``result.json``."""
-    options = arguments_of(__doc__, RESULT, only={"nargs": "*", "default": None, "help": "rows to measure"})
-    torch.set_num_threads(1)
-    load = os.getloadavg()[0]
-    chosen = ("fedavg",) if options.quick and not options.only else options.only or tuple(CASES)
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Every job."""
+    chosen = options.only or (("fedavg",) if options.quick else tuple(CASES))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         methods = {name: bytes_of(name, *CASES[name], Path(folder)) for name in chosen}
-    result = {"sites": SITES, "model": serialised(), "methods": methods}
-    print(tables(result))
-    report(result, options, load)
+    return {"sites": SITES, "model": serialised(), "methods": methods}
 
 
 def bytes_of(name: str, job: str, more: tuple[str, ...], folder: Path) -> dict[str, Any]:
@@ -113,14 +103,13 @@ def serialised() -> dict[str, int]:
 
 
 def tables(result: dict[str, Any]) -> str:
-    """The result for a reader."""
-    model = result["model"]["tensor_bytes"]
-    rows = [
-        [name, *(size / 1024 for size in sizes), *(size / model for size in sizes), " ".join(case["parts"])]
-        for name, case in result["methods"].items()
-        for sizes in [[case[f"{way}_bytes"] for way in ("down", "up")]]
-    ]
-    return markdown_table(["job", "KiB down", "KiB up", "models down", "models up", "parts"], rows, 2)
+    model, cases = result["model"]["tensor_bytes"], []
+    for name, case in result["methods"].items():
+        sizes = {way: case[f"{way}_bytes"] for way in ("down", "up")}
+        kib = {f"KiB {way}": size / 1024 for way, size in sizes.items()}
+        models = {f"models {way}": size / model for way, size in sizes.items()}
+        cases.append({"job": name, **kib, **models, "parts": " ".join(case["parts"])})
+    return table({name: name for name in cases[0]}, cases, 2)
 
 
 def drawing(result: dict[str, Any]) -> Drawing:
@@ -139,4 +128,4 @@ def drawing(result: dict[str, Any]) -> Drawing:
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, measured, tables, only={"nargs": "*", "help": "rows to measure"})

@@ -1,24 +1,20 @@
 """A hospital behind a slow line: what a round takes, and what the deadline does.
 
 A server and three hospitals from startup kits train ``mobilenetv2`` (9 MB a model, each way) on phantoms, one step a
-round, so that a round is little but its traffic. One hospital reaches the server through a proxy (``link.py``), whose
-bandwidth, latency and losses change while the run goes on; the others are beside the server. Its kit names another port
-of the server than it was made with; that file is not signed, and the certificate is of a host and not of a port.
+round. One hospital reaches the server through a proxy (``link.py``), whose bandwidth, latency and losses change while the
+run goes on. Its kit names the proxy's port; that file is not signed, and the certificate is of a host and not of a port.
 
 Once two hospitals have answered, the third has ``controller.grace`` seconds. When it is late the round ends without it,
-and it is asked again after pauses of one, two, four rounds. Told are the seconds of rounds in which it was asked (the
+and it is asked again after pauses of one, two, four rounds. Reported are the seconds of rounds in which it was asked (the
 first after a change is left out), in how many it answered in time, and the seconds of those in which it paused.
-
-    python -m benchmarks.wire.slow_link --workspace runs/slow_link
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
 import shutil
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -26,18 +22,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import arguments_of, report
+from benchmarks.measure import run, table
 from benchmarks.soak.run import free_port
 from benchmarks.wire.link import Quality, SlowLink
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.local_federation import Federation, prepare, start, stop
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.errors import GrandRoundsError
-from grandrounds.evaluation.tables import markdown_table
 from grandrounds.federation.server.record import EVENTS, read_events
 from grandrounds.files import read_json_object, write_json
 
-RESULT = Path(__file__).with_name("slow_link.json")
 SITES, SLOW = ("hospital-a", "hospital-b", "hospital-c"), "hospital-c"
 RUN_NAME, GRACE = "slow_link", 20
 OPTIONS = (
@@ -65,15 +59,8 @@ LONGEST = 240.0
 """Seconds that are waited for the rounds of one quality."""
 
 
-def main() -> None:
-    """Run, change the line, stop and write ``slow_link.json``."""
-    options = arguments_of(
-        __doc__,
-        RESULT,
-        workspace={"type": Path, "default": Path("runs/slow_link"), "help": "is emptied first"},
-        precision={"default": "float32", "help": "in which updates travel"},
-    )
-    load = os.getloadavg()[0]
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Run and change the line."""
     shutil.rmtree(options.workspace, ignore_errors=True)
     port = free_port()
     federation = prepare(options.workspace, SITES, port)
@@ -87,10 +74,7 @@ def main() -> None:
     finally:
         stop(federation)
         link.stop()
-    result = {"grace": GRACE, "precision": options.precision, "cases": cases}
-    # The thread that watches the run keeps FLARE's remarks off this process's output.
-    print(tables(result), file=sys.__stdout__)
-    report(result, options, load)
+    return {"grace": GRACE, "precision": options.precision, "cases": cases}
 
 
 def reach_through(federation: Federation, site: str, port: int) -> None:
@@ -107,18 +91,18 @@ def watch(
 ) -> list[dict[str, Any]]:
     """Submit a run, and look at so many rounds of each quality in which the slow site is asked."""
     job = with_options(load_job("fedavg"), [*OPTIONS, f"controller.update_precision={precision}"])
-    told: list[str] = []
+    messages: list[str] = []
 
     def submit() -> None:
         with suppress(GrandRoundsError):  # at the end the federation is stopped under it
-            submit_and_watch(federation.kit(federation.researcher), job, federation.folder / "results", told.append)
+            submit_and_watch(federation.kit(federation.researcher), job, federation.folder / "results", messages.append)
 
-    run = threading.Thread(target=submit, daemon=True)
-    run.start()
+    running = threading.Thread(target=submit, daemon=True)
+    running.start()
     record = federation.kits / federation.server / "grandrounds" / RUN_NAME / "server"
     while not ends(record):
-        if not run.is_alive():
-            raise GrandRoundsError(f"the run has ended before its time: {'; '.join(told[-3:])}")
+        if not running.is_alive():
+            raise GrandRoundsError(f"the run has ended before its time: {'; '.join(messages[-3:])}")
         time.sleep(1.0)
     cases = []
     for name, quality in qualities.items():
@@ -168,16 +152,16 @@ def _median(values: list[float]) -> float | None:
 
 
 def tables(result: dict[str, Any]) -> str:
-    """The result for a reader."""
-    rows = [
-        [
-            *(case["line"], case["median_seconds"], f"{case['in_time']} of {case['asked']}"),
-            *("—" if case["median_seconds_paused"] is None else case["median_seconds_paused"], case["paused"]),
-        ]
-        for case in result["cases"]
-    ]
-    return markdown_table(["line", "s per round", "in time", "s per round without it", "such rounds"], rows, 2)
+    cases = [{**case, "kept": f"{case['in_time']} of {case['asked']}"} for case in result["cases"]]
+    columns = {"line": "line", "s per round": "median_seconds", "in time": "kept"}
+    return table({**columns, "s per round without it": "median_seconds_paused", "such rounds": "paused"}, cases, 2)
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        __file__,
+        measured,
+        tables,
+        workspace={"type": Path, "default": Path("runs/slow_link"), "help": "is emptied first"},
+        precision={"default": "float32", "help": "of the updates"},
+    )
