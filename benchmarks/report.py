@@ -5,7 +5,7 @@
 
 A page ``benchmarks/NAME/README.md`` has sections between ``<!-- SECTION: begin -->`` and ``<!-- SECTION: end -->``. The
 section ``results`` is that of an experiment: ``parts`` of its ``report.py``. Any other is that of a measurement:
-``tables`` of the script of that name (``run.py`` for ``result``), from ``SECTION.json``.
+``tables`` of the script of that name (else of ``run.py``), from ``SECTION.json``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def measurement_parts(name: str, section: str) -> Iterator[Part]:
         yield "Not measured yet."
         return
     result = json.loads(path.read_text())
-    module = import_module(f"benchmarks.{name}.{'run' if section == 'result' else section}")
+    script = section if (BENCHMARKS / name / f"{section}.py").is_file() else "run"
+    module = import_module(f"benchmarks.{name}.{script}")
     yield module.tables(result)
     if hasattr(module, "drawing"):
         yield module.drawing(result)
@@ -101,7 +102,8 @@ def measurement_parts(name: str, section: str) -> Iterator[Part]:
 def circumstances(result: dict[str, Any]) -> str:
     """Where and how something was measured."""
     machine, versions = result["machine"], result["versions"]
-    found = [machine.get("processor", machine["system"]), f"{machine['cores']} cores", "one thread"]
+    found = [machine.get("processor", machine["system"]), f"{machine['cores']} cores"]
+    found += ["one thread"] if result.get("threads") == 1 else []
     if "load_before" in machine:
         found.append(f"load {machine['load_before']:g} before and {machine['load_after']:g} after")
     libraries = {"torch": "torch", "nvflare": "FLARE"}

@@ -33,6 +33,8 @@ UNLABELLED = UnlabelledOptions(
     draws=11, uncertainty_threshold=2.0, min_confidence=MIN_CONFIDENCE, bn_updates="code",
     consistency_divisor="batch_size", consistency_scale=SCALE,
 )  # fmt: skip
+FULL_DRAWS, NO_DRAWS = "ours, draws of the whole network", "ours, no draws"
+MODES = {FULL_DRAWS: "full", NO_DRAWS: "none"}
 
 
 class FedIRMCase(Case):
@@ -50,7 +52,6 @@ class FedIRMCase(Case):
     """
 
     method = "FedIRM"
-    loops = ("ours", "released", HALF)
     comparisons = (("ours", "released"),)
 
     def __init__(
@@ -66,6 +67,7 @@ class FedIRMCase(Case):
         self.steps = steps
         self.checked_steps = (1, 3) if backbone == "compact" else (1,)
         self._part, self._batch = part, batch_size
+        self.loops = ("ours", *(MODES if part == "unlabelled" else ()), "released", HALF)
         self._problem = Problem("phantom", PHANTOM_CLASSES, image_size, 3, backbone, dropout=DROPOUT)
         images = batch_size * max(steps, *self.checked_steps)
         labelled = images if part == "labelled" else 0
@@ -88,20 +90,21 @@ class FedIRMCase(Case):
             released = self._released if self._part == "unlabelled" else self._released_labelled
             return network, lambda: released(network, steps)
         context = replace(self._context, precision=precision_of(loop))
-        return network, lambda: self._train(network, context, steps)
+        options = replace(UNLABELLED, mc_dropout=MODES[loop]) if loop in MODES else UNLABELLED
+        return network, lambda: self._train(network, context, steps, options)
 
     def _network(self, dropout: float) -> nn.Module:
         spec = replace(self._problem, dropout=dropout).model_spec(pretrained=False)
         return build_model(spec, seed=1).train()
 
-    def _train(self, network: nn.Module, context: SiteContext, steps: int) -> None:
+    def _train(self, network: nn.Module, context: SiteContext, steps: int, options: UnlabelledOptions) -> None:
         optimizer = new_optimizer(network.parameters(), "adam", RATE)
         local = LocalOptions(batch_size=self._batch, steps=steps)
         if self._part == "labelled":
             train_labelled(network, optimizer, context, local, LabelledOptions(), RelationOptions())
             return
-        teacher = SiteTeacher(network, UNLABELLED, {})
-        train_unlabelled(network, optimizer, context, local, UNLABELLED, RelationOptions(), self._target, teacher)
+        teacher = SiteTeacher(network, options, {})
+        train_unlabelled(network, optimizer, context, local, options, RelationOptions(), self._target, teacher)
 
     def _released(self, network: nn.Module, steps: int) -> None:
         optimizer, teacher = torch.optim.Adam(network.parameters(), lr=RATE), make_teacher(network)

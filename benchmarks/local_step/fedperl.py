@@ -10,9 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from benchmarks.local_step import textbook
 from benchmarks.local_step.case import HALF, Case, Work, in_precision, phantom_context, precision_of
 from benchmarks.local_step.released import as_released, fedperl_round
-from benchmarks.local_step.textbook import textbook_round
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import new_optimizer
@@ -75,7 +75,7 @@ class FedPerlCase(Case):
         state = peer.state_dict()
         if loop == "textbook":
             optimizer, other = torch.optim.Adam(network.parameters(), lr=RATE), in_precision(self._start, dtype)
-            return network, lambda: textbook_round(network, optimizer, self._context, [state], other, **options)
+            return network, lambda: textbook.fedperl_round(network, optimizer, self._context, [state], other, **options)
         network, other = as_released(network), as_released(in_precision(self._start, dtype))
         return network, lambda: fedperl_round(network, self._context, [state], other, learning_rate=RATE, **options)
 

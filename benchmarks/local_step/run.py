@@ -1,27 +1,23 @@
 """What a local step of each method costs, beside plain loops that make the same update.
 
-Plain loops are of two kinds: a good one as it would be written from the paper (``textbook.py`` and those beside the
-scripts of the methods), and what the publication's code computes (``released.py``). They cannot cheat: the updates of
-those that are compared are equal in double precision, or there is no result. Rounds of a few steps are taken in turn, on
-one thread, each loop in a process of its own. How much of the processor's power arrives in the network is told by the
-floating-point operations of convolutions and matrix products over the processor time of the whole step, drawing the views
-included, beside the rate of large matrix products, which are timed between the rounds. A profile of one more round of the
-package says where its time goes. Some three minutes of processor time.
+Plain loops are of two kinds: one as it would be written from the paper (``textbook.py``), and what the publication's code
+computes (``released.py``). Updates that are compared are equal in double precision, or there is no result. Rounds of a
+few steps are taken in turn, on one thread, each loop in a process of its own. The rate of floating-point operations of
+convolutions and matrix products stands beside the rate of large matrix products, which are timed between the rounds. A
+profile shows where the package's time goes. Some three minutes of CPU time.
 
-    python -m benchmarks.local_step.run
     python -m benchmarks.local_step.run --only FedIRM  # measures these cases again, and keeps the rest of result.json
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,12 +28,10 @@ from benchmarks.local_step.case import Case, Work
 from benchmarks.local_step.fed_align import FedAlignCase
 from benchmarks.local_step.fedirm import FedIRMCase
 from benchmarks.local_step.fedperl import FedPerlCase
-from benchmarks.local_step.mdhfl import MDHFLCase, RowsCase
-from benchmarks.local_step.table import tables
+from benchmarks.local_step.mutual import MDHFLCase, RowsCase
 from benchmarks.local_step.turns import Measured, in_turn
-from benchmarks.measure import arguments_of, clocked, milliseconds, report, spread
+from benchmarks.measure import clocked, milliseconds, run, spread, table
 
-RESULT = Path(__file__).parent / "result.json"
 LARGEST_DIFFERENCE = 1e-8
 MATRIX_SIDE, MATRIX_PRODUCTS = 1024, 10
 KINDS = {"convolutions and matrix products": ("conv", "mm"), "batch norm": ("batch_norm",), "other operations": ("",)}
@@ -56,29 +50,19 @@ CASES: Mapping[str, Callable[[], Case]] = {
 Shape = Sequence[int]
 
 
-def main() -> None:
-    """Measure all cases, print tables and write ``result.json``."""
-    options = arguments_of(
-        __doc__,
-        RESULT,
-        repeats={"type": int, "default": 7},
-        only={"default": "", "help": "cases whose name has this in it"},
-    )
-    torch.set_num_threads(1)
-    load = os.getloadavg()[0]
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """All cases, or those that are asked for beside what the result already has."""
     chosen = {name: make for name, make in CASES.items() if options.only in name}
     if options.quick:
         chosen = dict(list(chosen.items())[:1])
-    kept = json.loads(options.out.read_text())["cases"] if options.only and options.out.is_file() else {}
+    found = json.loads(options.out.read_text())["cases"] if options.only and options.out.is_file() else {}
     for name, make in chosen.items():
-        kept[name] = measured(make(), 1 if options.quick else options.repeats)
+        found[name] = compared(make(), 1 if options.quick else options.repeats)
         print(f"measured: {name}", flush=True)
-    result = {"cases": {name: kept[name] for name in CASES if name in kept}}
-    print(tables(result))
-    report(result, options, load)
+    return {"cases": {name: found[name] for name in CASES if name in found}}
 
 
-def measured(case: Case, repeats: int) -> dict[str, Any]:
+def compared(case: Case, repeats: int) -> dict[str, Any]:
     """Times, memory and operations of all loops of a case, and how they compare."""
     differences = {(ours, other): checked_difference(case, ours, other) for ours, other in case.comparisons}
     forward = operations(case.forward())
@@ -179,5 +163,48 @@ def matrix_product_rate() -> float:
     return MATRIX_PRODUCTS * 2 * MATRIX_SIDE**3 / (time.process_time() - began)
 
 
+def tables(result: Mapping[str, Any]) -> str:
+    """Comparisons, what each loop takes, and where the time of the package's goes."""
+    cases = list(result["cases"].values())
+    pairs = [
+        {**case, **pair, "error": f"{pair['difference_float64']:.0e}"} for case in cases for pair in case["comparisons"]
+    ]
+    for pair in pairs:
+        pair["ms"] = {side: pair["loops"][pair[side]]["ms_per_step"]["cpu"]["median"] for side in ("ours", "other")}
+    loops = [
+        {**case, **loop, "loop": name, "percent": 100 * loop["share_of_matrix_product_rate"]}
+        for case in cases
+        for name, loop in case["loops"].items()
+    ]
+    step = {"method": "method", "step": "title"}
+    pair_columns = {
+        "beside": "other",
+        "ms here": "ms.ours",
+        "ms there": "ms.other",
+        "there / here": "other_over_ours.median",
+        "lowest": "other_over_ours.lowest",
+        "highest": "other_over_ours.highest",
+        "difference": "error",
+    }
+    loop_columns = {
+        "loop": "loop",
+        "ms": "ms_per_step.cpu.median",
+        "forward passes": "forward_passes",
+        "GFLOP/s": "gflops",
+        "% of matrix products": "percent",
+        "MiB": "peak_mib",
+        "s of first round": "s_of_first_round",
+    }
+    kinds = {f"% {kind}": f"percent_of_time.{kind}" for kind in cases[0]["percent_of_time"]}
+    parts = ((pair_columns, pairs, 2), (loop_columns, loops, 2), (kinds, cases, 1))
+    return "\n\n".join(table({**step, **columns}, rows, digits) for columns, rows, digits in parts)
+
+
 if __name__ == "__main__":
-    main()
+    run(
+        __file__,
+        measured,
+        tables,
+        repeats={"type": int, "default": 7},
+        only={"default": "", "help": "cases whose name has this in it"},
+    )

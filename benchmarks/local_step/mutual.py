@@ -1,10 +1,16 @@
-"""Learning from the others in MDH-FL beside the textbook's, RHFL's, and the least that a step can cost."""
+"""MDH-FL: learning from the others beside the textbook's loop, RHFL's, and the minimum cost of a step; bytes of an exchange.
+
+python -m benchmarks.local_step.mutual  # the bytes, at the paper's sizes
+"""
 
 from __future__ import annotations
 
+import argparse
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,16 +19,21 @@ from torch.nn import functional as F
 
 from benchmarks.local_step.case import HALF, Case, Work, in_default_layout
 from benchmarks.local_step.released import rhfl_pass
-from benchmarks.mdhfl_step.run import CLASSES, SIDE, SITES, context_of, others_of, target_of
-from benchmarks.mdhfl_step.textbook import as_tensor, textbook_pass, textbook_rows
+from benchmarks.local_step.textbook import as_tensor, mutual_pass, mutual_soft_labels
+from benchmarks.measure import run, table
+from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.methods.baselines.encryption import add_encrypted, decrypt, encrypt, make_keys
 from grandrounds.methods.mutual.options import AlignmentOptions
 from grandrounds.methods.mutual.public import predict_public
+from grandrounds.methods.mutual.soft_labels import DTYPES, SoftLabels, add_up
 from grandrounds.methods.mutual.training import AlignmentStep, align
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
-from grandrounds.seeding import numpy_generator
+from grandrounds.seeding import numpy_generator, torch_generator
 
-BATCH, RATE = 16, 1e-3
+SITES = ("site-1", "site-2", "site-3", "site-4")
+CLASSES, SIDE, BATCH, RATE = 13, 32, 16, 1e-3
+PAPER_IMAGES = 26379
 AS_RELEASED, LEAST = "ours, as released", "forward, backward, Adam"
 
 
@@ -61,7 +72,7 @@ class MDHFLCase(Case):
             return network, lambda: rhfl_pass(network, tensors, rows, RATE)
         network = network.to(memory_format=torch.channels_last)
         if loop == "textbook":
-            return network, lambda: textbook_pass(network, self._images, others, batches)
+            return network, lambda: mutual_pass(network, self._images, others, batches)
         target = target_of(others)
         if loop == LEAST:
             return network, lambda: _least(network, tensors, [target[batch] for batch in batches])
@@ -102,7 +113,7 @@ class RowsCase(Case):
         network = copy.deepcopy(self._start).to(dtype)
         images = self._images[: BATCH * steps]
         if loop == "textbook":
-            return network, lambda: textbook_rows(network, images, BATCH)
+            return network, lambda: mutual_soft_labels(network, images, BATCH)
         return network, lambda: predict_public(network, images, np.arange(len(images)), context_of())
 
     def difference(self, ours: str, other: str) -> float:
@@ -117,3 +128,77 @@ def _least(network: nn.Module, batches: Sequence[Tensor], wanted: Sequence[Tenso
         optimizer.zero_grad()
         F.cross_entropy(network(images), rows).backward()
         optimizer.step()
+
+
+def context_of(precision: str = "float32") -> SiteContext:
+    """A task of the first site, on the CPU; its images are not needed."""
+    nothing: Any = None
+    device, cache = torch.device("cpu"), StateCache(Path())
+    return SiteContext(SITES[0], 1, nothing, 1, nothing, device, precision, lambda: False, cache)
+
+
+def others_of(images: int, dtype: torch.dtype) -> list[Tensor]:
+    """Probabilities of the other sites, drawn at random."""
+    drawn = (torch.randn(images, CLASSES, generator=torch_generator(site)) for site in SITES[1:])
+    return [scores.to(dtype).softmax(dim=1) for scores in drawn]
+
+
+def target_of(others: list[Tensor]) -> Tensor:
+    """The mean of the others as a site gets it: from the sum of all rows and its own."""
+    own = torch.full_like(others[0], 1 / CLASSES)
+    pairs = zip(SITES, (own, *others), strict=True)
+    target = add_up({site: SoftLabels.of_site(site, 1, sent) for site, sent in pairs}).mean_of_others(
+        SITES[0], {1: own}
+    )
+    if target is None:
+        raise SystemExit("there is nobody to learn from")
+    return target
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Bytes of soft labels at the paper's sizes."""
+    return {"bytes": traffic()}
+
+
+def traffic() -> dict[str, Any]:
+    """Bytes of a row-matrix of the paper's public set in each format, and of the weights of ResNet-12."""
+    state = build_model(ModelSpec("resnet12", CLASSES), seed=1).state_dict()
+    encrypted, error = _encrypted()
+    weights = sum(entry.numel() * entry.element_size() for entry in state.values())
+    formats = {wire: PAPER_IMAGES * CLASSES * DTYPES[wire].itemsize for wire in ("fp32", "fp16", "uint8")}
+    return {
+        "images": PAPER_IMAGES,
+        "classes": CLASSES,
+        **formats,
+        "encrypted": encrypted,
+        "encrypted_over_fp32": round(encrypted / formats["fp32"], 1),
+        "largest_error_of_a_decrypted_sum": error,
+        "resnet12_weights": weights,
+        "weights_over_fp32_rows": round(weights / formats["fp32"], 1),
+    }
+
+
+def _encrypted() -> tuple[int, float]:
+    """Bytes of a site's encrypted rows, and the largest error of the sum of four sites'."""
+    keys, drawn = make_keys(), others_of(PAPER_IMAGES, torch.float64)
+    plain = [drawn[0], *drawn]
+    ciphertexts = [encrypt(own, keys.secret) for own in plain]
+    shape, name = (PAPER_IMAGES, CLASSES), "the sum"
+    total = decrypt(add_encrypted(ciphertexts, keys.public, name), keys.secret, shape, name)
+    return len(ciphertexts[0]), float((total - torch.stack(plain).sum(dim=0)).abs().max())
+
+
+def tables(result: dict[str, Any]) -> str:
+    names = {
+        "fp32": "fp32",
+        "fp16": "fp16",
+        "uint8": "uint8",
+        "encrypted": "encrypted",
+        "weights of ResNet-12": "resnet12_weights",
+    }
+    cases = [{"what": title, "mb": result["bytes"][name] / 1e6} for title, name in names.items()]
+    return table({"soft labels of 26,379 images, 13 classes": "what", "MB": "mb"}, cases, 2)
+
+
+if __name__ == "__main__":
+    run(__file__, measured, tables)
