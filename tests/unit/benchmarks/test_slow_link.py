@@ -1,42 +1,16 @@
 """The slow line of the benchmark carries every byte, takes its time, and holds up for losses."""
 
-import importlib
 import json
 import socket
-import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
+from benchmarks.wire import link, slow_link
 
 
-@pytest.fixture(scope="module")
-def benchmark():
-    """Import a module of the benchmarks, which are no part of the package."""
-    before = set(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(REPOSITORY)
-        patch.delitem(sys.modules, "benchmarks", raising=False)
-        yield lambda name: importlib.import_module(f"benchmarks.wire.{name}")
-    for name in set(sys.modules) - before:
-        if name.startswith("benchmarks"):
-            del sys.modules[name]
-
-
-@pytest.fixture(scope="module")
-def link(benchmark):
-    return benchmark("link")
-
-
-@pytest.fixture(scope="module")
-def slow_link(benchmark):
-    return benchmark("slow_link")
-
-
-def test_bytes_take_their_time_one_after_the_other_and_arrive_a_latency_later(link):
+def test_bytes_take_their_time_one_after_the_other_and_arrive_a_latency_later():
     line = link._Line(seed=0)
     line.quality = link.Quality(megabits=8, latency=50)
     assert line.arrival(500_000, now=10.0) == pytest.approx(10.55)
@@ -47,20 +21,20 @@ def test_bytes_take_their_time_one_after_the_other_and_arrive_a_latency_later(li
     assert line.arrival(10**9, now=30.0) == 30.0
 
 
-def test_each_lost_packet_holds_the_line_up(link):
+def test_each_lost_packet_holds_the_line_up():
     line = link._Line(seed=0)
     line.quality = link.Quality(loss=1.0)
     assert line.arrival(3 * 1460 + 1, now=0.0) == pytest.approx(4 * 0.2)
     assert line.arrival(1460, now=0.0) == pytest.approx(5 * 0.2)
 
 
-def test_a_chunk_is_short_on_a_slow_line_and_never_less_than_a_packet(link):
+def test_a_chunk_is_short_on_a_slow_line_and_never_less_than_a_packet():
     assert link.Quality().chunk == 65536
     assert link.Quality(megabits=0.8).chunk == 5000
     assert link.Quality(megabits=0.01).chunk == 1460
 
 
-def test_a_connection_through_the_link_carries_both_ways_what_it_is_given(link):
+def test_a_connection_through_the_link_carries_both_ways_what_it_is_given():
     sent, answer = bytes(range(256)) * 400, b"answer" * 5000
     came = []
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -84,7 +58,7 @@ def test_a_connection_through_the_link_carries_both_ways_what_it_is_given(link):
         proxy.stop()
 
 
-def test_a_kit_is_pointed_at_the_link_and_stays_as_it_was_otherwise(slow_link, tmp_path):
+def test_a_kit_is_pointed_at_the_link_and_stays_as_it_was_otherwise(tmp_path):
     startup = tmp_path / "kits" / "hospital-c" / "startup"
     startup.mkdir(parents=True)
     content = {
@@ -97,7 +71,7 @@ def test_a_kit_is_pointed_at_the_link_and_stays_as_it_was_otherwise(slow_link, t
     assert json.loads((startup / "fed_client.json").read_text()) == content
 
 
-def test_rounds_are_told_apart_by_whether_the_slow_site_was_asked(link, slow_link):
+def test_rounds_are_told_apart_by_whether_the_slow_site_was_asked():
     def end(seconds, asked, answered, reason=None):
         dropped = {"hospital-c": reason} if reason else {}
         return {"round_seconds": seconds, "asked": asked, "answered": answered, "dropped": dropped}

@@ -1,15 +1,15 @@
 """FedPerl's local training makes the update of the loop that the paper describes, with no forward pass too many."""
 
 import copy
-import importlib
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.local_step import textbook
+from benchmarks.local_step.fedirm import FedIRMCase
+from benchmarks.local_step.fedperl import FedPerlCase
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
 from grandrounds.data.images.randaugment import strong_view
 from grandrounds.data.site import SiteData
@@ -21,16 +21,7 @@ from grandrounds.models.norm import folded_copy
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
 
-TEXTBOOK = Path(__file__).parents[3] / "benchmarks" / "local_step" / "textbook.py"
 SIZE, BATCH, STEPS, THRESHOLD, GAMMA = 32, 8, 3, 0.3, 0.01
-
-
-@pytest.fixture(scope="module")
-def textbook():
-    specification = importlib.util.spec_from_file_location("textbook", TEXTBOOK)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +76,12 @@ def sgd(parameters):
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("optimizer", [sgd, adam])
-def test_the_update_is_that_of_the_textbook_loop_within_1e_12(textbook, context, count, optimizer):
+def test_the_update_is_that_of_the_textbook_loop_within_1e_12(context, count, optimizer):
     start, peers = network_in_double(0), [network_in_double(seed) for seed in range(1, count + 1)]
     ours, plain = copy.deepcopy(start), copy.deepcopy(start)
     metrics = train(ours, context, PeerPseudoLabeler([folded_copy(peer) for peer in peers], GAMMA), optimizer)
     assert 0 < metrics["accepted"] < 1
-    textbook.textbook_round(
+    textbook.fedperl_round(
         plain,
         optimizer(plain.parameters()),
         context,
@@ -182,21 +173,13 @@ def test_in_bfloat16_the_network_computes_in_halves_and_is_kept_in_single_precis
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.05)
 
 
-@pytest.fixture
-def cases(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
-    return importlib.import_module("benchmarks.local_step.fedperl"), importlib.import_module(
-        "benchmarks.local_step.fedirm"
-    )
-
-
-def test_without_a_gradient_of_consistency_the_update_is_that_of_the_released_passes(cases):
-    case = cases[0].FedPerlCase("compact", SIZE, steps=2)
+def test_without_a_gradient_of_consistency_the_update_is_that_of_the_released_passes():
+    case = FedPerlCase("compact", SIZE, steps=2)
     assert case.difference("ours, as released", "released") < 1e-10
     assert case.difference("ours", "released") > 1e-3
 
 
 @pytest.mark.parametrize("part", ["labelled", "unlabelled"])
-def test_fedirm_makes_the_update_of_the_released_passes_from_fewer(cases, part):
-    case = cases[1].FedIRMCase(part, "compact", SIZE, BATCH, steps=2)
+def test_fedirm_makes_the_update_of_the_released_passes_from_fewer(part):
+    case = FedIRMCase(part, "compact", SIZE, BATCH, steps=2)
     assert case.difference("ours", "released") < 1e-10
