@@ -36,12 +36,12 @@ def test_classes_that_no_site_supports_are_masked_and_named(small, go, tmp_path,
         ("nan", "site-2", "relation['matrix'] has a value that is NaN or infinite"),
         ("rows", "site-2", "row 1 of relation sums to 1.25, expected 1"),
         ("classes", "site-2", "relation must have shape (4, 4), a row for each class, got (5, 5)"),
-        ("fractions", "site-2", "the support of relation must be whole numbers (int64), got torch.float32"),
+        ("fractions", "site-2", "the support of relation must be integers (int64), got torch.float32"),
         ("parts", "site-2", "relation must be class statistics with matrix and support, got ['matrix']"),
         ("unasked", "site-3", "site-3 joined without labels and must not send 'relation'"),
     ],
 )
-def test_a_matrix_that_is_none_costs_its_site_the_round_and_no_other(small, go, tmp_path, how, at, reason):
+def test_an_invalid_matrix_drops_its_site_from_the_round_and_no_other(small, go, tmp_path, how, at, reason):
     job = small("controller.rounds=2", path="registrations.SpoiltRelation", at=at, how=how)
     found = go(job, tmp_path)
     last = found.summary["rounds"][-1 if at == "site-3" else 0]
@@ -54,7 +54,7 @@ def test_a_matrix_that_is_none_costs_its_site_the_round_and_no_other(small, go, 
 def test_without_any_site_with_labels_the_run_does_not_start(small, hospitals, tmp_path):
     with pytest.raises(
         GrandRoundsError,
-        match=r"no site that has joined has a labelled training image \(joined: site-3, site-4\), and somebody must say",
+        match=r"no site that has joined has a labelled training image \(joined: site-3, site-4\), and training needs labels",
     ):
         simulate(small(), tmp_path, UNLABELLED, sites_dir=hospitals)
 
@@ -80,7 +80,7 @@ def fails(monkeypatch):
 
 
 @pytest.fixture
-def keep_back(monkeypatch):
+def withhold(monkeypatch):
     """Let sites join without saying whether they have labels, as a privacy policy may want it."""
     original = FedIRMExecutor.register
 
@@ -93,23 +93,29 @@ def keep_back(monkeypatch):
     return start
 
 
-def test_a_site_that_keeps_back_whether_it_has_labels_is_refused_and_told_why(small, go, tmp_path, keep_back):
-    keep_back("site-2", "site-4")
+def test_a_site_that_withholds_whether_it_has_labels_is_refused_with_the_reason(small, go, tmp_path, withhold):
+    withhold("site-2", "site-4")
     found = go(small("controller.rounds=2"), tmp_path)
     assert list(found.summary["refused"]) == ["site-2", "site-4"]
-    assert found.summary["refused"]["site-2"].startswith("site-2 has not said whether it has labels; let the number")
+    assert found.summary["refused"]["site-2"].startswith(
+        "site-2 has not reported whether it has labels; allow the number"
+    )
     assert [entry["asked"] for entry in found.summary["rounds"]] == [["site-1"], ["site-1", "site-3"]]
 
 
-def test_where_all_with_labels_keep_that_back_the_run_says_so(small, hospitals, tmp_path, keep_back):
-    keep_back(*LABELLED)
-    with pytest.raises(GrandRoundsError, match=r"\(joined: site-3, site-4; site-1 has not said whether it has labels"):
+def test_if_all_labelled_sites_withhold_it_the_run_reports_that(small, hospitals, tmp_path, withhold):
+    withhold(*LABELLED)
+    with pytest.raises(
+        GrandRoundsError, match=r"\(joined: site-3, site-4; site-1 has not reported whether it has labels"
+    ):
         simulate(small(), tmp_path, SITES, sites_dir=hospitals)
 
 
 def test_a_site_that_has_not_joined_is_not_said_to_have_no_labels(small, hospitals, tmp_path, fails):
     fails("register", {1})
-    with pytest.raises(GrandRoundsError, match=r"\(joined: site-3, site-4\), and site-1, site-2 did not join: see why"):
+    with pytest.raises(
+        GrandRoundsError, match=r"\(joined: site-3, site-4\), and site-1, site-2 did not join: see their logs"
+    ):
         simulate(small(), tmp_path, SITES, sites_dir=hospitals)
 
 
@@ -133,7 +139,9 @@ def test_the_others_do_not_go_on_alone_and_the_run_can_be_started_again(
 ):
     job = small("executor.release_relation=true")
     fails("train", {2, 3})
-    with pytest.raises(GrandRoundsError, match=r"round 3: no site with labels is well \(site-1, site-2 gave no answer"):
+    with pytest.raises(
+        GrandRoundsError, match=r"round 3: no site with labels is available \(site-1, site-2 did not answer"
+    ):
         simulate(job, tmp_path, SITES, sites_dir=hospitals)
     monkeypatch.undo()
     found = go(job, tmp_path)
@@ -160,11 +168,11 @@ def test_where_all_sites_with_labels_have_gone_the_run_stops(small, go, hospital
 @pytest.mark.parametrize(
     ("site", "now", "reason"),
     [
-        ("site-2", "0", "site-2: it joined this run with labels and is without a labelled training image now"),
-        ("site-3", "1", "site-3: it joined this run without labels and is with a labelled training image now"),
+        ("site-2", "0", "site-2: the site joined this run with labels and is without a labelled training image now"),
+        ("site-3", "1", "site-3: the site joined this run without labels and is with a labelled training image now"),
     ],
 )
-def test_a_site_whose_labels_come_or_go_says_so_and_is_dropped(small, run, tmp_path, site, now, reason):
+def test_a_site_whose_labels_appear_or_disappear_reports_that_and_is_dropped(small, run, tmp_path, site, now, reason):
     folder = tmp_path / "hospitals"
     for name in SITES:
         phantom_site(name, folder, size=32, images=60, labelled=float(name in LABELLED))
@@ -183,10 +191,10 @@ def test_a_site_whose_labels_come_or_go_says_so_and_is_dropped(small, run, tmp_p
     assert re.search(re.escape(reason), (tmp_path / "run" / "run.log").read_text())
 
 
-def test_nobody_is_averaged_before_a_site_with_labels_has_taught_the_model(small, hospitals, tmp_path, fails):
+def test_nothing_is_averaged_before_a_labelled_site_has_trained(small, hospitals, tmp_path, fails):
     fails("train", {1})
     with pytest.raises(
-        GrandRoundsError, match=r"round 1: no site with labels is well.*nobody has taught the model yet"
+        GrandRoundsError, match=r"round 1: no site with labels is available.*the model has no labels yet"
     ):
         simulate(small("controller.unlabelled_start=0"), tmp_path, SITES, sites_dir=hospitals)
 

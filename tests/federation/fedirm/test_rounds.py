@@ -169,7 +169,9 @@ def test_a_matrix_leaves_in_the_rounds_alone_after_which_somebody_matches_it(sma
 )
 def test_where_everybody_has_labels_the_server_says_so(small, go, tmp_path, sites, start, told):
     go(small("controller.rounds=1", f"controller.unlabelled_start={start}"), tmp_path, sites=sites)
-    assert ("every site has a labelled training image: none trains as" in (tmp_path / "run.log").read_text()) == told
+    assert (
+        "every site has a labelled training image: no site trains without labels" in (tmp_path / "run.log").read_text()
+    ) == told
 
 
 def test_the_labelled_sites_own_choice_is_kept_with_its_model(whole):
