@@ -1,7 +1,7 @@
 """Is this site's data fit for training? Checked before the first round and on demand.
 
-Each check looks at one thing and says what to do about it. A failure would make results wrong (the same patient on both
-sides of a split) or training impossible (nothing labelled); a warning is something a person should have seen.
+A failure would make results wrong (the same patient on both sides of a split) or training impossible (nothing labelled);
+a warning is something a person should have seen. Each finding includes its remedy.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        level: ``failure`` must be mended before training; ``warning`` should be looked at.
+        level: a ``failure`` must be fixed before training; a ``warning`` should be looked at.
         check: what was checked.
-        message: site, what was found and what to do, in one line.
+        message: site, finding and remedy, in one line.
     """
 
     level: Literal["ok", "warning", "failure"]
@@ -52,7 +52,7 @@ def examine_location(
     site: str,
     needs_labels: bool = False,
 ) -> list[Finding]:
-    """Load a data set and examine it; what keeps it from being loaded is a failure among the findings."""
+    """Load a data set and examine it; an error of loading is a failure among the findings."""
     try:
         data = load_site_data(location, classes, image_size, channels, cache_dir)
     except (DataError, ConfigurationError) as error:

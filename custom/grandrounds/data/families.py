@@ -30,6 +30,7 @@ ClientPartition = Literal["patient", "slice"]
 Normals = Literal["benign", "class", "drop"]
 BiradsThree = Literal["malignant", "benign", "drop"]
 Preprocess = Literal["none", "mammogram"]
+Windows = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +45,7 @@ class SkinOptions(MutualOptions):
     """Options of HAM10000."""
 
     scheme: Annotated[MutualScheme, MUTUAL_DIVISION] = "sites"
-    group_by: Annotated[GroupBy, "keep the images of a lesion together, or divide image by image (FedIRM paper)"] = (
-        "lesion"
-    )
+    group_by: Annotated[GroupBy, "keep lesions whole, or divide image by image (FedIRM paper)"] = "lesion"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +69,7 @@ class LesionOptions(PartitionOptions):
     scheme: Annotated[
         Literal["sites", "dirichlet", "iid", "fedperl", "external"], f"{DIVISION}, or FedPerl's ten clients (fedperl)"
     ] = "sites"
-    variant: Annotated[Variant, "without the images that two data sets share, or with them, image by image (paper)"] = (
-        "clean"
-    )
+    variant: Annotated[Variant, "without images that two data sets share, or with them (paper)"] = "clean"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +79,9 @@ class CtOptions(PartitionOptions):
     scheme: Annotated[SourceScheme, DIVISION] = "iid"
     multi: Annotated[Multi, "drop slices with several subtypes, or take their first"] = "drop"
     slices: Annotated[int, "number of slices to draw, patient by patient", Min(1)] = 25_000
-    patients: Annotated[Path | None, "table image,patient, completed from DICOM headers; patients.csv in the root"] = (
-        None
-    )
-    client_partition: Annotated[
-        ClientPartition, "for iid: give whole patients to a site, or single slices (FedIRM paper)"
-    ] = "patient"
-    windows: Annotated[
-        tuple[tuple[float, float], ...], "CENTRE:WIDTH,... of the channels in Hounsfield units; three by default"
-    ] = ()
+    patients: Annotated[Path | None, "table image,patient, completed from headers; ROOT/patients.csv"] = None
+    client_partition: Annotated[ClientPartition, "for iid: a site gets patients, or slices (FedIRM paper)"] = "patient"
+    windows: Annotated[Windows, "CENTRE:WIDTH,... of the channels in Hounsfield units; three by default"] = ()
 
     def check(self) -> None:
         """Refuse options that contradict each other or the scheme."""
@@ -114,9 +105,7 @@ class MammographyOptions(MalignancyOptions):
     """Options of mammograms."""
 
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({**MalignancyOptions.defaults, "sites": 3})
-    normals: Annotated[
-        Normals, "images without a finding count as benign, are a class of their own, or are dropped"
-    ] = "benign"
+    normals: Annotated[Normals, "images without a finding are benign, a separate class, or dropped"] = "benign"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +137,7 @@ class CbisDdsmOptions(MammographyOptions):
 class MiniMiasOptions(MammographyOptions):
     """Options of mini-MIAS."""
 
-    simulated_vendors: Annotated[
-        Path | None, "empty folder for the films as rendered by three simulated vendors, which become the sites"
-    ] = None
+    simulated_vendors: Annotated[Path | None, "empty folder for films of three simulated vendors, the sites"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +153,7 @@ class ManifestOptions(MutualOptions):
     manifest: Annotated[Path, "CSV file that lists the images"]
     dataset_name: Annotated[str, "name of the data set in jobs"]
     classes: Annotated[tuple[str, ...], "vocabulary; by default the labels that occur"] = ()
-    windows: Annotated[
-        tuple[tuple[float, float], ...], "CT slices: CENTRE:WIDTH,... of the channels in Hounsfield units"
-    ] = ()
+    windows: Annotated[Windows, "CT slices: CENTRE:WIDTH,... of the channels in Hounsfield units"] = ()
     preprocess: Annotated[Preprocess, "crop, turn and pad mammograms"] = "none"
 
     def check(self) -> None:

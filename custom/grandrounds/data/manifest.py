@@ -1,6 +1,4 @@
-"""Reading a CSV table with errors that name the file and the line.
-
-A site's list of images: which there are, what they show, whose they are and what they are used for.
+"""Manifests: a site's list of images with label, split and patient; and CSV tables with errors that name file and line.
 
 A manifest is a CSV file with the columns ``image, label, split, patient`` and, optionally, ``lesion, source,
 labelled``; other columns are ignored. It holds no image, so it can be kept under version control with its SHA-256.
@@ -59,7 +57,7 @@ def _read_text(path: Path) -> str:
 
 
 def _non_blank(reader: Iterator[list[str]], path: Path) -> Iterator[tuple[int, list[str]]]:
-    # csv counts lines on the reader object, which its type does not tell.
+    # csv counts lines on the reader object, which its type does not declare.
     line = 0
     try:
         for values in reader:

@@ -44,9 +44,7 @@ class PartitionOptions(Options):
 
     scheme: Annotated[Scheme, DIVISION] = "sites"
     sites: Annotated[int | None, "number of sites", Min(1)] = None
-    alpha: Annotated[float, "Dirichlet concentration of the classes; the smaller, the more sites differ", POSITIVE] = (
-        0.5
-    )
+    alpha: Annotated[float, "Dirichlet concentration; the smaller, the more sites differ", POSITIVE] = 0.5
     labelled: Annotated[float | None, "share of the training images that keep their label", FRACTION] = None
     validation: Annotated[float | None, "share of each site's images for validation", FRACTION] = None
     test: Annotated[float | None, "share of each site's images for testing (mdhfl: of all images)", FRACTION] = None
@@ -58,12 +56,8 @@ class PartitionOptions(Options):
         Range(0, 1, open_maximum=True),
     ] = None
     scenario: Annotated[Scenario, "labels at every site, at the server only, or at few sites"] = "standard"
-    labelled_sites: Annotated[
-        tuple[str, ...], "for few_labels: the sites with labels; site-2 and site-10 for scheme fedperl"
-    ] = ()
-    few_labels_use: Annotated[
-        FewLabelsUse, "for few_labels: these sites use the labels of all training images, or of the labelled share"
-    ] = "pool"
+    labelled_sites: Annotated[tuple[str, ...], "for few_labels: sites with labels; fedperl has two by default"] = ()
+    few_labels_use: Annotated[FewLabelsUse, "for few_labels: all labels of these sites, or the labelled share"] = "pool"
 
     @classmethod
     def default(cls, name: str, scheme: str) -> Any:
@@ -142,25 +136,15 @@ MUTUAL_DIVISION = f"{DIVISION}, or sites of equal size with one test set and a p
 class MutualOptions(PartitionOptions):
     """Options of data sets that scheme ``mdhfl`` can divide."""
 
-    noise: Annotated[
-        NoiseKind, "for mdhfl: wrong labels of training and validation images: any other class, or the next"
-    ] = "none"
+    noise: Annotated[NoiseKind, "for mdhfl: wrong labels become any other class, or the next"] = "none"
     noise_rate: Annotated[float, "for mdhfl: probability that the label of an eligible image is wrong", FRACTION] = 0.0
     noise_eligible: Annotated[float, "for mdhfl: share of the images whose label can be wrong", FRACTION] = 1.0
-    public: Annotated[
-        PublicSource, "for mdhfl: the public set: a share of the data set, a folder or archive, or another data set"
-    ] = "share"
-    public_share: Annotated[
-        float | None, "for mdhfl: the share; 0.5", Range(0, 1, open_minimum=True, open_maximum=True)
-    ] = None
-    public_root: Annotated[
-        Path | None, "for mdhfl: folder or archive of the public images, unless they are a share"
-    ] = None
+    public: Annotated[PublicSource, "for mdhfl: public set: a share of the data set, a folder, or a data set"] = "share"
+    public_share: Annotated[float | None, "for mdhfl: the share; 0.5", Range(0, 1, True, True)] = None
+    public_root: Annotated[Path | None, "for mdhfl: folder or archive of public images that are no share"] = None
     public_images: Annotated[int | None, "for mdhfl: number of public images to draw; all by default", Min(1)] = None
     private_images: Annotated[int | None, "for mdhfl: number of private images to draw; all by default", Min(1)] = None
-    public_size: Annotated[
-        int | None, "for mdhfl: image size of the jobs, to note hashes of the decoded public images too", Min(1)
-    ] = None
+    public_size: Annotated[int | None, "for mdhfl: pixels at which decoded public images are hashed too", Min(1)] = None
 
     @property
     def public_fraction(self) -> float:
@@ -181,9 +165,9 @@ class MutualOptions(PartitionOptions):
             raise ConfigurationError(f"noise none has no noise_rate, got {self.noise_rate}; choose symmetric or pair")
         if (self.public == "share") != (self.public_root is None):
             raise ConfigurationError(
-                f"public {self.public} needs public_root, the place of its images"
+                f"public {self.public} needs public_root, the folder or archive of its images"
                 if self.public_root is None
-                else "public_root is for public images of another place; set public as well"
+                else "public_root is for public images outside the data set; set public as well"
             )
         if self.public != "share" and self.public_share is not None:
             raise ConfigurationError(f"public_share is for public share, got public {self.public}; leave it out")

@@ -63,7 +63,7 @@ class DatasetLocation:
         manifest: the CSV file that lists its images.
         root: folder, zip, npz or idx file with the images.
         max_unreadable: largest fraction of images that may be unreadable.
-        windows: of CT slices, one for each channel; none for other images, which are shown as their files say.
+        windows: of CT slices, one for each channel; none for other images, which are read as their files state.
         min_support: minimum number of patients behind any value of a class that leaves the site.
         model: the site's network for this data set; None leaves it to the job.
         preprocess: what is done to an image before resizing.
@@ -154,13 +154,13 @@ def read_site_config(path: Path) -> dict[str, DatasetLocation]:
 
 
 def locate_dataset(site: str, dataset: str, folders: Sequence[Path]) -> DatasetLocation:
-    """Find what a data set's name means at a site.
+    """Find the definition of a data set at a site.
 
     In each folder, ``<folder>/<site>/grandrounds.json`` is looked at before ``<folder>/grandrounds.json``; the first
     that defines the data set decides. In its paths, ``{site}`` stands for the site's name.
 
     Raises:
-        ConfigurationError: if no place defines it (the places and the data sets defined there are listed), or the
+        ConfigurationError: if no file defines it (the files and their data sets are listed), or the
             definition is wrong.
     """
     looked: list[str] = []

@@ -67,13 +67,7 @@ def device_named(name: str) -> Device:
 def take_picture(scene: Image, device: Device, generator: np.random.Generator) -> NDArray[np.uint8]:
     """Take a picture of a scene: blur, light fall-off, white balance, contrast, noise, 8 bits, in this order.
 
-    Args:
-        scene: shape ``(size, size, 3)``, reflectance between 0 and 1.
-        device: the device.
-        generator: where the noise comes from.
-
-    Returns:
-        The picture, shape ``(size, size, 3)``.
+    The scene is reflectance between 0 and 1, shape ``(size, size, 3)``, as the picture's.
     """
     spread = _spread(len(scene), device.blur)
     seen = np.einsum("iy,yxc,jx->ijc", spread, scene, spread, optimize=True)
@@ -102,19 +96,10 @@ EDGE = 0.05
 
 
 def draw_phantom(label: str, device: str, size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Draw one picture.
-
-    Args:
-        label: one of ``PHANTOM_CLASSES``.
-        device: one of ``PHANTOM_DEVICES``.
-        size: side in pixels, at least 8.
-        generator: where everything else comes from.
-
-    Returns:
-        The picture, shape ``(size, size, 3)``, RGB.
+    """Draw one picture of a class of ``PHANTOM_CLASSES`` by a device of ``PHANTOM_DEVICES``, shape ``(size, size, 3)``, RGB.
 
     Raises:
-        ValueError: if the class or the device is unknown or the picture too small.
+        ValueError: if the class or the device is unknown or the picture smaller than 8 pixels.
     """
     if label not in _SHAPES:
         raise ValueError(f"label must be one of {', '.join(PHANTOM_CLASSES)}, got {label!r}")
@@ -139,7 +124,7 @@ def _scene(label: str, size: int, generator: np.random.Generator) -> Plane:
 
 
 def _lesion(label: str, x: Plane, y: Plane, generator: np.random.Generator) -> Plane:
-    """How much of each pixel the lesion covers, between 0 and 1; shape, place and proportions are drawn."""
+    """Share of each pixel that the lesion covers; shape, position and proportions are drawn."""
     angle, stretch = generator.uniform(0, np.pi), generator.uniform(1.0, 1.25)
     dx, dy = x - generator.uniform(-0.2, 0.2), y - generator.uniform(-0.2, 0.2)
     along = (np.cos(angle) * dx + np.sin(angle) * dy) / stretch

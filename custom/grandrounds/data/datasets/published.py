@@ -38,7 +38,7 @@ def find_table(root: Path, names: Sequence[str], dataset: str) -> Path:
     """The first of these files, by paths below ``root``, that is there.
 
     Raises:
-        DataError: if none is; the message says what was looked for.
+        DataError: if none is; the message lists these files.
     """
     for name in names:
         if (root / name).is_file():

@@ -89,7 +89,7 @@ def single_labels(subtypes: Mapping[str, tuple[str, ...]], multi: Multi) -> tupl
 
 
 def _codes() -> dict[tuple[str, str], int]:
-    """What a row says, as bits: the lower half is set for subtypes that are there, the upper for those that are not."""
+    """The label of a row as bits: the lower half is set for present subtypes, the upper half for absent ones."""
     codes = {(ANY, "0"): 0, (ANY, "1"): 0}
     for index, name in enumerate(RSNA_ICH_CLASSES):
         codes |= {(name, "1"): 1 << index, (name, "0"): 1 << index + SUBTYPES}

@@ -1,4 +1,4 @@
-"""Where the breast is in a mammogram, and on which side its chest wall lies.
+"""The region of the breast in a mammogram, and the side of its chest wall.
 
 A digital detector leaves the background at one exact value; a scanned film has noise, labels and tape there. The two
 need different thresholds: a film's threshold would cut the dark fat below the skin of a digital image.
@@ -30,7 +30,7 @@ FULL_BOX = 0.9
 """A region that fills more of its bounding box than this is a sheet of film on the scanner's black, and no breast."""
 
 FILM_GAMMA = 0.5
-"""Exponent that spreads the dark values of a film, so that fat is told from background and not from glands."""
+"""Exponent that spreads the dark values of a film, so that the threshold separates fat from background."""
 
 DETACHED = 2
 """Width in coarse pixels of bridges that are cut: labels and tape at the skin."""
@@ -41,18 +41,12 @@ MIN_SHARE = 0.01
 
 
 def otsu_threshold(values: NDArray[np.floating]) -> float:
-    r"""The threshold with the largest variance between what is below and what is above it.
+    r"""The threshold with the largest variance between the values below and above it; equal values are at it.
 
     .. math:: t^* = \arg\max_t \; w_0(t)\,w_1(t)\,(\mu_1(t) - \mu_0(t))^2
 
     Source: N. Otsu, "A threshold selection method from gray-level histograms", IEEE Transactions on Systems, Man, and
     Cybernetics 9(1), 1979. Over a histogram of 256 bins; of equal maxima the middle one counts.
-
-    Args:
-        values: any shape, finite.
-
-    Returns:
-        The threshold; all values if they are equal are at it.
 
     Example:
         >>> otsu_threshold(np.array([0.0, 0.0, 0.0, 1.0, 1.0]))
@@ -120,11 +114,7 @@ def bounding_box(mask: Mask) -> tuple[slice, slice]:
 def chest_wall_on_right(mask: Mask) -> bool | None:
     """Whether the chest wall is on the right, from the shape alone: a breast is tallest there and ends in the nipple.
 
-    Args:
-        mask: the breast, cropped to its bounding box, shape ``(H, W)``.
-
-    Returns:
-        None if both outer thirds hold the same number of pixels.
+    None if both outer thirds of the mask, cropped to its bounding box, hold the same number of pixels.
 
     Example:
         >>> chest_wall_on_right(np.triu(np.ones((6, 6), np.bool_)))

@@ -2,9 +2,9 @@
 
 Every run of every method at a site needs the same small images; decoding them again in each epoch costs more than the
 training of a small network. The cache is an array and its record per (images, size, channels, windows, preprocessing),
-shared by all processes of a site. Every build has an array file of its own, which its record names: which rows are in
-quarantine is thus always said of the very array that is read, also after a build was killed or two processes read
-different images.
+shared by all processes of a site. Every build has an array file of its own, which its record names: so the
+quarantined rows always belong to the array that is read, also after a build was killed or two processes read different
+images.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def open_cache(
         channels: 1 or 3.
         cache_dir: folder for the caches; made when it is missing.
         max_unreadable: largest fraction of the images that may be unreadable, in [0, 1].
-        windows: of CT slices, one for each channel; without them DICOM files are shown as they say themselves.
+        windows: of CT slices, one for each channel; without them DICOM files are read as they state.
         preprocess: what is done before resizing.
 
     Raises:
@@ -151,7 +151,7 @@ def _key(
 
 
 def _reuse(place: _Place) -> DecodedCache | None:
-    """The cache in its place, or None when there is none or it is damaged."""
+    """The cache, or None if it is missing or damaged."""
     try:
         record = json.loads(place.record.read_text(encoding="utf-8"))
         quarantined = tuple((int(row), str(name), str(reason)) for row, name, reason in record["quarantined"])

@@ -2,8 +2,7 @@
 
 A window of 80 Hounsfield units around brain tissue hides what a wider one shows, so radiologists look at a slice under
 several. Source: S. Liu et al., "Federated semi-supervised medical image classification via inter-client relation
-matching", MICCAI 2021, which classifies haemorrhages and does not say which; the three here are those that are usual
-for them.
+matching", MICCAI 2021, which classifies haemorrhages and does not name its windows; these three are the usual ones.
 """
 
 from __future__ import annotations
@@ -29,18 +28,13 @@ COUNTS = (1, 3)
 
 
 def read_windows(data: bytes, name: str, windows: Sequence[Window]) -> NDArray[np.uint8]:
-    """Decode a CT slice under some windows.
-
-    Args:
-        data: the bytes of a DICOM file.
-        name: how errors call it.
-        windows: centre and width of each in Hounsfield units.
+    """Decode a CT slice under windows, each with centre and width in Hounsfield units.
 
     Returns:
         Shape ``(H, W)`` for one window, ``(H, W, windows)`` for several, values 0 to 255; dense tissue is bright.
 
     Raises:
-        DataError: if this is no DICOM file, or not one with Hounsfield units, or it cannot be decoded.
+        DataError: if this is no DICOM file with Hounsfield units, or it cannot be decoded.
     """
     if data[128:132] != b"DICM":
         raise DataError(
@@ -72,11 +66,7 @@ def window_channels(hounsfield: NDArray[np.float64], windows: Sequence[Window]) 
 
 
 def windows_from(value: Any, where: str) -> tuple[Window, ...]:
-    """Check windows that somebody has written.
-
-    Args:
-        value: ``[[centre, width], ...]`` in Hounsfield units.
-        where: file and field, for the message.
+    """Check windows, ``[[centre, width], ...]`` in Hounsfield units; ``where`` is their file and field.
 
     Raises:
         ConfigurationError: if these are not one or three pairs of numbers, or a width is below one.

@@ -68,10 +68,7 @@ def eight_bit(image: NDArray[np.generic]) -> Pixels:
 def to_square(image: Pixels, size: int, channels: int) -> Pixels:
     """Resize both sides to ``size``, bilinear and antialiased; the aspect is not kept (FedPerl §1.3 does the same).
 
-    Args:
-        image: ``(H, W)`` or ``(H, W, 3)``, values 0 to 255.
-        size: new height and width in pixels.
-        channels: 1 (RGB becomes luma, ITU-R 601) or 3 (grey becomes three equal channels).
+    ``channels`` is 1 (RGB becomes luma, ITU-R 601) or 3 (grey becomes three equal channels).
 
     Returns:
         Shape ``(size, size, channels)``, values 0 to 255.

@@ -1,4 +1,4 @@
-"""From a DICOM file to 8-bit grey or RGB: what a radiologist's screen would show."""
+"""DICOM files as 8-bit grey or RGB images, as on a radiologist's screen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Kind = TypeVar("Kind")
 Window = tuple[float, float]
 
 FALLBACK_PERCENTILES = (1.0, 99.0)
-"""Range of grey values shown when a file says nothing about it: a few hot or dead pixels must not set the contrast."""
+"""Range of grey values shown if the file states none: a few hot or dead pixels must not set the contrast."""
 
 
 ALL_VALUES = (0.0, 100.0)
@@ -38,7 +38,7 @@ class GreyImage:
 
     Attributes:
         levels: grey levels in [0, 1], bright is high, shape ``(H, W)``.
-        laterality: ``L`` or ``R`` as the header says, else empty.
+        laterality: ``L`` or ``R`` from the header, else empty.
     """
 
     levels: NDArray[np.float64]
@@ -65,7 +65,7 @@ def read_hounsfield(data: bytes, name: str) -> NDArray[np.float64]:
     """Decode the first frame of a CT slice.
 
     Returns:
-        Shape ``(H, W)``, in Hounsfield units. What the file says about windows and polarity does not count.
+        Shape ``(H, W)``, in Hounsfield units. Windows and polarity of the file are ignored.
 
     Raises:
         DataError: as :func:`read_dicom`, and if the image has colours or no scale of Hounsfield units (rescale slope and
@@ -129,7 +129,7 @@ def _decoded(data: bytes, name: str, decode: Callable[[Dataset], Kind]) -> Kind:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings about identifiers: those of research copies are no valid UIDs, which says nothing about pixels."""
+    """Without warnings about identifiers: research copies have invalid UIDs, which does not affect the pixels."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module="pydicom")
         yield

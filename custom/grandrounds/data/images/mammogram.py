@@ -1,6 +1,4 @@
-"""The grey levels of a mammogram file with all the bits it has.
-
-One view of all mammograms, whichever device they come from: breast alone, chest wall left, square.
+"""Mammograms of all devices in one form: all bits of the file, breast alone, chest wall left, square.
 
 Source: A. Jimenez-Sanchez et al., "Memory-aware curriculum federated learning for breast cancer classification",
 Computer Methods and Programs in Biomedicine 229, 2023, which crops the background, resizes to a height of 2048 pixels
@@ -23,14 +21,13 @@ from grandrounds.errors import DataError
 
 
 def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
-    """Decode a DICOM, PNG, PGM, TIFF or JPEG file; which one is seen from the bytes.
+    """Decode a DICOM, PNG, PGM, TIFF or JPEG file, recognised by its bytes.
 
-    DICOM files are shown as they say themselves (look-up table or window, MONOCHROME1 inverted). Of other files, colours
-    become luma (ITU-R 601).
+    DICOM files are rendered by their own look-up table or window, MONOCHROME1 inverted. Colours become luma (ITU-R 601).
 
     Returns:
         Grey levels, bright tissue, shape ``(H, W)``, in [0, 1] for DICOM files and in the file's own unit for others; and
-        which breast a DICOM file says it is.
+        the laterality of a DICOM file.
 
     Raises:
         DataError: naming the image and the cause, if it cannot be decoded.
@@ -52,7 +49,7 @@ def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
 
 
 Laterality = Literal["L", "R", ""]
-"""Which breast: left, right, or nobody says."""
+"""Left, right or unknown breast."""
 
 
 def mammogram_square(levels: Levels, size: int, name: str, laterality: Laterality = "") -> NDArray[np.uint8]:
@@ -86,14 +83,7 @@ def mammogram_square(levels: Levels, size: int, name: str, laterality: Lateralit
 
 
 def without_background(levels: Levels, mask: Mask) -> Levels:
-    """Grey levels from the lowest of all, as 0, to the breast's highest, as 1; 0 outside of the breast.
-
-    Args:
-        levels: shape ``(H, W)``, any unit.
-        mask: the breast, shape ``(H, W)``.
-
-    Returns:
-        Shape ``(H, W)``, values in [0, 1]; all 0 if the breast has no contrast.
+    """Scale grey levels, shape ``(H, W)``, from their minimum, as 0, to the breast's maximum, as 1; 0 outside the breast.
 
     Example:
         >>> without_background(np.float32([[2, 4, 9]]), np.array([[True, True, False]])).tolist()
@@ -106,14 +96,10 @@ def without_background(levels: Levels, mask: Mask) -> Levels:
 
 
 def to_chest_wall_left(levels: Levels, mask: Mask, laterality: Laterality = "") -> tuple[Levels, Mask]:
-    """Mirror image and mask if the chest wall is on the right.
+    """Mirror image and mask, cropped to the breast, if the chest wall is on the right.
 
-    The shape tells before the laterality does: some data sets are mirrored on export and keep the tag.
-
-    Args:
-        levels: cropped to the breast, shape ``(H, W)``.
-        mask: the breast, shape ``(H, W)``.
-        laterality: a right breast has its chest wall on the right as radiologists look at it.
+    The shape decides, and only if it is symmetric the laterality: some data sets are mirrored on export and keep the tag. A
+    right breast has its chest wall on the right.
 
     Example:
         >>> image, mask = np.float32([[0, 1], [2, 3]]), np.array([[False, True], [True, True]])
@@ -129,14 +115,7 @@ def to_chest_wall_left(levels: Levels, mask: Mask, laterality: Laterality = "") 
 def fit_square(levels: Levels, size: int) -> Levels:
     """Resize so that the height, or else the width, is ``size``, and pad with 0 on the right or below.
 
-    Bilinear and antialiased, in floating point; the aspect is kept.
-
-    Args:
-        levels: shape ``(H, W)``.
-        size: height and width of the result in pixels.
-
-    Returns:
-        Shape ``(size, size)``.
+    Bilinear and antialiased, in floating point; the aspect is kept. Shape ``(H, W)`` becomes ``(size, size)``.
 
     Raises:
         ValueError: if ``size`` is below one.

@@ -80,12 +80,8 @@ def magnitude(operation: Operation) -> float:
 def draw_operations(generator: np.random.Generator, strengths: tuple[int, int] | None = None) -> list[Operation]:
     """Draw six operations with replacement, each with its own level and sign.
 
-    Without ``strengths`` levels are uniform in 0..9. With them a strength M is drawn first, uniformly from the first to
-    the second (included), and all six levels are uniform in 0..M-1.
-
-    Args:
-        generator: where the randomness comes from.
-        strengths: least and greatest strength, from 1 to 10; FedMatch's are 2 and 5.
+    Without ``strengths`` levels are uniform in 0..9. With them a strength M is drawn first, uniformly from the minimum to
+    the maximum (included), both from 1 to 10, and all six levels are uniform in 0..M-1; FedMatch's strengths are 2 and 5.
 
     Raises:
         ValueError: if the strengths are not in that range and order.

@@ -1,4 +1,4 @@
-"""Reading images from the places where data sets keep them, under one name each.
+"""Images of a folder, archive or array file, read by name.
 
 A site points to a folder, a zip archive, an npz file (MedMNIST, or JPEG bytes in one array) or an idx file (MNIST
 format: LeCun et al., http://yann.lecun.com/exdb/mnist); the rest of the program asks for images by name.
@@ -33,7 +33,7 @@ IDX_IMAGES = b"\0\0\x08\x03"
 
 
 class ImageReader(ABC):
-    """Images of one place by name; a context manager."""
+    """Images of one folder or file by name; a context manager."""
 
     @abstractmethod
     def read(self, name: str) -> Pixels:
@@ -108,11 +108,9 @@ class _FolderReader(ImageReader):
         self._windows = windows
 
     def read(self, name: str) -> Pixels:
-        """Decode the file."""
         return _decode(self.read_bytes(name), name, self._windows)
 
     def read_bytes(self, name: str) -> bytes:
-        """The file, which must lie inside the folder, through links too."""
         path = self._path(name)
         try:
             return path.read_bytes()
@@ -120,12 +118,10 @@ class _FolderReader(ImageReader):
             raise DataError(f"{path}: {error.strerror or error}") from error
 
     def names(self) -> list[str]:
-        """The paths of the visible images, sub-folders included."""
         files = (Path(folder, file) for folder, _, found in os.walk(self._root) for file in found)
         return sorted(_visible_images(path.relative_to(self._root).as_posix() for path in files))
 
     def fingerprint(self, names: Sequence[str] | None = None) -> str:
-        """Of names, sizes and times of change."""
         return _digest(self._state(name) for name in (self.names() if names is None else names))
 
     def _state(self, name: str) -> tuple[str, ...]:
@@ -154,11 +150,9 @@ class _ArchiveReader(ImageReader):
             raise DataError(f"{root} cannot be opened: {error}") from error
 
     def fingerprint(self, names: Sequence[str] | None = None) -> str:
-        """Of all members' names, sizes and checksums, whatever is asked for."""
         return _digest((item.filename, str(item.file_size), str(item.CRC)) for item in self._archive.infolist())
 
     def close(self) -> None:
-        """Close the archive."""
         self._archive.close()
 
     @contextmanager
@@ -180,16 +174,13 @@ class _ZipReader(_ArchiveReader):
         self._windows = windows
 
     def read(self, name: str) -> Pixels:
-        """Decode the member."""
         return _decode(self.read_bytes(name), name, self._windows)
 
     def read_bytes(self, name: str) -> bytes:
-        """The member, unpacked."""
         with self._member(name) as stream:
             return stream.read()
 
     def names(self) -> list[str]:
-        """The visible images among the members."""
         return sorted(_visible_images(self._archive.namelist()))
 
 
@@ -205,7 +196,6 @@ class _NpzReader(_ArchiveReader):
         self._arrays: dict[str, NDArray[np.generic]] = {}
 
     def read(self, name: str) -> Pixels:
-        """A row of an array of pixels, or a decoded JPEG of a stream."""
         array, _, index = name.rpartition("/")
         if f"{array}_jpeg" in self._members:
             starts, ends = self._bounds(array)
@@ -217,7 +207,6 @@ class _NpzReader(_ArchiveReader):
         return eight_bit(images[_row(index, len(images), name, self._root)])
 
     def names(self) -> list[str]:
-        """``<array>/<index>``, of arrays that hold images and of streams of JPEG bytes."""
         counts = {array: self._header(array)[0][0] for array in self._members if self._holds_images(array)}
         streams = [array.removesuffix("_jpeg") for array in self._members if array.endswith("_jpeg")]
         counts |= {split: len(self._bounds(split)[0]) for split in streams}
@@ -257,15 +246,12 @@ class _IdxReader(ImageReader):
         self._root = root
 
     def read(self, name: str) -> Pixels:
-        """A copy of the image of this number."""
         return np.array(self._images[_row(name, len(self._images), name, self._root)])
 
     def names(self) -> list[str]:
-        """The numbers of the images."""
         return [str(index) for index in range(len(self._images))]
 
     def fingerprint(self, names: Sequence[str] | None = None) -> str:
-        """Of the file's size and time of change."""
         found = self._root.stat()
         return _digest([("idx", str(found.st_size), str(found.st_mtime_ns))])
 
@@ -280,7 +266,7 @@ class _IdxReader(ImageReader):
             raise DataError(f"{self._root} is no idx file of images (unsigned bytes in three dimensions)")
         shape = [int(size) for size in np.frombuffer(data, ">u4", count=3, offset=4)]
         if len(data) - 16 != math.prod(shape):
-            raise DataError(f"{self._root} is damaged: its header says {shape}, it holds {len(data) - 16} bytes")
+            raise DataError(f"{self._root} is damaged: its header states {shape}, it contains {len(data) - 16} bytes")
         return np.frombuffer(data, np.uint8, offset=16).reshape(shape)
 
 

@@ -20,8 +20,7 @@ from grandrounds.data.images.randaugment import from_pil, strong_view, to_pil
 
 View = Literal["weak", "strong", "none", "mild", "turns"]
 """What is done to an image; ``none`` leaves it as it is (FedMatch's weak view), ``mild`` is FedIRM's, ``turns`` is for
-images without an upper side, such as cells. New kinds go to the end: the position of a kind tells its stream of random
-numbers."""
+images without an upper side, such as cells. New kinds go to the end: the position of a kind selects its random stream."""
 
 DEGREES = 20.0
 BRIGHTNESS = 32 / 255
@@ -121,15 +120,12 @@ def turned_view(image: NDArray[np.uint8], generator: np.random.Generator) -> NDA
 
 
 def sample_generator(view: View, key: int, step: int, position: int) -> np.random.Generator:
-    """The generator of one view of one sample: the same whenever, and in whatever order, it is asked for.
+    """The generator of one view of one sample, independent of the order in which generators are made.
 
-    Args:
-        view: the kind of view; a weak and a strong view of one sample share nothing.
-        key: the purpose, for example ``derive_seed(run, round, site, "unlabelled")``.
-        step: the local step, from 0.
-        position: the sample's position in the step's batch, from 0.
+    ``key`` is the seed of the purpose, for example ``derive_seed(run, round, site, "unlabelled")``; ``step`` the local step
+    and ``position`` the sample's position in the step's batch, both from 0. Views of different kinds share nothing.
     """
-    # The lowest word counts the draws; the upper three, which no stream ever reaches, tell the streams apart.
+    # The lowest word counts the draws; the upper three, which no stream ever reaches, separate the streams.
     counter = np.array([0, position, step, 1 + get_args(View).index(view)], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
@@ -187,14 +183,10 @@ def draw_views(
 
 
 def to_tensor(batch: NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
-    """Turn a batch of images into the network's input.
+    """Turn a batch of images, uint8 ``(batch, height, width, channels)``, into the network's input.
 
-    Intensities are divided by 255 and nothing else: FedPerl uses no ImageNet mean and deviation, even with ImageNet
-    weights. Bytes travel to the device, not floats.
-
-    Args:
-        batch: shape ``(batch, height, width, channels)``, uint8.
-        device: where the tensor shall be.
+    Intensities are divided by 255 and nothing else: FedPerl uses no ImageNet mean and deviation, even with ImageNet weights.
+    Bytes travel to the device, not floats.
 
     Returns:
         Shape ``(batch, channels, height, width)``, float32 in [0, 1], channels-last in memory.
@@ -208,7 +200,7 @@ def to_tensor(batch: NDArray[np.uint8], device: torch.device | str = "cpu") -> T
     """
     if batch.dtype != np.uint8 or batch.ndim != 4:
         raise ValueError(f"a batch must be uint8 (batch, height, width, channels), got {batch.dtype} {batch.shape}")
-    # A copy of what is read-only (a memory map): torch would warn, and write to it if told to.
+    # A memory map is copied: torch warns of read-only arrays, because it could write to them.
     source = torch.from_numpy(batch if batch.flags.writeable else batch.copy())
     scaled = source.to(device).permute(0, 3, 1, 2).to(torch.float32).div_(255)
     return scaled.contiguous(memory_format=torch.channels_last)

@@ -65,9 +65,6 @@ def assign_round_robin(records: Sequence[Record], sites: int, generator: np.rand
     A patient's images may be at several sites, as in the FedIRM paper (Liu et al., MICCAI 2021), but stay in their split.
     Every site gets an equal number, within one, of each split's images, and of the labelled ones in training.
 
-    Returns:
-        The records of each site, in their order.
-
     Raises:
         DataError: if there are fewer records than sites.
 
@@ -225,19 +222,13 @@ def _require_images_everywhere(sites: Mapping[str, tuple[Record, ...]]) -> Sites
 def equal_dirichlet_counts(
     class_sizes: Sequence[int], sites: int, alpha: float, generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    r"""How many images of each class each site gets.
+    r"""Number of images of each class at each site.
 
     .. math:: M_{cp} = n_c q_{cp}, \quad q_c \sim \mathrm{Dir}(\alpha \mathbf{1}_P), \quad
         \sum_p N_{cp} = n_c, \quad \sum_c N_{cp} = n / P
 
-    where :math:`N` is :math:`M` scaled to the margins by rows and columns in turn, rounded down, and filled up in the order
-    of what was cut off.
-
-    Args:
-        class_sizes: :math:`n_c`, images of each class.
-        sites: :math:`P`, at least one.
-        alpha: concentration, above zero.
-        generator: where the randomness comes from.
+    where :math:`N` is :math:`M` scaled to both margins (Sinkhorn, 1967), rounded down, and filled up in the order of what
+    was cut off; :math:`n_c` are the ``class_sizes`` and :math:`P` the ``sites``.
 
     Returns:
         Shape ``(classes, sites)``; both margins are exact. Columns differ by one where the number of images does not divide.

@@ -1,7 +1,7 @@
 """A partition on disk: a manifest and a site configuration for every site, and one file that describes them all.
 
 ``partition.json`` holds counts and the SHA-256 of every manifest, and no path: it can be committed beside the manifests
-and says later whether a result was computed on the same division.
+and shows later whether a result was computed on the same division.
 """
 
 from __future__ import annotations
@@ -77,26 +77,26 @@ def write_partition(
 
     Args:
         sites: the records of each site, splits included.
-        out_dir: the partition's own folder; it must hold nothing else.
-        dataset_name: the name by which jobs call the data set.
-        images_root: where the images are; every site's configuration gets its absolute path.
+        out_dir: the partition's own folder.
+        dataset_name: name of the data set in jobs.
+        images_root: folder or archive of the images; site configurations contain its absolute path.
         classes: the vocabulary.
-        description: how the partition was made (scheme, seed, fractions); JSON values.
+        description: how the partition was made (scheme, seed, shares); JSON values.
         overwrite: replace another partition in ``out_dir``.
-        windows: under which the sites look at CT slices; every site's configuration gets them, and ``partition.json``.
-        preprocess: what the sites do to an image before resizing; said like the windows.
+        windows: windows of CT slices, for the site configurations and ``partition.json``.
+        preprocess: what the sites do to an image before resizing; written like the windows.
         shared_patients: whether a patient or lesion may be at several sites, in the same split at each.
         replicated: test images and a public set that every site gets.
         drawn: the labels that were drawn for each site's images; written beside its manifest.
 
     Returns:
-        What ``partition.json`` says: the arguments, and ``sites`` with counts and the SHA-256 of the files.
+        The content of ``partition.json``: the arguments, and ``sites`` with counts and the SHA-256 of the files.
 
     Raises:
-        ConfigurationError: if ``out_dir`` holds another partition and ``overwrite`` is not set, or other files.
-        DataError: if a label is not in ``classes``, a patient or lesion is in two splits of a site, or an image, a
-            patient or a lesion is at two sites (with ``shared_patients``: is in two splits, whatever the site).
-        ValueError: if a site's name cannot be a folder's name, or ``description`` uses a name of ours.
+        ConfigurationError: if ``out_dir`` contains other files, or another partition without ``overwrite``.
+        DataError: if a label is not in ``classes``, a patient or lesion is in two splits, or an image is at two sites (or a
+            patient or lesion, without ``shared_patients``).
+        ValueError: if a site's name cannot be a folder's name, or ``description`` uses a reserved key.
     """
     out_dir = Path(out_dir).resolve()
     common = tuple(replicated.test) if replicated else ()
@@ -211,7 +211,7 @@ def _write_site(
 
 
 def _write_beside(folder: Path, replicated: Replicated | None, drawn: Sequence[DrawnLabel] | None) -> dict[str, Any]:
-    """Write what is beside a site's manifest; returns what the description says of it."""
+    """Write the files beside a site's manifest; returns their entries of the description."""
     if replicated:
         names = [image.image for image in replicated.public.images]
         write_manifest([Record(name) for name in names], folder / PUBLIC_FILE)
@@ -232,7 +232,7 @@ def _public_location(replicated: Replicated | None) -> dict[str, dict[str, Any]]
 
 
 def _reading(windows: Sequence[Window], preprocess: Preprocess) -> dict[str, Any]:
-    """Windows and preprocessing, where a site reads images otherwise than its files say."""
+    """Windows and preprocessing, if they differ from the defaults."""
     content: dict[str, Any] = {"windows": [list(window) for window in windows]} if windows else {}
     return content | ({"preprocess": preprocess} if preprocess != "none" else {})
 

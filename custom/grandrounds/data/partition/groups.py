@@ -79,14 +79,9 @@ class _Exchange(NamedTuple):
 def place_groups(sizes: Counts, wanted: Counts, generator: np.random.Generator) -> Counts:
     """Choose a part for every group.
 
-    Args:
-        sizes: images in each group, in random order among equal sizes, the largest first.
-        wanted: images that each part should get; they sum to the images there are.
-        generator: where the randomness comes from.
-
-    Returns:
-        The part of each group. A part that wants something gets at least one group, or, with fewer groups than such
-        parts, the parts that want most do.
+    ``sizes`` are the images of each group in random order, the largest first; ``wanted`` those of each part, which sum to
+    all images. A part that wants something gets at least one group, or, with fewer groups than such parts, the parts
+    that want most do.
     """
     missing = wanted.copy()
     places = np.empty(len(sizes), dtype=np.int64)
@@ -149,15 +144,9 @@ def _best_exchange(sizes: Counts, places: Counts, missing: Counts, full: int, sh
 
 
 def shares_to_counts(shares: Sequence[float], total: int, least: int = 0) -> list[int]:
-    """Divide ``total`` things in proportion to shares, by largest remainders.
+    """Divide ``total`` things in proportion to shares, by largest remainders; every positive share gets at least ``least``.
 
-    Args:
-        shares: not negative, at least one positive; they need not sum to one.
-        total: how many there are.
-        least: what every positive share gets in any case.
-
-    Returns:
-        Counts that sum to ``total``.
+    Shares need not sum to one.
 
     Raises:
         ValueError: if a share is negative, none is positive, or ``total`` is too small for ``least``.

@@ -98,7 +98,7 @@ def mutual_public_set(options: MutualOptions, share: Sequence[Record], images_ro
     """The list of the public images, and their folder or archive; ``share`` is the public part of the divided data set.
 
     Raises:
-        ConfigurationError: if the place of the public images does not exist.
+        ConfigurationError: if ``public_root`` does not exist.
         DataError: if there are fewer images than asked for, or they cannot be read.
     """
     names, root = [record.image for record in share], images_root

@@ -48,26 +48,18 @@ def phantom_site(
 ) -> Path:
     """Draw the data set ``phantom`` of one site into ``<folder>/<site>``, unless it is there already.
 
-    ``site-k`` has mostly pictures of device k, counted cyclically, and a few of the others; the mix of classes shifts
-    from site to site. Patients have one to three pictures of one class, and are divided 60 : 15 : 25 between training,
-    validation and testing. The same arguments give the same pictures on every machine; other arguments replace them.
-
-    Args:
-        site: the site's name; its number chooses device and classes (without a number, the name does).
-        folder: where the sites' folders are.
-        size: side of the pictures in pixels.
-        images: how many, at least 12.
-        seed: of everything that is drawn.
-        labelled: share of the training pictures whose label may be used.
-        devices: the devices in turn.
+    ``site-k`` has mostly pictures of device k, counted cyclically, and a few of the others; the mix of classes shifts from
+    site to site (without a number in the name, by the name). Patients have one to three pictures of one class, and are
+    divided 60 : 15 : 25 between training, validation and testing. The same arguments give the same pictures on every
+    machine; other arguments replace them. ``size`` is the side in pixels, ``labelled`` the share of the training pictures
+    with a label.
 
     Returns:
-        The site's ``grandrounds.json``, beside ``manifest.csv`` and ``images.npz`` (array ``images``, uint8, shape
-        ``(images, size, size, 3)``; the manifest calls its items ``images/0``, ``images/1``, ...).
+        The site's ``grandrounds.json``, beside ``manifest.csv`` and ``images.npz`` (array ``images``).
 
     Raises:
-        ConfigurationError: if ``<folder>/<site>`` holds other files.
-        ValueError: if an argument is out of range.
+        ConfigurationError: if the folder contains other files.
+        ValueError: if a number is out of range or a device unknown.
     """
     require_at_least(images, MIN_IMAGES, "images")
     require_at_least(len(devices), 1, "the number of devices")
@@ -137,7 +129,7 @@ def _device_shares(number: int, devices: int) -> NDArray[np.float64]:
 
 
 def _dealt(names: Sequence[str], shares: NDArray[np.float64], total: int, generator: np.random.Generator) -> list[str]:
-    """Names in random order, as often as their shares say."""
+    """Names in random order, in proportion to their shares."""
     deck = np.repeat(np.arange(len(names)), shares_to_counts(shares.tolist(), total))
     return [names[index] for index in generator.permutation(deck)]
 

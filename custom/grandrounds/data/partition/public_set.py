@@ -1,8 +1,8 @@
 """One set of public images, the same at every site.
 
-In MDH-FL (arXiv 2308.00155) row i of one site's soft labels and row i of another's are about the same image, and nothing in
-the rows would tell if they were not. So every site makes a list of its public images: name, hash of the file's bytes, hash
-of the image as it was decoded and resized. The second differs between versions of a JPEG library too.
+In MDH-FL (arXiv 2308.00155) row i of all sites' soft labels belongs to the same image, and a mismatch could not be detected
+in the rows. So every site lists its public images: name, hash of the file's bytes, hash of the decoded and resized image.
+The second hash also differs between versions of a JPEG library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from grandrounds.files import csv_bytes, write_csv
 COLUMNS = ("image", "content", "pixels")
 LIST_SUFFIX = ".sha256.csv"
 FINGERPRINT = 8
-"""Bytes of each hash that are sent: 2^64 values are enough to tell files apart that nobody forges."""
+"""Bytes of each hash that are sent: 2^64 values separate files that nobody forges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def list_public_set(
 
 
 def fingerprints(public: PublicSet) -> NDArray[np.uint8]:
-    """The set in sixteen bytes for each image, for another party to compare: what its list says, in fewer bytes.
+    """The set in sixteen bytes for each image, for another party to compare.
 
     Returns:
         Shape ``(images, 16)``: eight bytes of the hash over name and content, eight of that of the decoded image.

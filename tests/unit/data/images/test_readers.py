@@ -188,7 +188,7 @@ def test_an_idx_file_gives_its_rows_plain_or_compressed(tmp_path, suffix):
     ("data", "message"),
     [
         (b"\0\0\x08\x01" + struct.pack(">I", 3) + bytes(20), "is no idx file of images"),
-        (b"\0\0\x08\x03" + struct.pack(">3I", 2, 2, 2) + bytes(7), r"header says \[2, 2, 2\], it holds 7 bytes"),
+        (b"\0\0\x08\x03" + struct.pack(">3I", 2, 2, 2) + bytes(7), r"header states \[2, 2, 2\], it contains 7 bytes"),
         (b"short", "is no idx file of images"),
     ],
 )

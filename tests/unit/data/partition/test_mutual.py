@@ -233,7 +233,7 @@ def test_partition_json_has_no_path(cells, tmp_path):
         ({"noise": "pair", "noise_rate": 1.5}, "noise_rate must be between 0 and 1"),
         ({"public": "imagenet"}, "public must be share, folder, matek19, .*, got 'imagenet'"),
         ({"public": "mll23"}, "public mll23 needs public_root"),
-        ({"public_root": Path("/x")}, "public_root is for public images of another place"),
+        ({"public_root": Path("/x")}, "public_root is for public images outside the data set"),
         ({"public": "folder", "public_root": Path("/x"), "public_share": 0.2}, "public_share is for public share"),
         ({"public": "folder", "public_root": Path("/nowhere/at/all")}, "public_root /nowhere/at/all does not exist"),
         ({"public_share": 1.0}, "public_share must be above 0 and below 1"),

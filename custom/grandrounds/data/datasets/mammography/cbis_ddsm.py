@@ -105,7 +105,7 @@ def _mammogram(rows: Sequence[_Abnormality], files: Mapping[str, Sequence[str]],
 
 
 def _film(rows: Sequence[_Abnormality], files: Mapping[str, Sequence[str]]) -> str:
-    """The film's file: of the folder's only file, or the one with the path that the table says."""
+    """The film's file: of the folder's only file, or the one with the path in the table."""
     for row in rows:
         there = files.get(row.path.partition("/")[0], ())
         named = [path for path in there if path.endswith(row.path)]

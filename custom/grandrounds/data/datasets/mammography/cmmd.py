@@ -79,7 +79,7 @@ def _mammogram(root: Path, path: str, patient: str, findings: Mapping[Breast, Fi
     header = read_header(root / path, KEYWORDS)
     side = next((header[keyword] for keyword in LATERALITY if header[keyword] in ("L", "R")), None)
     if side is None:
-        raise DataError(f"{root / path}: its DICOM header does not say which breast it shows (ImageLaterality)")
+        raise DataError(f"{root / path}: its DICOM header does not state the breast (ImageLaterality)")
     if (patient, side) not in findings:
         return None
     return Mammogram(

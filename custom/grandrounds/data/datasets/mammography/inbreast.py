@@ -27,7 +27,7 @@ SIDES: tuple[Laterality, ...] = ("L", "R")
 
 
 class _File(NamedTuple):
-    """An image file: its path and what its name says of the patient."""
+    """An image file: its path and the patient in its name."""
 
     path: str
     patient: str

@@ -43,7 +43,7 @@ def test_names_what_is_missing(cmmd, tmp_path):
 
 
 def test_refuses_a_header_without_a_side(cmmd, tmp_path):
-    with pytest.raises(DataError, match=r"1-1\.dcm: its DICOM header does not say which breast it shows"):
+    with pytest.raises(DataError, match=r"1-1\.dcm: its DICOM header does not state the breast"):
         read_cmmd(cmmd(tmp_path, BREASTS[:1], [("D1-0001", "", "CC", "GE")]))
 
 
