@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from grandrounds.data.images.views import to_tensor
 from grandrounds.evaluation.domain_probe import plane_of, site_probe, site_silhouette
-from grandrounds.models.split import embeddings_and_penultimate
+from grandrounds.models.split import split_network
 
 BATCH = 128
 LAYERS = ("embedding", "penultimate")
@@ -27,10 +27,21 @@ def both_layers(
     found, scores = [], []
     for start in range(0, len(rows), BATCH):
         batch = to_tensor(images[rows[start : start + BATCH]], torch.device("cpu"))
-        found.append([layer.numpy() for layer in embeddings_and_penultimate(model, batch)])
+        found.append([layer.numpy() for layer in _embedding_and_penultimate(model, batch)])
         logits = model(batch).double().numpy()
         scores.append(logits[:, 1] - logits[:, 0])
     return [np.concatenate([pair[index] for pair in found]) for index in (0, 1)], np.concatenate(scores)
+
+
+def _embedding_and_penultimate(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """The inputs of the head and of its last linear layer; the same where the head is one linear layer."""
+    encoder, head = split_network(model)
+    embedding: Tensor = encoder(images)
+    if not isinstance(head, nn.Sequential):
+        return embedding, embedding
+    linear = [index for index, module in enumerate(head) if isinstance(module, nn.Linear)]
+    penultimate: Tensor = head[: linear[-1]](embedding)
+    return embedding, penultimate
 
 
 def separability(

@@ -25,7 +25,7 @@ from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, 
 from grandrounds.files import write_json
 from grandrounds.methods.fed_align_cl.noise import absolute_noise
 from grandrounds.models.registry import build_model
-from grandrounds.privacy.accounting.accountant import gaussian_noise_multiplier, min_noise_multiplier
+from grandrounds.privacy.accounting.accountant import min_noise_multiplier
 from grandrounds.privacy.gate.treatment import ClipAndNoise
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions, poisson_batches
 from grandrounds.protocol.problem import ModelSpec
@@ -96,7 +96,7 @@ def defences() -> dict[str, Callable[[Mapping[str, Tensor], float], State]]:
 
 
 def _gate(epsilon: float) -> Callable[[Mapping[str, Tensor], float], State]:
-    multiplier = gaussian_noise_multiplier(epsilon, DELTA)
+    multiplier = min_noise_multiplier(epsilon, DELTA)
 
     def treat(update: Mapping[str, Tensor], clip: float) -> State:
         sigma = multiplier * update_sensitivity(clip, Unit.RECORD)

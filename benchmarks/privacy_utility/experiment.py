@@ -20,7 +20,7 @@ from grandrounds.deployment.jobs import Job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.files import write_json
-from grandrounds.privacy.accounting.accountant import gaussian_noise_multiplier, min_noise_multiplier
+from grandrounds.privacy.accounting.accountant import min_noise_multiplier
 from grandrounds.privacy.gate.policy import GATE
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.spending import Unit
@@ -83,7 +83,7 @@ class Custom(Experiment):
             job = with_options(job, noise)
             treatment = {"treatment": "record_level", "min_noise_multiplier": multiplier}
         else:
-            multiplier = gaussian_noise_multiplier(epsilon, delta, rounds)
+            multiplier = min_noise_multiplier(epsilon, delta, rounds)
             treatment = {"treatment": "clip_and_noise", "clip": chosen["clip"], "noise_multiplier": multiplier}
         for site in sites:
             _install(place / "flare" / site / "local", site, chosen["unit"], delta, treatment)

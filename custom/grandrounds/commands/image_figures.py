@@ -125,14 +125,14 @@ def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
 
     from grandrounds.data.images.views import to_tensor
     from grandrounds.evaluation.domain_probe import PERPLEXITY, plane_of, site_silhouette
-    from grandrounds.models.split import embeddings_and_penultimate
+    from grandrounds.models.split import split_network
     from grandrounds.reporting.figures.embeddings import plane_figure
 
     names = np.array([found.site for found in sites for _ in found.labels], np.str_)
     if len(names) <= PERPLEXITY or len(sites) < 2:
         return {}
     with torch.no_grad():
-        embedded = [embeddings_and_penultimate(found.model, to_tensor(found.images))[0] for found in sites]
+        embedded = [split_network(found.model).encoder(to_tensor(found.images)) for found in sites]
     values = torch.cat(embedded).numpy()
     malignant = np.concatenate([found.labels for found in sites]) == 1
     caption = f"silhouette of the sites {site_silhouette(values, names):.2f}"

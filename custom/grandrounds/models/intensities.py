@@ -1,9 +1,8 @@
-"""Intensities as a network wants them: divided by 255, or of one mean and one spread whichever device an image is from.
+"""Normalisation of intensities before a network's first layer, against differences between devices.
 
 ``standardised`` and ``spread``: A. Jimenez-Sanchez et al., "Memory-aware curriculum federated learning for breast cancer
-classification", Computer Methods and Programs in Biomedicine 229, 2023, whose text standardises each image. The authors'
-code then spreads the result over [-1, 1], which undoes the standardisation; both are here. ``imagenet`` is what weights
-from ImageNet were trained with.
+classification", Computer Methods and Programs in Biomedicine 229, 2023, standardise each image; the authors' code then
+spreads the result over [-1, 1], which undoes the standardisation. ``imagenet`` is that of weights from ImageNet.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def spread_range(batch: Tensor) -> Tensor:
 
 
 def as_imagenet(batch: Tensor) -> Tensor:
-    """Take off the mean and deviation of ImageNet's channels.
+    """Normalise by the mean and standard deviation of ImageNet's channels.
 
     Args:
         batch: floating point, shape ``(batch, 3, height, width)``; red, green and blue divided by 255.
@@ -104,9 +103,9 @@ def _require_images(batch: Tensor) -> None:
 
 
 def set_intensities(network: nn.Module, intensities: Intensities) -> None:
-    """Let a network change every batch of images before its first layer, in training and in use.
+    """Normalise every batch of images before a network's first layer, in training and in evaluation.
 
-    It is a hook and no layer: weights keep their names, and a network that is split has it before its encoder.
+    It is a hook and not a layer: weights keep their names, and a network that is split has it before its encoder.
 
     Args:
         network: takes images in [0, 1], shape ``(batch, channels, height, width)``; changed in place.

@@ -18,9 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MAX_GROUPS = 32
 NORM_LAYERS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
+    *BATCH_NORMS,
     nn.SyncBatchNorm,
     nn.InstanceNorm1d,
     nn.InstanceNorm2d,

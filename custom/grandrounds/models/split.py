@@ -8,8 +8,7 @@ from __future__ import annotations
 import copy
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from grandrounds.models.compute import compile_likewise
 
@@ -87,24 +86,3 @@ def embedding_width(head: nn.Module) -> int:
         if isinstance(module, nn.Linear):
             return module.in_features
     raise ValueError(f"{type(head).__name__} has no linear layer, so the width of its embeddings is not known")
-
-
-@torch.no_grad()
-def embeddings_and_penultimate(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """The inputs of a network's last two layers, for plots and probes.
-
-    Args:
-        network: its last child is its head; in evaluation mode, so that the result does not depend on the batch.
-        images: shape ``(batch, channels, height, width)``.
-
-    Returns:
-        The encoder's embeddings, shape ``(batch, features)``, and the input of the head's last linear layer; the two are
-        the same where the head is one linear layer.
-    """
-    encoder, head = split_network(network)
-    embeddings: Tensor = encoder(images)
-    if not isinstance(head, nn.Sequential):
-        return embeddings, embeddings
-    linear = [index for index, module in enumerate(head) if isinstance(module, nn.Linear)]
-    penultimate: Tensor = head[: linear[-1]](embeddings)
-    return embeddings, penultimate

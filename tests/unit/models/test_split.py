@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from grandrounds.models.registry import backbone_names, build_model, minimum_image_size
-from grandrounds.models.split import embedding_width, embeddings_and_penultimate, split_network
+from grandrounds.models.split import embedding_width, split_network
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
@@ -60,20 +60,6 @@ def test_a_step_of_the_encoder_is_one_of_the_network_and_loaded_weights_arrive()
     network.load_state_dict(other.state_dict())
     network.eval()
     assert torch.equal(head(encoder(images(32))), other.eval()(images(32)))
-
-
-def test_the_penultimate_layer_of_resnet22_has_64_features_behind_a_relu():
-    network = build_model(ModelSpec("resnet22", classes=2), seed=1).eval()
-    embeddings, penultimate = embeddings_and_penultimate(network, images(128))
-    assert (embeddings.shape, penultimate.shape) == ((2, 256), (2, 64))
-    assert float(penultimate.min()) >= 0
-    assert torch.equal(network.classifier[-1](penultimate), network(images(128)))
-
-
-def test_a_head_of_one_layer_has_one_input():
-    network = build_model(ModelSpec("compact", classes=3, dropout=0.2), seed=1).eval()
-    embeddings, penultimate = embeddings_and_penultimate(network, images(32))
-    assert torch.equal(embeddings, penultimate)
 
 
 def test_a_head_without_a_linear_layer_has_no_known_width():

@@ -30,12 +30,9 @@ INPUT_NOISE = 0.01
 
 
 class InputNoise(nn.Module):
-    """Gaussian noise on images in training mode.
+    """Gaussian noise of a standard deviation on images in training mode.
 
-    A module of its own, because its mode is set with the network's wherever the network is split.
-
-    Args:
-        deviation: standard deviation, at least zero.
+    It is a module, so that its mode is set with the network's also where the network is split.
     """
 
     def __init__(self, deviation: float) -> None:
@@ -48,9 +45,9 @@ class InputNoise(nn.Module):
 
 
 class PreActivationBlock(nn.Module):
-    """Norm, ReLU, 3x3 convolution, twice, beside the input; the first of a stage has a 1x1 convolution in the shortcut.
+    """Norm, ReLU, 3x3 convolution, twice, beside a shortcut.
 
-    That convolution reads the normalised, rectified input, not the input itself.
+    The first block of a stage has a 1x1 convolution of the normalised, rectified input in the shortcut.
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, first: bool) -> None:
@@ -77,8 +74,7 @@ class ResNet22(nn.Module):
         input_noise: standard deviation of the Gaussian noise on images in training mode, their only augmentation.
 
     Attributes:
-        recompute: whether each block's activations are computed again in the backward pass instead of kept: a third more
-            computation, a fraction of the memory, the same gradients. See :func:`recompute_activations`.
+        recompute: whether activations are recomputed in the backward pass, see :func:`recompute_activations`.
     """
 
     def __init__(self, classes: int, channels: int, input_noise: float = INPUT_NOISE) -> None:
@@ -113,10 +109,12 @@ class ResNet22(nn.Module):
 
 
 def recompute_activations(network: nn.Module, recompute: bool = True) -> None:
-    """Let a network trade computation for memory, in place; set it before the network is split.
+    """Recompute each block's activations in the backward pass instead of storing them; set it before a split.
+
+    It costs a third more computation and saves most of the memory; gradients are the same.
 
     Raises:
-        ConfigurationError: if the network is not a ResNet-22, the only one here that is made for images so large.
+        ConfigurationError: if the network is not a ResNet-22, the only one here for large images.
     """
     if not isinstance(network, ResNet22):
         raise ConfigurationError(f"recompute_activations: expected backbone resnet22, got {type(network).__name__}")
@@ -124,7 +122,7 @@ def recompute_activations(network: nn.Module, recompute: bool = True) -> None:
 
 
 def _contexts(part: nn.Module) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
-    # The second pass sees the same batch: it must not count in the running statistics once more.
+    # The second pass is over the same batch, which must not count twice in the running statistics.
     return lambda: (nullcontext(), statistics_untouched(part))
 
 

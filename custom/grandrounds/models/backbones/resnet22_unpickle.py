@@ -1,9 +1,8 @@
-"""A program of its own: take the tensors out of an old pickle, and nothing else.
+"""A program that extracts the tensors of an old pickle, and nothing else.
 
-A pickle may name any function of any module and have it called. Here names are looked up in a short list; whatever is not
-in it becomes an inert object that takes every argument and does nothing. It is run by
-:mod:`~grandrounds.models.backbones.resnet22_weights` in another process, without its environment and with limits on
-what it may use, and imports nothing of this package.
+A pickle may call any function of any module. Here only a short list of names is resolved; any other name becomes an inert
+object that accepts every argument and does nothing. :mod:`~grandrounds.models.backbones.resnet22_weights` runs this program
+in another process with an empty environment and limited resources. It imports nothing of this package.
 
     python -I resnet22_unpickle.py SOURCE ENTRY TARGET
 """
@@ -32,7 +31,7 @@ KNOWN = frozenset(
 
 
 class Inert:
-    """Stands for every object that is not a tensor: it is made of anything, takes anything, does nothing."""
+    """Replaces every object that is not a tensor: accepts any arguments and does nothing."""
 
     def __new__(cls, *_: Any, **__: Any) -> Inert:
         """Take any arguments."""
@@ -59,15 +58,15 @@ class Inert:
 
 
 class TensorsOnly(pickle.Unpickler):
-    """Finds what tensors are made with, and an inert object under every other name."""
+    """Resolves the names that tensors need; every other name is an inert object."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Look a name up."""
+        """Resolve a name."""
         return super().find_class(module, name) if (module, name) in KNOWN else Inert
 
 
 def limit_resources() -> None:
-    """Bound what this process may use, whatever the file says."""
+    """Limit memory, file size and time of this process."""
     for limit, value in (
         (resource.RLIMIT_AS, MEMORY_BYTES),
         (resource.RLIMIT_FSIZE, FILE_BYTES),
@@ -78,7 +77,7 @@ def limit_resources() -> None:
 
 
 def unpickler_module() -> types.ModuleType:
-    """What ``torch.load`` takes for the module ``pickle``."""
+    """A replacement of the module ``pickle`` for ``torch.load``."""
     module = types.ModuleType("tensors_only")
     module.Unpickler = TensorsOnly  # type: ignore[attr-defined]
     module.load = lambda stream, **options: TensorsOnly(stream, **options).load()  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""Start ResNet-22 from the published weights of Wu et al. (IEEE TMI 2020), by names and without running their pickle.
+"""Converts the published weights of ResNet-22 (Wu et al., IEEE TMI 2020) without running their pickle.
 
-Their file holds a model of four views; each view's residual network has our structure under other names. Only the
-residual network is taken: the classifier on top starts untrained. The file is of the old kind that may call any function
-when it is read, so it is read in another process that calls none.
+Their file contains a model of four views; each view's residual network has our structure under other names. Only the
+residual network is taken; the classifier starts untrained. A pickle may call any function when it is read, so it is read in
+another process that calls none.
 
     python -m grandrounds.models.backbones.resnet22_weights sample_image_model.p resnet22.pt --view cc
 """
@@ -41,7 +41,7 @@ PARTS: Mapping[str, str] = {
 
 
 def published_name(name: str) -> str | None:
-    """Our name of an entry of one view's residual network; None if it is no part of it.
+    """Our name of an entry of one view's residual network; None for any other entry.
 
     Example:
         >>> published_name("layer_list.1.0.downsample.0.weight"), published_name("fc1_cc.weight")
@@ -61,10 +61,10 @@ def from_published(weights: Mapping[str, Tensor], view: View = "cc") -> dict[str
 
     Args:
         weights: the published model's entries by name.
-        view: whose network; Fed-Align-CL takes that of the craniocaudal view for every image.
+        view: Fed-Align-CL uses the network of the craniocaudal view for every image.
 
     Returns:
-        Everything but the classifier. Counters of batch norm may be missing, as in old files.
+        All entries but the classifier's. Counters of batch norm may be missing, as in old files.
 
     Raises:
         ConfigurationError: if there is no such view, or an entry is missing or of another shape (the first is named).
@@ -92,16 +92,16 @@ def from_published(weights: Mapping[str, Tensor], view: View = "cc") -> dict[str
 
 
 def convert_published(source: Path, target: Path, view: View = "cc", timeout: float = TIMEOUT_SECONDS) -> None:
-    """Make a file for the model's option ``weights`` from the published one.
+    """Convert the published file to one for the option ``problem.weights``.
 
     Args:
         source: the published file; it is not trusted.
-        target: where to write; a file there is replaced.
+        target: the file to write or replace.
         view: see :func:`from_published`.
-        timeout: seconds that reading may take.
+        timeout: maximum seconds to read.
 
     Raises:
-        ConfigurationError: if the file cannot be read or does not fit. Nothing is written then.
+        ConfigurationError: if the file cannot be read or does not fit; then nothing is written.
     """
     if not source.is_file():
         raise ConfigurationError(f"there is no file {source}; expected the published weights of ResNet-22")
@@ -115,7 +115,7 @@ def _read_isolated(source: Path, timeout: float) -> dict[str, Tensor]:
         result = Path(folder) / "tensors.pt"
         command = [sys.executable, "-I", resnet22_unpickle.__file__, str(source.resolve()), ENTRY, str(result)]
         try:
-            # An empty environment: no variable of ours names a path, a token or a proxy there.
+            # The empty environment contains no path, token or proxy.
             done = subprocess.run(command, cwd=folder, env={}, capture_output=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:
             raise ConfigurationError(

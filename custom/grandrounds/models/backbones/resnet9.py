@@ -1,9 +1,8 @@
 """ResNet-9 without normalisation and without biases, for images of 32 pixels.
 
 The network with which FedMatch is tested (Jeong et al., "Federated Semi-Supervised Learning with Inter-Client Consistency
-& Disjoint Learning", ICLR 2021) and with it the proof of concept of FedPerl (Bdair et al., MELBA 2022, Table 1). Having no
-batch statistics it has nothing that averages badly over clients; having nine kernels and nothing else, 18 features of
-similarity. With 3 channels and 10 classes: 6,568,640 weights.
+& Disjoint Learning", ICLR 2021) and with it the proof of concept of FedPerl (Bdair et al., MELBA 2022, Table 1). It has no
+batch statistics, and its nine kernels give 18 features of similarity. With 3 channels and 10 classes: 6,568,640 weights.
 """
 
 from __future__ import annotations

@@ -76,10 +76,6 @@ class CompactNet(ResNet):
     The first block halves the size once more, so that no dense convolution works on a large map, and all widths are
     multiples of 16, which suits vector units. With 3 channels and 8 classes: 218,456 parameters and 10 million
     multiply-adds for an image of 64x64.
-
-    Args:
-        classes: number of classes.
-        channels: channels of the images.
     """
 
     def __init__(self, classes: int, channels: int) -> None:
@@ -96,8 +92,6 @@ class ShallowResNet(ResNet):
     ResNet-12 4,978,765 parameters. Two of the four networks of MDH-FL.
 
     Args:
-        classes: number of classes.
-        channels: channels of the images.
         blocks: basic blocks of each stage.
     """
 

@@ -87,8 +87,8 @@ def exceeds(epsilon: float, target: float) -> bool:
     return not epsilon <= target * (1 + TARGET_TOLERANCE)
 
 
-def min_noise_multiplier(epsilon: float, delta: float, steps: int, sampling_rate: float = 1.0) -> float:
-    """The minimum noise multiplier with which a number of steps, possibly on samples, stay within ``epsilon``.
+def min_noise_multiplier(epsilon: float, delta: float, steps: int = 1, sampling_rate: float = 1.0) -> float:
+    """The minimum noise multiplier with which a number of steps (or releases) stay within ``epsilon``.
 
     Args:
         epsilon: the maximum, positive.
@@ -106,10 +106,17 @@ def min_noise_multiplier(epsilon: float, delta: float, steps: int, sampling_rate
         >>> round(min_noise_multiplier(5.77, 1e-4, steps=50), 2)
         5.0
     """
+    import dp_accounting  # type: ignore[import-untyped]
+
+    require_delta(delta)
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be a positive number, got {epsilon}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    low, high = 0.0, float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * math.sqrt(steps)
     if sampling_rate == 1:
-        return gaussian_noise_multiplier(epsilon, delta, steps)
-    low, high = 0.0, gaussian_noise_multiplier(epsilon, delta, steps)  # sampling only helps
-    for _ in range(HALVINGS):  # the cheap bound narrows the range from above
+        return high
+    for _ in range(HALVINGS):  # sampling only helps; the cheap bound narrows the range from above
         middle = (low + high) / 2
         too_much = renyi_epsilon([GaussianSteps(middle, sampling_rate, steps)], delta) > epsilon
         low, high = (middle, high) if too_much else (low, middle)
@@ -141,31 +148,11 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, releases: int = 1) -
         >>> round(gaussian_epsilon(16.0, delta=1e-5, releases=80), 2)
         2.26
     """
-    import dp_accounting  # type: ignore[import-untyped]
+    import dp_accounting
 
     require_delta(delta)
     steps = GaussianSteps(noise_multiplier, steps=releases)
     return float(dp_accounting.get_epsilon_gaussian(combined_multiplier([steps]), delta))
-
-
-def gaussian_noise_multiplier(epsilon: float, delta: float, releases: int = 1) -> float:
-    """The minimum noise multiplier with which a number of releases stay within ``epsilon``.
-
-    Raises:
-        ValueError: if an argument is outside its range.
-
-    Example:
-        >>> round(gaussian_noise_multiplier(1.0, delta=1e-4, releases=150), 1)
-        39.0
-    """
-    import dp_accounting
-
-    require_delta(delta)
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be a positive number, got {epsilon}")
-    if releases < 1:
-        raise ValueError(f"releases must be at least 1, got {releases}")
-    return float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * math.sqrt(releases)
 
 
 def combined_multiplier(history: Iterable[GaussianSteps]) -> float:

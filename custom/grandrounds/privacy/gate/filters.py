@@ -140,11 +140,7 @@ class SitePrivacyGate(Filter):
             add_job_audit_event(fl_ctx, msg=f"privacy gate refused: {refused.reason}")
             write_audit(_folder(fl_ctx), "refused", details)
         except Exception as failure:
-            self.log_error(
-                fl_ctx,
-                f"the refusal could not be written to the audit trail ({type(failure).__name__})",
-                fire_event=False,
-            )
+            self.log_error(fl_ctx, f"the audit trail could not be written ({type(failure).__name__})", fire_event=False)
         return refused.reason
 
 
@@ -164,11 +160,7 @@ class GaussianPrivacy(Filter):
     """
 
     def __init__(
-        self,
-        clip: float,
-        noise_multiplier: float,
-        unit: str = "site",
-        running_statistics: RunningStatistics = "refuse",
+        self, clip: float, noise_multiplier: float, unit: str = "site", running_statistics: RunningStatistics = "refuse"
     ) -> None:
         super().__init__()
         if unit not in list(Unit):

@@ -100,7 +100,7 @@ class PrivateStep:
         loss: a mean over samples.
         records: :math:`N`, number of images that batches are drawn from, at least 1.
         options: the parameters of the round.
-        random_bytes: returns so many unpredictable bytes; the operating system's, except in tests.
+        random_bytes: returns that many unpredictable bytes; the operating system's, except in tests.
 
     Raises:
         ConfigurationError: if a layer of the network mixes the samples of a batch (batch norm) or keeps statistics.
@@ -189,7 +189,7 @@ def poisson_batches(
     Args:
         rows: the rows to draw from.
         options: rate and number of steps.
-        random_bytes: returns so many unpredictable bytes.
+        random_bytes: returns that many unpredictable bytes.
 
     Yields:
         Rows in ascending order, possibly none.

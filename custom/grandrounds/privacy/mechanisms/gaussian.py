@@ -53,7 +53,7 @@ class GaussianMechanism:
 
         Args:
             update: differences by ``state_dict`` name, finite.
-            random_bytes: returns so many unpredictable bytes; the operating system's, except in tests.
+            random_bytes: returns that many unpredictable bytes; the operating system's, except in tests.
 
         Returns:
             New tensors of the same dtypes on the CPU. Integer buffers are copied without noise.
