@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grandrounds.evaluation.tables import markdown_table
+from benchmarks.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
 MEBIBYTE = 2**20

@@ -24,7 +24,7 @@ if not __package__:  # run as a script
     sys.modules["benchmarks.report"] = sys.modules[__name__]
 from matplotlib.figure import Figure
 
-from grandrounds.evaluation.tables import replace_section
+from benchmarks.tables import replace_section
 from grandrounds.files import replacing
 
 BENCHMARKS = Path(__file__).resolve().parent

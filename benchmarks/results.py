@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiment import BENCHMARKS, Row, experiment_class
-from grandrounds.evaluation.tables import format_interval
+from benchmarks.tables import format_interval
 from grandrounds.evaluation.tests import paired_difference
 
 Content = dict[str, Any]

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiment import Experiment, Row, Run, mean_of, read_predictions, site_data
+from benchmarks.fed_align_cl_ham10000.binary_curves import curve_areas
 from benchmarks.fed_align_cl_ham10000.measures import both_layers, separability
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import read_partition, write_partition
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import locate_dataset
 from grandrounds.deployment.simulate import choose_sites, simulate
-from grandrounds.evaluation.binary_curves import curve_areas
 from grandrounds.evaluation.external import load_trained
 from grandrounds.files import replacing
 from grandrounds.protocol.problem import Problem

@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks.report import Drawing, Part
 from benchmarks.results import Content, Methods, Results, Seeds, paired, shared_seeds
-from grandrounds.evaluation.tables import markdown_table
+from benchmarks.tables import markdown_table
 from grandrounds.evaluation.tests import compare_methods, paired_difference
-from grandrounds.reporting.figures.embeddings import plane_figure
+from grandrounds.reporting.figures.images import plane_figure
 
 AREAS = {"roc": "AUC", "precision_recall": "PR-AUC"}
 LAYERS = {"embedding": "embedding", "penultimate": "layer before the last"}

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiment import Experiment, Row, Run, mean_of, pooled, predictions
+from benchmarks.fedirm_ham10000.one_vs_rest import CODE_THRESHOLD, choose_threshold, macro, one_vs_rest
 from grandrounds.evaluation.metrics import classification_metrics
-from grandrounds.evaluation.one_vs_rest import CODE_THRESHOLD, choose_threshold, macro, one_vs_rest
-from grandrounds.reporting.figures.relations import mean_of_known
+from grandrounds.methods.fedirm.figures import mean_of_rows
 
 DIAGNOSTICS = (
     *("kept", "matched_rows", "pseudo_label_accuracy", "relation_distance", "empty_batches", "relation_loss"),
@@ -86,13 +86,13 @@ def _relations(run: Run) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for event in run.events("relation"):
         if event["round"] % SHOWN_ROUNDS == 0 and "matrix" in event:
-            labelled = mean_of_known([np.array(event["matrix"])], [np.array(event["support"])])
+            labelled = mean_of_rows([np.array(event["matrix"])], [np.array(event["support"])])
             own = event["pseudo_relations"].values()
             matrices, supports = [np.array(one["matrix"]) for one in own], [np.array(one["support"]) for one in own]
             found[event["round"]] = {
                 "labelled": _matrix_rows(labelled),
                 "support": event["support"],
-                "unlabelled": _matrix_rows(mean_of_known(matrices, supports)) if own else None,
+                "unlabelled": _matrix_rows(mean_of_rows(matrices, supports)) if own else None,
             }
     return found
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.fedirm_ham10000.figures import score_over_sites_figure
 from benchmarks.report import Drawing, Part
 from benchmarks.results import Methods, Results, Seeds, paired, shared_seeds
-from grandrounds.evaluation.tables import markdown_table, mean_and_spread
-from grandrounds.reporting.figures.relations import (
+from benchmarks.tables import markdown_table, mean_and_spread
+from grandrounds.methods.fedirm.figures import (
     RelationRound,
     relation_figure,
     relation_gap,
-    score_over_sites_figure,
 )
 
 METRICS = {"auc": "AUC", "sensitivity": "sens.", "specificity": "spec.", "accuracy": "accuracy", "f1": "F1"}

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.report import Part
 from benchmarks.results import Methods, Results, Seeds, paired, shared_seeds
-from grandrounds.evaluation.tables import markdown_table
+from benchmarks.tables import markdown_table
 
 REFERENCE = "fedperl_pa"
 

@@ -7,16 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.fedperl_ham10000.communication import additional_communication, measured_communication
 from benchmarks.report import Drawing, Part
 from benchmarks.results import Methods, Results, Seeds, paired, shared_seeds
-from grandrounds.evaluation.communication import additional_communication, measured_communication, relative_improvement
-from grandrounds.evaluation.communities import chance_within_group, community_order, pick_matrix, within_group_share
-from grandrounds.evaluation.per_class import precision_recall_f1
-from grandrounds.evaluation.tables import markdown_table, mean_and_spread
+from benchmarks.tables import markdown_table, mean_and_spread
+from grandrounds.evaluation.metrics import precision_recall_f1
+from grandrounds.methods.fedperl.communities import (
+    chance_within_group,
+    community_order,
+    pick_matrix,
+    within_group_share,
+)
+from grandrounds.methods.fedperl.figures import SimilarityRound, peer_frequency_figure, similarity_figure
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.problem import ModelSpec
-from grandrounds.reporting.figures.run import SimilarityRound, peer_frequency_figure, similarity_figure
+from grandrounds.reporting.comparison import relative_improvement
 
 METRICS = {"f1_weighted": "weighted F1", "balanced_accuracy": "balanced accuracy"}
 MODELS = ("own", "common")

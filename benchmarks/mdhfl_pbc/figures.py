@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from benchmarks.report import Drawing
 from benchmarks.results import Methods
 from grandrounds.ordering import natural_sorted
+from grandrounds.plotting import draw_legend, label_axes, looks, new_axes
 from grandrounds.reporting.figures.curves import confusion_figure
-from grandrounds.reporting.figures.style import draw_legend, label_axes, looks, new_axes
 
 Settings = Mapping[str, Methods]
 KINDS = {"symmetric": "symmetric flips", "pair": "pair flips"}

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.mdhfl_pbc.figures import figures
 from benchmarks.report import Part
 from benchmarks.results import Content, Results, Seeds, paired, shared_seeds
-from grandrounds.evaluation.tables import markdown_table, mean_and_spread
+from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.ordering import natural_sorted
 
 METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "f1_macro": "macro-F1"}

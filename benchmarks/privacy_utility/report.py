@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from benchmarks.report import Part
 from benchmarks.results import Results, Seeds
-from grandrounds.evaluation.tables import markdown_table, mean_and_spread
+from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 

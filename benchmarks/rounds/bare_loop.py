@@ -17,13 +17,13 @@ import torch
 
 from benchmarks.measure import clocked, run, spread
 from benchmarks.parties import site_names
+from benchmarks.tables import markdown_table
 from grandrounds.data.batches import index_batches
 from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.evaluation.external import predict
-from grandrounds.evaluation.tables import markdown_table
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem

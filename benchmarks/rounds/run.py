@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.measure import in_child, in_turn, milliseconds, run, spread, table
 from benchmarks.rounds.shares import PARTS
-from grandrounds.evaluation.tables import markdown_table
+from benchmarks.tables import markdown_table
 
 MODULE = "benchmarks.rounds.run"
 SMALL, LARGE = 100, 8_000_000

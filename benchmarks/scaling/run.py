@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.measure import in_child, milliseconds, peak_mib, resident_mib, run, table
 from benchmarks.report import Drawing
-from grandrounds.reporting.figures.style import draw_legend, draw_line, label_axes, looks, new_axes
+from grandrounds.plotting import draw_legend, draw_line, label_axes, looks, new_axes
 
 SITES = (10, 100, 500)
 KINDS = ("no training", "compact")

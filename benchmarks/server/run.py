@@ -40,7 +40,7 @@ from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.model_store import ModelStore
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer
 from grandrounds.methods.fedperl.similarity import SimilarityTracker, layer_moments, similarity_matrix
-from grandrounds.reporting.figures.style import draw_legend, draw_line, label_axes, looks, new_axes
+from grandrounds.plotting import draw_legend, draw_line, label_axes, looks, new_axes
 
 SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)
 LAYERS, VECTORS, WIDTH, CLASSES = 100, 4, 128, 7

@@ -17,7 +17,7 @@ from grandrounds.deployment.kit.overlay import PROVISIONING, apply_overlay
 from grandrounds.deployment.kit.read import processes_of, read_kit
 from grandrounds.deployment.local_federation import Federation, await_sites, start_participant, stop
 from grandrounds.models.registry import build_model
-from grandrounds.reporting.finished_run import trained_model
+from grandrounds.reporting.runs import trained_model
 
 pytestmark = pytest.mark.provisioned
 

@@ -23,7 +23,7 @@ LAYERS = (
     {"evaluation"},
     {"models", "data"},
     {"protocol"},
-    {"checks", "errors", "files", "options", "ordering", "seeding", "__init__"},
+    {"checks", "errors", "files", "options", "ordering", "plotting", "seeding", "__init__"},
 )
 """From the top to the bottom; a module imports its own layer and those below."""
 MAX_MODULES = 16

@@ -1,7 +1,4 @@
-"""Scores of a trained model as tables.
-
-``grandrounds evaluate``: a finished run's model on images that no site of the run has seen.
-"""
+"""``grandrounds evaluate``: external evaluation of a finished run's model, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from grandrounds.data.site import DatasetLocation
-    from grandrounds.evaluation.external import PlacePredictions
-    from grandrounds.reporting.finished_run import TrainedModel
+    from grandrounds.evaluation.external import ImagePredictions
+    from grandrounds.reporting.runs import TrainedModel
 
 
-PLACE_COLUMNS: Mapping[str, str] = {
+SITE_COLUMNS: Mapping[str, str] = {
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced\nacc.",
     "precision_weighted": "weighted\nprecision",
@@ -50,20 +47,20 @@ CLASS_COLUMNS: Mapping[str, str] = {
 READINGS: Mapping[str, str] = {"argmax": "group of the most probable class", "summed": "most probable group"}
 
 
-def place_table(report: Mapping[str, Any]) -> Table:
-    """Scores of each place, their mean, and those of all images together.
+def site_table(report: Mapping[str, Any]) -> Table:
+    """Scores of each site, their mean, and those of all images together.
 
     Args:
         report: what :func:`grandrounds.evaluation.external.report` returns.
     """
     unit = "groups of classes" if report["labels"] == "groups" else "classes"
-    table = _table("site", f"test images, {unit}", ("images", *PLACE_COLUMNS.values()))
-    for place, scores in report["places"].items():
-        _add(table, place, scores, PLACE_COLUMNS)
-    if len(report["places"]) > 1:
+    table = _table("site", f"test images, {unit}", ("images", *SITE_COLUMNS.values()))
+    for site, scores in report["sites"].items():
+        _add(table, site, scores, SITE_COLUMNS)
+    if len(report["sites"]) > 1:
         table.add_section()
-        _add(table, "mean", {**report["mean"], "n": ""}, PLACE_COLUMNS)
-        _add(table, "pooled", report["pooled"], PLACE_COLUMNS)
+        _add(table, "mean", {**report["mean"], "n": ""}, SITE_COLUMNS)
+        _add(table, "pooled", report["pooled"], SITE_COLUMNS)
     return table
 
 
@@ -73,14 +70,14 @@ def class_table(classes: Mapping[str, Any]) -> Table:
     Args:
         classes: the entry ``classes`` of a report.
     """
-    several = any(entry["places"] > 1 for entry in classes.values())
+    several = any(entry["sites"] > 1 for entry in classes.values())
     table = _table("class", "classes, each against all others", ("images", *CLASS_COLUMNS.values()))
     for name, entry in classes.items():
         _add(table, f"{name}, pooled" if several else name, entry["pooled"], CLASS_COLUMNS)
     if several:
         table.add_section()
         for name, entry in classes.items():
-            _add(table, f"{name}, mean of {entry['places']}", {**entry["mean"], "n": ""}, CLASS_COLUMNS)
+            _add(table, f"{name}, mean of {entry['sites']}", {**entry["mean"], "n": ""}, CLASS_COLUMNS)
     return table
 
 
@@ -114,13 +111,13 @@ def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
 
 
-HELP = """Test a finished run's model on the test images of a place that never took part.
+HELP = """External validation: test a finished run's model on the test images of any site.
 
 RUN is a run's workspace (its selected model is taken) or a model file beside the run's summary.json. If the labels are
 groups of classes, such as benign and malignant, --groups says which class belongs to which.
 
---curves is for a hospital whose predictions stay: it writes counts of at least ten patients each to
-DIR/PLACE/curves_common.json. From these a report draws ROC curves and reliability, once they lie in the run's results.
+--curves is for a hospital whose predictions must stay there: it writes counts of at least ten patients each to
+DIR/SITE/curves_common.json. A report draws ROC curves and reliability from these files in the run's results.
 
 [bold]Examples[/bold]
 
@@ -146,14 +143,14 @@ def evaluate(
     ] = None,
     predictions: Annotated[Path | None, typer.Option(help="Write every prediction to this CSV file.")] = None,
     curves: Annotated[
-        Path | None, typer.Option(help="Write curves of each place there, as counts that may leave it.")
+        Path | None, typer.Option(help="Folder for the curve counts of each site, which may leave it.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Predict, and show the scores."""
     from grandrounds.evaluation.external import labels_are_groups, report, write_predictions
     from grandrounds.evaluation.grouping import grouping_of
-    from grandrounds.reporting.finished_run import trained_model
+    from grandrounds.reporting.runs import trained_model
 
     grouped = groups_of(groups) if groups is not None else None
     locations = _located(sites_dir, site, manifest, root)
@@ -199,7 +196,7 @@ def groups_of(text: str) -> dict[str, list[str]]:
 def _located(
     sites_dir: Path | None, site: Sequence[str] | None, manifest: Path | None, root: Path | None
 ) -> dict[str, DatasetLocation]:
-    """Where the images of each place are."""
+    """Where the images of each site are."""
     if sites_dir is not None and manifest is None and root is None:
         return _of_partition(sites_dir, site)
     if sites_dir is not None or manifest is None or root is None or site:
@@ -228,10 +225,10 @@ def _of_manifest(manifest: Path, root: Path) -> dict[str, DatasetLocation]:
 
 def _predict(
     trained: TrainedModel, locations: Mapping[str, DatasetLocation], vocabulary: Sequence[str]
-) -> dict[str, PlacePredictions]:
+) -> dict[str, ImagePredictions]:
     import torch
 
-    from grandrounds.evaluation.external import load_place, load_trained, predict_place
+    from grandrounds.evaluation.external import load_test_images, load_trained, predict_images
     from grandrounds.federation.site.data import CACHE_VARIABLE
 
     problem = trained.problem
@@ -240,29 +237,29 @@ def _predict(
     found = {}
     with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
         cache = Path(os.environ.get(CACHE_VARIABLE, temporary))
-        for place, location in locations.items():
-            images = load_place(place, location, vocabulary, problem.image_size, problem.channels, cache)
+        for name, location in locations.items():
+            images = load_test_images(name, location, vocabulary, problem.image_size, problem.channels, cache)
             if images.unreadable:
-                say(notes(), f"{place}: {images.unreadable} test images cannot be read and are left out")
-            found[place] = predict_place(model, images, device)
+                say(notes(), f"{name}: {images.unreadable} test images cannot be read and are left out")
+            found[name] = predict_images(model, images, device)
     return found
 
 
-def _write_curves(folder: Path, found: Mapping[str, PlacePredictions], classes: Sequence[str], by_group: bool) -> None:
-    """``PLACE/curves_common.json`` for each place, as a report finds them in a run's results."""
+def _write_curves(folder: Path, found: Mapping[str, ImagePredictions], classes: Sequence[str], by_group: bool) -> None:
+    """``SITE/curves_common.json`` for each site, as a report finds them in a run's results."""
     from grandrounds.evaluation.cases import cases_of
-    from grandrounds.evaluation.curves import curves_of, write_curves
+    from grandrounds.evaluation.curves import site_curves, write_curves
 
     if by_group:
         raise typer.BadParameter("--curves: the labels are groups of classes, and curves are of classes")
-    for place, told in found.items():
-        cases = cases_of(told.labels, told.probabilities, told.groups or None)
-        write_curves(folder / place / "curves_common.json", curves_of(cases, classes))
+    for name, predicted in found.items():
+        cases = cases_of(predicted.labels, predicted.probabilities, predicted.groups or None)
+        write_curves(folder / name / "curves_common.json", site_curves(cases, classes), classes)
 
 
 def _show(content: Mapping[str, Any], weights: Path) -> None:
     console = results()
-    console.print(place_table(content))
+    console.print(site_table(content))
     if "classes" in content:
         console.print(class_table(content["classes"]))
     if "groups" in content:

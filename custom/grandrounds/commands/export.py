@@ -29,7 +29,7 @@ def export(
     licence: Annotated[str | None, typer.Option(help="Licence of the data that the model was trained on.")] = None,
 ) -> None:
     """Write the model and say where it is."""
-    from grandrounds.reporting.export.bundle import export_model
+    from grandrounds.reporting.export import export_model
     from grandrounds.reporting.model import report_on
     from grandrounds.reporting.predictions import groups_in
     from grandrounds.reporting.runs import read_run

@@ -1,4 +1,4 @@
-"""Figures that need a run's images and show them: single cases, what the model looks at, and how it places them."""
+"""Figures of ``grandrounds figures --sites-dir`` that show a run's images: single cases, Grad-CAM, and embeddings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from grandrounds.errors import ConfigurationError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from grandrounds.reporting.predictions import SitePredictions
     from grandrounds.reporting.run import Run
-    from grandrounds.reporting.validation import SitePredictions
 
 
-def image_drawings(run: Path, sites_dir: Path) -> dict[str, Figure]:
+def image_figures(run: Path, sites_dir: Path) -> dict[str, Figure]:
     """Sheets of each site's test cases, without and with Grad-CAM, and the plane of embeddings.
 
     Args:
@@ -26,7 +26,7 @@ def image_drawings(run: Path, sites_dir: Path) -> dict[str, Figure]:
         ConfigurationError: if the run has no selected model.
         GrandRoundsError: if the run or the sites' images are not as they must be.
     """
-    from grandrounds.reporting.validation import site_predictions
+    from grandrounds.reporting.predictions import site_predictions
 
     found = _with_model(run, run.absolute().name)
     drawn: dict[str, Figure] = {}
@@ -38,7 +38,7 @@ def image_drawings(run: Path, sites_dir: Path) -> dict[str, Figure]:
     return drawn
 
 
-def scenario_drawings(run: Path, others: Sequence[str], sites_dir: Path) -> dict[str, Figure]:
+def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[str, Figure]:
     """Where the models of several runs look: where all are right, all are wrong, and where one stands alone.
 
     Args:
@@ -58,27 +58,30 @@ def scenario_drawings(run: Path, others: Sequence[str], sites_dir: Path) -> dict
 
     from grandrounds.data.images.views import to_tensor
     from grandrounds.evaluation.grad_cam import prediction_maps, scenarios
-    from grandrounds.reporting.figures.scenario import scenario_figure
-    from grandrounds.reporting.label import names_of, require_one_vocabulary, split_argument
-    from grandrounds.reporting.validation import site_predictions
+    from grandrounds.reporting.comparison import require_one_vocabulary
+    from grandrounds.reporting.figures.images import scenario_figure
+    from grandrounds.reporting.predictions import site_predictions
+    from grandrounds.reporting.runs import names_of, split_argument
 
     named = [(None, run), *map(split_argument, others)]
     runs = [_with_model(path, name) for (_, path), name in zip(named, names_of(named), strict=True)]
     require_one_vocabulary(runs)
-    told = {one.name: list(site_predictions(one, sites_dir, "test")) for one in runs}
+    tested = {one.name: list(site_predictions(one, sites_dir, "test")) for one in runs}
     ours, reference = runs[0], runs[1]
     for one in runs[1:]:
-        if [found.site for found in told[one.name]] != [found.site for found in told[ours.name]]:
+        if [found.site for found in tested[one.name]] != [found.site for found in tested[ours.name]]:
             raise ConfigurationError(f"--against: {one.name} and {ours.name} were tested at different sites")
     flags = {
         name: torch.from_numpy(np.concatenate([found.probabilities.argmax(axis=1) == found.labels for found in sites]))
-        for name, sites in told.items()
+        for name, sites in tested.items()
     }
     rows = [int(found[0]) for found in scenarios(flags, ours.name, reference.name).values() if len(found)]
     if not rows:
         return {}
-    images = np.concatenate([found.images for found in told[ours.name]])[rows]
-    maps = {name: torch.from_numpy(prediction_maps(sites[0].model, to_tensor(images))) for name, sites in told.items()}
+    images = np.concatenate([found.images for found in tested[ours.name]])[rows]
+    maps = {
+        name: torch.from_numpy(prediction_maps(sites[0].model, to_tensor(images))) for name, sites in tested.items()
+    }
     chosen = scenarios({name: own[rows] for name, own in flags.items()}, ours.name, reference.name)
     breast = _all_mammograms(ours, sites_dir)
     return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast)}
@@ -97,11 +100,11 @@ def _with_model(path: Path, name: str) -> Run:
 
 
 def _all_mammograms(run: Run, sites_dir: Path) -> bool:
-    """Whether all images are prepared mammograms, in which what is not the breast is black."""
+    """Whether all images are prepared mammograms, whose background is black."""
     from grandrounds.data.site import locate_dataset
 
     dataset = str(run.problem["dataset"])
-    return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.places)
+    return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.predictions)
 
 
 def _sheets(found: SitePredictions, classes: Sequence[str]) -> dict[str, Figure]:
@@ -109,7 +112,7 @@ def _sheets(found: SitePredictions, classes: Sequence[str]) -> dict[str, Figure]
 
     from grandrounds.data.images.views import to_tensor
     from grandrounds.evaluation.grad_cam import prediction_maps
-    from grandrounds.reporting.figures.sample_sheet import choose_samples, sample_figure
+    from grandrounds.reporting.figures.images import choose_samples, sample_figure
 
     # Of these alone the same ones are chosen again: maps are computed for what is shown.
     rows = np.unique(np.concatenate(choose_samples(found.labels, found.probabilities)))
@@ -126,7 +129,7 @@ def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
     from grandrounds.data.images.views import to_tensor
     from grandrounds.evaluation.domain_probe import PERPLEXITY, plane_of, site_silhouette
     from grandrounds.models.split import split_network
-    from grandrounds.reporting.figures.embeddings import plane_figure
+    from grandrounds.reporting.figures.images import plane_figure
 
     names = np.array([found.site for found in sites for _ in found.labels], np.str_)
     if len(names) <= PERPLEXITY or len(sites) < 2:

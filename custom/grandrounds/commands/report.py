@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -15,8 +15,6 @@ from grandrounds.commands.output import results, say, say_json
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from grandrounds.reporting.model import Operation
     from grandrounds.reporting.run import Run
 
@@ -24,7 +22,7 @@ HELP = """Report on one run, or compare several.
 
 Writes report.html, one file that needs no network, and beside it figures (PNG, SVG), tables (CSV) and report.json.
 Nothing in them names an image or a patient. A RUN is a simulation's workspace, the results of a downloaded job, or a
-benchmark's committed result; NAME=RUN gives it a name. Runs that differ in their seed alone are one method.
+benchmark's result file; NAME=RUN gives it a name. Runs that differ in their seed alone are one method.
 
 Scores are of the one model that the federation selected, where it has one; --model own takes what each site would
 choose among the rounds' models. With --sites-dir intervals take the patient or lesion as a case, and thresholds are chosen
@@ -65,25 +63,24 @@ def report(
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     json: Json = False,
 ) -> None:
-    """Write the report and say where it is."""
-    from grandrounds.reporting.folder import write_report
+    """Write the report and print its path."""
     from grandrounds.reporting.model import report_on
+    from grandrounds.reporting.page import write_report
 
     found = _runs(runs, sites_dir, groups, model.value if model else None)
     operations = _operations(found, sites_dir) if sites_dir else {}
     content = report_on(found, title, reference, operations)
-    place = write_report(content, out, _figures_of_method)
+    page = write_report(content, out)
     if json:
         say_json(content.to_json())
     else:
-        say(results(), str(place))
+        say(results(), str(page))
 
 
 def _runs(arguments: Sequence[str], sites_dir: Path | None, groups: Path | None, model: str | None) -> list[Run]:
-    from grandrounds.commands.figures import groups_of
-    from grandrounds.reporting.label import names_of, split_argument
+    from grandrounds.commands.figures import communities_of
     from grandrounds.reporting.predictions import groups_in
-    from grandrounds.reporting.runs import read_run
+    from grandrounds.reporting.runs import names_of, read_run, split_argument
 
     if sites_dir is not None and not sites_dir.is_dir():
         raise ConfigurationError(f"--sites-dir: there is no folder {sites_dir}")
@@ -92,19 +89,11 @@ def _runs(arguments: Sequence[str], sites_dir: Path | None, groups: Path | None,
     found = [read_run(path, name, look_up, model) for (_, path), name in zip(named, names_of(named), strict=True)]
     if groups is None:
         return found
-    return [replace(run, communities=groups_of(groups, run.sites)) for run in found]
+    return [replace(run, communities=communities_of(groups, run.sites)) for run in found]
 
 
 def _operations(runs: Sequence[Run], sites_dir: Path) -> dict[str, dict[str, Operation]]:
     from grandrounds.reporting.model import operating_points
-    from grandrounds.reporting.validation import validation_cases
+    from grandrounds.reporting.predictions import validation_cases
 
     return {run.name: operating_points(run, validation_cases(run, sites_dir)) for run in runs}
-
-
-def _figures_of_method(run: Run) -> Mapping[str, Figure]:
-    from grandrounds.commands.method_figures import drawings
-
-    drawn = drawings(run.events, run.sites, run.communities or None, run.classes)
-    # The report has learning curves of its own, in which each site has its colour.
-    return {name: figure for name, figure in drawn.items() if name != "accuracy"}

@@ -1,4 +1,8 @@
-r"""Areas under ROC and precision-recall curves for many weightings of the same samples at once, for bootstrap intervals."""
+"""Area under the ROC curve and average precision of one class against the others, for any weights of the samples.
+
+There is one computation: the plain area is that of unit weights, a bootstrap sample weighs each sample by how often it was
+drawn. In NumPy alone: sites score models with it after every round.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from grandrounds.evaluation.cases import Cases, resampled_weights
-from grandrounds.evaluation.estimates import Estimate, interval_of
-
-AREA_RESAMPLES = 200
 
 
 class Areas(NamedTuple):
@@ -43,55 +42,56 @@ def weighted_areas(positive: NDArray[np.bool_], scores: NDArray[np.floating], we
         >>> weighted_areas(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]), once).auroc
         array([0.75])
     """
+    if not len(scores):
+        return Areas(*np.full((2, len(weights)), np.nan))
     order = np.argsort(scores, kind="stable")
-    first = np.flatnonzero(np.r_[True, np.diff(scores[order]) > 0])
+    rising = scores[order]
+    starts = np.flatnonzero(np.r_[True, rising[1:] > rising[:-1]])
     sorted_weights = weights[:, order].astype(np.float64)
     mask = positive[order]
-    of_positive = np.add.reduceat(sorted_weights * mask, first, axis=1)
-    of_negative = np.add.reduceat(sorted_weights * ~mask, first, axis=1)
+    of_positive = np.add.reduceat(sorted_weights * mask, starts, axis=1)
+    of_negative = np.add.reduceat(sorted_weights * ~mask, starts, axis=1)
     below = np.cumsum(of_negative, axis=1)
-    hits, misses = of_positive.sum(axis=1), below[:, -1]
+    positives, negatives = of_positive.sum(axis=1), below[:, -1]
     taken = np.cumsum(of_positive[:, ::-1], axis=1)[:, ::-1]
     called = taken + np.cumsum(of_negative[:, ::-1], axis=1)[:, ::-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        auroc = (of_positive * (below - of_negative / 2)).sum(axis=1) / (hits * misses)
+        auroc = (of_positive * (below - of_negative / 2)).sum(axis=1) / (positives * negatives)
         precision = np.where(called > 0, taken / called, 0)
-        average = (of_positive * precision).sum(axis=1) / hits
-    undefined = (hits == 0) | (misses == 0)
+        average = (of_positive * precision).sum(axis=1) / positives
+    undefined = (positives == 0) | (negatives == 0)
     return Areas(np.where(undefined, np.nan, auroc), np.where(undefined, np.nan, average))
 
 
-def area_estimates(
-    cases: Cases, generator: np.random.Generator, resamples: int = AREA_RESAMPLES
-) -> list[dict[str, Estimate]]:
-    """AUROC and average precision of each class against the others, with intervals.
+def auc(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> float:
+    r"""Area under the ROC curve: the share of pairs in the right order.
+
+    .. math:: \frac{1}{n_+ n_-} \sum_{i \in +} \sum_{j \in -} \big( [s_i > s_j] + \tfrac{1}{2} [s_i = s_j] \big)
 
     Args:
-        cases: with probabilities.
-        generator: where the bootstrap samples are drawn from.
-        resamples: how many; each takes as long as sorting the samples.
+        positive: which samples are positive, shape ``(samples,)``.
+        scores: higher is more positive, shape ``(samples,)``.
 
     Returns:
-        An entry for each class, of ``auroc`` and ``average_precision``; both rest on the smaller side's cases.
+        In [0, 1]; NaN without positive or without negative samples.
 
-    Raises:
-        ValueError: if there are no probabilities.
+    Example:
+        >>> auc(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))
+        0.75
     """
-    if cases.probabilities is None:
-        raise ValueError("areas need probabilities, and only the predicted classes are known")
-    weights = resampled_weights(cases, generator, resamples)
-    once = np.ones((1, len(cases.labels)))
-    found = []
-    for number, behind in enumerate(np.minimum(cases.positives(), cases.negatives()).tolist()):
-        positive, scores = cases.labels == number, cases.probabilities[:, number]
-        if not behind:
-            found.append(dict.fromkeys(Areas._fields, Estimate(np.nan, np.nan, np.nan, 0)))
-            continue
-        values, draws = weighted_areas(positive, scores, once), weighted_areas(positive, scores, weights)
-        found.append(
-            {
-                name: Estimate(float(getattr(values, name)[0]), *interval_of(getattr(draws, name)), behind)
-                for name in Areas._fields
-            }
-        )
-    return found
+    return float(weighted_areas(positive, scores, np.ones((1, len(scores)))).auroc[0])
+
+
+def macro_auc(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> float:
+    """Mean of the classes' areas, each against all others.
+
+    Args:
+        labels: true classes, shape ``(samples,)``.
+        probabilities: predictions (not logits), shape ``(samples, classes)``.
+
+    Returns:
+        Over the classes with positive and negative samples; 0.5, the area of a guess, where there is no such class.
+    """
+    areas = [auc(labels == number, scores) for number, scores in enumerate(probabilities.T)]
+    known = [area for area in areas if not np.isnan(area)]
+    return float(np.mean(known)) if known else 0.5

@@ -1,4 +1,4 @@
-r"""Is a model right as often as it is sure? Calibration with adaptive bins.
+r"""Calibration: expected and maximum error of the confidence, in adaptive bins.
 
 Bins of equal width are almost empty where a network is rarely unsure. Adaptive bins take samples in falling order of
 confidence until there are enough of them for the width that the bin has reached:
@@ -39,7 +39,7 @@ class ReliabilityPoint(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """Confidence less accuracy: positive where the model is too sure of itself."""
+        """Confidence less accuracy: positive where the model is overconfident."""
         return self.confidence - self.accuracy
 
 
@@ -67,7 +67,7 @@ def reliability_points(
         min_gap: and only while the last bin's lowest confidence is this far above the lowest of all.
 
     Returns:
-        The bins, the surest first; every sample is in one of them. Samples of equal confidence that fall into two bins
+        The bins by falling confidence; every sample is in one of them. Samples of equal confidence that fall into two bins
         are divided by their share of right predictions, so the order of the samples does not matter.
 
     Raises:
@@ -104,7 +104,7 @@ def calibration_errors(points: Sequence[ReliabilityPoint]) -> CalibrationErrors:
         ValueError: if there is no bin.
 
     Example:
-        >>> calibration_errors([ReliabilityPoint(0.75, 0.75, 4)])  # as often right as sure
+        >>> calibration_errors([ReliabilityPoint(0.75, 0.75, 4)])  # accuracy equals confidence
         CalibrationErrors(ece=0.0, mce=0.0)
     """
     if not points:

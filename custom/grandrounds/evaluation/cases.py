@@ -1,4 +1,4 @@
-"""Predictions and the independent cases behind them: intervals resample patients or lesions, never images of one."""
+"""Predictions of test images, grouped by the independent cases (patients or lesions) that the images are of."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_at_least
 from grandrounds.evaluation.metrics import confusion_matrix
-
-RESAMPLES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """What a model said of a place's test images.
+    """Predictions for the test images of one or more sites.
 
     Attributes:
         labels: true classes, int64, shape ``(n,)``.
@@ -88,15 +85,15 @@ def cases_from_confusion(confusion: NDArray[np.int64]) -> Cases:
 
 
 def joined(parts: Sequence[Cases]) -> Cases:
-    """The cases of several places together; cases of different places are different.
+    """The cases of several sites together; cases of different sites are different.
 
-    Probabilities are None if one place has none.
+    Probabilities are None if one site has none.
 
     Raises:
-        ValueError: if there is no place.
+        ValueError: if there is no site.
     """
     if not parts:
-        raise ValueError("there are no places")
+        raise ValueError("there are no sites")
     starts = np.cumsum([0, *(1 + int(part.groups.max(initial=-1)) for part in parts[:-1])])
     known = [part.probabilities for part in parts if part.probabilities is not None]
     return Cases(
@@ -106,44 +103,3 @@ def joined(parts: Sequence[Cases]) -> Cases:
         probabilities=np.concatenate(known) if len(known) == len(parts) else None,
         classes=parts[0].classes,
     )
-
-
-def resampled_weights(cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES) -> NDArray[np.float32]:
-    """How often each image is in each bootstrap sample of the cases, shape ``(resamples, n)``.
-
-    A bootstrap sample draws as many cases as there are, with replacement; all images of a case come together.
-
-    Raises:
-        ValueError: if ``resamples`` is below one.
-    """
-    counts, index = _draws(cases, generator, resamples)
-    return counts[:, index].astype(np.float32)
-
-
-def resampled_confusions(
-    cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES
-) -> NDArray[np.float64]:
-    """Confusion matrices of bootstrap samples of the cases, shape ``(resamples, classes, classes)``.
-
-    Those of several places may be added: each place keeps its number of cases.
-
-    Raises:
-        ValueError: if ``resamples`` is below one.
-    """
-    counts, index = _draws(cases, generator, resamples)
-    cells = np.zeros((counts.shape[1], cases.classes**2))
-    np.add.at(cells, (index, cases.labels * cases.classes + cases.predicted), 1)
-    return (counts @ cells).reshape(resamples, cases.classes, cases.classes)
-
-
-def _draws(
-    cases: Cases, generator: np.random.Generator, resamples: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    require_at_least(resamples, 1, "resamples")
-    names, index = np.unique(cases.groups, return_inverse=True)
-    if not len(names):
-        return np.zeros((resamples, 0)), index
-    drawn = generator.integers(0, len(names), size=(resamples, len(names)), dtype=np.int32)
-    cells = drawn + np.arange(resamples)[:, None] * len(names)
-    counts = np.bincount(cells.ravel(), minlength=resamples * len(names))
-    return counts.reshape(resamples, len(names)).astype(np.float64), index

@@ -1,9 +1,4 @@
-"""Class probabilities of a model for rows of a site's images.
-
-A trained model at a place that never took part: its test images, and the model's predictions for them.
-
-Everything that is said of a model's predictions at one or more places, as plain values.
-"""
+"""External evaluation: a trained model's predictions for test images, of sites that took part or not, and their scores."""
 
 from __future__ import annotations
 
@@ -68,8 +63,8 @@ def predict(model: nn.Module, images: np.ndarray, rows: np.ndarray, device: torc
 
 
 @dataclass(frozen=True, eq=False)
-class PlaceImages:
-    """The test images of a place that have a label and can be read.
+class LabelledImages:
+    """The readable test images of a site that have a label.
 
     Attributes:
         images: uint8, shape ``(n, size, size, channels)``.
@@ -87,8 +82,8 @@ class PlaceImages:
 
 
 @dataclass(frozen=True, eq=False)
-class PlacePredictions:
-    """What a model says of a place's test images.
+class ImagePredictions:
+    """A model's predictions for a site's test images.
 
     Attributes:
         names: of the images.
@@ -124,7 +119,7 @@ def load_trained(spec: ModelSpec, path: Path) -> nn.Module:
 def labels_are_groups(
     locations: Mapping[str, DatasetLocation], classes: Sequence[str], groups: Sequence[str] | None
 ) -> bool:
-    """Whether the places' test images are labelled with groups of classes and not with classes.
+    """Whether the sites' test images are labelled with groups of classes and not with classes.
 
     Labels that could be either are classes; so are labels that are neither, which a reader of classes will refuse.
 
@@ -135,15 +130,15 @@ def labels_are_groups(
     return bool(labels) and not labels <= set(classes) and labels <= set(groups or ())
 
 
-def load_place(
-    place: str, location: DatasetLocation, vocabulary: Sequence[str], image_size: int, channels: int, cache_dir: Path
-) -> PlaceImages:
-    """Decode the labelled test images of a place; its other images are not looked at.
+def load_test_images(
+    site: str, location: DatasetLocation, vocabulary: Sequence[str], image_size: int, channels: int, cache_dir: Path
+) -> LabelledImages:
+    """Decode the labelled test images of a site; its other images are not read.
 
     Args:
-        place: its name, for the messages.
+        site: its name, for the messages.
         location: its manifest and images.
-        vocabulary: the labels that are understood: the model's classes, or groups of them.
+        vocabulary: the possible labels: the model's classes, or groups of them.
         image_size: height and width after resizing, in pixels.
         channels: 1 or 3.
         cache_dir: folder for decoded images.
@@ -154,7 +149,7 @@ def load_place(
     records = _test_records(location.manifest, vocabulary)
     if not records:
         raise DataError(
-            f"{place}: {location.manifest} has no labelled image in split test; the column split must say test for the "
+            f"{site}: {location.manifest} has no labelled image in split test; the column split must say test for the "
             "images to predict"
         )
     names = [record.image for record in records]
@@ -175,29 +170,29 @@ def load_place(
     labels = np.array([number[record.label] for record in records], np.int64)
     images = cache.images if readable.all() else cache.images[rows]
     groups = tuple(records[row].group for row in rows)
-    return PlaceImages(images, labels[rows], tuple(names[row] for row in rows), len(cache.quarantined), groups)
+    return LabelledImages(images, labels[rows], tuple(names[row] for row in rows), len(cache.quarantined), groups)
 
 
-def predict_place(model: nn.Module, place: PlaceImages, device: torch.device) -> PlacePredictions:
-    """Predict all images of a place.
+def predict_images(model: nn.Module, test: LabelledImages, device: torch.device) -> ImagePredictions:
+    """Predict all images of a site.
 
     Args:
         model: gives logits; it must be on ``device``.
-        place: the images.
+        test: the images.
         device: where to compute.
 
     Raises:
         ConfigurationError: if a prediction is not finite.
     """
-    found = predict(model, place.images, np.arange(len(place.names)), device).double().numpy()
+    found = predict(model, test.images, np.arange(len(test.names)), device).double().numpy()
     if not np.isfinite(found).all():
         raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
-    return PlacePredictions(place.names, place.labels, found, place.groups)
+    return ImagePredictions(test.names, test.labels, found, test.groups)
 
 
 def write_predictions(
     path: Path,
-    places: Mapping[str, PlacePredictions],
+    sites: Mapping[str, ImagePredictions],
     classes: Sequence[str],
     vocabulary: Sequence[str],
     grouping: Grouping | None = None,
@@ -206,7 +201,7 @@ def write_predictions(
 
     Args:
         path: the file.
-        places: predictions by place.
+        sites: predictions by site.
         classes: the model's vocabulary.
         vocabulary: that of the labels.
         grouping: adds the columns ``group_argmax`` and ``group_summed``, both readings of the prediction.
@@ -214,15 +209,15 @@ def write_predictions(
     readings = [] if grouping is None else [ARGMAX, SUMMED]
     columns = [*(f"group_{reading}" for reading in readings), *(f"probability_{name}" for name in classes)]
     rows = []
-    for place, found in places.items():
+    for site, found in sites.items():
         groups = _group_names(found, grouping) if grouping else [()] * len(found.names)
         for name, label, row, group in zip(found.names, found.labels, found.probabilities, groups, strict=True):
             predicted = classes[int(row.argmax())]
-            rows.append([place, name, vocabulary[label], predicted, *group, *(f"{value:.6f}" for value in row)])
+            rows.append([site, name, vocabulary[label], predicted, *group, *(f"{value:.6f}" for value in row)])
     write_csv(path, ["site", "image", "label", "predicted", *columns], rows)
 
 
-def _group_names(found: PlacePredictions, grouping: Grouping) -> list[tuple[str, ...]]:
+def _group_names(found: ImagePredictions, grouping: Grouping) -> list[tuple[str, ...]]:
     readings = group_predictions(found.probabilities, grouping)
     return [
         tuple(grouping.names[group] for group in pair) for pair in zip(readings[ARGMAX], readings[SUMMED], strict=True)
@@ -267,38 +262,38 @@ def scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> 
 
 
 def report(
-    places: Mapping[str, PlacePredictions],
+    sites: Mapping[str, ImagePredictions],
     classes: Sequence[str],
     grouping: Grouping | None = None,
     labels_are_groups: bool = False,
 ) -> dict[str, Any]:
-    """Report on predictions for several places.
+    """Score predictions for several sites.
 
     Args:
-        places: predictions by place, each with at least one.
+        sites: predictions by site, each with at least one.
         classes: the model's vocabulary.
         grouping: of the classes, if groups are wanted too.
-        labels_are_groups: whether the labels are indices of groups; nothing is said of classes then.
+        labels_are_groups: whether the labels are indices of groups; there are no scores of classes then.
 
     Returns:
-        ``labels`` (``classes`` or ``groups``: what ``places``, ``mean`` and ``pooled`` are scores of), ``places``
-        (:func:`scores` of each), their ``mean``, ``pooled`` (of all samples together), ``classes`` (by name: ``places``
-        that have it, ``mean`` over them and ``pooled``) and, with a grouping, ``groups``: precision, recall and F1 of
-        each group over all samples by reading, and ``scores`` of the summed probabilities.
+        ``labels`` (``classes`` or ``groups``: what ``sites``, ``mean`` and ``pooled`` are scores of), ``sites``
+        (:func:`scores` of each), their ``mean``, ``pooled`` (of all samples together), ``classes`` (by name: the number of
+        ``sites`` that have it, ``mean`` over them and ``pooled``) and, with a grouping, ``groups``: precision, recall and
+        F1 of each group over all samples by reading, and ``scores`` of the summed probabilities.
 
     Raises:
-        ValueError: if there is no place, groups are labels but there is no grouping, or arrays do not fit together.
+        ValueError: if there is no site, groups are labels but there is no grouping, or arrays do not fit together.
     """
     if labels_are_groups and grouping is None:
         raise ValueError("labels are groups, but there is no grouping")
-    samples = {place: (found.labels, found.probabilities) for place, found in places.items()}
+    samples = {site: (found.labels, found.probabilities) for site, found in sites.items()}
     result: dict[str, Any] = {"labels": "classes"}
     if not labels_are_groups:
         result["classes"] = _of_classes(samples, classes)
     if grouping is not None:
         by_group = samples if labels_are_groups else _relabelled(samples, grouping)
         labels, probabilities = _joined(by_group)
-        summed = {place: (true, summed_probabilities(found, grouping)) for place, (true, found) in by_group.items()}
+        summed = {site: (true, summed_probabilities(found, grouping)) for site, (true, found) in by_group.items()}
         result["groups"] = {
             **{
                 reading: {group: counted._asdict() for group, counted in of_group.items()}
@@ -308,12 +303,12 @@ def report(
         }
         if labels_are_groups:
             result["labels"], samples = "groups", summed
-    of_places = {place: scores(*found) for place, found in samples.items()}
-    return result | {"places": of_places, "mean": _mean(list(of_places.values())), "pooled": scores(*_joined(samples))}
+    of_sites = {site: scores(*found) for site, found in samples.items()}
+    return result | {"sites": of_sites, "mean": _mean(list(of_sites.values())), "pooled": scores(*_joined(samples))}
 
 
 def _relabelled(samples: Samples, grouping: Grouping) -> Samples:
-    return {place: (grouping.group_of[labels], found) for place, (labels, found) in samples.items()}
+    return {site: (grouping.group_of[labels], found) for site, (labels, found) in samples.items()}
 
 
 def _joined(samples: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -323,14 +318,13 @@ def _joined(samples: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 def _of_classes(samples: Samples, classes: Sequence[str]) -> dict[str, Any]:
     table = per_class(samples)
-    rows = zip(classes, table.places, table.mean, table.pooled, strict=True)
+    rows = zip(classes, table.sites, table.mean, table.pooled, strict=True)
     return {
-        name: {"places": places, "mean": mean._asdict(), "pooled": pooled._asdict()}
-        for name, places, mean, pooled in rows
+        name: {"sites": sites, "mean": mean._asdict(), "pooled": pooled._asdict()} for name, sites, mean, pooled in rows
     }
 
 
-def _mean(of_places: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean(of_sites: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Unweighted mean of each score; ``n`` is the sum."""
-    mean = {name: fmean(entry[name] for entry in of_places) for name in of_places[0]}
-    return mean | {"n": sum(entry["n"] for entry in of_places)}
+    mean = {name: fmean(entry[name] for entry in of_sites) for name in of_sites[0]}
+    return mean | {"n": sum(entry["n"] for entry in of_sites)}

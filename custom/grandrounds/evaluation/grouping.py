@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from grandrounds.data.manifest import require_known_label
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.metrics import confusion_matrix
-from grandrounds.evaluation.per_class import PrecisionRecallF1, precision_recall_f1
+from grandrounds.evaluation.metrics import PrecisionRecallF1, confusion_matrix, precision_recall_f1
 
 ARGMAX, SUMMED = "argmax", "summed"
 

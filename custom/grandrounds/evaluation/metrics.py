@@ -1,17 +1,22 @@
 """Classification metrics from the confusion matrix, in NumPy alone.
 
 A site validates after every round; importing scikit-learn for that would cost it seconds and memory. The definitions
-are scikit-learn's, with a precision or F1 of 0/0 counted as zero; see each metric for which classes are averaged.
+are scikit-learn's, with a precision or F1 of 0/0 counted as zero. A site without a class contributes nothing to the class's
+scores: they are NaN there, and means are over the classes (or sites) for which a score is defined.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least, require_probabilities
-from grandrounds.evaluation.one_vs_rest import macro_auc
+from grandrounds.evaluation.auc import macro_auc
 
 SELECTABLE = (
     "accuracy",
@@ -24,6 +29,24 @@ SELECTABLE = (
     "recall_weighted",
 )
 """The metrics by which a model can be selected: higher is better."""
+FROM_CONFUSION = (
+    "accuracy",
+    "balanced_accuracy",
+    "precision_weighted",
+    "recall_weighted",
+    "f1_weighted",
+    "f1_macro",
+)
+"""The metrics that a site computes from its confusion matrix after every round."""
+
+
+class PrecisionRecallF1(NamedTuple):
+    """Precision, recall and F1 of one class with ``n`` true samples; NaN where ``n`` is zero."""
+
+    n: int
+    precision: float
+    recall: float
+    f1: float
 
 
 def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
@@ -38,7 +61,7 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
         The metrics of ``metrics_from_confusion``, and ``log_loss``: mean of :math:`-\ln p_{i y_i}`, in nats, with
         probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite;
         ``log_likelihood``, its negative, which selects a model by its loss; and ``auc_macro``, see
-        :func:`~grandrounds.evaluation.one_vs_rest.macro_auc`.
+        :func:`~grandrounds.evaluation.auc.macro_auc`.
         Without samples only ``n``.
 
     Raises:
@@ -124,24 +147,118 @@ def metrics_from_confusion(confusion: NDArray[np.integer]) -> dict[str, float]:
     total = int(confusion.sum())
     if not total:
         return {"n": 0}
-    correct, true, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
-    precision, recall = _ratio(correct, predicted), _ratio(correct, true)
-    f1 = _ratio(2 * correct, true + predicted)
-    occurs = true > 0
+    scores = confusion_scores(confusion)
+    return {"n": total, **{name: float(scores[name]) for name in FROM_CONFUSION}}
+
+
+def confusion_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.float64]]:
+    r"""Scores of all classes together, of one or many confusion matrices.
+
+    The definitions are those of :func:`metrics_from_confusion`; beside them is ``precision_macro``, likewise over the
+    classes that occur, and ``accuracy_one_vs_rest``, the mean over classes of how often the question "is it this class?" is
+    answered correctly: :math:`1 - 2 e / C` with error rate :math:`e`.
+
+    Args:
+        confusions: counts, shape ``(..., classes, classes)``: row true class, column predicted class.
+
+    Returns:
+        Arrays of shape ``(...)``; NaN for a matrix without counts.
+
+    Example:
+        >>> float(confusion_scores(np.array([[3, 1], [0, 4]]))["balanced_accuracy"])
+        0.875
+    """
+    of_class = confusion_class_scores(confusions)
+    true = confusions.sum(axis=-1)
+    total = true.sum(axis=-1)
+    accuracy = _ratio(np.trace(confusions, axis1=-2, axis2=-1), total)
+    known = {name: np.where(true > 0, of_class[name], 0) for name in ("precision", "sensitivity", "f1")}
+    weighted = {name: _ratio(_dot(values, true), total) for name, values in known.items()}
+    macro = {name: _mean_where(values, true > 0) for name, values in known.items()}
     return {
-        "n": total,
-        "accuracy": float(correct.sum() / total),
-        "balanced_accuracy": float(recall[occurs].mean()),
-        "precision_weighted": float(precision @ true / total),
-        "recall_weighted": float(recall @ true / total),
-        "f1_weighted": float(f1 @ true / total),
-        "f1_macro": float(f1[occurs].mean()),
+        "accuracy": accuracy,
+        "accuracy_one_vs_rest": 1 - 2 * (1 - accuracy) / confusions.shape[-1],
+        "balanced_accuracy": macro["sensitivity"],
+        "precision_weighted": weighted["precision"],
+        "recall_weighted": weighted["sensitivity"],
+        "f1_weighted": weighted["f1"],
+        "precision_macro": macro["precision"],
+        "f1_macro": macro["f1"],
     }
 
 
-def _ratio(numerator: NDArray[np.integer], denominator: NDArray[np.integer]) -> NDArray[np.float64]:
-    ratio = np.zeros(len(numerator))
-    np.divide(numerator, denominator, out=ratio, where=denominator > 0)
+def confusion_class_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.float64]]:
+    """Scores of each class against the others, of one or many confusion matrices.
+
+    Args:
+        confusions: counts, shape ``(..., classes, classes)``: row true class, column predicted class.
+
+    Returns:
+        ``precision`` (zero for a class that occurs and is never predicted), ``sensitivity``, ``f1`` and ``specificity``,
+        shape ``(..., classes)``; NaN without samples of the class, for specificity without others.
+
+    Example:
+        >>> confusion_class_scores(np.array([[3, 1], [0, 4]]))["specificity"]
+        array([1.  , 0.75])
+    """
+    correct = np.diagonal(confusions, axis1=-2, axis2=-1)
+    true, predicted = confusions.sum(axis=-1), confusions.sum(axis=-2)
+    total = true.sum(axis=-1, keepdims=True)
+    occurs = true > 0
+    precision = np.where(occurs, np.nan_to_num(_ratio(correct, predicted)), np.nan)
+    return {
+        "precision": precision,
+        "sensitivity": _ratio(correct, true),
+        "f1": np.where(occurs, _ratio(2 * correct, true + predicted), np.nan),
+        "specificity": _ratio(total - true - predicted + correct, total - true),
+    }
+
+
+def precision_recall_f1(confusion: NDArray[np.integer]) -> list[PrecisionRecallF1]:
+    r"""Precision, recall and F1 of each class.
+
+    .. math:: P_c = \frac{m_{cc}}{\sum_i m_{ic}}, \qquad R_c = \frac{m_{cc}}{\sum_j m_{cj}}, \qquad
+        F_c = \frac{2 m_{cc}}{\sum_i m_{ic} + \sum_j m_{cj}}
+
+    Args:
+        confusion: counts, shape ``(classes, classes)``: row true class, column predicted class.
+
+    Returns:
+        One entry per class; the precision of a class that is never predicted is zero.
+
+    Example:
+        >>> precision_recall_f1(np.array([[3, 1], [0, 0]]))[0]
+        PrecisionRecallF1(n=4, precision=1.0, recall=0.75, f1=0.8571428571428571)
+    """
+    scores = confusion_class_scores(confusion)
+    columns = (confusion.sum(axis=1), scores["precision"], scores["sensitivity"], scores["f1"])
+    return [PrecisionRecallF1(*entry) for entry in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def mean_of_known(values: Sequence[float]) -> float:
+    """The mean of the values that are not NaN; NaN where there is none."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def _dot(values: NDArray[np.float64], counts: NDArray[np.number]) -> NDArray[np.float64]:
+    """Sum over classes of value times count, for each matrix."""
+    products: NDArray[np.float64] = np.matmul(values[..., None, :], counts[..., :, None].astype(np.float64))
+    return products[..., 0, 0]
+
+
+def _mean_where(values: NDArray[np.float64], occurs: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Mean over the classes that occur; NaN where none does."""
+    if values.ndim == 1 and occurs.any():
+        # Adding zeros could change the order of the sum and so the last digit of a score by which models are selected.
+        return np.asarray(values[occurs].mean())
+    return _ratio(values.sum(axis=-1), occurs.sum(axis=-1))
+
+
+def _ratio(numerator: NDArray[np.number], denominator: NDArray[np.number]) -> NDArray[np.float64]:
+    top, bottom = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
+    ratio = np.full(top.shape, np.nan)
+    np.divide(top, bottom, out=ratio, where=bottom > 0)
     return ratio
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
-from grandrounds.evaluation.cases import RESAMPLES, Cases, resampled_confusions
-from grandrounds.evaluation.estimates import MIN_CASES, Estimate, class_estimates
+from grandrounds.evaluation.bootstrap import MIN_CASES, RESAMPLES, Estimate, class_estimates, resampled_confusions
+from grandrounds.evaluation.cases import Cases
 
 SENSITIVITY = 0.9
 
@@ -40,7 +40,7 @@ def choose_operating_point(validation: Cases, number: int, sensitivity: float = 
     Args:
         validation: cases with probabilities.
         number: of the class.
-        sensitivity: least share to be found, in [0, 1].
+        sensitivity: minimum share to be found, in [0, 1].
 
     Returns:
         None if there are no probabilities, or too few validation cases of the class or of the others.

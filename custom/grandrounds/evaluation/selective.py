@@ -1,6 +1,4 @@
-"""A model's confidence: the order in which it would give up its predictions, in which equals are interchangeable.
-
-What if the model may decline? Risk against coverage when the least sure predictions are left to a physician.
+"""Selective classification: risk against coverage when the least confident predictions are left to a physician.
 
 El-Yaniv and Wiener, "On the Foundations of Noise-free Selective Classification", JMLR 11, 2010; the area under the curve
 is from Geifman, Uziel and El-Yaniv, ICLR 2019.
@@ -43,10 +41,10 @@ def top_confidence(
 def falling_confidence(
     confidence: NDArray[np.floating], correct: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sort samples by confidence, the surest first.
+    """Sort samples by falling confidence.
 
-    Samples of equal confidence have no order among themselves; each counts as right by the share of them that are. What
-    follows then depends on the samples alone and not on the order in which they came.
+    Samples of equal confidence have no order among themselves; each counts as right by the share of them that are. The
+    result does not depend on the order of the samples.
 
     Args:
         confidence: in [0, 1], shape ``(samples,)``.
@@ -80,7 +78,7 @@ ROUNDING = 1e-12
 
 
 class RiskCoverage(NamedTuple):
-    """Risk as a function of coverage; entry k - 1 is for the k surest of N samples.
+    """Risk as a function of coverage; entry k - 1 is for the k most confident of N samples.
 
     Attributes:
         coverage: k / N, shape ``(N,)``, rising to 1.
@@ -102,12 +100,12 @@ class RiskCoverage(NamedTuple):
 
 
 def risk_coverage(confidence: NDArray[np.floating], correct: NDArray[np.bool_]) -> RiskCoverage:
-    r"""Risk among the k surest predictions, for every k.
+    r"""Risk among the k most confident predictions, for every k.
 
     .. math:: \mathrm{risk}_k = \frac1k \sum_{i \le k} \mathbb 1[\hat y_i \ne y_i], \qquad
         \mathrm{conf}_1 \ge \dots \ge \mathrm{conf}_N
 
-    Among equally sure samples the risk is the expected one, as if they were taken in random order.
+    Among samples of equal confidence the risk is the expected one, as if they were taken in random order.
 
     Args:
         confidence: in [0, 1], shape ``(N,)``.
@@ -126,19 +124,19 @@ def risk_coverage(confidence: NDArray[np.floating], correct: NDArray[np.bool_]) 
     return RiskCoverage(taken / len(right), np.cumsum(1 - right) / taken)
 
 
-def coverage_at_risk(curve: RiskCoverage, most: float = 0.1) -> float:
-    """The largest coverage whose risk is at most ``most``; 0 if the risk is higher everywhere.
+def coverage_at_risk(curve: RiskCoverage, max_risk: float = 0.1) -> float:
+    """The largest coverage whose risk is at most ``max_risk``; 0 if the risk is higher everywhere.
 
     The risk may be higher at some smaller coverage.
 
     Raises:
-        ValueError: if ``most`` is not in [0, 1].
+        ValueError: if ``max_risk`` is not in [0, 1].
 
     Example:
         >>> curve = risk_coverage(np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False]))
         >>> coverage_at_risk(curve, 0.4), coverage_at_risk(curve, 0)
         (0.75, 0.25)
     """
-    require_fraction(most, "most")
-    low_enough = np.flatnonzero(curve.risk <= most + ROUNDING)
+    require_fraction(max_risk, "max_risk")
+    low_enough = np.flatnonzero(curve.risk <= max_risk + ROUNDING)
     return float(curve.coverage[low_enough[-1]]) if len(low_enough) else 0.0

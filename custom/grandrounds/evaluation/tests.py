@@ -1,18 +1,9 @@
-"""Is one method better than another, or is it the seed?
+"""Statistical tests that compare methods: paired t-tests and analysis of variance, with Bonferroni's correction.
 
-Two methods are run on the same seeds and sites, so their results are compared in pairs: what is common to a pair (a
-hard site, a lucky split) cancels. Differences in question are about 0.01, so an interval always goes with the mean.
-
-Do several methods differ at all, and which of them: one-way analysis of variance, then t-tests with Bonferroni's factor.
-
-The test of Fed-Align-CL's tables (Jiménez-Sánchez et al., 2021), where a value is the mean over hospitals of a run. It takes
-runs as independent; where methods share seeds, the paired comparison of :mod:`grandrounds.evaluation.tests` is sharper.
-
-Several methods on the same sites: do they differ at all, and who wins where?
-
-Results of the same sites are not independent: a hard site is hard for every method. So sites are blocks of the analysis of
-variance, and pairs of methods are compared by their differences (:mod:`grandrounds.evaluation.tests`). Testing every pair
-of four methods at 5 % finds a difference among equals in about one study of four; Bonferroni's factor makes up for that.
+Methods are run on the same seeds and sites, so their results are compared in pairs, and sites are blocks of the analysis of
+variance: what is common to a site cancels. Where runs are independent (Fed-Align-CL's tables, Jiménez-Sánchez et al., 2021),
+:func:`compare_methods` uses the one-way analysis. Testing every pair of four methods at 5 % finds a difference among equals
+in about one study of four; Bonferroni's factor corrects for that.
 """
 
 from __future__ import annotations
@@ -26,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_PAIRS = 3
+MIN_RUNS = 2
+MIN_BLOCKS = 3
 
 
 class PairedDifference(NamedTuple):
@@ -122,11 +115,64 @@ def _require_confidence(confidence: float) -> None:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
 
 
-MIN_RUNS = 2
+class Anova(NamedTuple):
+    """An analysis of variance.
+
+    Attributes:
+        statistic: :math:`F`; infinite where only the methods differ.
+        p_value: of the hypothesis that all methods have the same mean.
+        between: degrees of freedom of the methods.
+        within: those of the error.
+    """
+
+    statistic: float
+    p_value: float
+    between: int
+    within: int
+
+
+def anova(groups: Sequence[Sequence[float] | NDArray[np.floating]], blocks: bool = False) -> Anova:
+    r"""One-way analysis of variance, or with blocks: entries at one position are of one site, whose effect cancels.
+
+    .. math:: F = \frac{\sum_m n_m (\bar x_m - \bar x)^2 / (M - 1)}{\sum_{mi} (x_{mi} - \bar x_m)^2 / (N - M)}
+
+    With blocks :math:`x_{mb} - \bar x_b + \bar x` takes the place of :math:`x_{mi}`, and the error has
+    :math:`(M - 1)(B - 1)` degrees of freedom; with two methods F is then the square of the paired t statistic.
+
+    Args:
+        groups: the results of each method, two methods at least.
+        blocks: whether all methods have results of the same sites, in the same order.
+
+    Raises:
+        ValueError: if there are too few methods, runs or blocks, or an entry is not finite.
+
+    Example:
+        >>> round(anova([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]], blocks=True).statistic, 6)
+        12.0
+    """
+    needed, values = MIN_BLOCKS if blocks else MIN_RUNS, [np.asarray(group, np.float64) for group in groups]
+    if len(values) < 2 or any(len(group) < needed or not np.isfinite(group).all() for group in values):
+        raise ValueError(f"expected two methods at least, with {needed} finite results each, got {groups}")
+    from scipy import stats
+
+    whole = float(np.concatenate(values).mean())
+    if blocks:
+        of_block = np.stack(values).mean(axis=0)
+        values = [group - of_block + whole for group in values]
+    means = [
+        float(group[0] + (group - group[0]).mean()) for group in values
+    ]  # exact where a method's results are equal
+    free = len(values) - 1
+    left = free * (len(values[0]) - 1) if blocks else sum(map(len, values)) - len(values)
+    between = sum(len(group) * (mean - whole) ** 2 for group, mean in zip(values, means, strict=True)) / free
+    within = sum(float(((group - mean) ** 2).sum()) for group, mean in zip(values, means, strict=True)) / left
+    certain = math.inf if between > 0 else 0.0
+    statistic = between / within if within > 0 else certain
+    return Anova(statistic, float(stats.f.sf(statistic, free, left)), free, left)
 
 
 class MethodsCompared(NamedTuple):
-    """The result of an analysis of variance and its comparisons.
+    """The result of a one-way analysis of variance and its comparisons.
 
     Attributes:
         statistic: F, of the variance between methods over that within; infinite if runs of a method never differ.
@@ -158,37 +204,18 @@ def compare_methods(results: Mapping[str, Sequence[float]]) -> MethodsCompared:
         (1.5, True)
     """
     if len(results) < 2:
-        raise ValueError(f"there must be two methods at least to compare, got {len(results)}")
+        raise ValueError(f"there must be at least two methods to compare, got {len(results)}")
     for name, values in results.items():
         if len(values) < MIN_RUNS or not np.isfinite(values).all():
-            raise ValueError(f"{name} must have {MIN_RUNS} runs at least, with finite values, got {list(values)}")
+            raise ValueError(f"{name} must have at least {MIN_RUNS} runs with finite values, got {list(values)}")
     names = list(combinations(results, 2))
     if len({float(value) for values in results.values() for value in values}) == 1:
         return MethodsCompared(math.nan, math.nan, dict.fromkeys(names, math.nan))
     from scipy import stats
 
-    statistic, p_value = stats.f_oneway(*results.values())
+    found = anova(list(results.values()))
     pairs = {(a, b): min(1.0, len(names) * float(stats.ttest_ind(results[a], results[b]).pvalue)) for a, b in names}
-    return MethodsCompared(float(statistic), float(p_value), pairs)
-
-
-MIN_BLOCKS = 3
-
-
-class Blocked(NamedTuple):
-    """An analysis of variance with blocks.
-
-    Attributes:
-        statistic: :math:`F`; infinite where nothing but the methods differs.
-        p_value: of the hypothesis that all methods have the same mean.
-        between: degrees of freedom of the methods.
-        within: those of the error.
-    """
-
-    statistic: float
-    p_value: float
-    between: int
-    within: int
+    return MethodsCompared(found.statistic, found.p_value, pairs)
 
 
 class Win(NamedTuple):
@@ -197,43 +224,6 @@ class Win(NamedTuple):
     better: int
     equal: int
     worse: int
-
-
-def blocked_anova(table: NDArray[np.floating]) -> Blocked | None:
-    r"""Compare methods on the same sites: what is common to a site cancels.
-
-    .. math:: F = \frac{B \sum_m (\bar x_m - \bar x)^2 / (M - 1)}
-        {\sum_{mb} (x_{mb} - \bar x_m - \bar x_b + \bar x)^2 / ((M - 1)(B - 1))}
-
-    With two methods it is the square of the paired t statistic.
-
-    Args:
-        table: results, shape ``(methods, sites)``.
-
-    Returns:
-        None with fewer than two methods or three sites.
-
-    Raises:
-        ValueError: if the table is no matrix or an entry is not finite.
-
-    Example:
-        >>> round(blocked_anova(np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]])).statistic, 6)
-        12.0
-    """
-    if table.ndim != 2 or not np.isfinite(table).all():
-        raise ValueError(f"expected finite results (methods, sites), got shape {table.shape}")
-    methods, blocks = table.shape
-    if methods < 2 or blocks < MIN_BLOCKS:
-        return None
-    from scipy import stats
-
-    of_method, of_block = table.mean(axis=1, keepdims=True), table.mean(axis=0, keepdims=True)
-    free, left = methods - 1, (methods - 1) * (blocks - 1)
-    between = float(blocks * ((of_method - table.mean()) ** 2).sum()) / free
-    within = float(((table - of_method - of_block + table.mean()) ** 2).sum()) / left
-    certain = math.inf if between > 0 else 0.0
-    statistic = between / within if within > 0 else certain
-    return Blocked(statistic, float(stats.f.sf(statistic, free, left)), free, left)
 
 
 def bonferroni(p_value: float, comparisons: int) -> float:

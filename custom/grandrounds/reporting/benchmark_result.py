@@ -1,9 +1,8 @@
-"""A benchmark's committed result as a run: confusion matrices or scores instead of predictions, nothing of a single image.
+"""A benchmark's result file as a run: confusion matrices or scores instead of predictions, nothing of a single image.
 
-The benchmarks commit what their tables need. Four contents are understood: confusion matrices of two models by site
-(``predictions``), of each site's own model (``confusion``), scores of all test images together (``scores``), and areas under
-the curves by site of one model or of one of each site (``models``). What the sites' privacy ledgers say may stand beside
-(``budget``).
+Four contents are understood: confusion matrices of two models by site (``predictions``), of each site's own model
+(``confusion``), scores of all test images together (``scores``), and areas under the curves by site, of one model or of one
+for each site (``models``). The largest epsilon of the sites' privacy ledgers may be beside them (``budget``).
 """
 
 from __future__ import annotations
@@ -17,26 +16,27 @@ import numpy as np
 
 from grandrounds.errors import DataError
 from grandrounds.evaluation.cases import Cases, cases_from_confusion
+from grandrounds.evaluation.history import Event
 from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.run import MODELS, Event, Run, Spent
+from grandrounds.reporting.run import MODELS, Run, Spent
 
 NEEDED = ("method", "seed")
 CONTENTS = ("predictions", "confusion", "scores", "models")
-COUNTS_ALONE = "only confusion matrices are committed: there are no curves, and cases are images"
+COUNTS_ALONE = "the result has only confusion matrices: there are no curves, and cases are images"
 SCORES_ALONE = (
-    "only scores of all test images together are committed: there are no intervals, and none of sites or single classes"
+    "the result has only scores of all test images together: there are no intervals, and no scores of sites or classes"
 )
 ANY_SITE = "any site"
 OTHER_NAMES = {"auc_macro": "auroc_macro", "roc": "auroc", "precision_recall": "average_precision", "images": "n"}
 
 
-def is_committed(content: Mapping[str, Any]) -> bool:
-    """Whether this is a committed result and no run's summary."""
+def is_benchmark_result(content: Mapping[str, Any]) -> bool:
+    """Whether this is a benchmark's result, and not a run's summary."""
     return all(key in content for key in NEEDED) and any(key in content for key in CONTENTS)
 
 
-def read_committed(path: Path, name: str, model: str | None = None) -> Run:
-    """Read a committed result.
+def read_benchmark_result(path: Path, name: str, model: str | None = None) -> Run:
+    """Read a benchmark's result.
 
     Args:
         path: the JSON file.
@@ -53,7 +53,7 @@ def read_committed(path: Path, name: str, model: str | None = None) -> Run:
     missing = [key for key in NEEDED if not isinstance(content, dict) or key not in content]
     if missing:
         raise DataError(f"{path} is no result that can be reported: {missing[0]} is missing")
-    if not is_committed(content):
+    if not is_benchmark_result(content):
         raise DataError(f"{path} is no result that can be reported: it needs one of {', '.join(CONTENTS)}")
     try:
         return _run(content, name, model)
@@ -66,7 +66,7 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
     configuration = _configuration(content, options)
     classes = tuple(content.get("classes") or configuration["problem"]["classes"])
     model, counts = _counts(content, wanted)
-    scored = _scored(content.get("models", {}))
+    site_metrics = _site_metrics(content.get("models", {}))
     sites = _sites(content)
     return Run(
         name=name,
@@ -77,8 +77,8 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
         reason="",
         configuration=configuration,
         sites=sites,
-        places={site: _cases(counts[site], len(classes)) for site in sites if site in counts},
-        scored=scored,
+        predictions={site: _cases(counts[site], len(classes)) for site in sites if site in counts},
+        site_metrics=site_metrics,
         model=model,
         events=_events(content, sites),
         bytes=content["bytes"] if "bytes" in content else _summed(content["models"]),
@@ -90,8 +90,8 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
         communities=dict(content.get("devices", {})),
         options=options.get("executor", {}),
         versions=content.get("versions", {}),
-        notes=() if scored else (COUNTS_ALONE if counts else SCORES_ALONE,),
-        told={} if counts or scored else _together(content["scores"]),
+        notes=() if site_metrics else (COUNTS_ALONE if counts else SCORES_ALONE,),
+        reported_metrics={} if counts or site_metrics else _together(content["scores"]),
         spent=_spent(content),
     )
 
@@ -105,13 +105,13 @@ def _together(scores: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _sites(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the sites; where their number alone is told, those of which the traffic is."""
+    """Names of the sites; where only their number is given, those with traffic."""
     listed = content.get("sites") or content["test"]
     return tuple(natural_sorted(content["bytes"] if isinstance(listed, int) else listed))
 
 
 def _spent(content: Mapping[str, Any]) -> tuple[Spent, ...]:
-    """The largest epsilon of the sites' ledgers, which a benchmark commits in place of all of them."""
+    """The largest epsilon of the sites' ledgers, which a benchmark keeps in place of all of them."""
     budget = content.get("budget")
     return (Spent(ANY_SITE, budget["unit"], float(budget["epsilon"]), float(content["delta"])),) if budget else ()
 
@@ -126,7 +126,7 @@ def _counts(content: Mapping[str, Any], wanted: str | None) -> tuple[str, Mappin
     return "own" if own else "common", content.get("confusion", {})
 
 
-def _scored(models: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _site_metrics(models: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Scores by site of the last round's model: of the one there is, or of each site's own where there are several."""
     found: dict[str, dict[str, float]] = {}
     for name, model in models.items():
@@ -146,7 +146,7 @@ def _renamed(scores: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _configuration(content: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The controller's options with the benchmark's setting; where a file of weights lay says nothing."""
+    """The controller's options with the benchmark's setting; the folder of a weights file is left out."""
     controller = options.get("controller", {})
     problem = {**controller.get("problem", {}), **options.get("problem", {})}
     if problem.get("weights"):
@@ -162,25 +162,25 @@ def _cases(confusion: list[list[int]], classes: int) -> Cases:
 
 
 def _events(content: Mapping[str, Any], sites: Sequence[str]) -> list[Event]:
-    """What the result tells of single rounds, as the events that would have told it."""
+    """What the result has of single rounds, as events of a record."""
     found: dict[int, Event] = {}
     for number, given in content.get("peers", {}).items():
         found[int(number)] = {"event": "round_end", "round": int(number), "answered": list(given), "peers": given}
     for number, entropy in content.get("soft_label_entropy", {}).items():
         found[int(number)] = {"event": "round_end", "round": int(number), "answered": [], "soft_label_entropy": entropy}
-    alike = [
+    similarity = [
         {"event": "similarity", "round": int(number), **entry}
         for number, entry in content.get("similarity", {}).items()
     ]
     relations = [_relation(int(number), entry) for number, entry in content.get("relations", {}).items()]
     start = {"event": "start", "rounds": len(found), "sites": list(sites)}
-    return sorted([start, *found.values(), *alike, *relations], key=lambda event: event.get("round", 0))
+    return sorted([start, *found.values(), *similarity, *relations], key=lambda event: event.get("round", 0))
 
 
 def _relation(number: int, entry: Mapping[str, Any]) -> Event:
     """The labelled sites' matrix, and the mean of the others' as if it were of one site."""
-    told = {"event": "relation", "round": number, **_rows(entry["labelled"])}
-    return {**told, "pseudo_relations": {"mean": _rows(entry["unlabelled"])} if entry.get("unlabelled") else {}}
+    labelled = {"event": "relation", "round": number, **_rows(entry["labelled"])}
+    return {**labelled, "pseudo_relations": {"mean": _rows(entry["unlabelled"])} if entry.get("unlabelled") else {}}
 
 
 def _rows(rows: Sequence[list[float] | None]) -> dict[str, Any]:

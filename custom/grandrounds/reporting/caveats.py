@@ -1,45 +1,44 @@
-"""What to distrust in a run's numbers: said on the first screen, before anybody quotes them."""
+"""Caveats of a run's numbers, for the first screen of its report."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
+from grandrounds.evaluation.bootstrap import MIN_CASES
 from grandrounds.evaluation.cases import joined
-from grandrounds.evaluation.estimates import MIN_CASES
 from grandrounds.reporting.comparison import MIN_SEEDS, Comparison
+from grandrounds.reporting.format import format_list
 from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.scores import RunScores
 
-MANY_NAMES = 6
 WIDE_GAP = 0.15
 CHANCE = 0.05
 
 
 def caveats_of(run: Run, scores: RunScores) -> list[str]:
-    """Sentences about one run, the gravest first."""
+    """Sentences about one run, the most serious first."""
     found = [
         *_of_status(run),
         *_of_sites(run),
         *_of_classes(run),
-        *_of_small_places(scores),
+        *_of_small_sites(scores),
         *_of_shift(run, scores),
         *_of_calibration(scores),
     ]
-    if run.places and run.unit == "image":
+    if run.predictions and run.unit == "image":
         found.append(
-            "Intervals take every image for a case of its own: which images are of one patient or lesion is not known "
+            "Intervals treat every image as an independent case: which images are of one patient or lesion is not known "
             "here, so the true intervals may be wider."
         )
-    if run.model == "own" and run.places and not run.is_local:
+    if run.model == "own" and run.predictions and not run.is_local:
         found.append("Scores are of each site's own choice of model; no one model has all of them.")
-    if scores.sent:
+    if scores.site_reported:
         curves = "there are no curves"
-        if run.curves:
-            silent = [site for site in run.scored if site not in run.curves]
-            without = f" and without {_listed(silent)}" if silent else ""
+        if run.curve_counts:
+            silent = [site for site in run.site_metrics if site not in run.curve_counts]
+            without = f" and without {format_list(silent)}" if silent else ""
             curves = f"curves are of counts of several patients each{without}"
         found.append(
             f"Only scores of whole sites are known and no predictions: there are no intervals, {curves}, and no scores of "
@@ -48,7 +47,7 @@ def caveats_of(run: Run, scores: RunScores) -> list[str]:
     return [*found, *(f"{note[0].upper()}{note[1:]}." for note in run.notes)]
 
 
-def doubts_of_comparison(methods: dict[str, list[Run]], comparison: Comparison | None) -> list[str]:
+def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison | None) -> list[str]:
     """Sentences about several runs together."""
     single = [method for method, runs in methods.items() if len(runs) < MIN_SEEDS]
     found = []
@@ -56,16 +55,16 @@ def doubts_of_comparison(methods: dict[str, list[Run]], comparison: Comparison |
         fewest = min(len(methods[method]) for method in single)
         seeds = "one seed" if fewest == 1 else f"{fewest} seeds"
         found.append(
-            f"{_listed(single)}: fewer than {MIN_SEEDS} seeds (at least one method has {seeds}). Another seed can "
+            f"{format_list(single)}: fewer than {MIN_SEEDS} seeds (at least one method has {seeds}). Another seed can "
             "change a score by more than methods differ."
         )
     if comparison is None:
         return found
-    models = {run.model: method for method, runs in methods.items() for run in runs if run.places}
+    models = {run.model: method for method, runs in methods.items() for run in runs if run.predictions}
     if len(models) > 1:
         found.append(
             f"Scores are of {MODELS['common']} for some methods ({models['common']}) and of {MODELS['own']} for others "
-            f"({models['own']}): a part of their difference is this choice."
+            f"({models['own']}): this choice explains a part of their difference."
         )
     unclear = [
         method
@@ -74,12 +73,12 @@ def doubts_of_comparison(methods: dict[str, list[Run]], comparison: Comparison |
     ]
     if unclear:
         found.append(
-            f"{_listed(unclear)}: the difference to {comparison.reference} could be chance (Bonferroni-adjusted p of "
+            f"{format_list(unclear)}: the difference to {comparison.reference} could be chance (Bonferroni-adjusted p of "
             f"{CHANCE:.2f} or more, or too few {comparison.kind}s to tell)."
         )
     if comparison.left_out:
         found.append(
-            f"{_listed(comparison.left_out)}: no results to pair with those of {comparison.reference}; not compared."
+            f"{format_list(comparison.left_out)}: no results to pair with those of {comparison.reference}; not compared."
         )
     return found
 
@@ -92,7 +91,7 @@ def _of_status(run: Run) -> list[str]:
     return [
         f"The run {words.get(run.status, f'has status {run.status}')} after {run.rounds_done} of {run.rounds} "
         f"rounds{reason}: its model has not been tested, and validation scores flatter it."
-        if not run.places
+        if not run.predictions
         else f"The run {words.get(run.status, run.status)} after {run.rounds_done} of {run.rounds} rounds{reason}."
     ]
 
@@ -101,21 +100,23 @@ def _of_sites(run: Run) -> list[str]:
     found = []
     dropped = run.dropped()
     if dropped:
-        told = [f"{site} (round {_listed([str(number) for number in rounds])})" for site, rounds in dropped.items()]
-        found.append(f"Asked without a usable answer: {_listed(told)}.")
+        listed = [
+            f"{site} (round {format_list([str(number) for number in rounds])})" for site, rounds in dropped.items()
+        ]
+        found.append(f"No usable answer in a round in which the site was asked: {format_list(listed)}.")
     silent = [site for site in run.sites if run.contributions and not run.contributions.get(site)]
     if silent:
-        found.append(f"Contributed to no round: {_listed(silent)}.")
-    untested = [site for site in run.sites if site not in run.places]
-    if run.places and untested:
-        found.append(f"Without a test of the final model: {_listed(untested)}; no score is about them.")
+        found.append(f"Contributed to no round: {format_list(silent)}.")
+    untested = [site for site in run.sites if site not in run.predictions]
+    if run.predictions and untested:
+        found.append(f"Without a test of the final model: {format_list(untested)}; no score includes them.")
     return found
 
 
 def _of_classes(run: Run) -> list[str]:
-    if not run.places:
+    if not run.predictions:
         return []
-    positives = joined(list(run.places.values())).positives()
+    positives = joined(list(run.predictions.values())).positives()
     absent = [name for name, count in zip(run.classes, positives, strict=True) if not count]
     small = [
         f"{name} ({count})"
@@ -125,58 +126,46 @@ def _of_classes(run: Run) -> list[str]:
     found = []
     if absent:
         found.append(
-            f"No test image of {_listed(absent)} at any site: nothing is known about finding "
+            f"No test image of {format_list(absent)} at any site: nothing is known about detecting "
             f"{'it' if len(absent) == 1 else 'them'}, and no mean includes {'it' if len(absent) == 1 else 'them'}."
         )
     if small:
-        found.append(f"Too few test cases to tell (fewer than {MIN_CASES}): {_listed(small)}.")
+        found.append(f"Too few test cases (fewer than {MIN_CASES}): {format_list(small)}.")
     return found
 
 
-def _of_small_places(scores: RunScores) -> list[str]:
-    small = [f"{site} ({place.cases})" for site, place in scores.sites.items() if place.cases < MIN_CASES]
-    return [f"Sites with fewer than {MIN_CASES} test cases: {_listed(small)}."] if small else []
+def _of_small_sites(scores: RunScores) -> list[str]:
+    small = [f"{site} ({group.cases})" for site, group in scores.sites.items() if group.cases < MIN_CASES]
+    return [f"Sites with fewer than {MIN_CASES} test cases: {format_list(small)}."] if small else []
 
 
 def _of_shift(run: Run, scores: RunScores) -> list[str]:
     """Whether sites differ by more than their patients: in the mix of classes, or in how well the model does."""
     found = []
-    known = {site: place for site, place in scores.sites.items() if place.cases >= MIN_CASES}
+    known = {site: group for site, group in scores.sites.items() if group.cases >= MIN_CASES}
     if len(known) > 1:
-        accuracy = {site: place.scores["balanced_accuracy"] for site, place in known.items()}
+        accuracy = {site: group.scores["balanced_accuracy"] for site, group in known.items()}
         best = max(accuracy, key=lambda site: accuracy[site].value)
         worst = min(accuracy, key=lambda site: accuracy[site].value)
         if accuracy[best].low > accuracy[worst].high:
             found.append(
-                f"The model is not equally good everywhere: balanced accuracy {accuracy[worst].value:.2f} at {worst}, "
+                f"The model is not equally good at all sites: balanced accuracy {accuracy[worst].value:.2f} at {worst}, "
                 f"{accuracy[best].value:.2f} at {best}, and their intervals do not overlap."
             )
-        mixes = {site: np.bincount(run.places[site].labels, minlength=len(run.classes)) for site in known}
+        mixes = {site: np.bincount(run.predictions[site].labels, minlength=len(run.classes)) for site in known}
         shares = np.stack([mix / mix.sum() for mix in mixes.values()])
         furthest = float(np.abs(shares - shares.mean(axis=0)).sum(axis=1).max() / 2)
         if furthest > 2 * WIDE_GAP:
             site = list(mixes)[int(np.abs(shares - shares.mean(axis=0)).sum(axis=1).argmax())]
             found.append(
                 f"Sites see different mixes of classes (furthest from the mean: {site}, total variation "
-                f"{furthest:.2f}), so scores of sites are not scores of one task."
+                f"{furthest:.2f}), so the sites' scores are not comparable."
             )
     return found
 
 
 def _of_calibration(scores: RunScores) -> list[str]:
-    error = scores.pooled.sureness.get("ece") if scores.pooled else None
+    error = scores.pooled.confidence.get("ece") if scores.pooled else None
     if error is None or error <= WIDE_GAP:
         return []
-    return [f"Probabilities are off by {error:.2f} on average (expected calibration error): do not read them as risks."]
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names with commas; of many the first and how many more.
-
-    Example:
-        >>> _listed(["a", "b"]), _listed(list("abcdefgh"))
-        ('a, b', 'a, b, c, d, e, f and 2 more')
-    """
-    if len(names) <= MANY_NAMES:
-        return ", ".join(names)
-    return f"{', '.join(names[:MANY_NAMES])} and {len(names) - MANY_NAMES} more"
+    return [f"Probabilities are off by {error:.2f} on average (expected calibration error): do not use them as risks."]

@@ -1,22 +1,23 @@
-"""Methods against each other: on the same sites, with what chance alone could do beside it."""
+"""Comparison of methods on the same sites or seeds, with paired differences and significance tests."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
-from grandrounds.evaluation.communication import relative_improvement
+from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.tests import (
-    Blocked,
+    MIN_BLOCKS,
+    Anova,
     MethodsCompared,
     PairedDifference,
     Win,
-    blocked_anova,
+    anova,
     bonferroni,
     compare_methods,
     paired_difference,
@@ -26,8 +27,10 @@ from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores
 
-METRIC, AREA = "balanced_accuracy", "auroc"
+METRIC, AUROC = "balanced_accuracy", "auroc"
 MIN_SEEDS = 3
+NOT_COMPARED = ("seed", "run_name", "resume")
+"""Options in which seeds of one method may differ."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Comparison:
     values: Mapping[str, tuple[float, ...]]
     seeds: Mapping[str, int]
     differences: Mapping[str, Difference]
-    over_blocks: Blocked | None
+    over_blocks: Anova | None
     over_seeds: MethodsCompared | None
     wins: Mapping[tuple[str, str], Win]
     left_out: tuple[str, ...]
@@ -103,7 +106,7 @@ def compare(
     """Compare methods on the sites that they share, or by seed where no run has scores of single sites.
 
     A site counts where every run has at least ``MIN_CASES`` cases. A method that has none of the reference's sites (one
-    that was trained on all images at one place, say), or not all of its seeds, is left out and named.
+    trained on all images at one site, say), or not all of its seeds, is left out and named.
 
     Args:
         methods: runs by method.
@@ -112,7 +115,7 @@ def compare(
         metric: one of the scores of all classes together.
 
     Returns:
-        None if there is nobody to compare with on a shared site or seed.
+        None if no other method shares a site or seed with the reference.
     """
     found, kind = {m: [_by_site(scores[run.name], metric) for run in runs] for m, runs in methods.items()}, "site"
     if not any(of_run for runs in found.values() for of_run in runs):
@@ -142,7 +145,9 @@ def compare(
         values=values,
         seeds={method: len(methods[method]) for method in compared},
         differences={method: _difference(values[method], values[reference], len(others)) for method in others},
-        over_blocks=blocked_anova(np.array(list(values.values()))) if len(values) > 2 else None,
+        over_blocks=anova(list(values.values()), blocks=True)
+        if len(values) > 2 and len(blocks) >= MIN_BLOCKS
+        else None,
         over_seeds=_over_seeds(
             {method: [fmean(of_run[block] for block in blocks) for of_run in runs] for method, runs in compared.items()}
         ),
@@ -151,13 +156,67 @@ def compare(
     )
 
 
+def methods_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs that differ in their seed alone, under one name.
+
+    Returns:
+        Runs by method; a method of one run has the run's name, one of several their names without the seed at the end.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_key(run), []).append(run)
+    found: dict[str, list[Run]] = {}
+    for members in groups.values():
+        seeds = {run.seed for run in members}
+        if len(members) == 1 or len(seeds) < len(members):
+            found |= {run.name: [run] for run in members}
+        else:
+            name = re.sub(r"[\s_.-]*(seed)?[\s_.-]*\d+$", "", members[0].name) or members[0].name
+            found[name if name not in found else members[0].name] = members
+    return found
+
+
+def require_one_vocabulary(runs: Sequence[Run]) -> None:
+    """Check that all runs have the same classes.
+
+    Raises:
+        ConfigurationError: naming two runs whose classes differ, or are in another order.
+    """
+    first = runs[0]
+    for run in runs[1:]:
+        if run.classes != first.classes:
+            raise ConfigurationError(
+                f"{first.name} and {run.name} have different classes ({', '.join(first.classes)}; "
+                f"{', '.join(run.classes)}), so no score of theirs can be compared; report on them one by one"
+            )
+
+
+def relative_improvement(value: float, reference: float) -> float:
+    r"""Relative improvement over a reference, in percent: :math:`\mathrm{RI}(a|b) = 100 (a - b) / b`.
+
+    Args:
+        value: a metric, higher is better.
+        reference: the same metric of what is improved on (the paper: F1 of training alone on the labelled images).
+
+    Raises:
+        ValueError: if the reference is not above zero.
+
+    Example:
+        >>> round(relative_improvement(0.747, 0.647), 3)
+        15.456
+    """
+    if not reference > 0:
+        raise ValueError(f"reference must be above 0, got {reference}")
+    return 100 * (value - reference) / reference
+
+
 def _by_site(scores: RunScores, metric: str) -> dict[str, float]:
     return {site: found.value for site, found in scores.by_site(metric).items() if found.enough}
 
 
 def _by_seed(runs: Sequence[Run], scores: Mapping[str, RunScores], metric: str) -> dict[str, float]:
-    told = {f"seed {run.seed}": scores[run.name].told.get(metric) for run in runs}
-    return {seed: estimate.value for seed, estimate in told.items() if estimate}
+    reported = {f"seed {run.seed}": scores[run.name].reported.get(metric) for run in runs}
+    return {seed: estimate.value for seed, estimate in reported.items() if estimate}
 
 
 def _difference(values: Sequence[float], reference: Sequence[float], comparisons: int) -> Difference:
@@ -171,11 +230,8 @@ def _over_seeds(means: Mapping[str, Sequence[float]]) -> MethodsCompared | None:
     return compare_methods(means) if min(len(runs) for runs in means.values()) >= MIN_SEEDS else None
 
 
-def _plain(anova: Blocked | None) -> dict[str, Any] | None:
-    if anova is None:
-        return None
-    found = anova._asdict()
-    return found if math.isfinite(anova.statistic) else {**found, "statistic": None}
+def _plain(found: Anova | None) -> dict[str, Any] | None:
+    return {**found._asdict(), "statistic": _or_none(found.statistic)} if found else None
 
 
 def _seeds_plain(found: MethodsCompared | None) -> dict[str, Any] | None:
@@ -187,3 +243,8 @@ def _seeds_plain(found: MethodsCompared | None) -> dict[str, Any] | None:
 
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _key(run: Run) -> str:
+    shared = {name: value for name, value in run.configuration.items() if name not in NOT_COMPARED}
+    return json.dumps([run.method, shared, dict(run.options), list(run.sites)], sort_keys=True, default=str)

@@ -1,13 +1,15 @@
-"""Numbers as a reader meets them: with their interval, or with the reason why there is none."""
+"""Numbers and lists as text, and the tables and figures of the page."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from grandrounds.evaluation.estimates import Estimate
-from grandrounds.reporting.html import Child, Html, tag
+from grandrounds.evaluation.bootstrap import Estimate
 
 MISSING = "—"
+MAX_NAMES = 6
 SCORE_NAMES = {
     "accuracy": "accuracy",
     "accuracy_one_vs_rest": "accuracy, one against the rest",
@@ -30,60 +32,101 @@ CLASS_NAMES = {
     "auroc": "AUROC",
     "average_precision": "average precision",
 }
-SURENESS_NAMES = {
+CONFIDENCE_NAMES = {
     "ece": "ECE",
     "mce": "MCE",
     "aurc": "AURC",
     "coverage_at_risk_0.1": "coverage at risk 0.1",
 }
+PLURALS = {"class": "classes", "community": "communities"}
 
 
-def estimate_words(estimate: Estimate | None) -> str:
+class Cell(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        text: the value.
+        interval: in smaller print behind it.
+        missing: whether the text says why there is no value.
+    """
+
+    text: str
+    interval: str = ""
+    missing: bool = False
+
+
+class Table(NamedTuple):
+    """A table of the page.
+
+    Attributes:
+        header: names of the columns.
+        rows: as many cells each; the first names the row.
+        caption: what the table shows.
+        text_columns: how many columns at the left are text; the others are numbers.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell | str]]
+    caption: str
+    text_columns: int = 1
+
+
+class PageFigure(NamedTuple):
+    """A figure as part of the page.
+
+    Attributes:
+        source: the picture as a ``data:`` address.
+        width: in pixels.
+        alt: for readers who cannot see it.
+        caption: how to read it.
+    """
+
+    source: str
+    width: int
+    alt: str
+    caption: str
+
+
+def format_estimate(estimate: Estimate | None) -> str:
     """A score with its interval.
 
     Example:
-        >>> estimate_words(Estimate(0.5, 0.4, 0.6, 50)), estimate_words(Estimate(1.0, 1.0, 1.0, 3))
+        >>> format_estimate(Estimate(0.5, 0.4, 0.6, 50)), format_estimate(Estimate(1.0, 1.0, 1.0, 3))
         ('0.50 [0.40, 0.60]', 'too few (3)')
-        >>> estimate_words(Estimate(float("nan"), float("nan"), float("nan"), 0))
+        >>> format_estimate(Estimate(float("nan"), float("nan"), float("nan"), 0))
         'no case'
     """
+    cell = estimate_cell(estimate)
+    return f"{cell.text} {cell.interval}" if cell.interval else cell.text
+
+
+def estimate_cell(estimate: Estimate | None) -> Cell:
+    """A score and its interval as a cell of a table."""
     if estimate is None:
-        return MISSING
-    if not estimate.cases:
-        return "no case"
+        return Cell(MISSING, missing=True)
     if not estimate.enough:
-        return f"too few ({estimate.cases})"
+        return Cell(f"too few ({estimate.cases})" if estimate.cases else "no case", missing=True)
     if math.isnan(estimate.value):
-        return MISSING
-    if math.isnan(estimate.low):
-        return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+        return Cell(MISSING)
+    interval = "" if math.isnan(estimate.low) else f"[{estimate.low:.2f}, {estimate.high:.2f}]"
+    return Cell(f"{estimate.value:.2f}", interval)
 
 
-def estimate_cell(estimate: Estimate | None) -> Child:
-    """The same as a cell of a table: the interval is set smaller, what is missing is set pale."""
-    text = estimate_words(estimate)
-    value, bracket, rest = text.partition(" [")
-    if bracket:
-        return Html(tag("span", value) + tag("span", f" [{rest}", class_="ci"))
-    return tag("span", text, class_="none") if estimate is None or not estimate.enough else text
-
-
-def number_words(value: float | None, digits: int = 2) -> str:
+def format_number(value: float | None, digits: int = 2) -> str:
     """A number, or a dash.
 
     Example:
-        >>> number_words(0.123), number_words(None), number_words(float("nan"))
+        >>> format_number(0.123), format_number(None), format_number(float("nan"))
         ('0.12', '—', '—')
     """
     return MISSING if value is None or math.isnan(value) else f"{value:z.{digits}f}"
 
 
-def p_words(value: float) -> str:
+def format_p(value: float) -> str:
     """A p-value; small ones are not zero.
 
     Example:
-        >>> p_words(0.0421), p_words(1e-9), p_words(float("nan"))
+        >>> format_p(0.0421), format_p(1e-9), format_p(float("nan"))
         ('0.042', '< 0.001', '—')
     """
     if math.isnan(value):
@@ -91,11 +134,11 @@ def p_words(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def bytes_words(size: float) -> str:
+def format_bytes(size: float) -> str:
     """A number of bytes.
 
     Example:
-        >>> bytes_words(950), bytes_words(1_250_000), bytes_words(3.2e9)
+        >>> format_bytes(950), format_bytes(1_250_000), format_bytes(3.2e9)
         ('950 B', '1.2 MB', '3.2 GB')
     """
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -104,11 +147,33 @@ def bytes_words(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def counted(count: int, thing: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """A number of things.
 
     Example:
-        >>> counted(1, "site"), counted(10, "case")
-        ('1 site', '10 cases')
+        >>> pluralize(1, "site"), pluralize(10, "case"), pluralize(2, "class")
+        ('1 site', '10 cases', '2 classes')
     """
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+    return f"{count} {noun if count == 1 else PLURALS.get(noun, f'{noun}s')}"
+
+
+def format_items(values: Mapping[str, str]) -> str:
+    """Names with their values.
+
+    Example:
+        >>> format_items({"nevus": "0.8", "melanoma": "0.7"})
+        'nevus 0.8, melanoma 0.7'
+    """
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def format_list(names: Sequence[str]) -> str:
+    """Names with commas; of many the first and how many more.
+
+    Example:
+        >>> format_list(["a", "b"]), format_list(list("abcdefgh"))
+        ('a, b', 'a, b, c, d, e, f and 2 more')
+    """
+    if len(names) <= MAX_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[:MAX_NAMES])} and {len(names) - MAX_NAMES} more"

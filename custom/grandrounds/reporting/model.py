@@ -1,4 +1,4 @@
-"""All that a report says, as values: the page, the tables and the JSON file are made of this."""
+"""The content of a report as values, from which the page, the tables and the JSON file are made."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
 from grandrounds.evaluation.cases import joined
-from grandrounds.evaluation.communication import Traffic, traffic
-from grandrounds.evaluation.estimates import MIN_CASES, Estimate
 from grandrounds.evaluation.operating_point import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.evaluation.tests import mean_interval
 from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.caveats import caveats_of, doubts_of_comparison
-from grandrounds.reporting.comparison import AREA, METRIC, Comparison, compare
-from grandrounds.reporting.label import methods_of, require_one_vocabulary
+from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
+from grandrounds.reporting.comparison import AUROC, METRIC, Comparison, compare, methods_of, require_one_vocabulary
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores, scores_of
 from grandrounds.seeding import numpy_generator
@@ -27,16 +25,16 @@ Operation = tuple[OperatingPoint, Mapping[str, Estimate]]
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """One or more runs, and everything that is said of them.
+    """One or more runs, their scores, comparison and caveats.
 
     Attributes:
         title: of the page.
         runs: in the order they were named.
         methods: runs by method; several are seeds of one.
         scores: by name of run.
-        doubts: what to distrust, by name of run.
+        caveats: by name of run.
         comparison: None for one method, or where there is nothing to compare.
-        shared_doubts: what to distrust about the comparison.
+        shared_caveats: of the comparison.
         operations: by name of run and class, a threshold chosen on validation images and its scores on test images; empty
             where validation images are not at hand.
     """
@@ -45,9 +43,9 @@ class Report:
     runs: Sequence[Run]
     methods: Mapping[str, Sequence[Run]]
     scores: Mapping[str, RunScores]
-    doubts: Mapping[str, Sequence[str]]
+    caveats: Mapping[str, Sequence[str]]
     comparison: Comparison | None
-    shared_doubts: Sequence[str]
+    shared_caveats: Sequence[str]
     operations: Mapping[str, Mapping[str, Operation]] = field(default_factory=dict)
 
     @property
@@ -57,15 +55,15 @@ class Report:
 
     @property
     def metric(self) -> str:
-        """The score of the first screen: balanced accuracy, or the area under the ROC curve where runs have only that."""
-        known = [{*scores.mean, *scores.told} for scores in self.scores.values() if scores.mean or scores.told]
+        """The score of the first screen: balanced accuracy, or the area under the ROC curve where runs have only this."""
+        known = [{*scores.mean, *scores.reported} for scores in self.scores.values() if scores.mean or scores.reported]
         shared = set.intersection(*known) if known else set()
-        return AREA if AREA in shared and METRIC not in shared else METRIC
+        return AUROC if AUROC in shared and METRIC not in shared else METRIC
 
     @property
     def chance(self) -> float:
-        """What guessing has of that score."""
-        return 0.5 if self.metric == AREA else 1 / len(self.runs[0].classes)
+        """The value of that score for random guessing."""
+        return 0.5 if self.metric == AUROC else 1 / len(self.runs[0].classes)
 
     @property
     def several(self) -> bool:
@@ -81,7 +79,7 @@ class Report:
             "runs": [self._run_json(run) for run in self.runs],
             "methods": {method: self._method_json(method) for method in self.methods},
             "comparison": self.comparison.to_json() if self.comparison else None,
-            "distrust": list(self.shared_doubts),
+            "caveats": list(self.shared_caveats),
         }
 
     def _method_json(self, method: str) -> dict[str, Any]:
@@ -109,7 +107,7 @@ class Report:
             "untested": list(run.untested),
             "selected": dict(run.selected),
             "seconds": run.seconds,
-            "bytes": moved(run)._asdict(),
+            "bytes": run.traffic._asdict(),
             "privacy": [
                 {"site": spent.site, "unit": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
                 for spent in run.spent
@@ -119,7 +117,7 @@ class Report:
                 name: {**point._asdict(), "test": {key: value.to_json() for key, value in test.items()}}
                 for name, (point, test) in operations.items()
             },
-            "distrust": list(self.doubts[run.name]),
+            "caveats": list(self.caveats[run.name]),
             "versions": dict(run.versions),
         }
 
@@ -130,7 +128,7 @@ def report_on(
     reference: str | None = None,
     operations: Mapping[str, Mapping[str, Operation]] | None = None,
 ) -> Report:
-    """Compute everything that is said of some runs.
+    """Compute the report of some runs.
 
     Args:
         runs: at least one, with different names.
@@ -151,15 +149,15 @@ def report_on(
         runs=list(runs),
         methods=methods,
         scores=scores,
-        doubts={run.name: caveats_of(run, scores[run.name]) for run in runs},
+        caveats={run.name: caveats_of(run, scores[run.name]) for run in runs},
         comparison=None,
-        shared_doubts=(),
+        shared_caveats=(),
         operations=operations or {},
     )
     if len(methods) > 1:
         local = next((method for method, members in methods.items() if members[0].is_local), next(iter(methods)))
         report = replace(report, comparison=compare(methods, scores, reference or local, report.metric))
-    return replace(report, shared_doubts=doubts_of_comparison(methods, report.comparison))
+    return replace(report, shared_caveats=caveats_of_comparison(methods, report.comparison))
 
 
 def operating_points(run: Run, validation: Mapping[str, Any]) -> dict[str, Operation]:
@@ -172,9 +170,9 @@ def operating_points(run: Run, validation: Mapping[str, Any]) -> dict[str, Opera
     Returns:
         By class; those with too few validation cases are left out.
     """
-    if not validation or not run.places or any(cases.probabilities is None for cases in run.places.values()):
+    if not validation or not run.predictions or any(cases.probabilities is None for cases in run.predictions.values()):
         return {}
-    chosen_on, tested_on = joined(list(validation.values())), joined(list(run.places.values()))
+    chosen_on, tested_on = joined(list(validation.values())), joined(list(run.predictions.values()))
     found: dict[str, Operation] = {}
     for number, name in enumerate(run.classes):
         point = choose_operating_point(chosen_on, number)
@@ -182,11 +180,6 @@ def operating_points(run: Run, validation: Mapping[str, Any]) -> dict[str, Opera
             test = at_threshold(tested_on, number, point.threshold, numpy_generator("report", "operating point", name))
             found[name] = (point, test)
     return found
-
-
-def moved(run: Run) -> Traffic:
-    """Bytes of a run's tensors, over all sites."""
-    return traffic(run.bytes)
 
 
 def over_seeds(report: Report, method: str) -> Estimate | None:

@@ -1,55 +1,144 @@
-"""The page: one file that needs nothing else, on a screen, on a phone and on paper."""
+"""The report's folder: one page that needs nothing else, the figures, the tables and all numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grandrounds import __version__
-from grandrounds.reporting.details import comparison_section, glossary, run_section
-from grandrounds.reporting.html import Html, tag
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.bootstrap import Estimate
+from grandrounds.files import replacing, write_csv, write_json
+from grandrounds.plotting import Drawing
+from grandrounds.reporting.details import GLOSSARY, comparison_section, run_section
+from grandrounds.reporting.figures.catalogue import comparison_drawings, file_name, run_drawings
+from grandrounds.reporting.format import PageFigure
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.overview import overview
+from grandrounds.reporting.scores import EvalGroup, RunScores
 
-STYLE = Path(__file__).with_name("page.css")
-# Whatever a name in a report may contain: a browser loads nothing and runs nothing.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+PAGE, NUMBERS = "report.html", "report.json"
+ESTIMATE = ("value", "low", "high", "cases")
+# Text stays text: it can be searched and read aloud, and the file is smaller. Ids do not depend on chance.
+SVG_OPTIONS = {"svg.fonttype": "none", "svg.hashsalt": "grandrounds", "font.family": "sans-serif"}
 
 
-def page(report: Report, shared: Sequence[Html], of_runs: Mapping[str, Sequence[Html]]) -> str:
-    """The page as text.
+def write_report(report: Report, folder: Path) -> Path:
+    """Write a report; the page comes last, so that it is never there without the rest.
 
     Args:
-        report: what to say.
-        shared: figures of all runs together.
+        report: its content.
+        folder: is made when missing; files of an earlier report of the same names are replaced.
+
+    Returns:
+        The page.
+
+    Raises:
+        ConfigurationError: if two runs would have the same files.
+    """
+    _require_different_files([run.name for run in report.runs])
+    figures = folder / "figures"
+    together = [_written(drawing, figures) for drawing in comparison_drawings(report)]
+    of_runs = {run.name: [_written(drawing, figures) for drawing in run_drawings(report, run)] for run in report.runs}
+    write_json(folder / NUMBERS, report.to_json())
+    header = ["run", "group", "kind", "images", "score", *ESTIMATE]
+    write_csv(folder / "tables" / "sites.csv", header, _group_rows(report))
+    header = ["run", "group", "kind", "class", "score", *ESTIMATE]
+    write_csv(folder / "tables" / "classes.csv", header, _class_rows(report))
+    if report.comparison:
+        differences = report.comparison.differences
+        rows = [[name, report.comparison.reference, *found.to_json().values()] for name, found in differences.items()]
+        header = ["method", "reference", *next(iter(differences.values())).to_json()]
+        write_csv(folder / "tables" / "comparison.csv", header, rows)
+    with replacing(folder / PAGE) as stream:
+        stream.write(render_page(report, together, of_runs).encode())
+    return folder / PAGE
+
+
+def render_page(report: Report, together: Sequence[PageFigure], of_runs: Mapping[str, Sequence[PageFigure]]) -> str:
+    """The page as HTML, from ``templates/report.html``; whatever is text is escaped.
+
+    Args:
+        report: its content.
+        together: figures of all runs together.
         of_runs: figures of each run, by its name.
     """
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", report.title),
-        tag("style", Html(STYLE.read_text(encoding="utf-8"))),
+    environment = Environment(
+        loader=PackageLoader("grandrounds.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    sections = [
-        run_section(report, run, of_runs.get(run.name, ()), number) for number, run in enumerate(report.runs, start=1)
-    ]
-    body = tag(
-        "body",
-        tag("main", overview(report), _contents(report), comparison_section(report, shared), sections, glossary()),
-        tag(
-            "footer",
-            f"Grand Rounds {__version__}. The page holds no image, no name of an image and no patient; it loads nothing. "
-            "For research: it is no medical device.",
-        ),
+    return environment.get_template("report.html").render(
+        title=report.title,
+        overview=overview(report),
+        comparison=comparison_section(report, together) if report.several else None,
+        runs=[run_section(report, run, of_runs.get(run.name, ())) for run in report.runs],
+        glossary=GLOSSARY,
+        version=__version__,
     )
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _contents(report: Report) -> Html:
-    entries = [("#comparison", "Comparison")] if report.several else []
-    entries += [(f"#run-{number}", run.name) for number, run in enumerate(report.runs, start=1)]
-    entries.append(("#words", "How to read this"))
-    return tag("nav", [tag("a", name, href=place) for place, name in entries], aria_label="Contents")
+def svg_of(drawing: Drawing) -> bytes:
+    """A figure as SVG without a date: the same figure gives the same bytes."""
+    import matplotlib
+
+    stream = io.BytesIO()
+    with matplotlib.rc_context(SVG_OPTIONS):
+        drawing.figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return stream.getvalue()
+
+
+def _written(drawing: Drawing, folder: Path) -> PageFigure:
+    """Write a figure as ``NAME.svg`` and ``NAME.png``."""
+    svg, picture = svg_of(drawing), io.BytesIO()
+    drawing.figure.savefig(picture, format="png", metadata={"Software": None})
+    for ending, content in (("svg", svg), ("png", picture.getvalue())):
+        with replacing(folder / f"{drawing.name}.{ending}") as stream:
+            stream.write(content)
+    width = round(drawing.figure.get_size_inches()[0] * 96)
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    return PageFigure(source, width, drawing.alt, drawing.caption)
+
+
+def _require_different_files(names: Sequence[str]) -> None:
+    """Refuse names of runs whose files would overwrite each other."""
+    seen: dict[str, str] = {}
+    for name in names:
+        earlier = seen.setdefault(file_name(name).casefold(), name)
+        if earlier != name:
+            raise ConfigurationError(f"the runs {earlier!r} and {name!r} would have the same files; rename one of them")
+
+
+def _group_rows(report: Report) -> Iterator[list[Any]]:
+    for run in report.runs:
+        scores = report.scores[run.name]
+        for kind, name, group in _all_groups(scores):
+            for score, estimate in group.scores.items():
+                yield [run.name, name, kind, group.images, score, *_cells(estimate)]
+            for score, value in group.confidence.items():
+                yield [run.name, name, kind, group.images, score, f"{value:.6f}", "", "", group.cases]
+        for score, estimate in scores.mean.items():
+            yield [run.name, "mean", "mean over sites", "", score, *_cells(estimate)]
+
+
+def _class_rows(report: Report) -> Iterator[list[Any]]:
+    for run in report.runs:
+        for kind, name, group in _all_groups(report.scores[run.name]):
+            for class_name, found in zip(run.classes, group.classes, strict=True):
+                for score, estimate in found.items():
+                    yield [run.name, name, kind, class_name, score, *_cells(estimate)]
+
+
+def _all_groups(scores: RunScores) -> Iterator[tuple[str, str, EvalGroup]]:
+    yield from (("site", name, group) for name, group in scores.sites.items())
+    yield from (("community", name, group) for name, group in scores.communities.items())
+    if scores.pooled:
+        yield "pooled", "all", scores.pooled
+
+
+def _cells(estimate: Estimate) -> list[Any]:
+    found: Mapping[str, Any] = estimate.to_json()
+    return ["" if found[name] is None else found[name] for name in ESTIMATE]

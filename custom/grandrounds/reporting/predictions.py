@@ -1,24 +1,54 @@
-"""Predictions that sites have written, and the patients behind them, without a name in either."""
+"""Test predictions that sites have written, and predictions of a run's model where the sites' images are on this machine."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
 
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.site import locate_dataset
+from grandrounds.data.site import Part, SiteData, load_site_data, locate_dataset
 from grandrounds.errors import DataError
 from grandrounds.evaluation.cases import Cases, cases_of
 from grandrounds.evaluation.curves import SiteCurves, read_curves
-from grandrounds.reporting.run import MODELS
+from grandrounds.evaluation.external import load_trained, predict
+from grandrounds.federation.site.data import CACHE_VARIABLE
+from grandrounds.protocol.problem import Problem
+from grandrounds.reporting.run import MODELS, Run
 
 CaseGroups = Callable[[str, str, Sequence[str]], list[str]]
 """Site, data set and images; the patient or lesion of each image."""
 PREFIX = "probability_"
 FIXED = ["image", "label", "predicted"]
+
+
+class SitePredictions(NamedTuple):
+    """The predictions of a run's model for a split of a site's images.
+
+    Attributes:
+        site: whose images they are.
+        images: shape ``(n, size, size, channels)``, 8 bit.
+        labels: true classes, shape ``(n,)``.
+        probabilities: of the classes, shape ``(n, classes)``.
+        groups: the patient or lesion of each image.
+        model: what has predicted them, in evaluation mode.
+    """
+
+    site: str
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    groups: list[str]
+    model: nn.Module
 
 
 def predicted_model(folder: Path, sites: Sequence[str], wanted: str | None = None) -> str:
@@ -29,7 +59,7 @@ def predicted_model(folder: Path, sites: Sequence[str], wanted: str | None = Non
     return "common"
 
 
-def read_places(
+def read_site_predictions(
     folder: Path, sites: Sequence[str], model: str, classes: Sequence[str], dataset: str, groups: CaseGroups | None
 ) -> dict[str, Cases]:
     """The predictions of all sites that have some.
@@ -56,7 +86,7 @@ def read_places(
 
 
 def read_site_curves(folder: Path, sites: Sequence[str], model: str, classes: Sequence[str]) -> dict[str, SiteCurves]:
-    """The curves of all sites that tell of theirs; arguments as :func:`read_places`.
+    """The curves of all sites that have written theirs; arguments as :func:`read_site_predictions`.
 
     Raises:
         DataError: if a file is damaged or of another vocabulary.
@@ -115,6 +145,55 @@ def groups_in(sites_dir: Path) -> CaseGroups:
     return look_up
 
 
+def validation_cases(run: Run, sites_dir: Path) -> dict[str, Cases]:
+    """Predictions of the selected model for each site's validation images.
+
+    Args:
+        run: with its model's weights; without them, or where each site has its own model, there is nothing to predict with.
+        sites_dir: a folder with one folder per site, as the run had it.
+
+    Returns:
+        Cases by site; sites without validation images are left out.
+
+    Raises:
+        GrandRoundsError: if a site's data or the model are not as they must be.
+    """
+    return {
+        found.site: cases_of(found.labels, found.probabilities, found.groups)
+        for found in site_predictions(run, sites_dir, "val")
+    }
+
+
+def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePredictions]:
+    """Predict a split of each tested site with the selected model; arguments and errors as :func:`validation_cases`.
+
+    Yields:
+        Sites with labelled images in the split, one after the other.
+    """
+    if run.weights is None or run.model != "common":
+        return
+    problem = Problem.from_dict(run.problem)
+    model = load_trained(problem.model_spec(pretrained=False), run.weights)
+    for site in run.predictions:
+        data = site_images(site, problem, sites_dir)
+        rows = data.rows(split)
+        if len(rows):
+            probabilities = predict(model, data.images, rows, torch.device("cpu")).double().numpy()
+            groups = [data.groups[row] for row in rows]
+            yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, groups, model)
+
+
+def site_images(site: str, problem: Problem, sites_dir: Path) -> SiteData:
+    """A site's images, decoded as the run saw them.
+
+    Raises:
+        GrandRoundsError: if the site's data is not as it must be.
+    """
+    location = locate_dataset(site, problem.dataset, [sites_dir])
+    with _cache() as cache:
+        return load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
+
+
 def _file(folder: Path, site: str, model: str) -> Path:
     return folder / site / f"predictions_{model}.csv"
 
@@ -133,3 +212,13 @@ def _label(text: str, index: dict[str, int], where: str) -> int:
     if text not in index:
         raise DataError(f"{where}: label {text!r} is not one of the classes {', '.join(index)}")
     return index[text]
+
+
+@contextmanager
+def _cache() -> Iterator[Path]:
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        yield Path(named)
+        return
+    with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
+        yield Path(temporary)

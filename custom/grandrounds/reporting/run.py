@@ -1,16 +1,16 @@
-"""A run as a report sees it: what was trained, at which sites, what happened, and what the model said of test images."""
+"""A run as a report sees it: what was trained, at which sites, what happened, and the model's test predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grandrounds.evaluation.cases import Cases
 from grandrounds.evaluation.curves import SiteCurves
+from grandrounds.evaluation.history import Event, RunHistory
 
-Event = Mapping[str, Any]
 FINISHED = "finished"
 CLASS_SUFFIX = "Controller"
 LOCAL = "Local"
@@ -20,9 +20,26 @@ MODELS: Mapping[str, str] = {
 }
 
 
+GLOBAL = "down.global"
+
+
+class Traffic(NamedTuple):
+    """Bytes of tensors of a run, over all sites.
+
+    Attributes:
+        down_global: global models that sites received, also for scoring and testing.
+        down_extra: everything else that sites received.
+        up: everything that sites sent.
+    """
+
+    down_global: int
+    down_extra: int
+    up: int
+
+
 @dataclass(frozen=True)
 class Spent:
-    """What a site's ledger says of one data set.
+    """The privacy budget that a site's ledger has booked for one data set.
 
     Attributes:
         site: whose ledger it is.
@@ -52,12 +69,12 @@ class Run:
         reason: why, where it did not finish.
         configuration: the controller's options.
         sites: all that took part or were there, in natural order.
-        places: predictions of each site's test images.
-        scored: name and number of the test images for which the record has means only, by site; empty with predictions.
-        curves: what sites tell of their curves whose predictions are not here.
-        told: scores of all test images together and ``n``, their number, where the result has these alone.
+        predictions: test images by site, where the sites' predictions are here.
+        site_metrics: mean scores of each site's test images and ``n``, their number, as the site reported them.
+        curve_counts: of the sites whose predictions are not here.
+        reported_metrics: scores of all test images together and ``n``, where the result has only these.
         model: whose predictions they are: ``common`` or ``own``.
-        events: what happened, in order.
+        events: of the run, in order.
         bytes: of tensors, by site and ``down.NAME`` or ``up.NAME``.
         contributions: rounds to which each site gave an update.
         untested: sites without a test of the final model.
@@ -68,9 +85,9 @@ class Run:
         communities: the community of each site, where it is known.
         unit: what a case is: ``patient or lesion``, or ``image``.
         options: the executors' options, where the job's files are there.
-        versions: of what computed the result.
+        versions: of the software that computed the result.
         weights: the selected model's file, if it is there.
-        notes: what reading the run has shown to be missing or damaged.
+        notes: what is missing or damaged in the record.
     """
 
     name: str
@@ -81,8 +98,8 @@ class Run:
     reason: str
     configuration: Mapping[str, Any]
     sites: tuple[str, ...]
-    places: Mapping[str, Cases]
-    scored: Mapping[str, Mapping[str, float]]
+    predictions: Mapping[str, Cases]
+    site_metrics: Mapping[str, Mapping[str, float]]
     model: str
     events: Sequence[Event]
     bytes: Mapping[str, Mapping[str, int]]
@@ -98,8 +115,8 @@ class Run:
     versions: Mapping[str, str] = field(default_factory=dict)
     weights: Path | None = None
     notes: tuple[str, ...] = ()
-    told: Mapping[str, float] = field(default_factory=dict)
-    curves: Mapping[str, SiteCurves] = field(default_factory=dict)
+    reported_metrics: Mapping[str, float] = field(default_factory=dict)
+    curve_counts: Mapping[str, SiteCurves] = field(default_factory=dict)
 
     @property
     def problem(self) -> Mapping[str, Any]:
@@ -121,6 +138,16 @@ class Run:
         """Whether it finished."""
         return self.status == FINISHED
 
+    @property
+    def history(self) -> RunHistory:
+        """What its figures over rounds are drawn from."""
+        return RunHistory(self.events, self.sites, self.communities, self.classes)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of its tensors, over all sites."""
+        return traffic(self.bytes)
+
     def dropped(self) -> dict[str, list[int]]:
         """The rounds in which each site was asked and gave no usable answer."""
         found: dict[str, list[int]] = {}
@@ -138,3 +165,30 @@ def method_name(class_name: str) -> str:
         'FedPerl'
     """
     return class_name.removesuffix(CLASS_SUFFIX) or class_name
+
+
+def traffic(sizes: Mapping[str, Mapping[str, int]]) -> Traffic:
+    """Add up the bytes of a run's record.
+
+    Args:
+        sizes: by site and by ``down.NAME`` or ``up.NAME``: the entry ``bytes`` of a run's summary.
+
+    Raises:
+        ValueError: if a name begins with neither.
+
+    Example:
+        >>> traffic({"site-1": {"down.global": 40, "down.peer-1": 10, "up.update": 20}})
+        Traffic(down_global=40, down_extra=10, up=20)
+    """
+    down_global = down_extra = up = 0
+    for site, parts in sizes.items():
+        for name, size in parts.items():
+            if name == GLOBAL:
+                down_global += size
+            elif name.startswith("down."):
+                down_extra += size
+            elif name.startswith("up."):
+                up += size
+            else:
+                raise ValueError(f"{site}: expected down.NAME or up.NAME, got {name!r}")
+    return Traffic(down_global, down_extra, up)

@@ -1,23 +1,31 @@
-"""Finding and reading what a run has left, whatever state it is in."""
+"""The one reader of a run's folder, whatever state the run is in.
+
+A run is a simulation's workspace (its record is in ``results``), the results of a downloaded job, or a benchmark's result.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.history import Event, RunHistory, sites_of
 from grandrounds.federation.server.record import EVENTS, SUMMARY, read_events
+from grandrounds.files import read_json_object
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
-from grandrounds.reporting.benchmark_result import is_committed, read_committed
-from grandrounds.reporting.figures.training import sites_of
-from grandrounds.reporting.predictions import CaseGroups, predicted_model, read_places, read_site_curves
-from grandrounds.reporting.run import Event, Run, Spent, method_name
+from grandrounds.protocol.problem import Problem
+from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
+from grandrounds.reporting.predictions import CaseGroups, predicted_model, read_site_curves, read_site_predictions
+from grandrounds.reporting.run import FINISHED, Run, Spent, method_name
 
-SERVER = "server"
+RESULTS, SERVER, SELECTED = "results", "server", "selected.pt"
 EXPECTED: Mapping[str, type | tuple[type, ...]] = {
     "status": str,
     "rounds_done": int,
@@ -31,13 +39,26 @@ EXPECTED: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
+@dataclass(frozen=True)
+class TrainedModel:
+    """A run's model.
+
+    Attributes:
+        weights: file with its state dictionary.
+        problem: what it was trained for; its vocabulary is the order of the model's outputs.
+    """
+
+    weights: Path
+    problem: Problem
+
+
 def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str | None = None) -> Run:
     """Read a run.
 
     Args:
-        path: a simulation's workspace, a folder with ``summary.json``, or a file with a committed result.
+        path: a simulation's workspace, a folder with ``summary.json``, or a benchmark's result file.
         name: how the report calls it.
-        groups: tells the patient or lesion of an image; without it each image is a case.
+        groups: gives the patient or lesion of an image; without it each image is a case.
         model: whose predictions are wanted, ``common`` or ``own``; None prefers the common one. A run that has only the
             other kind is reported with that.
 
@@ -46,30 +67,32 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
         DataError: if it is damaged; file and field are named.
     """
     if path.is_file():
-        return read_committed(path, name, model)
+        return read_benchmark_result(path, name, model)
     folder = record_folder(path)
     summary = _read_summary(folder / SUMMARY)
     events, notes = _read_events(folder)
     configuration = summary["configuration"]
     classes = _classes(configuration, folder / SUMMARY)
-    # The sites' predictions are beside the record, or in their state where a run was not copied to its results.
+    # The sites' predictions are beside the record, or in the sites' state where a run was not copied to its results.
     answers = folder.parent if folder.name == SERVER else folder
     sites = tuple(natural_sorted({*sites_of(events), *summary["test"], *summary["contributions"]}))
     model = predicted_model(answers, sites, model)
-    places = read_places(answers, sites, model, classes, str(configuration["problem"]["dataset"]), groups)
-    weights = folder / "selected.pt"
+    predictions = read_site_predictions(
+        answers, sites, model, classes, str(configuration["problem"]["dataset"]), groups
+    )
+    weights = folder / SELECTED
     return Run(
         name=name,
         method=method_name(str(configuration.get("method", "unknown method"))),
         seed=configuration.get("seed"),
         classes=classes,
         status=summary["status"],
-        # In parentheses is what sites said: where they share details, it may name images or patients.
+        # Parentheses hold the sites' messages, which may name images or patients where sites share details.
         reason=re.sub(r"\s*\(.*\)", "", str(summary.get("reason", "")), flags=re.DOTALL),
         configuration=configuration,
         sites=sites,
-        places=places,
-        scored=_means(summary["test"], model),
+        predictions=predictions,
+        site_metrics=_site_metrics(summary["test"], model),
         model=model,
         events=events,
         bytes=summary["bytes"],
@@ -79,13 +102,64 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
         seconds=float(summary["seconds"]),
         selected=summary["selected"],
         spent=_ledgers(path),
-        unit="patient or lesion" if any(cases.count < len(cases.labels) for cases in places.values()) else "image",
+        unit="patient or lesion" if any(cases.count < len(cases.labels) for cases in predictions.values()) else "image",
         options=_executor_options(path),
         versions=summary.get("versions", {}),
         weights=weights if weights.is_file() else None,
         notes=notes,
-        curves={} if places else read_site_curves(answers, sites, model, classes),
+        curve_counts={} if predictions else read_site_curves(answers, sites, model, classes),
     )
+
+
+def read_history(path: Path) -> RunHistory:
+    """Read the events of a run, which may have only begun; communities are left empty.
+
+    Raises:
+        ConfigurationError: if there is no record.
+        DataError: if it is damaged.
+    """
+    folder = next((folder for folder in (path, path / RESULTS) if (folder / EVENTS).is_file()), None)
+    if folder is None:
+        raise ConfigurationError(
+            f"{path} has no record of a run: neither it nor its folder {RESULTS} has {EVENTS}; give the workspace of a "
+            "simulation or the results of a downloaded job"
+        )
+    events, _ = _read_events(folder)
+    classes: Sequence[str] = ()
+    with suppress(ConfigurationError, LookupError, TypeError):
+        classes = tuple(read_json_object(folder / SUMMARY)["configuration"]["problem"]["classes"])
+    return RunHistory(events, sites_of(events), {}, classes)
+
+
+def trained_model(path: Path) -> TrainedModel:
+    """Find the model of a run.
+
+    Args:
+        path: a run's workspace, its folder of results (the selected model is taken), or a model's file beside the run's
+            ``summary.json``.
+
+    Raises:
+        ConfigurationError: if there is no such file or folder, no summary, the summary is damaged, or the run has left
+            no model; the message says what was looked for.
+    """
+    if not path.exists():
+        raise ConfigurationError(f"{path} does not exist; name a run's workspace or a model file beside its {SUMMARY}")
+    folder = path.parent if path.is_file() else path
+    if path.is_dir() and (path / RESULTS / SUMMARY).is_file():
+        folder = path / RESULTS
+    if not (folder / SUMMARY).is_file():
+        raise ConfigurationError(
+            f"there is no {folder / SUMMARY}, which says what the model was trained for; name the workspace of a finished "
+            f"run, or a model file beside its {SUMMARY}"
+        )
+    summary = read_json_object(folder / SUMMARY)
+    weights = path if path.is_file() else folder / SELECTED
+    if not weights.is_file():
+        raise ConfigurationError(f"{folder} has no {SELECTED}: {_why_not(summary)}")
+    problem = summary.get("configuration", {}).get("problem")
+    if not isinstance(problem, dict):
+        raise ConfigurationError(f"{folder / SUMMARY} does not say what the model was trained for; run the job again")
+    return TrainedModel(weights, Problem.from_dict(problem))
 
 
 def record_folder(path: Path) -> Path:
@@ -96,7 +170,7 @@ def record_folder(path: Path) -> Path:
     """
     if not path.exists():
         raise ConfigurationError(f"{path} does not exist; name the workspace of a run or a result's JSON file")
-    for folder in (path / "results", path):
+    for folder in (path / RESULTS, path):
         if (folder / SUMMARY).is_file():
             return folder
     # A run that was killed has not been copied to the results: its record is with the server's state.
@@ -114,8 +188,41 @@ def record_folder(path: Path) -> Path:
         )
     raise ConfigurationError(
         f"{path} is no run: there is no {SUMMARY} in it, in its folder results or in state/RUN/{SERVER}; name the "
-        "workspace of a simulation, the results of a downloaded job, or a committed result's JSON file"
+        "workspace of a simulation, the results of a downloaded job, or a benchmark's result file"
     )
+
+
+def split_argument(text: str) -> tuple[str | None, Path]:
+    """``NAME=PATH`` as name and path, ``PATH`` as path alone.
+
+    Example:
+        >>> split_argument("FedPerl, two peers=runs/fedperl")[0], split_argument("runs/fedperl")[0]
+        ('FedPerl, two peers', None)
+    """
+    name, equals, path = text.partition("=")
+    return (name.strip(), Path(path)) if equals and name.strip() and path else (None, Path(text))
+
+
+def names_of(arguments: Sequence[tuple[str | None, Path]]) -> list[str]:
+    """A different name for each run: the given one, else the folder's or file's, with its parent's where they agree.
+
+    Example:
+        >>> names_of([(None, Path("a/run")), (None, Path("b/run")), ("mine", Path("c"))])
+        ['a/run', 'b/run', 'mine']
+
+    Raises:
+        ConfigurationError: if two runs would have one name.
+    """
+    short = [name or (path.stem if path.suffix == ".json" else path.absolute().name) for name, path in arguments]
+    often = Counter(short)
+    names = [
+        text if name or often[text] == 1 else f"{path.absolute().parent.name}/{text}"
+        for text, (name, path) in zip(short, arguments, strict=True)
+    ]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ConfigurationError(f"two runs are called {twice[0]!r}; name them: NAME=RUN")
+    return names
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
@@ -127,8 +234,8 @@ def _read_summary(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise DataError(f"{path} is no summary of a run: expected an object, got {type(content).__name__}")
-    if is_committed(content):
-        raise ConfigurationError(f"{path.parent} is no run: {path.name} is a committed result; name the file itself")
+    if is_benchmark_result(content):
+        raise ConfigurationError(f"{path.parent} is no run: {path.name} is a benchmark's result; name the file itself")
     for key, kind in EXPECTED.items():
         if not isinstance(content.get(key), kind):
             raise DataError(
@@ -141,7 +248,7 @@ def _read_events(folder: Path) -> tuple[list[Event], tuple[str, ...]]:
     """The events, and a note if some were cut off when the process died."""
     path = folder / EVENTS
     if not path.is_file():
-        return [], (f"the run's {EVENTS} is missing: nothing is known of single rounds",)
+        return [], (f"the run's {EVENTS} is missing: single rounds are unknown",)
     try:
         events: list[Event] = list(read_events(folder))
         cut = sum(not _is_json(line) for line in path.read_text(encoding="utf-8").splitlines())
@@ -149,8 +256,8 @@ def _read_events(folder: Path) -> tuple[list[Event], tuple[str, ...]]:
         raise DataError(f"{path} is damaged ({error!r}); restore it or run the job again") from error
     if cut == 0:
         return events, ()
-    told = "an event was" if cut == 1 else f"{cut} events were"
-    return events, (f"{told} cut off: the process ended while it wrote",)
+    lost = "an event was" if cut == 1 else f"{cut} events were"
+    return events, (f"{lost} cut off: the process ended while it wrote",)
 
 
 def _is_json(line: str) -> bool:
@@ -170,8 +277,8 @@ def _classes(configuration: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     return tuple(str(name) for name in classes)
 
 
-def _means(test: Mapping[str, Mapping[str, float]], model: str) -> dict[str, dict[str, float]]:
-    """A site's own means of its test images, which travel where its predictions do not."""
+def _site_metrics(test: Mapping[str, Mapping[str, float]], model: str) -> dict[str, dict[str, float]]:
+    """Each site's scores of one model, without the model's name."""
     return {
         site: {name.removeprefix(f"{model}."): value for name, value in scores.items() if name.startswith(f"{model}.")}
         for site, scores in test.items()
@@ -179,18 +286,16 @@ def _means(test: Mapping[str, Mapping[str, float]], model: str) -> dict[str, dic
 
 
 def _executor_options(path: Path) -> dict[str, Any]:
-    place = path / "job" / "app" / "config" / "config_fed_client.json"
+    config = path / "job" / "app" / "config" / "config_fed_client.json"
     try:
-        return dict(json.loads(place.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"])
+        return dict(json.loads(config.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"])
     except (OSError, ValueError, LookupError, TypeError):
         return {}
 
 
 def _ledgers(path: Path) -> tuple[Spent, ...]:
-    """What the privacy ledgers in a run's folder say."""
-    found = {
-        ledger.resolve() for part in ("results", "state", ".") for ledger in (path / part).glob(f"**/{LEDGER_NAME}")
-    }
+    """The budgets booked in the privacy ledgers of a run's folder."""
+    found = {ledger.resolve() for part in (RESULTS, "state", ".") for ledger in (path / part).glob(f"**/{LEDGER_NAME}")}
     spent = []
     for ledger in sorted(found):
         content = read_ledger(ledger)
@@ -215,3 +320,11 @@ def _kind(kind: type | tuple[type, ...]) -> str:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _why_not(summary: dict[str, Any]) -> str:
+    status = summary.get("status")
+    if status != FINISHED:
+        return f"the run is not finished (status {status}); the same command goes on with it"
+    method = summary.get("configuration", {}).get("method", "its method")
+    return f"{method} has no common model, every site kept its own; take a run of another method"

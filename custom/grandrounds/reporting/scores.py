@@ -1,4 +1,4 @@
-"""What a run's predictions come to: scores by site, community, class and together, each with cases and interval."""
+"""Scores of a run by site, community, class and of all images together, each with its cases and interval."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.evaluation.auc import area_estimates
-from grandrounds.evaluation.calibration import calibration_errors, reliability_points
-from grandrounds.evaluation.cases import Cases, joined, resampled_confusions
-from grandrounds.evaluation.estimates import (
+from grandrounds.evaluation.bootstrap import (
     MIN_CASES,
     Estimate,
+    auc_estimates,
     class_estimates,
     mean_estimate,
+    resampled_confusions,
     score_estimates,
 )
+from grandrounds.evaluation.calibration import calibration_errors, reliability_points
+from grandrounds.evaluation.cases import Cases, joined
 from grandrounds.evaluation.selective import coverage_at_risk, risk_coverage, top_confidence
 from grandrounds.reporting.run import Run
 from grandrounds.seeding import numpy_generator
@@ -29,22 +30,22 @@ Estimates = Mapping[str, Estimate]
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """Scores at one place, or of several together.
+class EvalGroup:
+    """Scores of the test images of a site, of a community, or of all sites.
 
     Attributes:
         images: how many test images.
         cases: how many independent cases they are of.
         scores: of all classes together.
         classes: of each class, in the vocabulary's order.
-        sureness: what the probabilities say of their own worth, without intervals; empty where they are not known.
+        confidence: calibration and risk of the probabilities, without intervals; empty where they are not known.
     """
 
     images: int
     cases: int
     scores: Estimates
     classes: list[Estimates]
-    sureness: Mapping[str, float]
+    confidence: Mapping[str, float]
 
     def to_json(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Plain values."""
@@ -53,7 +54,7 @@ class Place:
             "cases": self.cases,
             "scores": _plain(self.scores),
             "classes": {name: _plain(found) for name, found in zip(names, self.classes, strict=True)},
-            "sureness": {name: round(value, 6) for name, value in self.sureness.items()},
+            "confidence": {name: round(value, 6) for name, value in self.confidence.items()},
         }
 
 
@@ -66,62 +67,62 @@ class RunScores:
         communities: of the sites of each community together.
         pooled: of all test images together; None without any.
         mean: unweighted means over sites.
-        told: of all test images together, as the result gives them, where it has no counts to compute them from.
-        sent: of each site, as it has sent them, where its predictions are not here; without intervals.
+        reported: of all test images together, as a result gives them that has no counts to compute them from.
+        site_reported: of each site, as it reported them, where its predictions are not here; without intervals.
     """
 
-    sites: Mapping[str, Place]
-    communities: Mapping[str, Place]
-    pooled: Place | None
+    sites: Mapping[str, EvalGroup]
+    communities: Mapping[str, EvalGroup]
+    pooled: EvalGroup | None
     mean: Estimates
-    told: Estimates = field(default_factory=dict)
-    sent: Mapping[str, Estimates] = field(default_factory=dict)
+    reported: Estimates = field(default_factory=dict)
+    site_reported: Mapping[str, Estimates] = field(default_factory=dict)
 
     def headline(self, metric: str) -> Estimate | None:
         """The mean over sites, else the score of all test images together."""
-        return self.mean.get(metric) or self.told.get(metric)
+        return self.mean.get(metric) or self.reported.get(metric)
 
     def by_site(self, metric: str) -> dict[str, Estimate]:
         """A score of all classes at each site that has it."""
-        found = {site: place.scores for site, place in self.sites.items()} or self.sent
+        found = {site: group.scores for site, group in self.sites.items()} or self.site_reported
         return {site: scores[metric] for site, scores in found.items() if metric in scores}
 
     def to_json(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Plain values."""
         return {
-            "sites": {site: place.to_json(names) for site, place in self.sites.items()},
-            "communities": {name: place.to_json(names) for name, place in self.communities.items()},
+            "sites": {site: group.to_json(names) for site, group in self.sites.items()},
+            "communities": {name: group.to_json(names) for name, group in self.communities.items()},
             "pooled": self.pooled.to_json(names) if self.pooled else None,
             "mean": _plain(self.mean),
-            "told": _plain(self.told),
-            "sent": {site: _plain(scores) for site, scores in self.sent.items()},
+            "reported": _plain(self.reported),
+            "site_reported": {site: _plain(scores) for site, scores in self.site_reported.items()},
         }
 
 
 def scores_of(run: Run) -> RunScores:
     """Compute all scores of a run; the same run always gives the same intervals."""
-    places = run.places
-    if not places:
-        sent = {site: found for site, scores in run.scored.items() if (found := _without_intervals(scores))}
-        return RunScores({}, {}, None, _mean_of(sent), _without_intervals(run.told), sent)
-    draws = {site: resampled_confusions(cases, numpy_generator("report", site)) for site, cases in places.items()}
+    predictions = run.predictions
+    if not predictions:
+        by_site = {site: found for site, scores in run.site_metrics.items() if (found := _without_intervals(scores))}
+        return RunScores({}, {}, None, _mean_of(by_site), _without_intervals(run.reported_metrics), by_site)
+    draws = {site: resampled_confusions(cases, numpy_generator("report", site)) for site, cases in predictions.items()}
     members: dict[str, list[str]] = {}
-    for site in places:
+    for site in predictions:
         if site in run.communities:
             members.setdefault(run.communities[site], []).append(site)
-    together = joined(list(places.values()))
+    together = joined(list(predictions.values()))
     return RunScores(
-        sites={site: _place(cases, draws[site]) for site, cases in places.items()},
+        sites={site: _group(cases, draws[site]) for site, cases in predictions.items()},
         communities={
-            name: _place(joined([places[site] for site in sites]), _sum([draws[site] for site in sites]))
+            name: _group(joined([predictions[site] for site in sites]), _sum([draws[site] for site in sites]))
             for name, sites in members.items()
         },
-        pooled=_place(together, _sum(list(draws.values())), areas=True),
-        mean=mean_estimate({site: cases.confusion() for site, cases in places.items()}, draws, together.count),
+        pooled=_group(together, _sum(list(draws.values())), with_auc=True),
+        mean=mean_estimate({site: cases.confusion() for site, cases in predictions.items()}, draws, together.count),
     )
 
 
-def sureness_of(cases: Cases) -> dict[str, float]:
+def confidence_of(cases: Cases) -> dict[str, float]:
     """Calibration errors, and risk against coverage; empty without probabilities or with too few cases."""
     if cases.probabilities is None or cases.count < MIN_CASES:
         return {}
@@ -159,15 +160,15 @@ def _mean_of(sites: Mapping[str, Estimates]) -> dict[str, Estimate]:
     }
 
 
-def _place(cases: Cases, draws: NDArray[np.float64], areas: bool = False) -> Place:
+def _group(cases: Cases, draws: NDArray[np.float64], with_auc: bool = False) -> EvalGroup:
     confusion = cases.confusion()
     scores = score_estimates(confusion, draws, cases.count)
     classes: list[Estimates] = list(class_estimates(confusion, draws, cases.positives(), cases.negatives()))
-    if areas and cases.probabilities is not None:
-        under = area_estimates(cases, numpy_generator("report", "areas"))
+    if with_auc and cases.probabilities is not None:
+        under = auc_estimates(cases, numpy_generator("report", "areas"))
         classes = [{**counted, **found} for counted, found in zip(classes, under, strict=True)]
         scores = {**scores, "auroc_macro": _macro([found["auroc"] for found in under])}
-    return Place(len(cases.labels), cases.count, scores, classes, sureness_of(cases))
+    return EvalGroup(len(cases.labels), cases.count, scores, classes, confidence_of(cases))
 
 
 def _macro(areas: list[Estimate]) -> Estimate:

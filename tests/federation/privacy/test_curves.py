@@ -5,6 +5,7 @@ import json
 from collections import defaultdict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,18 +33,19 @@ def finished(tiny, run, install, policy_of, tmp_path_factory):
     return SimpleNamespace(**vars(found), place=place, server=server)
 
 
-def told(folder, site, model="common"):
+def written(folder, site, model="common"):
     return json.loads((folder / site / f"curves_{model}.json").read_text())
 
 
-def counts_of(content):
-    curves = [*content["classes"].values(), *filter(None, [content["reliability"]])]
-    return [count for curve in curves for side in ("positives", "negatives") for count in curve[side]]
+def class_rows(content):
+    """Counts of each class that is there, merged bins left out."""
+    counts = np.array(content["counts"])[:-1].clip(0)
+    return {name: rows for name, rows in zip(content["classes"], counts, strict=True) if rows.any()}
 
 
 def test_a_site_without_a_rule_keeps_its_curves_and_says_so_to_its_own_people_only(finished):
     assert not (finished.server / "site-1").exists()
-    assert told(finished.record.parent, "site-1")["classes"]
+    assert class_rows(written(finished.record.parent, "site-1"))
     lines = [
         json.loads(line)
         for line in (finished.place / "flare/site-1/local/privacy/audit.jsonl").read_text().splitlines()
@@ -54,9 +56,9 @@ def test_a_site_without_a_rule_keeps_its_curves_and_says_so_to_its_own_people_on
 
 @pytest.mark.parametrize(("site", "least"), [("site-2", 11), ("site-3", 10)])
 def test_no_count_that_comes_is_of_fewer_patients_than_the_site_says(finished, site, least):
-    counts = counts_of(told(finished.server, site))
-    assert counts
-    assert all(count == 0 or count >= least for count in counts)
+    counts = np.array(written(finished.server, site)["counts"])
+    assert (counts > 0).any()
+    assert ((counts <= 0) | (counts >= least)).all()
     assert finished.summary["privacy"].get("site-2", {})["treated"]["curves_common"] == "minimum_support"
 
 
@@ -66,21 +68,21 @@ def test_counts_are_of_patients_and_not_of_images(finished, shared_cache):
         for row in csv.DictReader(stream):
             if row["split"] == "test":
                 patients[row["label"]].add(row["patient"])
-    classes = told(finished.server, "site-3")["classes"]
+    classes = class_rows(written(finished.server, "site-3"))
     assert classes
-    for name, curve in classes.items():
-        assert sum(curve["positives"]) == len(patients[name])
+    for name, rows in classes.items():
+        assert rows[0].sum() == len(patients[name])
 
 
 def test_curves_are_not_counted_as_what_training_costs(finished):
     assert set(finished.summary["bytes"]["site-3"]) == {"down.global", "up.update"}
 
 
-def test_a_report_on_what_the_server_has_draws_the_curves_of_the_sites_that_told_them(finished):
+def test_a_report_on_what_the_server_has_draws_the_curves_of_the_sites_that_sent_them(finished):
     found = read_run(finished.server, "run")
-    assert list(found.curves) == ["site-2", "site-3"]
-    assert found.places == {}
-    drawn = {drawing.name for drawing in run_drawings(report_on([found]), found, lambda _: {})}
+    assert list(found.curve_counts) == ["site-2", "site-3"]
+    assert found.predictions == {}
+    drawn = {drawing.name for drawing in run_drawings(report_on([found]), found)}
     assert {"roc", "precision_recall"} <= drawn
 
 

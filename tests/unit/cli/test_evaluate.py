@@ -2,6 +2,7 @@ import csv
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -54,8 +55,8 @@ def test_a_runs_own_test_scores_are_found_again(run, sites_dir, tiny, tmp_path):
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["model"] == str(tmp_path / "run" / "results" / "selected.pt")
-    assert found["places"].keys() == {"site-1", "site-2"}
-    for site, scores in found["places"].items():
+    assert found["sites"].keys() == {"site-1", "site-2"}
+    for site, scores in found["sites"].items():
         common = {name: tested[site][f"common.{name}"] for name in ("n", "f1_weighted", "log_loss")}
         assert {name: scores[name] for name in common} == pytest.approx(common, abs=1e-5)
 
@@ -80,7 +81,7 @@ def test_one_site_of_a_partition_has_no_mean(run, trained, sites_dir):
 def test_json_has_null_where_nothing_is_known(run, trained, listed):
     result = run("evaluate", trained(), *listed("nevus", "nevus"), "--json")
     found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert found["places"].keys() == {"clinic"}
+    assert found["sites"].keys() == {"clinic"}
     assert found["classes"]["melanoma"]["pooled"]["f1"] is None
     assert found["classes"]["nevus"]["pooled"]["n"] == 2
 
@@ -108,7 +109,7 @@ def test_a_model_file_and_the_folder_of_results_are_found_too(run, trained, list
     named = json.loads(run("evaluate", results / "last.pt", *data, "--json").stdout)
     (results / "last.pt").rename(results / "selected.pt")
     folder = json.loads(run("evaluate", results, *data, "--json").stdout)
-    assert folder["places"] == named["places"]
+    assert folder["sites"] == named["sites"]
 
 
 def test_unreadable_images_are_told(run, trained, sites_dir, tmp_path):
@@ -199,13 +200,13 @@ def test_help_has_examples(run):
     assert "grandrounds evaluate runs/fedperl --sites-dir" in run("evaluate", "--help").stdout
 
 
-def test_curves_that_may_leave_a_place_count_patients_and_name_no_image(run, trained, listed, tmp_path):
+def test_curves_that_may_leave_a_site_count_patients_and_name_no_image(run, trained, listed, tmp_path):
     labels = ["nevus", "melanoma"] * 12
     result = run("evaluate", trained(), *listed(*labels), "--curves", tmp_path / "out")
     assert result.exit_code == 0, result.output
     written = (tmp_path / "out" / "clinic" / "curves_common.json").read_text()
-    found = json.loads(written)["classes"]["melanoma"]
-    assert (sum(found["positives"]), sum(found["negatives"])) == (12, 12)
+    counts = np.array(json.loads(written)["counts"])[1]
+    assert counts.clip(0).sum(axis=1).tolist() == [12, 12]
     assert "png" not in written
 
 

@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.commands import figures, method_figures
+from grandrounds.commands import figures
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
+from grandrounds.evaluation.history import RunHistory
+from grandrounds.plotting import rounds_to_show
+from grandrounds.reporting.figures.training import training_drawings
+from grandrounds.reporting.runs import read_history
 
 SITES = ["site-1", "site-2", "site-10"]
 LIKENESS = [[1.0, 0.8, 0.2], [0.8, 1.0, 0.4], [0.2, 0.4, 1.0]]
-ALL = ["peer_frequency", "similarity", "accuracy", "pseudo_labels"]
+ALL = ["learning", "peer_frequency", "similarity", "pseudo_labels"]
 
 
 def answer(number, site, score, task="train", **metrics):
@@ -79,10 +83,11 @@ def test_all_figures_of_a_fedperl_run_are_written_and_named(run, record, tmp_pat
 
 
 def test_the_folder_of_the_events_itself_is_a_run_as_well(record):
-    assert figures.events_of(record(EVENTS)) == figures.events_of(record(EVENTS) / "results") == EVENTS
+    history = read_history(record(EVENTS))
+    assert history == read_history(record(EVENTS) / "results") == RunHistory(EVENTS, SITES, {}, ())
 
 
-def test_a_method_without_peers_and_pseudo_labels_has_only_scores(run, record, tmp_path):
+def test_a_method_without_peers_and_pseudo_labels_has_only_learning_curves(run, record, tmp_path):
     events = [
         {"event": "start", "sites": ["site-1"]},
         answer(2, "site-1", 0.5),
@@ -90,11 +95,13 @@ def test_a_method_without_peers_and_pseudo_labels_has_only_scores(run, record, t
         {"event": "round_end", "round": 2, "answered": ["site-1"]},
     ]
     assert run("figures", record(events), "--out", tmp_path / "out").exit_code == 0
-    assert [place.name for place in (tmp_path / "out").iterdir()] == ["accuracy.png"]
+    assert [place.name for place in (tmp_path / "out").iterdir()] == ["learning.png"]
 
 
 def test_figures_are_of_the_numbers_in_the_record():
-    drawn = method_figures.drawings(EVENTS, SITES, {"site-1": "camera", "site-2": "film", "site-10": "camera"})
+    communities = {"site-1": "camera", "site-2": "film", "site-10": "camera"}
+    drawings = training_drawings(RunHistory(EVENTS, SITES, communities, ()), "accuracy", SITES)
+    drawn = {drawing.name: drawing.figure for drawing in drawings}
     matrix, own = drawn["peer_frequency"].get_axes()[:2]
     assert [label.get_text() for label in matrix.get_yticklabels()] == ["site-1", "site-10", "site-2"]
     shares = matrix.images[0].get_array().filled(0)
@@ -104,8 +111,8 @@ def test_figures_are_of_the_numbers_in_the_record():
     assert [axes.get_title(loc="left") for axes in drawn["similarity"].get_axes()[:2]] == [
         "after round 2", "after round 3",
     ]  # fmt: skip
-    assert drawn["accuracy"].get_axes()[0].get_title(loc="left") == "site-1, camera\nbest 0.75, round 3"
-    assert drawn["pseudo_labels"].get_axes()[1].lines[-2].get_xydata().tolist() == [[1, 0.75], [2, 0.75], [3, 0.75]]
+    assert drawn["learning"].get_axes()[0].lines[0].get_xydata().tolist() == [[1, 0.25], [2, 0.5], [3, 0.75]]
+    assert drawn["pseudo_labels"].get_axes()[1].lines[-1].get_xydata().tolist() == [[1, 0.75], [2, 0.75], [3, 0.75]]
 
 
 @pytest.mark.parametrize(
@@ -113,21 +120,21 @@ def test_figures_are_of_the_numbers_in_the_record():
     [(range(1, 41), 11, [11, 18, 25, 40]), ([3, 4], None, [3, 4]), ([1], None, [1]), ([1, 2], 5, [2])],
 )
 def test_shown_are_the_first_round_with_peers_the_last_and_two_between(rounds, first, shown):
-    assert method_figures.rounds_to_show(list(rounds), first) == shown
+    assert rounds_to_show(list(rounds), first) == shown
 
 
 def test_a_community_is_the_commonest_source_without_what_all_names_begin_with(partition):
     folder = partition({"site-1": ["HAM/a", "HAM/b", "HAM/b"], "site-2": ["HAM/b"], "site-3": ["HAM/a"]})
     expected = {"site-1": "b", "site-2": "b", "site-3": "a"}
-    assert figures.groups_of(folder, ["site-1", "site-2", "site-3"]) == expected
-    assert figures.groups_of(folder / "partition.json", ["site-1", "site-2"]) == {"site-1": "b", "site-2": "b"}
+    assert figures.communities_of(folder, ["site-1", "site-2", "site-3"]) == expected
+    assert figures.communities_of(folder / "partition.json", ["site-1", "site-2"]) == {"site-1": "b", "site-2": "b"}
 
 
 def test_communities_of_fedperls_clients_are_data_sets_whatever_their_devices(partition):
     folder = partition(
         {"site-1": ["ISIC2019"], "site-6": ["HAM10000/a"], "site-7": ["HAM10000/b", "HAM10000/c"]}, "fedperl"
     )
-    assert figures.groups_of(folder, ["site-1", "site-6", "site-7"]) == {
+    assert figures.communities_of(folder, ["site-1", "site-6", "site-7"]) == {
         "site-1": "ISIC2019", "site-6": "HAM10000", "site-7": "HAM10000",
     }  # fmt: skip
 
@@ -135,7 +142,7 @@ def test_communities_of_fedperls_clients_are_data_sets_whatever_their_devices(pa
 def test_communities_can_be_named_in_a_file(tmp_path):
     named = tmp_path / "groups.json"
     named.write_text(json.dumps({"site-1": "a", "site-2": "b", "site-10": "a", "elsewhere": "c"}))
-    assert figures.groups_of(named, SITES) == {"site-1": "a", "site-2": "b", "site-10": "a"}
+    assert figures.communities_of(named, SITES) == {"site-1": "a", "site-2": "b", "site-10": "a"}
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,10 @@ def test_models_are_shown_where_one_of_them_is_right_alone(run, two_runs, tmp_pa
 
 
 def test_the_sheet_has_the_images_of_the_scenarios_and_says_nothing_of_breasts(two_runs):
-    from grandrounds.commands.image_figures import scenario_drawings
+    from grandrounds.commands.image_figures import scenario_figures
 
     ours, theirs, data = two_runs
-    axes = scenario_drawings(ours, [f"Other={theirs}"], data)["scenarios"].axes
+    axes = scenario_figures(ours, [f"Other={theirs}"], data)["scenarios"].axes
     rows = [axes[3 * number : 3 * number + 3] for number in range(4)]
     empty = [[text.get_text() for text in row[0].texts] == ["no image"] for row in rows]
     assert empty[:2] == [True, True]  # never both right, never both wrong

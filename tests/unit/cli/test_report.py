@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 
 from grandrounds.models.registry import architecture_fingerprint
-from grandrounds.reporting.export.bundle import ImageReader
+from grandrounds.reporting.export import ImageReader
 
 
 @pytest.fixture

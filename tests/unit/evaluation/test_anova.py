@@ -44,9 +44,9 @@ def test_values_that_never_differ_are_no_evidence():
 @pytest.mark.parametrize(
     ("results", "message"),
     [
-        ({"a": [0.1, 0.2]}, "two methods at least to compare, got 1"),
-        ({"a": [0.1, 0.2], "b": [0.1]}, r"b must have 2 runs at least, with finite values, got \[0\.1\]"),
-        ({"a": [0.1, math.nan], "b": [0.1, 0.2]}, "a must have 2 runs"),
+        ({"a": [0.1, 0.2]}, "at least two methods to compare, got 1"),
+        ({"a": [0.1, 0.2], "b": [0.1]}, r"b must have at least 2 runs with finite values, got \[0\.1\]"),
+        ({"a": [0.1, math.nan], "b": [0.1, 0.2]}, "a must have at least 2 runs"),
     ],
 )
 def test_too_little_to_compare_is_refused(results, message):

@@ -1,4 +1,4 @@
-"""The analysis of variance with sites as blocks, Bonferroni's factor, and who wins where."""
+"""The analysis of variance with sites as blocks, Bonferroni's factor, and counts of wins."""
 
 import math
 
@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grandrounds.evaluation.tests import Win, blocked_anova, bonferroni, wins
+from grandrounds.evaluation.tests import Win, anova, bonferroni, wins
 from grandrounds.seeding import numpy_generator
 
 
 def test_hand_computed_table():
     # Means of methods 2 and 4, of sites 1.5, 3, 4.5; residuals +-0.5, 0, -+0.5: F = (6 / 1) / (1 / 2).
-    found = blocked_anova(np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]))
+    found = anova(np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]), blocks=True)
     assert found[0] == pytest.approx(12)
     assert found[2:] == (1, 2)
 
@@ -20,7 +20,7 @@ def test_hand_computed_table():
 def test_with_two_methods_it_is_the_paired_t_test():
     table = numpy_generator("blocks").random((2, 9))
     test = stats.ttest_rel(*table)
-    found = blocked_anova(table)
+    found = anova(table, blocks=True)
     assert found.statistic == pytest.approx(test.statistic**2)
     assert found.p_value == pytest.approx(test.pvalue)
 
@@ -28,17 +28,18 @@ def test_with_two_methods_it_is_the_paired_t_test():
 def test_what_is_common_to_a_site_cancels():
     table = numpy_generator("cancels").random((4, 6))
     hard = np.array([0, 5, -3, 1, 2, 9])
-    assert blocked_anova(table + hard).statistic == pytest.approx(blocked_anova(table).statistic)
+    assert anova(table + hard, blocks=True).statistic == pytest.approx(anova(table, blocks=True).statistic)
 
 
 def test_limits():
-    assert blocked_anova(np.ones((3, 4))) == (0.0, 1.0, 2, 6)
-    apart = blocked_anova(np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]))
+    assert anova(np.ones((3, 4)), blocks=True) == (0.0, 1.0, 2, 6)
+    apart = anova(np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]), blocks=True)
     assert (apart.statistic, apart.p_value) == (math.inf, 0.0)
-    assert blocked_anova(np.ones((1, 5))) is None
-    assert blocked_anova(np.ones((3, 2))) is None
-    with pytest.raises(ValueError, match="expected finite results"):
-        blocked_anova(np.array([[1.0, np.nan, 2.0], [1, 2, 3]]))
+    for table in (np.ones((1, 5)), np.ones((3, 2))):
+        with pytest.raises(ValueError, match="two methods at least, with 3 finite results"):
+            anova(table, blocks=True)
+    with pytest.raises(ValueError, match="with 3 finite results each"):
+        anova(np.array([[1.0, np.nan, 2.0], [1, 2, 3]]), blocks=True)
 
 
 def test_bonferroni_is_at_most_one_and_keeps_what_is_unknown():

@@ -1,4 +1,4 @@
-"""Cases, not images, are counted and resampled."""
+"""Cases, not images, are counted."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,7 @@ from grandrounds.evaluation.cases import (
     cases_from_confusion,
     cases_of,
     joined,
-    resampled_confusions,
-    resampled_weights,
 )
-from grandrounds.seeding import numpy_generator
 
 PROBABILITIES = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.2, 0.8]])
 LABELS = np.array([0, 0, 1, 1])
@@ -34,7 +31,7 @@ def test_confusion_counts_images_and_comes_back_from_counts():
     assert again.count == 12
 
 
-def test_cases_of_two_places_are_different():
+def test_cases_of_two_sites_are_different():
     both = joined([CASES, CASES])
     assert both.count == 4
     assert both.confusion().tolist() == [[2, 2], [2, 2]]
@@ -42,34 +39,13 @@ def test_cases_of_two_places_are_different():
     assert joined([CASES, cases_from_confusion(CASES.confusion())]).probabilities is None
 
 
-def test_a_patient_is_drawn_with_all_images_or_not_at_all():
-    weights = resampled_weights(CASES, numpy_generator("cases"), 200)
-    assert (weights[:, 0] == weights[:, 1]).all()
-    assert (weights[:, 0] == weights[:, 2]).all()
-    assert (weights[:, 0] + weights[:, 3] == 2).all()  # two patients are drawn each time
-    assert 0.4 < (weights[:, 0] == 1).mean() < 0.6
-
-
-def test_resampled_confusions_are_those_of_the_drawn_images():
-    weights = resampled_weights(CASES, numpy_generator("same"), 50)
-    confusions = resampled_confusions(CASES, numpy_generator("same"), 50)
-    for drawn, confusion in zip(weights, confusions, strict=True):
-        expected = np.zeros((2, 2))
-        for row, times in enumerate(drawn):
-            expected[CASES.labels[row], CASES.predicted[row]] += times
-        assert confusion.tolist() == expected.tolist()
-
-
 def test_refusals():
     with pytest.raises(ValueError, match=r"as many probabilities and groups as labels \(4\), got 4 and 3"):
         cases_of(LABELS, PROBABILITIES, ["a", "b", "c"])
-    with pytest.raises(ValueError, match="there are no places"):
+    with pytest.raises(ValueError, match="there are no sites"):
         joined([])
-    with pytest.raises(ValueError, match="resamples must be at least 1, got 0"):
-        resampled_confusions(CASES, numpy_generator("x"), 0)
 
 
 def test_no_image_gives_no_counts():
     empty = cases_of(np.zeros(0, np.int64), np.zeros((0, 2)))
     assert empty.count == 0
-    assert resampled_confusions(empty, numpy_generator("x"), 3).sum() == 0

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from grandrounds.evaluation.per_class import class_scores, per_class, precision_recall_f1
+from grandrounds.evaluation.metrics import precision_recall_f1
+from grandrounds.evaluation.per_class import class_scores, per_class
 from grandrounds.seeding import numpy_generator
 
 LABELS = np.array([0, 0, 1, 1, 1])
@@ -14,7 +15,7 @@ SCORES = np.array([0.9, 0.4, 0.4, 0.3, 0.6])
 PROBABILITIES = np.stack([SCORES, 1 - SCORES], axis=1)
 
 
-def random_place(name, samples=60, classes=4, absent=()):
+def random_site(name, samples=60, classes=4, absent=()):
     generator = numpy_generator("per class", name)
     probabilities = generator.dirichlet(np.ones(classes), size=samples).round(1) + 0.1
     labels = generator.choice([c for c in range(classes) if c not in absent], size=samples)
@@ -40,7 +41,7 @@ def test_hard_labels_have_one_threshold():
 
 
 def test_precision_recall_and_f1_are_those_of_scikit_learn():
-    labels, probabilities = random_place("sklearn")
+    labels, probabilities = random_site("sklearn")
     expected = sklearn.metrics.precision_recall_fscore_support(
         labels, probabilities.argmax(axis=1), labels=range(4), zero_division=0
     )
@@ -50,7 +51,7 @@ def test_precision_recall_and_f1_are_those_of_scikit_learn():
 
 
 def test_area_under_the_curve_is_the_share_of_pairs_in_the_right_order():
-    labels, probabilities = random_place("pairs")
+    labels, probabilities = random_site("pairs")
     for number, scores in enumerate(class_scores(labels, probabilities)):
         own, other = probabilities[labels == number, number], probabilities[labels != number, number]
         wins = (own[:, None] > other).mean() + (own[:, None] == other).mean() / 2
@@ -73,24 +74,24 @@ def test_without_other_classes_there_is_no_curve():
     assert all(math.isnan(value) for value in only[4:])
 
 
-def test_the_mean_is_over_places_that_have_the_class_and_pooled_is_of_all_samples():
-    places = {"a": random_place("a"), "b": random_place("b", absent=(2,)), "c": random_place("c", absent=(2, 3))}
-    table = per_class(places)
-    at = {place: class_scores(*found) for place, found in places.items()}
-    assert table.places == [3, 3, 1, 2]
+def test_the_mean_is_over_sites_that_have_the_class_and_pooled_is_of_all_samples():
+    sites = {"a": random_site("a"), "b": random_site("b", absent=(2,)), "c": random_site("c", absent=(2, 3))}
+    table = per_class(sites)
+    at = {site: class_scores(*found) for site, found in sites.items()}
+    assert table.sites == [3, 3, 1, 2]
     assert table.mean[3].f1 == pytest.approx((at["a"][3].f1 + at["b"][3].f1) / 2)
     assert table.mean[2].auroc == at["a"][2].auroc
-    assert table.mean[0].n == sum(int((labels == 0).sum()) for labels, _ in places.values())
-    labels, probabilities = (np.concatenate(parts) for parts in zip(*places.values(), strict=True))
+    assert table.mean[0].n == sum(int((labels == 0).sum()) for labels, _ in sites.values())
+    labels, probabilities = (np.concatenate(parts) for parts in zip(*sites.values(), strict=True))
     assert table.pooled[1].auroc == pytest.approx(sklearn.metrics.roc_auc_score(labels == 1, probabilities[:, 1]))
     assert table.pooled[1].average_precision == pytest.approx(
         sklearn.metrics.average_precision_score(labels == 1, probabilities[:, 1])
     )
 
 
-def test_a_class_that_no_place_has_is_unknown_everywhere():
-    table = per_class({"a": random_place("x", absent=(1,)), "b": random_place("y", absent=(1,))})
-    assert table.places[1] == 0
+def test_a_class_that_no_site_has_is_unknown_everywhere():
+    table = per_class({"a": random_site("x", absent=(1,)), "b": random_site("y", absent=(1,))})
+    assert table.sites[1] == 0
     assert math.isnan(table.mean[1].f1)
     assert math.isnan(table.pooled[1].f1)
 
@@ -100,7 +101,7 @@ def test_rows_of_the_confusion_matrix_are_true_classes():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="no places"):
+    with pytest.raises(ValueError, match="no sites"):
         per_class({})
     with pytest.raises(ValueError, match="row 0 of probabilities sums to 2"):
         class_scores(np.array([0]), np.array([[1.0, 1.0]]))

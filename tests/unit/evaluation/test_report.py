@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from grandrounds.evaluation.external import PlacePredictions, report, scores
+from grandrounds.evaluation.external import ImagePredictions, report, scores
 from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.seeding import numpy_generator
 
@@ -12,11 +12,11 @@ CLASSES = ("a", "b", "c")
 GROUPING = grouping_of({"bad": ["a", "c"], "good": ["b"]}, CLASSES)
 
 
-def place(name, samples, labels=None):
+def predictions(name, samples, labels=None):
     generator = numpy_generator("report", name)
     drawn = generator.integers(0, 3, size=samples) if labels is None else np.array(labels)
     names = tuple(f"{name}/{number}" for number in range(samples))
-    return PlacePredictions(names, drawn, generator.dirichlet(np.ones(3), size=samples))
+    return ImagePredictions(names, drawn, generator.dirichlet(np.ones(3), size=samples))
 
 
 def test_scores_of_eight_samples():
@@ -34,24 +34,24 @@ def test_a_softmax_that_sums_to_a_little_more_than_one_is_no_error():
     assert scores(np.array([0]), np.array([[1 + 1e-7, 0]]))["ece"] == 0
 
 
-def test_the_mean_is_over_places_and_pooled_is_over_samples():
-    places = {"one": place("one", 40), "two": place("two", 10)}
-    found = report(places, CLASSES)
-    accuracies = [np.mean(p.probabilities.argmax(axis=1) == p.labels) for p in places.values()]
+def test_the_mean_is_over_sites_and_pooled_is_over_samples():
+    sites = {"one": predictions("one", 40), "two": predictions("two", 10)}
+    found = report(sites, CLASSES)
+    accuracies = [np.mean(p.probabilities.argmax(axis=1) == p.labels) for p in sites.values()]
     assert found["labels"] == "classes"
-    assert [found["places"][name]["accuracy"] for name in places] == pytest.approx(accuracies)
+    assert [found["sites"][name]["accuracy"] for name in sites] == pytest.approx(accuracies)
     assert found["mean"]["accuracy"] == pytest.approx(np.mean(accuracies))
     assert found["pooled"]["accuracy"] == pytest.approx(np.average(accuracies, weights=[40, 10]))
     assert found["mean"]["n"] == found["pooled"]["n"] == 50
-    assert found["classes"]["b"]["places"] == 2
-    assert found["classes"]["b"]["pooled"]["n"] == sum(int((p.labels == 1).sum()) for p in places.values())
+    assert found["classes"]["b"]["sites"] == 2
+    assert found["classes"]["b"]["pooled"]["n"] == sum(int((p.labels == 1).sum()) for p in sites.values())
     assert "groups" not in found
 
 
 def test_groups_come_beside_classes_when_the_labels_are_classes():
-    places = {"one": place("one", 30)}
-    found = report(places, CLASSES, GROUPING)
-    (only,) = places.values()
+    sites = {"one": predictions("one", 30)}
+    found = report(sites, CLASSES, GROUPING)
+    (only,) = sites.values()
     true, bad = only.labels != 1, only.probabilities[:, [0, 2]].sum(axis=1) >= 0.5
     assert found["labels"] == "classes"
     assert found["groups"]["summed"]["bad"]["f1"] == pytest.approx(sklearn.metrics.f1_score(true, bad))
@@ -61,18 +61,18 @@ def test_groups_come_beside_classes_when_the_labels_are_classes():
 
 
 def test_labels_that_are_groups_say_nothing_of_classes():
-    places = {"one": place("one", 4, [0, 0, 1, 1]), "two": place("two", 3, [1, 1, 0])}
-    found = report(places, CLASSES, GROUPING, labels_are_groups=True)
+    sites = {"one": predictions("one", 4, [0, 0, 1, 1]), "two": predictions("two", 3, [1, 1, 0])}
+    found = report(sites, CLASSES, GROUPING, labels_are_groups=True)
     assert found["labels"] == "groups"
     assert "classes" not in found
     assert found["groups"]["argmax"]["bad"]["n"] == 3
     assert found["pooled"] == found["groups"]["scores"]
     right = [
-        np.mean((p.probabilities[:, 1] > 0.5) == (p.labels == 1)) for p in places.values()
+        np.mean((p.probabilities[:, 1] > 0.5) == (p.labels == 1)) for p in sites.values()
     ]  # index 1 of the groups is "good", which is class b alone
-    assert [found["places"][name]["accuracy"] for name in places] == pytest.approx(right)
+    assert [found["sites"][name]["accuracy"] for name in sites] == pytest.approx(right)
 
 
 def test_labels_that_are_groups_need_a_grouping():
     with pytest.raises(ValueError, match="no grouping"):
-        report({"one": place("one", 3)}, CLASSES, labels_are_groups=True)
+        report({"one": predictions("one", 3)}, CLASSES, labels_are_groups=True)

@@ -49,5 +49,5 @@ def test_risk_is_that_of_the_surest_for_every_coverage():
 
 
 def test_a_risk_that_is_no_fraction_is_refused():
-    with pytest.raises(ValueError, match="most must be between 0 and 1, got 10"):
+    with pytest.raises(ValueError, match="max_risk must be between 0 and 1, got 10"):
         coverage_at_risk(CURVE, 10)

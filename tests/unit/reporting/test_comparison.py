@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.reporting.comparison import compare
+from grandrounds.reporting.comparison import compare, methods_of, relative_improvement, require_one_vocabulary
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
@@ -60,7 +60,7 @@ def test_only_sites_with_enough_cases_count(pair, make_run):
     assert compared([*pair, partly], "local").blocks == ("site-1", "site-2")
 
 
-def test_a_model_of_another_place_is_named_and_not_compared(pair, make_run):
+def test_a_model_of_another_site_is_named_and_not_compared(pair, make_run):
     pooled = read_run(make_run("pooled", sites=("everywhere",), test={}), "pooled")
     assert compared([*pair, pooled], "local").left_out == ("pooled",)
     assert compared([pair[0], pooled], "better") is None
@@ -76,7 +76,7 @@ def test_three_seeds_of_two_methods_are_tested_as_repetitions(make_run):
     assert {method: len(members) for method, members in report.methods.items()} == {"a": 3, "b": 3}
     found = report.comparison.over_seeds
     assert found.p_value < 0.05
-    assert not any("fewer than 3 seeds" in doubt for doubt in report.shared_doubts)
+    assert not any("fewer than 3 seeds" in caveat for caveat in report.shared_caveats)
 
 
 def test_the_reference_is_local_training_unless_it_is_named(pair):
@@ -87,4 +87,44 @@ def test_the_reference_is_local_training_unless_it_is_named(pair):
 
 
 def test_one_model_for_all_against_each_sites_choice_is_said(pair):
-    assert any("a part of their difference is this choice" in doubt for doubt in report_on(pair).shared_doubts)
+    assert any("explains a part of their difference" in caveat for caveat in report_on(pair).shared_caveats)
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_method(make_run):
+    paths = {f"fedperl_seed_{seed}": make_run(f"run-{seed}", configuration=configured(seed=seed)) for seed in (1, 2)}
+    paths["other"] = make_run("other", configuration=configured(peers=3, seed=3))
+    runs = [read_run(path, name) for name, path in paths.items()]
+    found = methods_of(runs)
+    assert {method: [run.seed for run in members] for method, members in found.items()} == {
+        "fedperl": [1, 2],
+        "other": [3],
+    }
+
+
+def test_the_same_seed_twice_is_no_repetition(make_run):
+    runs = [read_run(make_run(name), name) for name in ("a", "b")]
+    assert list(methods_of(runs)) == ["a", "b"]
+
+
+def test_different_vocabularies_cannot_be_compared(make_run):
+    problem = {"dataset": "skin", "classes": ["melanoma", "nevus", "other"]}
+    runs = [
+        read_run(make_run("a"), "a"),
+        read_run(make_run("b", sites=(), configuration=configured(problem=problem)), "b"),
+    ]
+    with pytest.raises(ConfigurationError, match="a and b have different classes"):
+        require_one_vocabulary(runs)
+
+
+@pytest.mark.parametrize(("value", "percent"), [(0.747, 15.456), (0.749, 15.765), (0.734, 13.447), (0.773, 19.474)])
+def test_relative_improvement_over_training_alone(value, percent):
+    assert relative_improvement(value, 0.647) == pytest.approx(percent, abs=5e-4)
+
+
+def test_what_gets_worse_has_a_negative_improvement():
+    assert relative_improvement(0.5, 1.0) == -50
+
+
+def test_an_improvement_over_nothing_is_refused():
+    with pytest.raises(ValueError, match="reference must be above 0, got 0"):
+        relative_improvement(0.5, 0)

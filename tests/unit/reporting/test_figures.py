@@ -3,14 +3,23 @@
 import numpy as np
 import pytest
 
+from grandrounds.evaluation.bootstrap import Estimate
 from grandrounds.evaluation.cases import cases_of, joined
-from grandrounds.evaluation.communication import Traffic
-from grandrounds.evaluation.estimates import Estimate
-from grandrounds.reporting.figures.comparison import mean_learning_figure, method_figure, site_figure, traffic_figure
-from grandrounds.reporting.figures.curves import confusion_figure, reliability_figure, risk_figure, roc_figure
-from grandrounds.reporting.figures.style import looks
-from grandrounds.reporting.figures.training import budget_figure, learning_figure, rounds_figure, validation_curves
-from grandrounds.reporting.run import Spent
+from grandrounds.evaluation.history import validation_curves
+from grandrounds.plotting import looks, rounds_figure
+from grandrounds.reporting.figures.comparison import mean_curves, method_figure, site_figure, traffic_figure
+from grandrounds.reporting.figures.curves import (
+    confusion_figure,
+    precision_recall_curves,
+    precision_recall_figure,
+    reliability_figure,
+    risk_curve,
+    risk_figure,
+    roc_curves,
+    roc_figure,
+)
+from grandrounds.reporting.figures.training import budget_figure, learning_figure
+from grandrounds.reporting.run import Spent, Traffic
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
 
@@ -43,7 +52,7 @@ def test_a_site_has_its_colour_in_every_figure_whoever_else_is_there(run):
     lines = {line.get_label(): line for line in learning_figure(curves, sites, "balanced_accuracy").axes[0].lines}
     expected = looks(sites)
     assert {site: line.get_color() for site, line in lines.items()} == {site: expected[site].colour for site in SITES}
-    tested = {site: place.scores["balanced_accuracy"] for site, place in scores_of(run).sites.items()}
+    tested = {site: group.scores["balanced_accuracy"] for site, group in scores_of(run).sites.items()}
     marks = site_figure({"x": tested}, sites, "balanced_accuracy").axes[0].lines
     assert {line.get_color() for line in marks if line.get_marker() != "None" and line.get_xdata().size} <= {
         look.colour for look in expected.values()
@@ -51,8 +60,8 @@ def test_a_site_has_its_colour_in_every_figure_whoever_else_is_there(run):
 
 
 def test_roc_points_are_scikit_learns_ends_included(run):
-    cases = joined(list(run.places.values()))
-    axes = roc_figure(cases, CLASSES).axes[0]
+    cases = joined(list(run.predictions.values()))
+    axes = roc_figure(roc_curves(cases, CLASSES), CLASSES).axes[0]
     drawn = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
     assert set(drawn) == set(CLASSES)
     for line in drawn.values():
@@ -62,15 +71,16 @@ def test_roc_points_are_scikit_learns_ends_included(run):
 
 def test_a_class_with_too_few_cases_has_no_curve(make_run):
     run = read_run(make_run(counts={"nevus": 20, "melanoma": 12, "other": 3}), "x")
-    axes = roc_figure(joined(list(run.places.values())), CLASSES).axes[0]
-    assert "other" not in {line.get_label() for line in axes.lines}
+    cases = joined(list(run.predictions.values()))
+    assert set(roc_curves(cases, CLASSES)) == set(precision_recall_curves(cases, CLASSES)) == {"nevus", "melanoma"}
 
 
 def test_nothing_is_drawn_from_nothing():
     few = cases_of(np.zeros(5, np.int64), np.full((5, 2), 0.5))
-    assert roc_figure(few, ("a", "b")) is None
+    assert roc_figure(roc_curves(few, ("a", "b")), ("a", "b")) is None
+    assert precision_recall_figure(precision_recall_curves(few, ("a", "b")), ("a", "b")) is None
     assert reliability_figure(few) is None
-    assert risk_figure({"x": few}, ["x"]) is None
+    assert risk_figure({"x": risk_curve(few)}, ["x"]) is None
     assert learning_figure({}, [], "f1_macro") is None
     assert rounds_figure({"x": {}}, ["x"], "nats", "entropy") is None
     assert traffic_figure({"x": Traffic(0, 0, 0)}) is None
@@ -96,8 +106,7 @@ def test_a_method_has_its_seeds_its_mean_and_its_interval():
 
 
 def test_a_mean_over_sites_is_of_those_that_have_the_round():
-    (line,) = mean_learning_figure({"x": {"a": {1: 0.2, 2: 0.6}, "b": {1: 0.4}}}, ["x"], "f1_macro").axes[0].lines
-    assert line.get_ydata().tolist() == pytest.approx([0.3, 0.6])
+    assert mean_curves({"x": {"a": {1: 0.2, 2: 0.6}, "b": {1: 0.4}}})["x"] == pytest.approx({1: 0.3, 2: 0.6})
 
 
 def test_a_budget_rises_over_rounds_and_an_infinite_one_is_not_drawn(run):

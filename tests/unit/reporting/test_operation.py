@@ -5,7 +5,7 @@ from dataclasses import replace
 from grandrounds.evaluation.cases import joined
 from grandrounds.evaluation.operating_point import choose_operating_point
 from grandrounds.reporting.model import operating_points, report_on
-from grandrounds.reporting.page import page
+from grandrounds.reporting.page import render_page
 from grandrounds.reporting.runs import read_run
 
 
@@ -13,19 +13,19 @@ def test_thresholds_come_from_validation_images_and_scores_from_test_images(make
     run = read_run(make_run(right=0.5), "x")
     validation = read_run(
         make_run("validation", right=1.0, counts={"nevus": 20, "melanoma": 12, "other": 2}), "v"
-    ).places
+    ).predictions
     found = operating_points(run, validation)
     assert set(found) == {"nevus", "melanoma"}  # six validation cases of the third are too few
     point, test = found["melanoma"]
     assert point == choose_operating_point(joined(list(validation.values())), 1)
     assert point.sensitivity >= 0.9
-    assert test["sensitivity"].value < 0.7  # half of the test images are told wrongly
-    assert "Operating points" in page(report_on([run], operations={"x": found}), [], {})
+    assert test["sensitivity"].value < 0.7  # half of the test images are predicted wrongly
+    assert "Operating points" in render_page(report_on([run], operations={"x": found}), [], {})
 
 
 def test_without_validation_images_or_probabilities_there_is_no_threshold(make_run):
     run = read_run(make_run(), "x")
     assert operating_points(run, {}) == {}
-    counted = {site: replace(cases, probabilities=None) for site, cases in run.places.items()}
-    assert operating_points(replace(run, places=counted), run.places) == {}
-    assert "Operating points" not in page(report_on([run]), [], {})
+    counted = {site: replace(cases, probabilities=None) for site, cases in run.predictions.items()}
+    assert operating_points(replace(run, predictions=counted), run.predictions) == {}
+    assert "Operating points" not in render_page(report_on([run]), [], {})

@@ -7,11 +7,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from grandrounds.reporting import folder
-from grandrounds.reporting.figures.style import svg_of
-from grandrounds.reporting.figures.training import learning_figure, validation_curves
-from grandrounds.reporting.html import Html, table, tag
+from grandrounds.evaluation.history import validation_curves
+from grandrounds.plotting import Drawing
+from grandrounds.reporting import page as report_page
+from grandrounds.reporting.figures.training import learning_figure
+from grandrounds.reporting.format import PageFigure
 from grandrounds.reporting.model import report_on
+from grandrounds.reporting.page import render_page, svg_of
 from grandrounds.reporting.run import Spent
 from grandrounds.reporting.runs import read_run
 
@@ -43,7 +45,7 @@ class Checker(HTMLParser):
 
 
 def written(runs, out, **options):
-    page = folder.write_report(report_on(runs, **options), out, lambda run: {}).read_text()
+    page = report_page.write_report(report_on(runs, **options), out).read_text()
     checker = Checker()
     checker.feed(page)
     assert checker.open == []
@@ -53,8 +55,8 @@ def written(runs, out, **options):
 @pytest.fixture
 def unillustrated(monkeypatch):
     """Pages without figures, which take most of the time."""
-    monkeypatch.setattr(folder, "shared_drawings", lambda report: [])
-    monkeypatch.setattr(folder, "run_drawings", lambda report, run, of_method: [])
+    monkeypatch.setattr(report_page, "comparison_drawings", lambda report: [])
+    monkeypatch.setattr(report_page, "run_drawings", lambda report, run: [])
 
 
 def words(checker):
@@ -66,13 +68,13 @@ def run(make_run):
     return read_run(make_run(told=events({"site-2": 2})), "FedPerl <b>")
 
 
-def test_the_first_screen_says_what_on_whom_how_well_against_what_at_what_cost(run, tmp_path, unillustrated):
+def test_the_first_screen_has_task_sites_score_reference_cost_and_caveats(run, tmp_path, unillustrated):
     page, _ = written([run], tmp_path / "out")
     first = page[: page.index('<nav aria-label="Contents"')]
     for expected in (
         "skin", "nevus, melanoma, other", "3 of 3 rounds, finished", "3 sites", "tested on 120 images", "0.80 [",
-        "balanced accuracy, mean over sites", "0.33 by guessing", "no guarantee", "16.5 MB", "What to distrust",
-        "Asked without a usable answer: site-2 (round 2).", "This is one run with one seed (1)",
+        "balanced accuracy, mean over sites", "0.33 by guessing", "no guarantee", "16.5 MB", "Caveats",
+        "No usable answer in a round in which the site was asked: site-2 (round 2).", "This is one run with one seed (1)",
     ):  # fmt: skip
         assert expected in first, expected
     assert "FedPerl &lt;b&gt;" in page
@@ -129,13 +131,13 @@ def test_a_run_that_was_killed_gives_a_page_that_says_so(make_run, tmp_path, uni
     _, checker = written([run], tmp_path / "out")
     assert "not known" in words(checker)
     assert "validation balanced accuracy 0.30 after round 2; no test" in words(checker)
-    assert "nothing can be said of how good the model is on unseen images" in words(checker)
+    assert "There are no test predictions" in words(checker)
 
 
 def test_a_site_that_dropped_out_is_named_with_its_rounds(make_run, tmp_path, unillustrated):
     _, checker = written([read_run(make_run(told=events({"site-2": 2})), "x")], tmp_path / "out")
     assert "a site dropped out" in words(checker)
-    assert "Asked without a usable answer: site-2 (round 2)." in words(checker)
+    assert "No usable answer in a round in which the site was asked: site-2 (round 2)." in words(checker)
     assert re.search(r"site-2 — update 3 2 3\.5 MB", words(checker))
 
 
@@ -156,9 +158,9 @@ def test_a_class_that_is_missing_everywhere_has_no_number(make_run, tmp_path, un
 
 def test_columns_without_a_number_are_left_out(make_run, tmp_path, unillustrated):
     run = read_run(make_run(), "x")
-    counted = {site: replace(cases, probabilities=None) for site, cases in run.places.items()}
-    for places, shown in ((run.places, True), (counted, False)):
-        _, checker = written([replace(run, places=places)], tmp_path / str(shown))
+    counted = {site: replace(cases, probabilities=None) for site, cases in run.predictions.items()}
+    for predictions, shown in ((run.predictions, True), (counted, False)):
+        _, checker = written([replace(run, predictions=predictions)], tmp_path / str(shown))
         assert ("weighted precision ECE MCE AURC" in words(checker)) == shown
         assert ("F1 AUROC average precision" in words(checker)) == shown
 
@@ -177,7 +179,7 @@ def test_a_budget_is_shown_with_its_unit_and_an_infinite_one_is_no_guarantee(run
     )
     _, checker = written([replace(run, spent=spent)], tmp_path / "a")
     assert "epsilon 3.20" in words(checker)
-    assert "per patient, at site-1: the most of 2 ledgers" in words(checker)
+    assert "per patient, at site-1: the largest of 2 ledgers" in words(checker)
     endless = (*spent, Spent("site-10", "patient", None, 1e-5))
     _, checker = written([replace(run, spent=endless)], tmp_path / "b")
     assert "unbounded" in words(checker)
@@ -187,12 +189,14 @@ def test_the_same_runs_give_the_same_bytes(run, tmp_path, unillustrated):
     pages = [written([run], tmp_path / name)[0] for name in ("a", "b")]
     assert pages[0] == pages[1]
     curves = validation_curves(run.events, run.sites, "balanced_accuracy")
-    pictures = [svg_of(learning_figure(curves, SITES, "balanced_accuracy")) for _ in range(2)]
+    pictures = [svg_of(Drawing("x", learning_figure(curves, SITES, "balanced_accuracy"), "", "")) for _ in range(2)]
     assert pictures[0] == pictures[1]
 
 
-def test_elements_escape_text_and_keep_elements():
-    assert tag("p", "<", tag("b", "&"), None, ["x", Html("<i>y</i>")], title='"') == (
-        '<p title="&quot;">&lt;<b>&amp;</b>x<i>y</i></p>'
-    )
-    assert "&lt;script&gt;" in table(["a"], [["<script>"]], "c")
+def test_text_is_escaped_and_figures_are_not(run):
+    figure = PageFigure("data:image/svg+xml;base64,AAAA", 461, 'a "quoted" <alt>', "x < y")
+    page = render_page(report_on([replace(run, name="<script>")], title="a & b"), [], {"<script>": [figure]})
+    assert "<script" not in page
+    assert "<h1>a &amp; b</h1>" in page
+    assert 'src="data:image/svg+xml;base64,AAAA" alt="a &#34;quoted&#34; &lt;alt&gt;" style="width:461px"' in page
+    assert "<figcaption>x &lt; y</figcaption>" in page

@@ -60,6 +60,6 @@ def test_patients_are_looked_up_in_the_manifests(make_run, tmp_path):
     write_partition(sites, tmp_path / "sites", "skin", tmp_path, CLASSES, {"scheme": "test"})
     run = read_run(make_run(), "x", groups_in(tmp_path / "sites"))
     assert run.unit == "patient or lesion"
-    assert run.places["site-1"].count == 5  # of 20 nevi, four a patient; the other images are of the same five
+    assert run.predictions["site-1"].count == 5  # of 20 nevi, four a patient; the other images are of the same five
     with pytest.raises(DataError, match="1 of 1 predicted images are not in"):
         groups_in(tmp_path / "sites")("site-1", "skin", ["unknown.png"])

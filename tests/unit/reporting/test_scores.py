@@ -20,11 +20,11 @@ def run(make_run):
 
 def test_scores_are_scikit_learns_of_the_same_images(run):
     scores = scores_of(run)
-    for site, cases in run.places.items():
+    for site, cases in run.predictions.items():
         expected = balanced_accuracy_score(cases.labels, cases.predicted)
         assert scores.sites[site].scores["balanced_accuracy"].value == pytest.approx(expected)
     assert scores.mean["accuracy"].value == pytest.approx(sum(RIGHT.values()) / 3)
-    together = joined(list(run.places.values()))
+    together = joined(list(run.predictions.values()))
     assert scores.pooled.images == 120
     expected = roc_auc_score(together.labels == 1, together.probabilities[:, 1])
     assert scores.pooled.classes[1]["auroc"].value == pytest.approx(expected)
@@ -33,7 +33,7 @@ def test_scores_are_scikit_learns_of_the_same_images(run):
 
 def test_communities_are_their_sites_together(run):
     scores = scores_of(run)
-    assert {name: place.images for name, place in scores.communities.items()} == {"camera": 80, "scanner": 40}
+    assert {name: group.images for name, group in scores.communities.items()} == {"camera": 80, "scanner": 40}
     assert scores.communities["scanner"].scores["accuracy"].value == 1
     assert scores.communities["camera"].scores["accuracy"].value == pytest.approx(0.625)
 
@@ -67,14 +67,14 @@ def test_the_same_run_gives_the_same_intervals(run):
 
 def test_a_run_without_predictions_has_no_scores(make_run):
     scores = scores_of(read_run(make_run(sites=(), test={}), "x"))
-    assert (scores.sites, scores.pooled, scores.mean, scores.sent) == ({}, None, {}, {})
+    assert (scores.sites, scores.pooled, scores.mean, scores.site_reported) == ({}, None, {}, {})
 
 
 def test_counts_alone_have_no_areas_and_no_calibration(run):
-    counted = {site: replace(cases, probabilities=None) for site, cases in run.places.items()}
-    scores = scores_of(replace(run, places=counted))
+    counted = {site: replace(cases, probabilities=None) for site, cases in run.predictions.items()}
+    scores = scores_of(replace(run, predictions=counted))
     assert "auroc" not in scores.pooled.classes[0]
-    assert scores.pooled.sureness == {}
+    assert scores.pooled.confidence == {}
     assert scores.pooled.scores["accuracy"].value == pytest.approx(0.75)
 
 

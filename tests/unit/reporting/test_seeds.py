@@ -3,8 +3,8 @@
 import pytest
 from scipy import stats
 
-from grandrounds.evaluation.estimates import Estimate
-from grandrounds.reporting.figures.shared import shared_drawings
+from grandrounds.evaluation.bootstrap import Estimate
+from grandrounds.reporting.figures.catalogue import comparison_drawings
 from grandrounds.reporting.model import mean_of_seeds, over_seeds, report_on
 from grandrounds.reporting.overview import overview
 from grandrounds.reporting.runs import read_run
@@ -43,12 +43,13 @@ def test_two_seeds_have_a_mean_and_no_interval_one_has_its_own_and_too_few_cases
 
 def test_the_first_screen_has_the_methods_mean_and_not_its_best_seed(seeds):
     report = report_on(seeds)
-    page = overview(report)
+    first = overview(report)
+    fact = next(fact for fact in first.facts if fact.name == "Score")
     values = [report.scores[f"fedperl_{seed}"].mean["balanced_accuracy"].value for seed in (1, 2, 3)]
-    assert f">{sum(values) / 3:.2f} [" in page
-    assert "mean over sites, mean of 3 seeds" in page
-    assert "highest of 2 methods: fedperl" in page
-    assert f"{min(values):.2f} to {max(values):.2f}" in page
+    assert fact.value.startswith(f"{sum(values) / 3:.2f} [")
+    assert "mean over sites, mean of 3 seeds" in fact.lines[0]
+    assert fact.lines[1] == "highest of 2 methods: fedperl"
+    assert first.methods.rows[0][3] == f"{min(values):.2f} to {max(values):.2f}"
     assert over_seeds(report, "other") == report.scores["other"].mean["balanced_accuracy"]
     assert report.to_json()["methods"]["fedperl"]["balanced_accuracy"]["value"] == pytest.approx(
         sum(values) / 3, abs=1e-6
@@ -56,7 +57,7 @@ def test_the_first_screen_has_the_methods_mean_and_not_its_best_seed(seeds):
 
 
 def test_figures_have_a_mark_for_each_method_and_not_for_each_seed(seeds):
-    drawn = {drawing.name: drawing.figure for drawing in shared_drawings(report_on(seeds))}
+    drawn = {drawing.name: drawing.figure for drawing in comparison_drawings(report_on(seeds))}
     assert set(drawn) == {"methods", "sites", "risk_coverage", "learning", "communication"}
     for name in ("methods", "communication"):
         assert [text.get_text() for text in drawn[name].axes[0].get_yticklabels()] == ["fedperl", "other"]

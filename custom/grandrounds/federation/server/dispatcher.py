@@ -146,7 +146,7 @@ class TaskDispatcher:
         if task == JOIN:
             self._register(site, Registration(dict(result.metrics), dict(result.facts)))
         if task == TEST:
-            keep_curves(result_folder(self._fl_ctx) / site, received_curves(result, self._classes))
+            keep_curves(result_folder(self._fl_ctx) / site, received_curves(result, self._classes), self._classes)
         number, record = self._round_number, self._record
         # Curves are no part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}

@@ -20,7 +20,7 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.evaluation.curves import SiteCurves
-from grandrounds.federation.curves import curve_releases, keep_curves, told_curves
+from grandrounds.federation.curves import curve_counts, curve_releases, keep_curves
 from grandrounds.federation.paths import DETAILS_VARIABLE, state_folder
 from grandrounds.federation.site.access import SiteAccess
 from grandrounds.federation.site.compute import keep_freed_memory
@@ -220,7 +220,7 @@ class SiteExecutor(Configurable, SiteHooks):
         self.load_state_dict(store.load_state(context.round_number))
         models = self.tested_models(payload, context, store)
         metrics: dict[str, float] = {}
-        told: dict[str, SiteCurves] = {}
+        curves: dict[str, SiteCurves] = {}
         if "own" in models:
             best = store.best_round()
             metrics["own.round"] = float(context.round_number - 1 if best is None else best)
@@ -229,11 +229,12 @@ class SiteExecutor(Configurable, SiteHooks):
             scores, probabilities = scored(self._loaded(state, context), rows, context)
             metrics.update({f"{name}.{key}": value for key, value in scores.items()})
             store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
-            told[name] = told_curves(context.data, rows, probabilities)
+            curves[name] = curve_counts(context.data, rows, probabilities)
             if self.own_model:
                 store.write_model(name, state, _description(context))
-        keep_curves(store.folder, {CURVES[name]: curves for name, curves in told.items() if name in CURVES})
-        return Result(curve_releases(told, context.data.classes), metrics)
+        classes = context.data.classes
+        keep_curves(store.folder, {CURVES[name]: found for name, found in curves.items() if name in CURVES}, classes)
+        return Result(curve_releases(curves, classes), metrics)
 
     def _loaded(self, state: State, context: SiteContext) -> nn.Module:
         network = self.network(context)

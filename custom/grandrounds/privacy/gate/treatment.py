@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.curves import COUNTS, coarser_curves, counts_of, curves_from
+from grandrounds.evaluation.curves import COUNTS, coarsen_curves, decode_counts, encode_counts
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.options import POSITIVE, Min, Options, Range, require_value
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
@@ -202,7 +202,7 @@ class MinimumSupport(Options, Treatment):
 
 @dataclass(frozen=True)
 class CurveSupport(MinimumSupport):
-    """Merges ranges of a curve until each count is zero or at least the minimum; classes with fewer are left out."""
+    """Merges bins of a curve until each count is zero or at least the minimum; classes with fewer are left out."""
 
     def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
         """See :meth:`Treatment.apply`; exactly ``counts``, see :mod:`grandrounds.evaluation.curves`."""
@@ -210,8 +210,8 @@ class CurveSupport(MinimumSupport):
             raise ValueError(f"curves must be {COUNTS}, got {sorted(tensors)}")
         counts = tensors[COUNTS].detach().cpu().numpy()
         rows = [str(row) for row in range(len(counts) - 1)]
-        merged = coarser_curves(curves_from(counts, rows, least=1), self.minimum)
-        return {COUNTS: torch.from_numpy(counts_of(merged, rows))}
+        merged = coarsen_curves(decode_counts(counts, rows, minimum=1), self.minimum)
+        return {COUNTS: torch.from_numpy(encode_counts(merged, rows))}
 
 
 @dataclass(frozen=True)

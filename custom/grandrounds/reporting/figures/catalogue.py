@@ -1,195 +1,309 @@
-"""Which figures a run has in a report, and what each says to those who cannot see it."""
+"""The figures of a report, with alternative text and caption: of each run, and of all runs together."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from grandrounds.evaluation.cases import Cases, joined
-from grandrounds.evaluation.curves import SiteCurve, area, curves_together, risk_points, roc_points
+from grandrounds.evaluation.curves import (
+    CurveCounts,
+    Points,
+    area_under,
+    precision_recall_points,
+    risk_points,
+    roc_points,
+    sum_curves,
+)
+from grandrounds.evaluation.history import Curves, validation_curves
+from grandrounds.plotting import Drawing
 from grandrounds.reporting.comparison import METRIC
-from grandrounds.reporting.figures.comparison import site_figure, traffic_figure
+from grandrounds.reporting.figures.comparison import (
+    Utility,
+    mean_curves,
+    method_figure,
+    site_figure,
+    traffic_figure,
+    utility_figure,
+)
 from grandrounds.reporting.figures.curves import (
+    binned_reliability_figure,
     confusion_figure,
+    precision_recall_curves,
     precision_recall_figure,
     reliability_figure,
+    risk_curve,
     risk_figure,
+    roc_curves,
     roc_figure,
-    summed_precision_recall_figure,
-    summed_reliability_figure,
-    summed_risk_figure,
-    summed_roc_figure,
 )
-from grandrounds.reporting.figures.style import Drawing
-from grandrounds.reporting.figures.training import budget_figure, learning_figure, validation_curves
-from grandrounds.reporting.format import SCORE_NAMES, bytes_words, estimate_words, number_words
-from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report, moved
-from grandrounds.reporting.run import Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-OF_METHODS: Mapping[str, tuple[str, str]] = {
-    "peer_frequency": ("Peer frequency", "Rows choose, columns are chosen as peers; lines divide communities."),
-    "similarity": ("Similarity of models", "How alike the sites' models are after some rounds, and on average."),
-    "pseudo_labels": (
-        "Pseudo-labels",
-        "How many unlabelled images were used, and how many of those labels are right where the truth is known.",
-    ),
-    "relation": (
-        "Relation matrices of sites with labels and of sites without, and their difference",
-        "A row is the mean softened prediction for a class's images; grey rows are not known. The closer the two, the more "
-        "alike the sites see the classes.",
-    ),
-    "soft_labels": (
-        "Entropy of the soft labels over rounds",
-        "How undecided the mean of the sites' predictions for the public images is. At the dotted line it says nothing.",
-    ),
-    "traffic": (
-        "Megabytes that have travelled by each round",
-        "Tensors of all sites so far; what FLARE adds to a message is not counted.",
-    ),
-}
-"""Alternative text and caption of the figures that are drawn of a run's events."""
-
-OfMethod = Callable[[Run], Mapping[str, "Figure"]]
-"""Figures that a method's record has beyond those of all runs, by name."""
+from grandrounds.reporting.figures.training import budget_figure, drawing_of, learning_figure, training_drawings
+from grandrounds.reporting.format import SCORE_NAMES, format_bytes, format_estimate, format_items, format_number
+from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report, over_seeds, site_estimates
+from grandrounds.reporting.run import Run, Traffic
 
 
-def run_drawings(report: Report, run: Run, of_method: OfMethod) -> list[Drawing]:
+def run_drawings(report: Report, run: Run) -> list[Drawing]:
     """Figures of one run; with more than ``MAX_DETAILED_RUNS`` runs only the main ones."""
-    prefix = "" if not report.several else f"{_slug(run.name)}-"
+    prefix = f"{file_name(run.name)}-" if report.several else ""
     full = len(report.runs) <= MAX_DETAILED_RUNS
-    found = [*_of_predictions(report, run, full), *(_of_course(report, run, of_method) if full else [])]
-    return [drawing._replace(name=f"{prefix}{drawing.name}") for drawing in found if drawing]
+    found = [*_of_predictions(report, run, full), *(_of_training(report, run) if full else [])]
+    return [drawing._replace(name=f"{prefix}{drawing.name}") for drawing in found]
 
 
-def _of_predictions(report: Report, run: Run, full: bool) -> list[Drawing | None]:
-    if report.scores[run.name].pooled is None:
-        return _of_site_curves(run)
-    cases = joined(list(run.places.values()))
-    found = [
-        drawing_or_none("confusion", confusion_figure(cases.confusion(), run.classes),
-                 f"Confusion matrix of {len(cases.labels)} test images. "
-                 f"Sensitivity: {_by_class(report, run, 'sensitivity')}",
-                 "Rows are true classes, columns predictions; the shade is the share of a row."),
-        drawing_or_none("roc", roc_figure(cases, run.classes), f"ROC curves. Area: {_by_class(report, run, 'auroc')}",
-                 "All sites' test images together; classes with too few cases are left out."),
-        drawing_or_none("reliability", reliability_figure(cases),
-                 f"Reliability: expected calibration error {_sureness(report, run.name, 'ece')}, maximum "
-                 f"{_sureness(report, run.name, 'mce')}",
-                 "On the dotted line the model is right as often as it is sure. A dot's area is its number of images."),
-    ]  # fmt: skip
-    return [*found, *_more_of_predictions(report, run, cases)] if full else found
+def comparison_drawings(report: Report) -> list[Drawing]:
+    """Figures of all runs together, seeds of one method as one; none for one run."""
+    if not report.several:
+        return []
+    return [*_of_scores(report), *_utility(report), *_risk(report), *_learning(report), *_communication(report)]
 
 
-def _of_site_curves(run: Run) -> list[Drawing | None]:
-    """Curves of the counts that sites have let out."""
-    told = curves_together(list(run.curves.values()), run.classes)
-    areas = {name: number_words(area(roc_points(curve))) for name, curve in told.classes.items()}
-    caption = f"Counts of {', '.join(run.curves)}; each stands for several patients, so the curves are coarse."
-    wrong = f"Risk at full coverage {number_words(_share_wrong(told.reliability))}"
-    return [
-        drawing_or_none("roc", summed_roc_figure(told.classes, run.classes), f"ROC curves. Area: {listed(areas)}", caption),
-        drawing_or_none("precision_recall", summed_precision_recall_figure(told.classes, run.classes),
-                 f"Precision and recall of {', '.join(told.classes)}", caption),
-        drawing_or_none("reliability", summed_reliability_figure(told.reliability),
-                 "Share of right predictions by confidence", caption),
-        drawing_or_none("risk_coverage", summed_risk_figure(told.reliability), wrong, caption),
-    ]  # fmt: skip
-
-
-def _share_wrong(sureness: SiteCurve | None) -> float | None:
-    return float(risk_points(sureness).risk[-1]) if sureness else None
-
-
-def _more_of_predictions(report: Report, run: Run, cases: Cases) -> list[Drawing | None]:
-    sites = report.scores[run.name].by_site(METRIC)
-    return [
-        drawing_or_none("precision_recall", precision_recall_figure(cases, run.classes),
-                 f"Precision and recall. Average precision: {_by_class(report, run, 'average_precision')}",
-                 "Precision depends on how common a class is among these images: elsewhere it is another."),
-        drawing_or_none("risk_coverage", risk_figure({run.name: cases}, [run.name]),
-                 f"Risk against coverage: area {_sureness(report, run.name, 'aurc')}, risk at full coverage "
-                 f"{_sureness(report, run.name, 'risk')}",
-                 "Going left, the least sure images are left to a physician: a good model's risk falls."),
-        None if report.several else drawing_or_none("sites", site_figure({run.name: sites}, report.sites, METRIC),
-                 "; ".join(f"{site} {estimate_words(estimate)}" for site, estimate in sites.items()),
-                 "Each site's test images, with 95 % intervals."),
-    ]  # fmt: skip
-
-
-def _of_course(report: Report, run: Run, of_method: OfMethod) -> list[Drawing | None]:
-    curves = validation_curves(run.events, run.sites, METRIC)
-    last = {site: number_words(curve[max(curve)]) for site, curve in curves.items()}
-    found = [
-        drawing_or_none("learning", learning_figure(curves, report.sites, METRIC),
-                 f"{SCORE_NAMES[METRIC]} on validation images, last round: {listed(last)}",
-                 "Each site's validation images; they chose the model, so this is no result."),
-        None if report.several else drawing_or_none("communication", traffic_figure({run.name: moved(run)}),
-                 f"{bytes_words(moved(run).down_global)} of global models and {bytes_words(moved(run).down_extra)} of all "
-                 f"else to the sites, {bytes_words(moved(run).up)} from them",
-                 "Tensors only; what FLARE adds to a message is not counted."),
-        drawing_or_none("budget", budget_figure(run.spent, report.sites),
-                 f"Epsilon spent: {listed({spent.site: number_words(spent.epsilon) for spent in run.spent})}",
-                 "What all releases of a site so far amount to together."),
-    ]  # fmt: skip
-    pictures = of_method(run)
-    return [
-        *found,
-        *(drawing_or_none(name, pictures[name], *words) for name, words in OF_METHODS.items() if name in pictures),
-    ]
-
-
-def drawing_or_none(name: str, figure: Figure | None, alt: str, caption: str) -> Drawing | None:
-    """A figure with its words, where there is something to draw."""
-    return None if figure is None else Drawing(name, figure, alt, caption)
-
-
-def _by_class(report: Report, run: Run, key: str) -> str:
-    pooled = report.scores[run.name].pooled
-    scores = zip(run.classes, pooled.classes, strict=True) if pooled else ()
-    return "; ".join(f"{name} {estimate_words(found[key])}" for name, found in scores if key in found)
-
-
-def _sureness(report: Report, name: str, key: str) -> str:
-    pooled = report.scores[name].pooled
-    return number_words(pooled.sureness.get(key) if pooled else None)
-
-
-def listed(values: Mapping[str, str]) -> str:
-    """Names and what belongs to them.
+def file_name(name: str) -> str:
+    """A run's name as part of a file's name.
 
     Example:
-        >>> listed({"nevus": "0.8", "melanoma": "0.7"})
-        'nevus 0.8, melanoma 0.7'
-    """
-    return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _slug(name: str) -> str:
-    """A name as part of a file's name.
-
-    Example:
-        >>> _slug("FedPerl, 2 peers/seed 1")
+        >>> file_name("FedPerl, 2 peers/seed 1")
         'FedPerl_2_peers_seed_1'
     """
     return re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_.") or "run"
 
 
-def unique_names(names: Sequence[str]) -> None:
-    """Refuse names whose files would overwrite each other.
+def _of_predictions(report: Report, run: Run, full: bool) -> list[Drawing]:
+    if report.scores[run.name].pooled is None:
+        return _of_counts(run)
+    cases = joined(list(run.predictions.values()))
+    found = [
+        *drawing_of(
+            "confusion",
+            confusion_figure(cases.confusion(), run.classes),
+            f"Confusion matrix of {len(cases.labels)} test images. Sensitivity: {_by_class(report, run, 'sensitivity')}",
+            "Rows are true classes, columns predictions; the shade is the share of a row.",
+        ),
+        *drawing_of(
+            "roc",
+            roc_figure(roc_curves(cases, run.classes), run.classes),
+            f"ROC curves. Area: {_by_class(report, run, 'auroc')}",
+            "All sites' test images together; classes with too few cases are left out.",
+        ),
+        *drawing_of(
+            "reliability",
+            reliability_figure(cases),
+            f"Reliability: expected calibration error {_confidence(report, run.name, 'ece')}, maximum "
+            f"{_confidence(report, run.name, 'mce')}",
+            "On the dotted line accuracy equals confidence. A dot's area is its number of images.",
+        ),
+    ]
+    return [*found, *_more_of_predictions(report, run, cases)] if full else found
 
-    Raises:
-        ConfigurationError: naming two of them.
-    """
-    from grandrounds.errors import ConfigurationError
 
-    seen: dict[str, str] = {}
-    for name in names:
-        earlier = seen.setdefault(_slug(name).casefold(), name)
-        if earlier != name:
-            raise ConfigurationError(
-                f"the runs {earlier!r} and {name!r} would have the same files; name them otherwise"
-            )
+def _more_of_predictions(report: Report, run: Run, cases: Cases) -> list[Drawing]:
+    sites = report.scores[run.name].by_site(METRIC)
+    found = [
+        *drawing_of(
+            "precision_recall",
+            precision_recall_figure(precision_recall_curves(cases, run.classes), run.classes),
+            f"Precision and recall. Average precision: {_by_class(report, run, 'average_precision')}",
+            "Precision depends on how common a class is among these images and differs where it is rarer or more common.",
+        ),
+        *drawing_of(
+            "risk_coverage",
+            risk_figure({run.name: risk_curve(cases)}, [run.name]),
+            f"Risk against coverage: area {_confidence(report, run.name, 'aurc')}, risk at full coverage "
+            f"{_confidence(report, run.name, 'risk')}",
+            "To the left, the least confident images are left to a physician: a good model's risk falls.",
+        ),
+    ]
+    if report.several:
+        return found
+    alt = "; ".join(f"{site} {format_estimate(estimate)}" for site, estimate in sites.items())
+    figure = site_figure({run.name: sites}, report.sites, METRIC)
+    return [*found, *drawing_of("sites", figure, alt, "Each site's test images, with 95 % intervals.")]
+
+
+def _of_counts(run: Run) -> list[Drawing]:
+    """Curves from the sites' binned counts."""
+    counts = sum_curves(list(run.curve_counts.values()), run.classes)
+    roc = {name: roc_points(found) for name, found in counts.classes.items()}
+    recall = {name: precision_recall_points(found) for name, found in counts.classes.items()}
+    risk = _risk_points(counts.reliability)
+    areas = {name: format_number(area_under(points)) for name, points in roc.items()}
+    caption = f"Counts of {', '.join(run.curve_counts)}; each stands for several patients, so the curves are coarse."
+    source = "from the sites' counts"
+    return [
+        *drawing_of(
+            "roc", roc_figure(roc, run.classes, f"ROC {source}"), f"ROC curves. Area: {format_items(areas)}", caption
+        ),
+        *drawing_of(
+            "precision_recall",
+            precision_recall_figure(recall, run.classes, f"Precision and recall {source}"),
+            f"Precision and recall of {', '.join(counts.classes)}",
+            caption,
+        ),
+        *drawing_of(
+            "reliability",
+            binned_reliability_figure(counts.reliability),
+            "Share of right predictions by confidence",
+            caption,
+        ),
+        *drawing_of(
+            "risk_coverage",
+            risk_figure({"": risk}, [""], f"Risk and coverage {source}"),
+            f"Risk at full coverage {format_number(float(risk.up[-1]) if risk else None)}",
+            caption,
+        ),
+    ]
+
+
+def _risk_points(reliability: CurveCounts | None) -> Points | None:
+    return risk_points(reliability) if reliability else None
+
+
+def _of_training(report: Report, run: Run) -> list[Drawing]:
+    moved = run.traffic
+    budgets = format_items({spent.site: format_number(spent.epsilon) for spent in run.spent})
+    found = drawing_of(
+        "budget",
+        budget_figure(run.spent, report.sites),
+        f"Epsilon spent: {budgets}",
+        "The privacy loss of all releases of a site so far.",
+    )
+    if not report.several:
+        found += drawing_of(
+            "communication",
+            traffic_figure({run.name: moved}),
+            f"{format_bytes(moved.down_global)} of global models and {format_bytes(moved.down_extra)} of all else to the "
+            f"sites, {format_bytes(moved.up)} from them",
+            "Tensors only; what FLARE adds to a message is not counted.",
+        )
+    return [*training_drawings(run.history, METRIC, report.sites), *found]
+
+
+def _of_scores(report: Report) -> list[Drawing]:
+    means = {name: mean for name in report.methods if (mean := over_seeds(report, name)) and mean.enough}
+    tested = {name: found for name in report.methods if (found := site_estimates(report, name))}
+    return [
+        *drawing_of(
+            "methods",
+            method_figure(_of_seeds(report, means), means, report.metric) if means else None,
+            f"{SCORE_NAMES[report.metric]}: {'; '.join(f'{name} {format_estimate(mean)}' for name, mean in means.items())}",
+            "Grey dots are seeds. Of three seeds or more the line is the interval of their mean, of one seed that of its "
+            "test cases.",
+        ),
+        *drawing_of(
+            "sites",
+            site_figure(tested, report.sites, report.metric) if tested else None,
+            f"{SCORE_NAMES[report.metric]} of each method at each site; the table below has the numbers",
+            "A mark is the score of a method at a site, of several seeds their mean, the line its 95 % interval. "
+            "Overlapping intervals do not mean that methods are equal: the paired differences below say more.",
+        ),
+    ]
+
+
+def _utility(report: Report) -> list[Drawing]:
+    points = _utilities(report)
+    units = sorted({point.unit for point in points if point.unit})
+    apart = "" if len(units) == 1 else f" Epsilons per {' and per '.join(units)} are guarantees of different kinds."
+    return drawing_of(
+        "utility_privacy",
+        utility_figure(points, report.metric, report.chance),
+        f"{SCORE_NAMES[report.metric]}: {'; '.join(map(_format_utility, points))}",
+        f"The largest epsilon of a method's ledgers; without a ledger nothing is guaranteed.{apart}",
+    )
+
+
+def _utilities(report: Report) -> list[Utility]:
+    found = []
+    for name, runs in report.methods.items():
+        score, spent = over_seeds(report, name), [entry for run in runs for entry in run.spent]
+        worst = max((math.inf if entry.epsilon is None else entry.epsilon for entry in spent), default=math.inf)
+        unit = spent[0].unit if math.isfinite(worst) else ""
+        counts = spent or any(run.traffic.up for run in runs)  # where nothing leaves a site, privacy is no question
+        if counts and score and score.enough:
+            found.append(Utility(runs[0].method, unit, worst, score.value))
+    return found
+
+
+def _format_utility(point: Utility) -> str:
+    budget = f"at epsilon {point.epsilon:.3g} per {point.unit}" if point.unit else "without a guarantee"
+    return f"{point.method} {format_number(point.score)} {budget}"
+
+
+def _risk(report: Report) -> list[Drawing]:
+    together = {
+        name: risk_curve(joined([cases for run in runs for cases in run.predictions.values()]))
+        for name, runs in report.methods.items()
+        if any(run.predictions for run in runs)
+    }
+    return drawing_of(
+        "risk_coverage",
+        risk_figure(together, list(report.methods)),
+        f"Area under risk against coverage (lower is better): {format_items(_areas(report))}",
+        "To the left, the least confident images are left to a physician: a good model's risk falls. Of several seeds all "
+        "test images are taken together.",
+    )
+
+
+def _learning(report: Report) -> list[Drawing]:
+    curves = mean_curves({name: _curves_of(runs, report.metric) for name, runs in report.methods.items()})
+    return drawing_of(
+        "learning",
+        learning_figure(curves, list(report.methods), report.metric, "Learning curves, mean over sites"),
+        f"{SCORE_NAMES[report.metric]} on validation images over rounds",
+        "Mean over sites and seeds that scored. Validation images chose the model, so this is not a result.",
+    )
+
+
+def _communication(report: Report) -> list[Drawing]:
+    traffic = {name: _mean_traffic(runs) for name, runs in report.methods.items()}
+    return drawing_of(
+        "communication",
+        traffic_figure(traffic),
+        "; ".join(f"{name}: {format_bytes(sum(entry))}" for name, entry in traffic.items()),
+        "Mean of a method's runs. Tensors only; what FLARE adds to a message is not counted.",
+    )
+
+
+def _of_seeds(report: Report, methods: Iterable[str]) -> dict[str, list[float]]:
+    scores = {
+        name: [report.scores[run.name].headline(report.metric) for run in report.methods[name]] for name in methods
+    }
+    return {name: [found.value for found in of_runs if found and found.enough] for name, of_runs in scores.items()}
+
+
+def _curves_of(runs: Sequence[Run], metric: str) -> Curves:
+    """Validation curves of all sites of all seeds."""
+    return {
+        f"{run.name} {site}": curve
+        for run in runs
+        for site, curve in validation_curves(run.events, run.sites, metric).items()
+    }
+
+
+def _mean_traffic(runs: Sequence[Run]) -> Traffic:
+    return Traffic(*(round(fmean(sizes)) for sizes in zip(*(run.traffic for run in runs), strict=True)))
+
+
+def _areas(report: Report) -> dict[str, str]:
+    """Area under risk against coverage of each method, mean over its seeds."""
+    found = {
+        name: [
+            pooled.confidence["aurc"]
+            for run in runs
+            if (pooled := report.scores[run.name].pooled) and pooled.confidence
+        ]
+        for name, runs in report.methods.items()
+    }
+    return {name: format_number(fmean(areas)) for name, areas in found.items() if areas}
+
+
+def _by_class(report: Report, run: Run, key: str) -> str:
+    pooled = report.scores[run.name].pooled
+    scores = zip(run.classes, pooled.classes, strict=True) if pooled else ()
+    return "; ".join(f"{name} {format_estimate(found[key])}" for name, found in scores if key in found)
+
+
+def _confidence(report: Report, name: str, key: str) -> str:
+    pooled = report.scores[name].pooled
+    return format_number(pooled.confidence.get(key) if pooled else None)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from grandrounds.evaluation.communication import Traffic
-from grandrounds.evaluation.estimates import Estimate
-from grandrounds.reporting.figures.drawing import COLOURS, PALE
-from grandrounds.reporting.figures.style import GREY, INK, SMALL, draw_legend, draw_line, label_axes, looks, new_axes
-from grandrounds.reporting.figures.training import Curves, rounds_figure
+from grandrounds.evaluation.bootstrap import Estimate
+from grandrounds.evaluation.history import Curves
+from grandrounds.plotting import COLOURS, GREY, INK, PALE, SMALL, draw_legend, draw_line, label_axes, looks, new_axes
+from grandrounds.reporting.run import Traffic
 from grandrounds.reporting.scores import Estimates
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 MEGABYTE = 1e6
 MIN_RANGE = 0.1
 END = 4
-"""How many times the largest epsilon the place of none is away from zero."""
+"""Runs without a finite epsilon are drawn at this multiple of the largest one."""
 HATCHES = ("", "//", "\\\\")
 
 
@@ -89,28 +88,23 @@ def site_figure(scores: Mapping[str, Estimates], sites: Sequence[str], metric: s
     return figure
 
 
-def mean_learning_figure(runs: Mapping[str, Curves], names: Sequence[str], metric: str) -> Figure | None:
-    """Mean validation score over sites, a line for each run.
-
-    Returns:
-        None without curves.
-    """
+def mean_curves(runs: Mapping[str, Curves]) -> dict[str, dict[int, float]]:
+    """Mean over the sites that have a value, for each round; by run or method."""
     means = {}
     for name, curves in runs.items():
         rounds = {number for curve in curves.values() for number in curve}
         means[name] = {
             number: fmean(curve[number] for curve in curves.values() if number in curve) for number in rounds
         }
-    scale = f"{metric.replace('_', ' ')}, validation"
-    return rounds_figure(means, names, scale, "Learning curves, mean over sites", top=1.02)
+    return means
 
 
 class Utility(NamedTuple):
-    """What a method is worth at a privacy budget.
+    """The score of a method at a privacy budget.
 
     Attributes:
         method: without its protection.
-        unit: whom the epsilon is for; empty without one.
+        unit: what the epsilon protects; empty without one.
         epsilon: infinite without a ledger.
         score: on test images.
     """

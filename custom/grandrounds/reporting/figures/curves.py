@@ -1,167 +1,119 @@
-"""Figures of what a model said: ROC, precision and recall, risk and coverage, reliability, confusion."""
+"""Figures of a model's predictions: ROC, precision and recall, risk and coverage, reliability, confusion.
+
+Curves come from predictions, or from sites' binned counts where the predictions stayed at the sites.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.evaluation.bootstrap import MIN_CASES
 from grandrounds.evaluation.calibration import reliability_points
 from grandrounds.evaluation.cases import Cases
-from grandrounds.evaluation.curves import SiteCurve, precision_recall_points, risk_points, roc_points
-from grandrounds.evaluation.estimates import MIN_CASES
+from grandrounds.evaluation.curves import CurveCounts, Points
 from grandrounds.evaluation.selective import risk_coverage, top_confidence
-from grandrounds.reporting.figures.drawing import COLOURS, MATRIX_COLOURS, PALE
-from grandrounds.reporting.figures.style import GREY, INK, SMALL, draw_legend, draw_line, label_axes, looks, new_axes
+from grandrounds.plotting import (
+    COLOURS,
+    GREY,
+    INK,
+    MATRIX_COLOURS,
+    PALE,
+    SMALL,
+    draw_legend,
+    draw_line,
+    label_axes,
+    looks,
+    new_axes,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_POINTS = 150
-RISK_ACROSS, RISK_UP = "coverage: share that the model decides", "risk: share of wrong predictions"
 
 
-def roc_figure(cases: Cases, classes: Sequence[str]) -> Figure | None:
-    """ROC curve of each class against the others; classes with too few cases on a side are left out.
-
-    Returns:
-        None where nothing can be drawn.
-    """
+def roc_curves(cases: Cases, classes: Sequence[str]) -> dict[str, Points]:
+    """The ROC curve of each class against the others; classes with too few cases on a side are left out."""
     from sklearn.metrics import roc_curve
 
-    figure, axes = new_axes()
-    axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, linestyle=":")
-    drawn = False
-    for name, (positive, scores) in _sides(cases, classes).items():
-        false, true, _ = roc_curve(positive, scores)
-        draw_line(axes, looks(classes)[name], *_thinned(false, true), name)
-        drawn = True
-    label_axes(axes, "1 - specificity", "sensitivity", "ROC, each class against the others")
-    return _ended(figure, axes, "lower right") if drawn else None
+    return {name: Points(*roc_curve(positive, scores)[:2]) for name, positive, scores in _sides(cases, classes)}
 
 
-def summed_roc_figure(curves: Mapping[str, SiteCurve], classes: Sequence[str]) -> Figure | None:
-    """ROC curves from sites' counts, a line for each class that has some.
-
-    Returns:
-        None without counts.
-    """
-    if not curves:
-        return None
-    figure, axes = new_axes()
-    axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, linestyle=":")
-    for name, curve in curves.items():
-        points = roc_points(curve)
-        draw_line(axes, looks(classes)[name], *_thinned(points.false_positive_rate, points.true_positive_rate), name)
-    label_axes(axes, "1 - specificity", "sensitivity", "ROC from the sites' counts")
-    return _ended(figure, axes, "lower right")
-
-
-def summed_precision_recall_figure(curves: Mapping[str, SiteCurve], classes: Sequence[str]) -> Figure | None:
-    """Precision against recall from sites' counts, a line for each class that has some.
-
-    Returns:
-        None without counts.
-    """
-    if not curves:
-        return None
-    figure, axes = new_axes()
-    for name, curve in curves.items():
-        points = precision_recall_points(curve)
-        draw_line(axes, looks(classes)[name], *_thinned(points.recall, points.precision), name)
-    label_axes(axes, "recall (sensitivity)", "precision", "Precision and recall from the sites' counts")
-    return _ended(figure, axes, "best")
-
-
-def summed_risk_figure(sureness: SiteCurve | None) -> Figure | None:
-    """Share of wrong predictions against the share that the model decides, from sites' counts.
-
-    Returns:
-        None without counts.
-    """
-    if sureness is None:
-        return None
-    figure, axes = new_axes()
-    points = risk_points(sureness)
-    draw_line(axes, looks([""])[""], points.coverage.tolist(), points.risk.tolist(), "")
-    label_axes(axes, RISK_ACROSS, RISK_UP, "Risk and coverage from the sites' counts")
-    axes.set_xlim(0, 1.02)
-    axes.set_ylim(bottom=0)
-    return figure
-
-
-def summed_reliability_figure(curve: SiteCurve | None) -> Figure | None:
-    """Reliability from sites' counts: a step for each range of confidence.
-
-    Returns:
-        None without counts.
-    """
-    if curve is None:
-        return None
-    figure, axes = new_axes()
-    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
-    together = curve.positives + curve.negatives
-    shares = np.divide(curve.positives, together, out=np.full(together.shape, np.nan), where=together > 0)
-    axes.stairs(shares, curve.edges, color=COLOURS[0], linewidth=1.6, baseline=None)
-    axes.set_xlim(0, 1.02)
-    axes.set_ylim(0, 1.02)
-    label_axes(axes, "confidence", "share of right predictions", "Reliability from the sites' counts")
-    return figure
-
-
-def precision_recall_figure(cases: Cases, classes: Sequence[str]) -> Figure | None:
-    """Precision against recall of each class; classes with too few cases are left out.
-
-    Returns:
-        None where nothing can be drawn.
-    """
+def precision_recall_curves(cases: Cases, classes: Sequence[str]) -> dict[str, Points]:
+    """Precision against recall of each class; classes with too few cases are left out."""
     from sklearn.metrics import precision_recall_curve
 
+    found = {name: precision_recall_curve(positive, scores)[:2] for name, positive, scores in _sides(cases, classes)}
+    return {name: Points(recall[::-1], precision[::-1]) for name, (precision, recall) in found.items()}
+
+
+def risk_curve(cases: Cases) -> Points | None:
+    """Risk against coverage from ``MIN_CASES`` images on; None without probabilities or with too few cases."""
+    if cases.probabilities is None or cases.count < MIN_CASES:
+        return None
+    confidence, correct = top_confidence(cases.labels, cases.probabilities)
+    curve = risk_coverage(confidence.clip(max=1), correct)
+    start = min(MIN_CASES, len(curve.risk)) - 1
+    return Points(curve.coverage[start:], curve.risk[start:])
+
+
+def roc_figure(
+    curves: Mapping[str, Points], classes: Sequence[str], title: str = "ROC, each class against the others"
+) -> Figure | None:
+    """A ROC curve for each class; None without curves."""
+    if not curves:
+        return None
     figure, axes = new_axes()
-    drawn = False
-    for name, (positive, scores) in _sides(cases, classes).items():
-        precision, recall, _ = precision_recall_curve(positive, scores)
-        draw_line(axes, looks(classes)[name], *_thinned(recall[::-1], precision[::-1]), name)
-        drawn = True
-    label_axes(axes, "recall (sensitivity)", "precision", "Precision and recall")
-    return _ended(figure, axes, "best") if drawn else None
+    axes.plot([0, 1], [0, 1], color=PALE, linewidth=1, linestyle=":")
+    label_axes(axes, "1 - specificity", "sensitivity", title)
+    return _draw_classes(figure, axes, curves, classes, "lower right")
 
 
-def risk_figure(runs: Mapping[str, Cases], names: Sequence[str]) -> Figure | None:
-    """Share of wrong predictions if the least sure are left to a physician, a line for each run.
+def precision_recall_figure(
+    curves: Mapping[str, Points], classes: Sequence[str], title: str = "Precision and recall"
+) -> Figure | None:
+    """Precision against recall for each class; None without curves."""
+    if not curves:
+        return None
+    figure, axes = new_axes()
+    label_axes(axes, "recall (sensitivity)", "precision", title)
+    return _draw_classes(figure, axes, curves, classes, "best")
+
+
+def risk_figure(
+    curves: Mapping[str, Points | None], names: Sequence[str], title: str = "Risk and coverage"
+) -> Figure | None:
+    """Share of wrong predictions if the least confident are left to a physician, a line for each run.
 
     Args:
-        runs: all test images of each run.
+        curves: by run; those that are None are left out.
         names: of all runs of the report, in its order.
+        title: of the figure.
 
     Returns:
         None where nothing can be drawn.
     """
+    known = {name: points for name, points in curves.items() if points}
+    if not known:
+        return None
     figure, axes = new_axes()
-    drawn = False
-    for name, cases in runs.items():
-        if cases.probabilities is None or cases.count < MIN_CASES:
-            continue
-        confidence, correct = top_confidence(cases.labels, cases.probabilities)
-        curve = risk_coverage(confidence.clip(max=1), correct)
-        start = min(MIN_CASES, len(curve.risk)) - 1
-        draw_line(axes, looks(names)[name], *_thinned(curve.coverage[start:], curve.risk[start:]), name)
-        drawn = True
-    label_axes(axes, RISK_ACROSS, RISK_UP, "Risk and coverage")
+    for name, points in known.items():
+        draw_line(axes, looks(names)[name], *_thinned(points), name)
+    label_axes(axes, "coverage: share that the model decides", "risk: share of wrong predictions", title)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(bottom=0)
-    if not drawn:
-        return None
-    if len(runs) > 1:
+    if len(curves) > 1:
         draw_legend(axes, "best")
     return figure
 
 
 def reliability_figure(cases: Cases) -> Figure | None:
-    """How often the model is right when it is so sure, with adaptive bins; the area of a dot is its number of images.
+    """Accuracy over confidence in adaptive bins; the area of a dot is its number of images.
 
     Returns:
         None where nothing can be drawn.
@@ -170,22 +122,29 @@ def reliability_figure(cases: Cases) -> Figure | None:
         return None
     confidence, correct = top_confidence(cases.labels, cases.probabilities)
     points = reliability_points(confidence.clip(max=1), correct)
-    figure, axes = new_axes()
-    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
-    sure, right = [point.confidence for point in points], [point.accuracy for point in points]
-    axes.vlines(sure, sure, right, color=PALE, linewidth=3)
+    figure, axes = _reliability_axes("confidence (probability of the prediction)", "Reliability")
+    centres, shares = [point.confidence for point in points], [point.accuracy for point in points]
+    axes.vlines(centres, centres, shares, color=PALE, linewidth=3)
     sizes = [20 + 300 * point.n / len(correct) for point in points]
-    axes.scatter(sure, right, s=sizes, color=COLOURS[0], edgecolors=INK, linewidths=0.6, zorder=3)
-    axes.text(0.03, 0.93, "right more often\nthan sure", fontsize=SMALL, color=GREY, va="top")
-    axes.text(0.97, 0.07, "surer than right", fontsize=SMALL, color=GREY, ha="right")
-    axes.set_xlim(0, 1.02)
-    axes.set_ylim(0, 1.02)
-    label_axes(axes, "confidence (probability of the prediction)", "share of right predictions", "Reliability")
+    axes.scatter(centres, shares, s=sizes, color=COLOURS[0], edgecolors=INK, linewidths=0.6, zorder=3)
+    axes.text(0.03, 0.93, "underconfident", fontsize=SMALL, color=GREY, va="top")
+    axes.text(0.97, 0.07, "overconfident", fontsize=SMALL, color=GREY, ha="right")
+    return figure
+
+
+def binned_reliability_figure(counts: CurveCounts | None) -> Figure | None:
+    """Accuracy over confidence from sites' counts, a step for each bin; None without counts."""
+    if counts is None:
+        return None
+    figure, axes = _reliability_axes("confidence", "Reliability from the sites' counts")
+    together = counts.positives + counts.negatives
+    shares = np.divide(counts.positives, together, out=np.full(together.shape, np.nan), where=together > 0)
+    axes.stairs(shares, counts.edges, color=COLOURS[0], linewidth=1.6, baseline=None)
     return figure
 
 
 def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str]) -> Figure:
-    """What each class was taken for: share of its images as shade, their number as text."""
+    """Confusion matrix: the share of a row as shade, the number of images as text."""
     side = max(3.2, 0.48 * len(classes) + 1.0)
     margin = 0.35 + 0.075 * max(len(name) for name in classes)
     figure, axes = new_axes(side + margin + 0.3, side + margin + 0.3, bottom=margin + 0.3, left=margin + 0.4)
@@ -205,28 +164,40 @@ def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str]) -> Fi
     return figure
 
 
-def _sides(cases: Cases, classes: Sequence[str]) -> dict[str, tuple[NDArray[np.bool_], NDArray[np.float64]]]:
-    """Positives and scores of the classes with enough cases on both sides."""
+def _sides(cases: Cases, classes: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_], NDArray[np.float64]]]:
+    """Name, positives and scores of the classes with enough cases on both sides."""
     if cases.probabilities is None:
-        return {}
+        return
     enough = np.minimum(cases.positives(), cases.negatives()) >= MIN_CASES
-    return {
-        name: (cases.labels == number, cases.probabilities[:, number])
-        for number, name in enumerate(classes)
-        if enough[number]
-    }
+    for number, name in enumerate(classes):
+        if enough[number]:
+            yield name, cases.labels == number, cases.probabilities[:, number]
 
 
-def _thinned(across: NDArray[np.float64], up: NDArray[np.float64]) -> tuple[list[float], list[float]]:
-    """At most ``MAX_POINTS`` points of a curve, ends included."""
-    if len(across) > MAX_POINTS:
-        rows = np.unique(np.linspace(0, len(across) - 1, MAX_POINTS).round().astype(np.int64))
-        across, up = across[rows], up[rows]
-    return across.tolist(), up.tolist()
-
-
-def _ended(figure: Figure, axes: Axes, place: str) -> Figure:
+def _draw_classes(
+    figure: Figure, axes: Axes, curves: Mapping[str, Points], classes: Sequence[str], place: str
+) -> Figure:
+    for name, points in curves.items():
+        draw_line(axes, looks(classes)[name], *_thinned(points), name)
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.02)
     draw_legend(axes, place)
     return figure
+
+
+def _reliability_axes(across: str, title: str) -> tuple[Figure, Axes]:
+    figure, axes = new_axes()
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
+    axes.set_xlim(0, 1.02)
+    axes.set_ylim(0, 1.02)
+    label_axes(axes, across, "share of right predictions", title)
+    return figure, axes
+
+
+def _thinned(points: Points) -> tuple[list[float], list[float]]:
+    """At most ``MAX_POINTS`` points of a curve, ends included."""
+    across, up = points
+    if len(across) > MAX_POINTS:
+        rows = np.unique(np.linspace(0, len(across) - 1, MAX_POINTS).round().astype(np.int64))
+        across, up = across[rows], up[rows]
+    return across.tolist(), up.tolist()

@@ -1,119 +1,66 @@
-"""Curves over rounds, from the events of a run's record.
-
-Figures of a run's course and cost.
-"""
+"""Figures of a run's training: learning curves, traffic, privacy budget, and those of its method."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.figures.drawing import over_rounds
-from grandrounds.reporting.figures.style import draw_legend, draw_line, label_axes, looks, new_axes
-from grandrounds.reporting.run import Event, Spent
+from grandrounds.evaluation.history import RunHistory, round_curve, validation_curves
+from grandrounds.methods import method_figures
+from grandrounds.plotting import Drawing, draw_legend, draw_line, label_axes, looks, new_axes, round_axis, rounds_figure
+from grandrounds.reporting.format import SCORE_NAMES, format_items, format_number
+from grandrounds.reporting.run import Spent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-VALIDATION = "validation."
-Curves = dict[str, dict[int, float]]
-"""A value for each site and for some of the rounds."""
+MEGABYTE = 1e6
 
 
-def sites_of(events: Iterable[Event]) -> list[str]:
-    """All sites of a run: those at its start, those that joined later, and those that never answered."""
-    found: set[str] = set()
-    for event in events:
-        if event["event"] == "start":
-            found |= set(event["sites"])
-        elif event["event"] in ("answer", "dropped"):
-            found.add(event["site"])
-    return natural_sorted(found)
-
-
-def validation_curves(events: Iterable[Event], sites: Sequence[str], metric: str) -> Curves:
-    """Each site's validation score by the round after which the scored model was made; sites without any are left out."""
-    # A task scores the model that its round starts from.
-    return {
-        site: {number - 1: score for number, score in curve.items()}
-        for site, curve in _answered(events, sites, VALIDATION + metric).items()
-    }
-
-
-def training_curves(events: Iterable[Event], sites: Sequence[str], name: str) -> Curves:
-    """A metric of the training by site and round; sites without it are left out."""
-    return _answered(events, sites, name)
-
-
-def round_curve(events: Iterable[Event], *names: str) -> dict[int, float]:
-    """A note of the rounds by round.
+def training_drawings(history: RunHistory, metric: str | None, sites: Sequence[str]) -> list[Drawing]:
+    """The figures that a run's events give, whatever its method.
 
     Args:
-        events: of a run.
-        names: of the note, and of an entry in it where it is an object.
-    """
-    found: dict[int, float] = {}
-    for event in events:
-        value = event if event["event"] == "round_end" else None
-        for name in names:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        if isinstance(value, (int, float)):
-            found[int(event["round"])] = float(value)
-    return found
-
-
-def _answered(events: Iterable[Event], sites: Sequence[str], name: str) -> Curves:
-    curves: Curves = {site: {} for site in sites}
-    for event in events:
-        value = event["metrics"].get(name) if event["event"] == "answer" else None
-        if value is not None:
-            curves[event["site"]][int(event["round"])] = float(value)
-    return {site: curve for site, curve in curves.items() if curve}
-
-
-def learning_figure(curves: Curves, sites: Sequence[str], metric: str) -> Figure | None:
-    """Validation score of each site over rounds.
-
-    Args:
-        curves: by site and round.
+        history: of the run.
+        metric: whose learning curves are drawn; None draws none.
         sites: all sites of the report, so that each has its colour everywhere.
+    """
+    curves = validation_curves(history.events, history.sites, metric) if metric else {}
+    last = {site: format_number(curve[max(curve)]) for site, curve in curves.items()}
+    moved = {
+        label: {number: size / MEGABYTE for number, size in round_curve(history.events, "moved", direction).items()}
+        for direction, label in (("down", "to sites"), ("up", "from sites"))
+    }
+    learning = drawing_of(
+        "learning",
+        learning_figure(curves, sites, metric or ""),
+        f"{SCORE_NAMES.get(metric or '', metric)} on validation images, last round: {format_items(last)}",
+        "Each site's validation images. They chose the model, so this is not a result.",
+    )
+    traffic = drawing_of(
+        "traffic",
+        rounds_figure(moved, list(moved), "MB of tensors, all sites", "Communication so far"),
+        "Megabytes transferred by each round",
+        "Tensors of all sites so far; what FLARE adds to a message is not counted.",
+    )
+    return [*learning, *method_figures(history), *traffic]
+
+
+def learning_figure(
+    curves: Mapping[str, Mapping[int, float]], names: Sequence[str], metric: str, title: str = "Learning curves"
+) -> Figure | None:
+    """Validation score over rounds, a line for each site or method.
+
+    Args:
+        curves: by name and round.
+        names: all that may have a line, so that each has its colour everywhere.
         metric: what the score is called.
+        title: of the figure.
 
     Returns:
         None without curves.
     """
-    return rounds_figure(curves, sites, f"{metric.replace('_', ' ')}, validation", "Learning curves", top=1.02)
-
-
-def rounds_figure(
-    curves: Mapping[str, Mapping[int, float]], names: Sequence[str], scale: str, title: str, top: float | None = None
-) -> Figure | None:
-    """Lines over rounds.
-
-    Args:
-        curves: by name and round; those without a value are left out.
-        names: of all that may have a line, so that each has its look everywhere.
-        scale: what the values are.
-        title: of the figure.
-        top: upper end of the scale; without one it is found.
-
-    Returns:
-        None without values.
-    """
-    if not any(curves.values()):
-        return None
-    figure, axes = new_axes()
-    for name, curve in curves.items():
-        rounds = sorted(curve)
-        if rounds:
-            draw_line(axes, looks(names)[name], rounds, [curve[number] for number in rounds], name)
-    label_axes(axes, "round", scale, title)
-    axes.set_ylim(0, top)
-    over_rounds(axes)
-    draw_legend(axes, "best", columns=2 if len(curves) > 5 else 1)
-    return figure
+    return rounds_figure(curves, names, f"{metric.replace('_', ' ')}, validation", title, top=1.02)
 
 
 def budget_figure(spent: Sequence[Spent], sites: Sequence[str]) -> Figure | None:
@@ -132,6 +79,11 @@ def budget_figure(spent: Sequence[Spent], sites: Sequence[str]) -> Figure | None
         draw_line(axes, looks(sites)[entry.site], rounds, epsilons, f"{entry.site} (per {entry.unit})")
     axes.set_ylim(bottom=0)
     label_axes(axes, "round", f"epsilon (delta {known[0].delta:g})", "Privacy budget")
-    over_rounds(axes)
+    round_axis(axes)
     draw_legend(axes, "best")
     return figure
+
+
+def drawing_of(name: str, figure: Figure | None, alt: str, caption: str) -> list[Drawing]:
+    """A figure with its words; nothing where there is nothing to draw."""
+    return [] if figure is None else [Drawing(name, figure, alt, caption)]

@@ -1,0 +1,289 @@
+"""FedPerl's figures: which peers each site was given, and how similar the models are.
+
+Bdair et al. (FedPerl, MELBA 2022) judge by peer frequency (their Fig. 3) and similarity whether communities form. The
+figures of pseudo-labels are FixMatch's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.evaluation.history import Event, RunHistory
+from grandrounds.methods.fedperl.communities import (
+    chance_within_group,
+    community_blocks,
+    community_order,
+    mean_similarity,
+    pick_matrix,
+    require_square,
+    within_group_share,
+)
+from grandrounds.plotting import (
+    BLUE,
+    GREY,
+    MATRIX_COLOURS,
+    NORMAL,
+    PALE,
+    SMALL,
+    VERMILION,
+    Drawing,
+    new_figure,
+    round_axis,
+    rounds_to_show,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+MAX_ROWS_WITH_NUMBERS = 16
+MAX_ROWS_WITH_NAMES = 60
+
+
+class SimilarityRound(NamedTuple):
+    """The similarity of the models after a round.
+
+    Attributes:
+        round_number: counts from 1.
+        sites: those that have trained, in the order of the rows.
+        matrix: similarities, shape ``(sites, sites)``.
+    """
+
+    round_number: int
+    sites: Sequence[str]
+    matrix: NDArray[np.float64]
+
+
+def figures(history: RunHistory) -> list[Drawing]:
+    """Peer frequency and similarity, as far as the run has them; the members of a community stand side by side."""
+    groups = history.communities
+    sites = community_order(groups) if groups else list(history.sites)
+    first = first_round_with_peers(history.events)
+    found = []
+    if first is not None:
+        picture = _peer_frequency(picks(history.events), sites, groups)
+        caption = "Rows choose, columns are chosen as peers; lines divide communities."
+        found.append(Drawing("peer_frequency", picture, "Peer frequency", caption))
+    rounds = similarities(history.events)
+    if any(len(entry.sites) > 1 for entry in rounds):
+        shown = rounds_to_show([entry.round_number for entry in rounds], first)
+        picture = similarity_figure(rounds, shown, sites, groups, first)
+        caption = "Similarity of the sites' models after some rounds, and its mean."
+        found.append(Drawing("similarity", picture, "Similarity of models", caption))
+    return found
+
+
+def picks(events: Iterable[Event]) -> list[tuple[str, str]]:
+    """Site and peer, for each time that a peer was given."""
+    given = [event.get("peers", {}) for event in events if event["event"] == "round_end"]
+    return [(site, peer) for entry in given for site, peers in entry.items() for peer in peers]
+
+
+def first_round_with_peers(events: Iterable[Event]) -> int | None:
+    """The first round in which any site had peers."""
+    return min((event["round"] for event in events if picks([event])), default=None)
+
+
+def similarities(events: Iterable[Event]) -> list[SimilarityRound]:
+    """The similarity matrix of each round."""
+    return [
+        SimilarityRound(event["round"], event["sites"], np.array(event["matrix"], dtype=np.float64))
+        for event in events
+        if event["event"] == "similarity"
+    ]
+
+
+def peer_frequency_figure(
+    frequency: NDArray[np.float64],
+    sites: Sequence[str],
+    groups: Mapping[str, str] | None = None,
+    own: Mapping[str, tuple[float, float]] | None = None,
+) -> Figure:
+    """Peer frequency: rows choose, columns are chosen.
+
+    Args:
+        frequency: shares of a row's picks, shape ``(sites, sites)``, in [0, 1]; zeros for a site without picks.
+        sites: names of rows and columns, communities side by side.
+        groups: the community of each site; their boundaries are drawn.
+        own: for each site the share of its picks in its own community, and what picking at random would give; drawn
+            beside the matrix. NaN where a site had no picks; a site without others in its community is left out.
+
+    Raises:
+        ValueError: if the matrix does not fit the sites.
+    """
+    require_square(frequency, sites)
+    side = max(3.2, 0.42 * len(sites))
+    widths = [side, 1.7] if own else [side]
+    figure = new_figure(sum(widths) + 2.6, side + 1.2)
+    axes, *beside = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)[0]
+    percent = np.where(np.eye(len(sites), dtype=bool), np.nan, 100 * frequency)
+    highest = max(1.0, 100 * float(frequency.max()))
+    picture = axes.imshow(percent, cmap=MATRIX_COLOURS, vmin=0, vmax=highest, aspect="auto")
+    axes.set_facecolor(PALE)
+    _name_rows_and_columns(axes, sites)
+    axes.set_xlabel("is chosen as peer", fontsize=NORMAL)
+    axes.set_ylabel("chooses", fontsize=NORMAL)
+    axes.set_title("share of a site's picks, %", fontsize=NORMAL, loc="left")
+    if len(sites) <= MAX_ROWS_WITH_NUMBERS:
+        _write_numbers(axes, picture, percent)
+    else:
+        figure.colorbar(picture, ax=axes)
+    if own:
+        _draw_own_share(beside[0], sites, own)
+    if groups:
+        _draw_boundaries(axes, sites, groups)
+        for panel in beside:
+            _draw_boundaries(panel, sites, groups, columns=False)
+        _name_communities(beside[0] if own else axes, sites, groups)
+    return figure
+
+
+def similarity_figure(
+    rounds: Sequence[SimilarityRound],
+    shown: Sequence[int],
+    sites: Sequence[str],
+    groups: Mapping[str, str] | None = None,
+    first_peers: int | None = None,
+) -> Figure:
+    """Similarity of the models: matrices of some rounds on one scale of colours, and means over all rounds.
+
+    Args:
+        rounds: all that are known, at least one.
+        shown: the rounds whose matrices are drawn, at least one.
+        sites: names of rows and columns, communities side by side; a site that has not trained yet has an empty row.
+        groups: the community of each site; without, the curve is the mean over all pairs.
+        first_peers: the first round in which any site had peers.
+
+    Raises:
+        ValueError: if a matrix does not fit its sites, or a round that is to be shown is not among them.
+    """
+    by_number = {entry.round_number: entry for entry in rounds}
+    if not shown or any(number not in by_number for number in shown):
+        raise ValueError(f"shown must be rounds with a similarity matrix, {list(by_number)}, got {list(shown)}")
+    matrices = {number: _on_all_sites(by_number[number], sites) for number in shown}
+    values = np.concatenate([matrix[~np.isnan(matrix)] for matrix in matrices.values()])
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    side = max(2.2, 0.22 * len(sites))
+    figure = new_figure(side * len(shown) + 3.0, side + 3.8)
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[side + 1.0, 2.6])[:, 0]
+    panels = above.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for number, axes in zip(shown, panels, strict=True):
+        picture = axes.imshow(matrices[number], cmap=MATRIX_COLOURS, vmin=low, vmax=high, interpolation="nearest")
+        axes.set_facecolor(PALE)
+        axes.set_title(f"after round {number}", fontsize=NORMAL, loc="left")
+        _name_rows_and_columns(axes, sites, rows=axes is panels[0])
+        if groups:
+            _draw_boundaries(axes, sites, groups)
+    if groups:
+        _name_communities(panels[-1], sites, groups)
+    above.colorbar(picture, ax=list(panels), label="similarity", pad=0.02, aspect=15)
+    _draw_mean_similarity(below.subplots(), rounds, groups, first_peers)
+    return figure
+
+
+def _peer_frequency(made: Sequence[tuple[str, str]], sites: Sequence[str], groups: Mapping[str, str]) -> Figure:
+    own = None
+    if groups:
+        share, chance = within_group_share(made, groups), chance_within_group(groups)
+        own = {site: (share[site], chance[site]) for site in sites}
+    return peer_frequency_figure(pick_matrix(made, sites), sites, groups, own)
+
+
+def _draw_own_share(axes: Axes, sites: Sequence[str], own: Mapping[str, tuple[float, float]]) -> None:
+    """Share of picks in the own community (dot) and by chance (bar), a row for each site."""
+    known = [(row, *own[site]) for row, site in enumerate(sites) if own[site][1] > 0 and not math.isnan(own[site][0])]
+    for row, share, chance in known:
+        axes.plot([100 * chance, 100 * share], [row, row], color=PALE, linewidth=2, zorder=1)
+        axes.plot([100 * chance], [row], "|", color=GREY, markersize=11, markeredgewidth=2)
+        axes.plot([100 * share], [row], "o", color=VERMILION, markersize=6)
+    axes.set_xlim(0, 100)
+    if known:
+        share, chance = (100 * fmean(entry[part] for entry in known) for part in (1, 2))
+        axes.plot([], [], "o", color=VERMILION, label=f"own community: {share:.0f} %")
+        axes.plot([], [], "|", color=GREY, markersize=11, markeredgewidth=2, label=f"by chance: {chance:.0f} %")
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.08, 1), fontsize=SMALL, frameon=False, handlelength=1)
+    axes.tick_params(left=False, labelleft=False, labelsize=SMALL)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_xlabel("% of picks", fontsize=NORMAL)
+
+
+def _on_all_sites(entry: SimilarityRound, sites: Sequence[str]) -> NDArray[np.float64]:
+    """The matrix with a row for every site; NaN for those that have not trained and on the diagonal."""
+    require_square(entry.matrix, entry.sites)
+    matrix = np.full((len(sites), len(sites)), np.nan)
+    rows = [list(sites).index(site) for site in entry.sites]
+    matrix[np.ix_(rows, rows)] = entry.matrix
+    np.fill_diagonal(matrix, np.nan)
+    return matrix
+
+
+def _draw_mean_similarity(
+    axes: Axes, rounds: Sequence[SimilarityRound], groups: Mapping[str, str] | None, first_peers: int | None
+) -> None:
+    numbers = [entry.round_number for entry in rounds]
+    one = {site: "" for entry in rounds for site in entry.sites}
+    means = np.array([mean_similarity(entry.matrix, entry.sites, groups or one) for entry in rounds])
+    if groups:
+        axes.plot(numbers, means[:, 0], color=BLUE, linewidth=1.8, label="within communities")
+        axes.plot(numbers, means[:, 1], color=VERMILION, linewidth=1.8, linestyle="--", label="between communities")
+    else:
+        axes.plot(numbers, means[:, 0], color=BLUE, linewidth=1.8, label="all pairs")
+    axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.set_xlabel("round", fontsize=NORMAL)
+    axes.set_ylabel("mean similarity", fontsize=NORMAL)
+    round_axis(axes)
+    if first_peers is not None:
+        _mark_round(axes, first_peers, f"peers from round {first_peers}")
+
+
+def _name_rows_and_columns(axes: Axes, sites: Sequence[str], rows: bool = True) -> None:
+    """Write the sites' names along a matrix; every so many of them where there are too many."""
+    step = 1 + (len(sites) - 1) // MAX_ROWS_WITH_NAMES
+    positions, names = range(0, len(sites), step), list(sites[::step])
+    axes.set_xticks(positions, names, rotation=90, fontsize=SMALL)
+    if rows:
+        axes.set_yticks(positions, names, fontsize=SMALL)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_boundaries(axes: Axes, sites: Sequence[str], groups: Mapping[str, str], columns: bool = True) -> None:
+    """Draw lines between the rows, and the columns, of different communities."""
+    for block in community_blocks(sites, groups)[1:]:
+        axes.axhline(block.first - 0.5, color="white", linewidth=3)
+        axes.axhline(block.first - 0.5, color="black", linewidth=1)
+        if columns:
+            axes.axvline(block.first - 0.5, color="white", linewidth=3)
+            axes.axvline(block.first - 0.5, color="black", linewidth=1)
+
+
+def _name_communities(axes: Axes, sites: Sequence[str], groups: Mapping[str, str]) -> None:
+    """Write the communities' names on the right, each beside the middle of its rows."""
+    blocks = community_blocks(sites, groups)
+    right = axes.secondary_yaxis("right")
+    right.set_yticks([block.first + (block.size - 1) / 2 for block in blocks], [block.name for block in blocks])
+    right.tick_params(length=0, labelsize=SMALL)
+    right.spines[:].set_visible(False)
+
+
+def _write_numbers(axes: Axes, picture: AxesImage, values: NDArray[np.float64]) -> None:
+    """Write the values of a matrix into its cells, except NaN and what rounds to zero."""
+    for row, column in np.argwhere(values >= 0.5).tolist():
+        value = float(values[row, column])
+        _, highest = picture.get_clim()
+        colour = "white" if value > 0.6 * highest else "black"
+        axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=SMALL, color=colour)
+
+
+def _mark_round(axes: Axes, round_number: int, text: str) -> None:
+    """Draw a vertical line at a round, and write above the axes what happens there."""
+    axes.axvline(round_number, color=GREY, linewidth=1, linestyle=":")
+    above = axes.get_xaxis_transform()
+    axes.text(round_number, 1.02, text, ha="center", va="bottom", fontsize=SMALL, color=GREY, transform=above)

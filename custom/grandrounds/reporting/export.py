@@ -1,0 +1,260 @@
+"""Export of a run's model: safetensors with a model card, and a MONAI bundle.
+
+The card (Mitchell et al., "Model Cards for Model Reporting", FAT* 2019) says what the model was trained on, how good it was
+at which sites, and what it must not be used for. The bundle has MONAI's layout (``configs/``, ``models/``, ``docs/``), so
+that ``monai.bundle.load`` builds the network and loads its weights. Network and image reader are this package's:
+what loads the bundle must have it installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grandrounds import __version__
+from grandrounds.data.images.decoding import decode_image, to_square
+from grandrounds.data.images.views import to_tensor
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.external import load_trained
+from grandrounds.files import replacing, write_json
+from grandrounds.models.registry import architecture_fingerprint
+from grandrounds.protocol.problem import Problem
+from grandrounds.reporting.model import Report
+from grandrounds.reporting.run import Run
+
+WEIGHTS, CARD, BUNDLE = "model.safetensors", "model_card.json", "bundle"
+VERSION = "0.1.0"
+SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
+NOT_STATED = "not stated: ask the sites before the model is passed on"
+INTENDED = (
+    "Research on federated training. Not a medical device: it has not been tested on other hospitals, devices or patients "
+    "than those named here."
+)
+
+
+class ImageReader:
+    """Reads an image file as training did: the same decoding, resizing and scaling.
+
+    Args:
+        size: height and width, in pixels.
+        channels: 1 or 3.
+    """
+
+    def __init__(self, size: int, channels: int) -> None:
+        self.size = size
+        self.channels = channels
+
+    def __call__(self, path: str | Path) -> Tensor:
+        """The image, shape ``(channels, size, size)``, float32 in [0, 1].
+
+        Raises:
+            DataError: if the file cannot be decoded.
+        """
+        pixels = to_square(decode_image(Path(path).read_bytes(), str(path)), self.size, self.channels)
+        return to_tensor(pixels[None])[0]
+
+
+def export_model(report: Report, run: Run, folder: Path, licence: str | None = None) -> list[Path]:
+    """Write a run's selected model with its card, and as a MONAI bundle.
+
+    Args:
+        report: on the run.
+        run: a finished run with one model for all.
+        folder: is made when missing.
+        licence: of the data that the model was trained on.
+
+    Returns:
+        The files, and the bundle's folder.
+
+    Raises:
+        ConfigurationError: if the run has no such model, or its file is of another network.
+    """
+    if run.weights is None:
+        raise ConfigurationError(
+            f"{run.name} has no selected model: it is not finished, or every site kept its own; export another run"
+        )
+    problem = Problem.from_dict(run.problem)
+    state = load_trained(problem.model_spec(pretrained=False), run.weights).state_dict()
+    content = _safetensors(state, run)
+    with replacing(folder / WEIGHTS) as stream:
+        stream.write(content)
+    card = model_card(report, run, state, licence, hashlib.sha256(content).hexdigest())
+    write_json(folder / CARD, card)
+    _write_bundle(folder / BUNDLE, problem, state, card)
+    return [folder / WEIGHTS, folder / CARD, folder / BUNDLE]
+
+
+def model_card(
+    report: Report, run: Run, state: Mapping[str, Tensor], licence: str | None, digest: str
+) -> dict[str, Any]:
+    """The model card, as plain values.
+
+    Args:
+        report: on the run, possibly among others.
+        run: whose model it is.
+        state: the model's ``state_dict``.
+        licence: of the data that it was trained on.
+        digest: SHA-256 of the weights' file, in hexadecimal.
+    """
+    problem = Problem.from_dict(run.problem)
+    scores = report.scores[run.name].to_json(run.classes)
+    return {
+        "name": run.name,
+        "intended_use": INTENDED,
+        "weights": {
+            "sha256": digest,
+            "architecture_fingerprint": architecture_fingerprint(state),
+            "parameters": sum(value.numel() for value in state.values() if value.is_floating_point()),
+        },
+        "architecture": {
+            "backbone": problem.backbone,
+            "norm": problem.norm,
+            "dropout": problem.dropout,
+            "dropout_at": problem.dropout_at,
+        },
+        "classes": list(run.classes),
+        "preprocessing": preprocessing(problem),
+        "training": {
+            "method": run.method,
+            "seed": run.seed,
+            "rounds": run.rounds_done,
+            "selected": dict(run.selected),
+            "initial_weights": "imagenet"
+            if problem.weights == "imagenet"
+            else ("file" if problem.weights else "random"),
+        },
+        "data": {
+            "data_set": problem.dataset,
+            "licence": licence or NOT_STATED,
+            "sites": len(run.sites),
+            "communities": sorted(set(run.communities.values())),
+            "rounds_by_site": dict(run.contributions),
+        },
+        "metrics": {"case": run.unit, "mean_over_sites": scores["mean"], "pooled": scores["pooled"]},
+        "privacy": [
+            {"site": spent.site, "protects": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
+            for spent in run.spent
+        ],
+        "caveats": list(report.caveats[run.name]),
+        "versions": {**run.versions, "exported_by": __version__},
+    }
+
+
+def preprocessing(problem: Problem) -> dict[str, Any]:
+    """How an image is prepared for the model."""
+    return {
+        "channels": problem.channels,
+        "size": [problem.image_size, problem.image_size],
+        "resize": "bilinear with antialiasing, both sides, aspect not kept",
+        "intensity": "8 bit, divided by 255; no mean and no deviation",
+        "layout": "batch, channels, height, width; float32 in [0, 1]",
+        "output": "logits; softmax gives probabilities in the order of the classes",
+    }
+
+
+def _safetensors(state: Mapping[str, Tensor], run: Run) -> bytes:
+    from safetensors.torch import save
+
+    # Keys of the header are text; what a reader needs to use the output is enough here, the rest is in the card.
+    header = {"format": "pt", "classes": json.dumps(list(run.classes)), "card": CARD}
+    return bytes(save({name: value.contiguous().clone() for name, value in state.items()}, header))
+
+
+def _write_bundle(folder: Path, problem: Problem, state: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
+    write_json(folder / "configs" / "inference.json", _inference(problem))
+    write_json(folder / "configs" / "metadata.json", _metadata(problem, card))
+    with replacing(folder / "models" / "model.pt") as stream:
+        torch.save(dict(state), stream)
+    with replacing(folder / "docs" / "README.md") as stream:
+        stream.write(_readme(card).encode())
+
+
+def _inference(problem: Problem) -> dict[str, Any]:
+    spec = asdict(problem.model_spec(pretrained=False))
+    reader = {"_target_": "grandrounds.reporting.export.ImageReader", "size": problem.image_size}
+    return {
+        "imports": ["$import torch"],
+        "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
+        "network_def": {
+            "_target_": "grandrounds.models.registry.build_model",
+            "spec": {"_target_": "grandrounds.models.registry.ModelSpec", **spec},
+            "seed": 0,
+        },
+        "network": "$@network_def.to(@device)",
+        "preprocessing": {**reader, "channels": problem.channels},
+        "inferer": {"_target_": "monai.inferers.SimpleInferer"},
+        "postprocessing": {"_target_": "monai.transforms.Activations", "softmax": True},
+    }
+
+
+def _metadata(problem: Problem, card: Mapping[str, Any]) -> dict[str, Any]:
+    import monai
+    import numpy
+
+    image = {
+        "type": "image",
+        "format": "magnitude",
+        "modality": "n/a",
+        "num_channels": problem.channels,
+        "spatial_shape": [problem.image_size, problem.image_size],
+        "dtype": "float32",
+        "value_range": [0, 1],
+        "is_patch_data": False,
+        "channel_def": {str(number): name for number, name in enumerate(_channels(problem.channels))},
+    }
+    output = {
+        "type": "probabilities",
+        "format": "classes",
+        "num_channels": len(problem.classes),
+        "spatial_shape": [],
+        "dtype": "float32",
+        "value_range": [],
+        "is_patch_data": False,
+        "channel_def": {str(number): name for number, name in enumerate(problem.classes)},
+    }
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "changelog": {VERSION: "exported from a run"},
+        "monai_version": monai.__version__,
+        "pytorch_version": torch.__version__.partition("+")[0],
+        "numpy_version": numpy.__version__,
+        "required_packages_version": {"grandrounds": card["versions"]["exported_by"]},
+        "task": f"classification into {len(problem.classes)} classes",
+        "description": f"{problem.backbone} trained by {card['training']['method']} at {card['data']['sites']} sites",
+        "authors": "not stated",
+        "copyright": "not stated",
+        "data_source": problem.dataset,
+        "data_type": "image",
+        "intended_use": card["intended_use"],
+        "network_data_format": {"inputs": {"image": image}, "outputs": {"pred": output}},
+        "model_card": dict(card),
+    }
+
+
+def _channels(count: int) -> tuple[str, ...]:
+    return ("grey",) if count == 1 else ("red", "green", "blue")
+
+
+def _readme(card: Mapping[str, Any]) -> str:
+    mean = card["metrics"]["mean_over_sites"].get("balanced_accuracy", {})
+    score = (
+        "not tested" if mean.get("value") is None else f"{mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
+    )
+    caveats = "".join(f"- {caveat}\n" for caveat in card["caveats"]) or "- none beyond those of any single run\n"
+    return (
+        f"# {card['name']}\n\n{card['intended_use']}\n\n"
+        f"Classes, in the order of the outputs: {', '.join(card['classes'])}.\n\n"
+        f"Balanced accuracy on test images, mean over sites: {score}.\n\nLicence of the data: {card['data']['licence']}.\n\n"
+        f"## Caveats\n\n{caveats}\n## Loading\n\n"
+        "    import monai.bundle\n"
+        '    network = monai.bundle.load("bundle", bundle_dir="FOLDER", workflow_type="inference")\n\n'
+        "`grandrounds` must be installed: it builds the network and reads images as training did.\n"
+    )

@@ -1,1 +1,0 @@
-"""A trained model for others to load: bundle and model card."""

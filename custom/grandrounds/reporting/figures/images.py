@@ -1,0 +1,268 @@
+"""Figures that show images or embeddings of single cases; they stay where the images are, and no report has them.
+
+A sheet of right, wrong and uncertain predictions; the embeddings of the images in a plane; and, as in Fed-Align-CL's paper,
+where several models look in images on which they agree, and in images on which one model differs from all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from grandrounds.checks import require_at_least
+from grandrounds.evaluation.grad_cam import Scenario, share_inside
+from grandrounds.ordering import natural_sorted
+from grandrounds.plotting import COLOURS, NORMAL, SMALL, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SAMPLES = 6
+MAP_COLOURS = "inferno"
+SHEET_TITLES = {
+    "right": "right, by falling confidence",
+    "wrong": "wrong, by falling confidence",
+    "uncertain": "uncertain, by rising confidence",
+}
+SCENARIO_TITLES: Mapping[Scenario, str] = MappingProxyType(
+    {
+        "all_right": "all right",
+        "all_wrong": "all wrong",
+        "ours_right_others_wrong": "{ours} right,\nothers wrong",
+        "reference_right_ours_wrong": "{reference} right,\n{ours} wrong",
+    }
+)
+PLANE_INCHES, SCENARIO_INCHES = 3.6, 2.2
+OVERLAY = 0.5
+
+
+class Samples(NamedTuple):
+    """Rows of predictions, each of shape ``(at most so many as were asked for,)``.
+
+    Attributes:
+        right: rightly predicted, with falling confidence.
+        wrong: wrongly predicted, with falling confidence.
+        uncertain: with rising confidence; a row may be among the others, too, where there are few.
+    """
+
+    right: NDArray[np.int64]
+    wrong: NDArray[np.int64]
+    uncertain: NDArray[np.int64]
+
+
+def choose_samples(labels: NDArray[np.int64], probabilities: NDArray[np.float64], count: int = SAMPLES) -> Samples:
+    """Choose the cases of a sheet; of equal confidence the first.
+
+    Args:
+        labels: true classes, shape ``(n,)``.
+        probabilities: of the classes, shape ``(n, classes)``.
+        count: how many of each kind.
+
+    Raises:
+        ValueError: if ``count`` is below one or the lengths differ.
+
+    Example:
+        >>> choose_samples(np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]]), count=1)
+        Samples(right=array([0]), wrong=array([1]), uncertain=array([1]))
+    """
+    require_at_least(count, 1, "count")
+    if len(labels) != len(probabilities):
+        raise ValueError(f"expected as many probabilities as labels ({len(labels)}), got {len(probabilities)}")
+    confidence = probabilities.max(axis=1)
+    falling, right = np.argsort(-confidence, kind="stable"), probabilities.argmax(axis=1) == labels
+    return Samples(
+        falling[right[falling]][:count],
+        falling[~right[falling]][:count],
+        np.argsort(confidence, kind="stable")[:count],
+    )
+
+
+def sample_figure(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    probabilities: NDArray[np.float64],
+    classes: Sequence[str],
+    maps: NDArray[np.float32] | None = None,
+    count: int = SAMPLES,
+) -> Figure:
+    """Draw the sheet: a row for each kind, under each image its class and its prediction.
+
+    Args:
+        images: shape ``(n, size, size, channels)``, 8 bit.
+        labels: true classes, shape ``(n,)``.
+        probabilities: of the classes, shape ``(n, classes)``.
+        classes: their names.
+        maps: shape ``(n, size, size)``, in [0, 1]: laid over the images, where the network finds its evidence.
+        count: how many of each kind.
+
+    Raises:
+        ValueError: as :func:`choose_samples`.
+    """
+    chosen = choose_samples(labels, probabilities, count)
+    figure = new_figure(1.5 * count, 6.6)
+    panels = figure.subplots(len(chosen), count, squeeze=False)
+    for row, (kind, rows) in zip(panels, chosen._asdict().items(), strict=True):
+        row[0].set_title(SHEET_TITLES[kind] if len(rows) else f"{kind}: none", fontsize=NORMAL, loc="left")
+        for axes in row:
+            axes.set_axis_off()
+        for axes, index in zip(row, rows.tolist(), strict=False):
+            axes.imshow(images[index].squeeze(), cmap="gray")
+            if maps is not None:
+                axes.imshow(maps[index], cmap=MAP_COLOURS, alpha=0.6 * maps[index], vmin=0, vmax=1)
+            predicted = int(probabilities[index].argmax())
+            words = f"{classes[int(labels[index])]}\n{classes[predicted]} {probabilities[index, predicted]:.2f}"
+            axes.text(0.5, -0.03, words, ha="center", va="top", fontsize=SMALL, transform=axes.transAxes)
+    figure.supxlabel("under each image: its class, then the prediction with its probability", fontsize=SMALL)
+    return figure
+
+
+def plane_figure(
+    planes: Mapping[str, ArrayLike],
+    sites: Sequence[str],
+    malignant: NDArray[np.bool_],
+    names: Mapping[str, str] | None = None,
+    captions: Mapping[str, str] | None = None,
+) -> Figure:
+    """Draw the same images as several models embed them.
+
+    Args:
+        planes: by the model's name, the images' positions, shape ``(images, 2)``, see
+            :func:`~grandrounds.evaluation.domain_probe.plane_of`.
+        sites: the hospital of each image.
+        malignant: shape ``(images,)``; crosses, all others are circles.
+        names: of the hospitals in the legend, where they have others.
+        captions: by the model's name, what is written below its panel, such as the probe's accuracy.
+
+    Returns:
+        A panel for each model beside each other, with one legend. With more hospitals than colours, colours repeat.
+
+    Raises:
+        ValueError: if there is no plane, or the numbers of images differ.
+    """
+    if not planes:
+        raise ValueError("there must be at least one plane to draw")
+    positions = {name: np.asarray(plane, np.float64) for name, plane in planes.items()}
+    for name, plane in positions.items():
+        if plane.shape != (len(sites), 2) or malignant.shape != (len(sites),):
+            raise ValueError(
+                f"{name}: expected {len(sites)} positions and flags, one for each image, got {plane.shape} and "
+                f"{malignant.shape}"
+            )
+    figure = new_figure(PLANE_INCHES * len(positions), PLANE_INCHES + 0.6)
+    panels = figure.subplots(1, len(positions), squeeze=False)[0]
+    for axes, (name, plane) in zip(panels, positions.items(), strict=True):
+        _draw_plane(axes, plane, np.asarray(sites), malignant, names or {})
+        axes.set_title(name, fontsize=NORMAL)
+        axes.set_xlabel((captions or {}).get(name, ""), fontsize=SMALL)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize=SMALL, frameon=False)
+    return figure
+
+
+def breast_masks(images: NDArray[np.uint8]) -> Tensor:
+    """Where a prepared mammogram shows the breast: all else is 0 there (:mod:`grandrounds.data.images.mammogram`).
+
+    Args:
+        images: shape ``(images, height, width, channels)``.
+
+    Returns:
+        bool, shape ``(images, height, width)``.
+
+    Example:
+        >>> breast_masks(np.array([[[[0], [9]]]], np.uint8)).tolist()
+        [[[False, True]]]
+    """
+    return torch.from_numpy(images.max(axis=3) > 0)
+
+
+def scenario_figure(
+    images: NDArray[np.uint8],
+    maps: Mapping[str, Tensor],
+    found: Mapping[Scenario, Tensor],
+    ours: str,
+    reference: str,
+    breast: bool = True,
+) -> Figure:
+    """Draw the first image of each scenario, plain and under each model's map.
+
+    Args:
+        images: shape ``(images, height, width, channels)``.
+        maps: by model, from 0 to 1, shape ``(images, height, width)``, see
+            :func:`~grandrounds.evaluation.grad_cam.class_activation`.
+        found: indices of the images by scenario, see :func:`~grandrounds.evaluation.grad_cam.scenarios`.
+        ours: the model in question, one of ``maps``.
+        reference: the model that it extends.
+        breast: whether the images are prepared mammograms, so that a map's share inside the breast can be told.
+
+    Returns:
+        Four rows; a scenario without an image says so. Below each map of a mammogram stands its share inside the breast,
+        which of a map without activation is a dash.
+
+    Raises:
+        ValueError: if maps and images differ in shape, or a model has no maps.
+    """
+    missing = {ours, reference} - maps.keys()
+    if missing:
+        raise ValueError(f"maps of {', '.join(sorted(missing))} are missing")
+    masks = breast_masks(images)
+    shares = {name: share_inside(own, masks) for name, own in maps.items()}
+    figure = new_figure(SCENARIO_INCHES * (1 + len(maps)), SCENARIO_INCHES * len(SCENARIO_TITLES))
+    panels = figure.subplots(len(SCENARIO_TITLES), 1 + len(maps), squeeze=False)
+    for row, (scenario, title) in zip(panels, SCENARIO_TITLES.items(), strict=True):
+        row[0].set_ylabel(title.format(ours=ours, reference=reference), fontsize=NORMAL)
+        indices = found[scenario].tolist()
+        for axes in row:
+            axes.set_xticks([])
+            axes.set_yticks([])
+        if not indices:
+            row[0].text(0.5, 0.5, "no image", ha="center", va="center", fontsize=SMALL, transform=row[0].transAxes)
+            continue
+        image = images[indices[0]]
+        row[0].imshow(_grey(image), cmap="gray", vmin=0, vmax=255)
+        for axes, name in zip(row[1:], maps, strict=True):
+            _overlay(axes, image, maps[name][indices[0]].numpy())
+            axes.set_xlabel(_inside(shares[name][indices[0]]) if breast else "", fontsize=SMALL)
+    for axes, name in zip(panels[0][1:], maps, strict=True):
+        axes.set_title(name, fontsize=NORMAL)
+    return figure
+
+
+def _draw_plane(
+    axes: Axes,
+    plane: NDArray[np.float64],
+    sites: NDArray[np.str_],
+    malignant: NDArray[np.bool_],
+    names: Mapping[str, str],
+) -> None:
+    for index, site in enumerate(natural_sorted(set(sites.tolist()))):
+        colour = COLOURS[index % len(COLOURS)]
+        own = sites == site
+        benign, cancers = plane[own & ~malignant], plane[own & malignant]
+        axes.scatter(benign[:, 0], benign[:, 1], s=7, facecolors="none", edgecolors=colour, linewidths=0.5)
+        axes.scatter(cancers[:, 0], cancers[:, 1], s=11, marker="x", color=colour, linewidths=0.8)
+        axes.scatter([], [], s=20, color=colour, label=names.get(site, site))
+    axes.scatter([], [], s=20, facecolors="none", edgecolors="black", label="not malignant")
+    axes.scatter([], [], s=20, marker="x", color="black", label="malignant")
+    # Neither axis of such a plane has a meaning or a scale.
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _overlay(axes: Axes, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> None:
+    axes.imshow(_grey(image), cmap="gray", vmin=0, vmax=255)
+    axes.imshow(heat, cmap="inferno", vmin=0, vmax=1, alpha=OVERLAY)
+
+
+def _inside(share: Tensor) -> str:
+    return "—" if share.isnan() else f"{float(share):.0%} inside"
+
+
+def _grey(image: NDArray[np.uint8]) -> NDArray[np.float64]:
+    return np.asarray(image.mean(axis=2), np.float64)

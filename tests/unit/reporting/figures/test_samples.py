@@ -1,0 +1,43 @@
+"""The sheet shows the surest right and wrong cases and the least sure ones, each with its classes."""
+
+import numpy as np
+import pytest
+
+from grandrounds.reporting.figures.images import choose_samples, sample_figure
+
+LABELS = np.array([0, 0, 1, 1, 0])
+PROBABILITIES = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.95, 0.05], [0.5, 0.5]])
+
+
+def test_the_surest_come_first_and_the_least_sure_are_uncertain():
+    found = choose_samples(LABELS, PROBABILITIES, count=2)
+    assert [rows.tolist() for rows in found] == [[0, 2], [3, 1], [4, 1]]
+
+
+def test_all_are_shown_where_there_are_few():
+    assert [len(rows) for rows in choose_samples(LABELS, PROBABILITIES, count=9)] == [3, 2, 5]
+
+
+def test_a_sheet_names_true_class_prediction_and_probability():
+    images = np.zeros((5, 4, 4, 1), np.uint8)
+    maps = np.ones((5, 4, 4), np.float32)
+    for given, layers in ((None, 1), (maps, 2)):
+        panels = sample_figure(images, LABELS, PROBABILITIES, ("nevus", "melanoma"), given, count=3).get_axes()
+        assert len(panels) == 9
+        assert [text.get_text() for text in panels[3].texts] == ["melanoma\nnevus 0.95"]
+        assert len(panels[3].images) == layers
+        assert not panels[5].images  # there is no third wrong case
+
+
+def test_a_kind_without_cases_says_so():
+    panels = sample_figure(np.zeros((1, 4, 4, 3), np.uint8), LABELS[:1], PROBABILITIES[:1], ("a", "b")).get_axes()
+    assert panels[6].get_title(loc="left") == "wrong: none"
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "message"),
+    [(LABELS, 0, "count must be at least 1"), (LABELS[:2], 1, r"as labels \(2\), got 5")],
+)
+def test_refuses_what_cannot_be_chosen_from(labels, count, message):
+    with pytest.raises(ValueError, match=message):
+        choose_samples(labels, PROBABILITIES, count)

@@ -1,0 +1,58 @@
+"""Four scenarios beside each other, with the share of each map that lies in the breast."""
+
+import numpy as np
+import pytest
+import torch
+
+from grandrounds.evaluation.grad_cam import scenarios
+from grandrounds.reporting.figures.images import breast_masks, scenario_figure
+
+
+@pytest.fixture
+def images():
+    pixels = np.zeros((3, 4, 4, 1), np.uint8)
+    pixels[:, :, :2] = 200  # the breast is the left half
+    return pixels
+
+
+@pytest.fixture
+def maps(images):
+    inside, spread = torch.zeros(3, 4, 4), torch.ones(3, 4, 4)
+    inside[:2, :, 0] = 1.0  # the last image's map is empty
+    return {"Fed-Align": spread, "Fed-Align-CL": inside}
+
+
+@pytest.fixture
+def found():
+    right = {"Fed-Align": torch.tensor([True, False, False]), "Fed-Align-CL": torch.tensor([True, True, False])}
+    return scenarios(right, ours="Fed-Align-CL", reference="Fed-Align")
+
+
+def drawn(images, maps, found):
+    return scenario_figure(images, maps, found, ours="Fed-Align-CL", reference="Fed-Align")
+
+
+def test_the_breast_is_where_a_prepared_mammogram_is_not_black(images):
+    masks = breast_masks(images)
+    assert masks[..., :2].all()
+    assert not masks[..., 2:].any()
+
+
+def test_each_scenario_has_a_row_with_the_share_of_each_map_inside_the_breast(images, maps, found):
+    axes = drawn(images, maps, found).axes
+    assert len(axes) == 4 * 3
+    below = [[panel.get_xlabel() for panel in axes[3 * row + 1 : 3 * row + 3]] for row in range(4)]
+    assert below == [["50% inside", "100% inside"], ["50% inside", "—"], ["50% inside", "100% inside"], ["", ""]]
+    assert [panel.get_title() for panel in axes[:3]] == ["", "Fed-Align", "Fed-Align-CL"]
+
+
+def test_a_scenario_without_an_image_says_so(images, maps, found):
+    assert len(found["reference_right_ours_wrong"]) == 0
+    last = drawn(images, maps, found).axes[9]
+    assert [text.get_text() for text in last.texts] == ["no image"]
+    assert "Fed-Align right" in last.get_ylabel()
+
+
+def test_a_model_without_maps_is_refused(images, maps, found):
+    with pytest.raises(ValueError, match="maps of Fed-Align are missing"):
+        drawn(images, {"Fed-Align-CL": maps["Fed-Align-CL"]}, found)

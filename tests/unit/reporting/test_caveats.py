@@ -1,0 +1,88 @@
+"""Caveats name an unfinished run, a dropped site, a missing class, shifts, and few seeds."""
+
+import pytest
+
+from grandrounds.reporting.model import report_on
+from grandrounds.reporting.runs import read_run
+
+from .conftest import SITES, events
+
+
+def caveats_of_run(path):
+    run = read_run(path, "x")
+    return report_on([run]).caveats["x"]
+
+
+def one(found, words):
+    (caveat,) = [caveat for caveat in found if words in caveat]
+    return caveat
+
+
+def test_a_run_that_was_killed_half_way(make_run):
+    found = caveats_of_run(make_run(sites=(), status="running", rounds_done=2))
+    assert one(found, "stopped").startswith("The run was stopped or is still running after 2 of 3 rounds")
+    assert "has not been tested" in found[0]
+
+
+def test_a_dropped_site_is_named_with_its_rounds_and_not_with_what_it_said(make_run):
+    found = caveats_of_run(make_run(told=events({"site-2": 2})))
+    assert one(found, "usable answer") == "No usable answer in a round in which the site was asked: site-2 (round 2)."
+    assert not any("patient-7" in caveat for caveat in found)
+
+
+def test_a_site_that_never_contributed_and_one_that_was_not_tested(make_run):
+    path = make_run(sites=SITES[:2], contributions={"site-1": 3, "site-2": 3})
+    found = caveats_of_run(path)
+    assert one(found, "Contributed") == "Contributed to no round: site-10."
+    assert "site-10" in one(found, "Without a test")
+
+
+def test_a_class_that_is_missing_everywhere(make_run):
+    found = caveats_of_run(make_run(counts={"nevus": 20, "melanoma": 15}))
+    assert one(found, "No test image") == (
+        "No test image of other at any site: nothing is known about detecting it, and no mean includes it."
+    )
+
+
+def test_a_rare_class(make_run):
+    found = caveats_of_run(make_run(counts={"nevus": 20, "melanoma": 12, "other": 2}))
+    assert one(found, "Too few test cases") == "Too few test cases (fewer than 10): other (6)."
+
+
+def test_small_sites(make_run):
+    assert "site-1 (9), site-2 (9), site-10 (9)" in one(
+        caveats_of_run(make_run(counts={"nevus": 9})), "fewer than 10 test"
+    )
+
+
+def test_a_shift_between_sites_is_seen_and_equal_sites_are_left_alone(make_run):
+    shifted = caveats_of_run(make_run("shifted", right={"site-1": 0.2, "site-2": 0.9, "site-10": 0.9}))
+    assert "at site-1" in one(shifted, "not equally good at all sites")
+    assert not [caveat for caveat in caveats_of_run(make_run("equal")) if "equally good" in caveat or "mixes" in caveat]
+
+
+def test_different_mixes_of_classes(make_run):
+    path = make_run(sites=SITES[:2])
+    own = path / "results" / "site-2" / "predictions_common.csv"
+    lines = own.read_text().splitlines(keepends=True)
+    own.write_text("".join([lines[0], *(line for line in lines if ",melanoma," in line and "-melanoma-" in line)]))
+    assert "different mixes" in one(caveats_of_run(path), "mixes")
+
+
+def test_unknown_patients_are_said(make_run):
+    assert "may be wider" in one(caveats_of_run(make_run()), "every image as an independent case")
+
+
+@pytest.mark.parametrize(("right", "expected"), [(0.3, True), (0.9, False)])
+def test_a_model_that_is_overconfident(make_run, right, expected):
+    # The predictions' confidence is about 0.9.
+    assert any("do not use them as risks" in caveat for caveat in caveats_of_run(make_run(right=right))) == expected
+
+
+def test_one_seed_is_said_of_one_run_and_of_several(make_run):
+    first, second = read_run(make_run("a"), "a"), read_run(make_run("b", right=0.5), "b")
+    report = report_on([first, second])
+    assert "fewer than 3 seeds" in report.shared_caveats[0]
+    assert any(
+        "could be chance" in caveat for caveat in report_on([first, read_run(make_run("c"), "c")]).shared_caveats
+    )

@@ -1,0 +1,170 @@
+"""A run is found and read in whatever state it is, and what is none is refused with its reason."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.curves import site_curves, write_curves
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.reporting.figures.catalogue import run_drawings
+from grandrounds.reporting.model import report_on
+from grandrounds.reporting.runs import names_of, read_run, split_argument
+
+
+def test_a_finished_run(make_run):
+    run = read_run(make_run(), "mine")
+    assert (run.name, run.method, run.seed, run.model, run.rounds) == ("mine", "FedPerl", 1, "common", 3)
+    assert run.sites == ("site-1", "site-2", "site-10")  # in natural order
+    assert {site: cases.count for site, cases in run.predictions.items()} == dict.fromkeys(run.sites, 40)
+    assert run.complete
+    assert run.unit == "image"
+    assert run.notes == ()
+
+
+def test_the_results_folder_itself_is_a_run_too(make_run):
+    assert read_run(make_run() / "results", "x").sites == ("site-1", "site-2", "site-10")
+
+
+def test_a_run_that_was_killed_is_found_in_the_servers_state(make_run, tmp_path):
+    workspace = make_run(sites=(), status="running", rounds_done=2, test={})
+    server = workspace / "state" / "fedperl" / "server"
+    server.parent.mkdir(parents=True)
+    shutil.move(workspace / "results", server)
+    run = read_run(workspace, "killed")
+    assert (run.status, run.rounds_done, run.predictions) == ("running", 2, {})
+    shutil.copytree(server, workspace / "state" / "other" / "server")
+    with pytest.raises(ConfigurationError, match="has several runs"):
+        read_run(workspace, "killed")
+
+
+def test_an_event_that_was_cut_off_is_left_out_and_said(make_run):
+    workspace = make_run()
+    path = workspace / "results" / "events.jsonl"
+    whole = read_run(workspace, "x").events
+    path.write_text(path.read_text()[:-20])
+    run = read_run(workspace, "x")
+    assert run.events == whole[:-1]
+    assert run.notes == ("an event was cut off: the process ended while it wrote",)
+
+
+def test_events_cut_off_before_a_run_was_resumed_are_counted(make_run):
+    workspace = make_run()
+    path = workspace / "results" / "events.jsonl"
+    path.write_text(path.read_text().replace('"round": 2', '"round": ', 2))
+    assert read_run(workspace, "x").notes == ("2 events were cut off: the process ended while it wrote",)
+
+
+def test_what_is_no_event_is_refused(make_run):
+    workspace = make_run()
+    path = workspace / "results" / "events.jsonl"
+    path.write_text(path.read_text() + "[1]\n")
+    with pytest.raises(DataError, match=r"events\.jsonl is damaged"):
+        read_run(workspace, "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[: len(text) // 2], r"summary\.json is not valid JSON .*it was cut or altered"),
+        (lambda text: "[]", "expected an object, got list"),
+        (lambda text: "{}", "status must be text, got None"),
+        (lambda text: text.replace('"rounds_done": 3', '"rounds_done": "3"'), "rounds_done must be a whole number"),
+        (lambda text: text.replace('"dataset": "skin", ', ""), "must have a data set and classes"),
+    ],
+)
+def test_a_summary_that_is_none_is_refused(make_run, change, message):
+    workspace = make_run()
+    path = workspace / "results" / "summary.json"
+    path.write_text(change(path.read_text()))
+    with pytest.raises(DataError, match=message):
+        read_run(workspace, "x")
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"is no run: there is no summary\.json in it"):
+        read_run(tmp_path, "x")
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        read_run(tmp_path / "nowhere", "x")
+
+
+def test_a_run_that_never_ended_a_round_says_so(tmp_path):
+    (tmp_path / "events.jsonl").write_text('{"event": "start", "rounds": 3, "sites": ["a"]}\n')
+    with pytest.raises(ConfigurationError, match="stopped before its first round was complete"):
+        read_run(tmp_path, "x")
+
+
+def test_what_sites_said_of_their_images_is_no_part_of_the_reason(make_run):
+    reason = "round 2: 1 of 3 sites gave a valid result (site-1: patient-7.png (line 3) is broken); fix the sites"
+    run = read_run(make_run(status="failed", reason=reason), "x")
+    assert run.reason == "round 2: 1 of 3 sites gave a valid result; fix the sites"
+
+
+def test_without_a_common_model_the_sites_own_are_scored(make_run):
+    workspace = make_run(model="own", test={"site-1": {"own.n": 40.0, "own.accuracy": 0.8}}, configuration={
+        "method": "LocalController", "problem": {"dataset": "skin", "classes": ["nevus", "melanoma", "other"]}})  # fmt: skip
+    run = read_run(workspace, "x")
+    assert run.model == "own"
+    assert run.is_local
+    assert run.site_metrics == {"site-1": {"n": 40.0, "accuracy": 0.8}}
+
+
+def test_an_empty_ledger_says_nothing_of_spending(make_run):
+    workspace = make_run()
+    Ledger.create(workspace / "state" / "run" / "site-1" / "privacy", "site-1")
+    assert read_run(workspace, "x").spent == ()
+
+
+def test_options_of_the_executors_are_read_where_the_job_is_there(make_run):
+    workspace = make_run()
+    assert read_run(workspace, "x").options == {}
+    folder = workspace / "job" / "app" / "config"
+    folder.mkdir(parents=True)
+    content = {"executors": [{"tasks": ["*"], "executor": {"path": "x", "args": {"steps": 7}}}]}
+    (folder / "config_fed_client.json").write_text(json.dumps(content))
+    assert read_run(workspace, "x").options == {"steps": 7}
+
+
+def test_the_wanted_model_is_scored_where_a_run_has_it(make_run):
+    make_run(model="own", right=0.5)
+    workspace = make_run(right=1.0)
+    for model, right in ((None, 120), ("common", 120), ("own", 60)):
+        run = read_run(workspace, "x", model=model)
+        assert run.model == (model or "common")
+        assert sum(cases.confusion().trace() for cases in run.predictions.values()) == right
+    assert read_run(make_run("other"), "x", model="own").model == "common"
+
+
+def test_where_predictions_stayed_curves_are_of_the_counts_that_sites_let_out(make_run):
+    workspace = make_run(right=0.5)
+    read = read_run(workspace, "x")
+    assert read.curve_counts == {}
+    for site in ("site-1", "site-2"):
+        counts = site_curves(read.predictions[site], read.classes)
+        write_curves(workspace / "results" / site / "curves_common.json", counts, read.classes)
+    for path in workspace.rglob("predictions_common.csv"):
+        path.unlink()
+    run = read_run(workspace, "x")
+    assert list(run.curve_counts) == ["site-1", "site-2"]
+    report = report_on([run])
+    drawn = {drawing.name: drawing for drawing in run_drawings(report, run)}
+    assert {"roc", "precision_recall", "risk_coverage", "reliability"} <= set(drawn)
+    assert "Counts of site-1, site-2" in drawn["roc"].caption
+    lines = {line.get_label() for line in drawn["roc"].figure.axes[0].lines}
+    # Eight cases of the third class are too few, and with the second reported they could be had by subtraction.
+    assert lines & set(run.classes) == {"nevus"}
+    expected = "curves are of counts of several patients each and without site-10"
+    assert any(expected in caveat for caveat in report.caveats["x"])
+
+
+def test_a_name_in_front_of_the_path():
+    assert split_argument("two peers=runs/a") == ("two peers", Path("runs/a"))
+    assert split_argument("runs/a") == (None, Path("runs/a"))
+    assert split_argument("=runs/a") == (None, Path("=runs/a"))
+
+
+def test_two_runs_of_one_name_are_refused():
+    with pytest.raises(ConfigurationError, match="two runs are called 'x'; name them: NAME=RUN"):
+        names_of([("x", Path("a")), ("x", Path("b"))])
