@@ -71,7 +71,9 @@ def test_verifying_finds_an_epsilon_that_does_not_follow(run, folder):
     assert run("ledger", "show", folder).exit_code == 0
     result = run("ledger", "show", folder, "--verify")
     assert result.exit_code == 1
-    assert re.search(r"data set 'skin' was booked with epsilon 0\.01, but its releases have epsilon 0\.4", result.stderr)
+    assert re.search(
+        r"data set 'skin' was booked with epsilon 0\.01, but its releases have epsilon 0\.4", result.stderr
+    )
 
 
 def test_every_unit_that_was_promised_has_its_own_row(run, folder):

@@ -35,7 +35,7 @@ class ServerOptions(Options):
     )
 
     def unlabelled_sites_train(self, elapsed: int) -> bool:
-        """Whether unlabelled sites train after so many rounds."""
+        """Whether unlabelled sites train after ``elapsed`` rounds."""
         return self.unlabelled_start is not None and elapsed >= self.unlabelled_start
 
 
@@ -107,7 +107,7 @@ class LabelledOptions(Options):
     two_views: Annotated[bool, "learn two views of each image, summed"] = True
 
     def rate_after(self, elapsed: int) -> float:
-        """The learning rate after so many rounds."""
+        """The learning rate after ``elapsed`` rounds."""
         later = self.later_learning_rate or self.learning_rate
         return self.learning_rate if elapsed < self.learning_rate_change else later
 

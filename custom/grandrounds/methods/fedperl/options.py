@@ -22,7 +22,7 @@ class PeerOptions(Options):
     on a noise image, or ``fedmatch_released`` for that as FedPerl's authors released it. ``policy`` keeps the peers that are
     at least as accurate as the site's own model (``validation``), or have at least ``gate`` accuracy on the server's
     validation images (``gated_validation``) or ``gate`` similarity (``gated_similarity``; Eq. 10 to 12). The average of a
-    single peer is its model, so that ``pa_min_peers`` of 1, which the paper does not exclude, anonymises nobody. Without
+    single peer is its model: with ``pa_min_peers`` of 1, which the paper allows, a single peer is not anonymous. Without
     ``feature_scaling`` models with a common initialisation have cosines of almost 1.
     """
 
@@ -34,7 +34,7 @@ class PeerOptions(Options):
     anonymise: Annotated[bool, "send the average of the peers' parameters (Eq. 6) instead of each model"] = True
     pa_min_peers: Annotated[int, "minimum number of peers behind an anonymised peer", Min(0)] = 2
     warm_up: Annotated[int, "rounds without peers", Min(0)] = 10
-    peer_interval: Annotated[int, "send peers every so many rounds (FedMatch: 10)", Min(1)] = 1
+    peer_interval: Annotated[int, "send peers every peer_interval rounds (FedMatch: 10)", Min(1)] = 1
     newcomers: Annotated[Newcomers, "peers of a site that has not trained (authors' code: random)"] = "none"
     features: Annotated[LayerSelection, "which entries of a model describe it"] = "parameters_and_buffers"
     feature_scaling: Annotated[Normalisation, "scale each feature over the sites (authors' code: minmax)"] = "minmax"

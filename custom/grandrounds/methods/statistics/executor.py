@@ -22,7 +22,7 @@ COUNTED: tuple[Part, ...] = ("labelled", "val", "test")
 class StatisticsOptions(Options):
     """What a site reports of its data; its own ``privacy.min_support`` applies if it is higher than ``min_count``."""
 
-    min_count: Annotated[int, "minimum number of patients behind each value", Min(1)] = 10
+    min_count: Annotated[int, "minimum number of patients per value", Min(1)] = 10
     bins: Annotated[int, "bins of the intensity histogram; divides 256", Min(1)] = 16
 
     def check(self) -> None:

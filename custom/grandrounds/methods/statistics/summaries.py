@@ -1,4 +1,4 @@
-"""Counts, sizes and intensities of a site's images, without values that too few patients stand behind.
+"""Counts, sizes and intensities of a site's images, without values based on too few patients.
 
 The minimum applies to each value. No totals are reported: with all classes but one known, a total would reveal the withheld
 one.

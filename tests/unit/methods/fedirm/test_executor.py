@@ -1,4 +1,4 @@
-"""A site without labels does not train towards a matrix from the server that is none."""
+"""A site without labels refuses an invalid relation matrix from the server."""
 
 import math
 import re
@@ -27,7 +27,7 @@ def with_row(*values):
         ({"matrix": QUARTER}, "support"),
     ],
 )
-def test_a_matrix_from_the_server_that_is_none_is_refused(context, relation, message):
+def test_an_invalid_matrix_from_the_server_is_refused(context, relation, message):
     payload = Payload(4, {"labelled": False}, {GLOBAL: network_of().state_dict(), "relation": relation})
     with pytest.raises(MessageError, match=f"the server's relation matrix cannot be used: .*{message}"):
         FedIRMExecutor(device="cpu").train(payload, context)

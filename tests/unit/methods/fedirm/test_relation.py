@@ -1,4 +1,4 @@
-"""A class's row is the softened mean of its logits; what nobody knows is masked; a mean counts those who know."""
+"""A class's row is the softened mean of its logits; unknown rows are masked; a mean counts the sites that know a row."""
 
 import itertools
 import math
@@ -152,7 +152,7 @@ def test_a_rare_class_is_withheld():
 
 
 def test_an_absent_class_is_withheld_like_a_rare_one():
-    """Else a support of 0 beside one of -1 would tell that somebody has the rare class."""
+    """Otherwise a support of 0 beside one of -1 would reveal that a patient has the rare class."""
     _, support = withhold_rows(relation([UNIFORM] * 3, [0, 2, 7]), min_support=5)
     assert support.tolist() == [-1, -1, 7]
     assert withhold_rows(relation([UNIFORM] * 3, [0, 2, 7]), min_support=0).support.tolist() == [0, 2, 7]

@@ -1,4 +1,4 @@
-"""Sub-consensus models: who is far counts less, and the mean is over what was drawn."""
+"""Sub-consensus models: distant models have lower weights, and the mean is over the drawn subsets."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The teacher starts as the student, follows it more and more slowly, and learns by nothing else."""
+"""The teacher starts as the student and follows it ever more slowly, without gradients."""
 
 import math
 

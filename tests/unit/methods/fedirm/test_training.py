@@ -1,4 +1,4 @@
-"""A site with labels: what its relation matrix is made of, and whose rows stay at the site."""
+"""A site with labels: how its relation matrix is computed, and which rows are withheld."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A site without labels: the update of the textbook loop, no pass too many, and what is told of it."""
+"""A site without labels: the update of the textbook loop, no unnecessary pass, and the reported metrics."""
 
 import copy
 import dataclasses

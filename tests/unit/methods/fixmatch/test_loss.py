@@ -1,4 +1,4 @@
-"""Only confident pseudo-labels teach, and the loss of the strong views is divided as asked."""
+"""Only confident pseudo-labels are learned, and the loss of the strong views has the configured divisor."""
 
 import math
 

@@ -68,7 +68,7 @@ def network():
 
 
 def train(context, labeler=None, model=None, steps=2, rate=1e-3, training=(), **options):
-    """Train, and tell the metrics, the model and how many steps the optimizer took."""
+    """Train, and return the metrics, the model and the number of optimizer steps."""
     model, taken = model or network(), []
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     optimizer.register_step_post_hook(lambda *_: taken.append(1))
@@ -77,8 +77,8 @@ def train(context, labeler=None, model=None, steps=2, rate=1e-3, training=(), **
     return metrics, model, len(taken)
 
 
-class Witness:
-    """A labeler that agrees with everything, and notes what it was shown."""
+class Recorder:
+    """A labeler that agrees with everything, and records its inputs."""
 
     def __init__(self, needs_gradient=False):
         self.needs_gradient = needs_gradient
@@ -91,10 +91,10 @@ class Witness:
 
 @pytest.mark.parametrize(("labelled", "unlabelled"), [(3, 5), (60, 7), (5, 160)])
 def test_every_site_takes_exactly_26_steps_whatever_its_size(labelled, unlabelled):
-    witness = Witness()
-    metrics, _, taken = train(site(labelled, unlabelled), witness, steps=26)
+    recorder = Recorder()
+    metrics, _, taken = train(site(labelled, unlabelled), recorder, steps=26)
     assert taken == 26
-    assert len(witness.shown) == 26
+    assert len(recorder.shown) == 26
     assert metrics["samples"] == labelled + unlabelled
 
 
@@ -145,25 +145,25 @@ def test_peers_draw_a_site_to_their_predictions_and_without_gamma_do_not():
 
 @pytest.mark.parametrize("needs_gradient", [False, True])
 def test_the_own_prediction_has_a_graph_only_if_the_labeler_needs_it(needs_gradient):
-    witness = Witness(needs_gradient)
-    train(site(4, 4), witness, threshold=0.7)
-    assert {(graph, threshold) for _, graph, threshold in witness.shown} == {(needs_gradient, 0.7)}
+    recorder = Recorder(needs_gradient)
+    train(site(4, 4), recorder, threshold=0.7)
+    assert {(graph, threshold) for _, graph, threshold in recorder.shown} == {(needs_gradient, 0.7)}
 
 
 def test_batches_of_unlabelled_images_have_their_own_size():
-    witness = Witness()
-    train(site(4, 30), witness, unlabelled_batch_size=7)
-    assert [len(images) for images, _, _ in witness.shown] == [7, 7]
+    recorder = Recorder()
+    train(site(4, 30), recorder, unlabelled_batch_size=7)
+    assert [len(images) for images, _, _ in recorder.shown] == [7, 7]
 
 
 def test_without_augmentation_the_labeler_sees_the_images_as_they_are():
-    context, witness = site(4, 4), Witness()
-    train(context, witness, training={"weak_augmentation": False})
+    context, recorder = site(4, 4), Recorder()
+    train(context, recorder, training={"weak_augmentation": False})
     raw = {image.tobytes() for image in to_tensor(context.data.images[4:], context.device).numpy()}
-    seen = {image.tobytes() for images, _, _ in witness.shown for image in images.numpy()}
+    seen = {image.tobytes() for images, _, _ in recorder.shown for image in images.numpy()}
     assert seen == raw
-    train(context, witness)
-    assert {image.tobytes() for image in witness.shown[-1][0].numpy()}.isdisjoint(raw)
+    train(context, recorder)
+    assert {image.tobytes() for image in recorder.shown[-1][0].numpy()}.isdisjoint(raw)
 
 
 def test_a_site_without_labels_learns_from_pseudo_labels_alone():
@@ -186,7 +186,7 @@ def test_a_site_with_nothing_to_learn_from_is_named(unlabelled, accept):
         train(site(0, unlabelled), accept_unlabelled=accept)
 
 
-class Teacher(Witness):
+class Teacher(Recorder):
     """A labeler that gives the batch's images these labels, and accepts those at these positions."""
 
     def __init__(self, labels, positions):

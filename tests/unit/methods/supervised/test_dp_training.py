@@ -50,7 +50,7 @@ def linear(seed=0):
 
 
 def trained(context, options=PLAIN, **changes):
-    """The network after a protected round, and what was told."""
+    """The network after a protected round, and the reported metrics."""
     values = {"clip": 1.0, "noise_multiplier": QUIET, "sampling_rate": 1.0, "steps": options.steps} | changes
     network = linear()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5)

@@ -1,4 +1,4 @@
-"""Rare classes count more, and a batch that counts nothing costs nothing."""
+"""Rare classes have higher weights, and a batch of weight zero has no loss."""
 
 import math
 

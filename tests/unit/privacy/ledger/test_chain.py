@@ -141,7 +141,9 @@ def test_a_head_noted_elsewhere_tells_an_older_file(file):
     file.read().require_head(noted)
     file.path.write_bytes(older)
     file.head_path.write_bytes(older_head)
-    with pytest.raises(DataError, match=f"no line has the noted hash {noted}: another or an older file is in its place"):
+    with pytest.raises(
+        DataError, match=f"no line has the noted hash {noted}: another or an older file is in its place"
+    ):
         file.read().require_head(noted)
 
 
