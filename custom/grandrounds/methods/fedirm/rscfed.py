@@ -2,8 +2,8 @@
 
 Liang et al., "RSCFed: Random Sampling Consensus Federated Semi-supervised Learning", CVPR 2022. The server draws several
 subsets of the sites, averages each with weights that fall with a model's distance from the subset's mean, and averages these
-sub-consensus models. In the paper every subset trains separately; here a site trains once per round and its update is used in
-each subset that contains it, at the cost of federated averaging.
+sub-consensus models. In the paper every subset trains separately; here a site trains once per round and its update is used
+in each subset that contains it, at the cost of federated averaging.
 """
 
 from __future__ import annotations
