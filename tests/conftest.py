@@ -17,10 +17,19 @@ def one_torch_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def wide_terminal():
+    """Tables are as wide in a worker of pytest-xdist, which has no terminal, as elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "160")
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory):
-    """Draw and decode the phantoms once for all federations of the session."""
-    folder = tmp_path_factory.mktemp("cache")
+    """Draw and decode the phantoms once for all federations of the session, also in several processes."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRANDROUNDS_CACHE", str(folder))
         yield folder

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiment import Experiment, Row, Run, mean_of, pooled, predictions
-from benchmarks.fedmatch_data.clients import make_fedmatch_partition
+from benchmarks.fedperl_cifar10.division import make_fedmatch_partition
 
 
 class Custom(Experiment):
@@ -28,7 +28,7 @@ class Custom(Experiment):
         """FedMatch's clients; the images of all partitions are unpacked once."""
         choices, distribution = self.partition_choices(row), self.setting(row)["distribution"]
         folder = self.workspace / f"sites_{row.setting}_{row.seed}"
-        choices |= {"root": self.root, "out": folder, "unpack_to": self.workspace / "images"}
+        choices |= {"root": self.root, "out": folder, "images": self.workspace / "images"}
         return folder, make_fedmatch_partition(**choices, distribution=distribution, seed=row.seed)
 
     def measures(self, run: Run) -> dict[str, Any]:

@@ -1,22 +1,25 @@
 """FedMatch's division: the counts of its code, nothing twice, and what is not there is not given."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from benchmarks.fedmatch_data.division import FedMatchSizes, fedmatch_clients
+from benchmarks.fedperl_cifar10.division import Sizes, fedmatch_clients, make_fedmatch_partition
 from grandrounds.data.manifest import Record
-from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.data.partition.files import read_partition
+from grandrounds.data.site import load_site_data, locate_dataset
+from grandrounds.errors import DataError
+from grandrounds.seeding import numpy_generator
 
 CLASSES = tuple("abcdefghij")
 RECORDS = tuple(Record(f"train/{n}", CLASSES[n % 10]) for n in range(6_000))
-SIZES = FedMatchSizes(sites=10, validation=200, test=200)
 
 
 def divide(distribution="iid", seed=1, records=RECORDS, **sizes):
-    wanted = FedMatchSizes(**{"sites": 10, "validation": 200, "test": 200, **sizes})
+    wanted = Sizes(**{"sites": 10, "validation": 200, "test": 200, **sizes})
     return fedmatch_clients(records, CLASSES, distribution, wanted, seed)
 
 
@@ -25,9 +28,8 @@ def part(sites, site, split, labelled=True):
 
 
 @pytest.mark.parametrize("distribution", ["iid", "non_iid"])
-@pytest.mark.parametrize("validation_at", ["server", "sites"])
-def test_every_image_is_in_one_place_at_most_and_the_counts_are_those_asked_for(distribution, validation_at):
-    sites, missing = divide(distribution, validation_at=validation_at)
+def test_every_image_is_in_one_place_at_most_and_the_counts_are_those_asked_for(distribution):
+    sites, missing = divide(distribution)
     images = [record.image for members in sites.values() for record in members]
     assert len(images) == len(set(images))
     clients = [name for name in sites if name != "server"]
@@ -35,12 +37,9 @@ def test_every_image_is_in_one_place_at_most_and_the_counts_are_those_asked_for(
     for site in clients:
         assert Counter(r.label for r in part(sites, site, "train")) == dict.fromkeys(CLASSES, 5)
         assert len(part(sites, site, "test")) == 20
-        assert len(part(sites, site, "val")) == (20 if validation_at == "sites" else 0)
-    if validation_at == "server":
-        assert {r.split for r in sites["server"]} == {"val"}
-        assert len(sites["server"]) == 200
-    else:
-        assert "server" not in sites
+        assert not part(sites, site, "val")
+    assert {r.split for r in sites["server"]} == {"val"}
+    assert len(sites["server"]) == 200
     assert missing == {} or distribution == "non_iid"
 
 
@@ -101,29 +100,72 @@ def test_the_same_seed_gives_the_same_division_and_the_distribution_leaves_the_r
     assert part(skewed, "site-7", "train") == part(once, "site-7", "train")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"sites": 0}, "sites must be at least 1, got 0"),
-        ({"labelled_per_class": 0}, "labelled_per_class must be at least 1, got 0"),
-        ({"unlabelled": -1}, "unlabelled must be at least 0, got -1"),
-        ({"test": 205}, "test is 205, which 10 sites cannot share evenly; take 200"),
-        (
-            {"validation": 207, "validation_at": "sites"},
-            "validation is 207, which 10 sites cannot share evenly; take 200",
-        ),
-        ({"validation_at": "home"}, "validation_at must be server or sites, got 'home'"),
-    ],
-)
-def test_refuses_sizes_that_do_not_fit(sizes, message):
-    with pytest.raises(ConfigurationError, match=message):
-        divide(**sizes)
-
-
 def test_refuses_too_few_images():
     with pytest.raises(DataError, match="400 images cannot give 400 for testing and validation and train on others"):
         divide(records=RECORDS[:400])
-    with pytest.raises(DataError, match="10 sites need 600 labelled images of a, there are 5"):
+    with pytest.raises(DataError, match="10 sites need 600 labelled images of a, not 5"):
         divide(labelled_per_class=60)
-    with pytest.raises(DataError, match="non_iid is made for 10 classes, the data set has 9; take iid"):
-        fedmatch_clients([r for r in RECORDS if r.label != "j"], CLASSES[:9], "non_iid", SIZES, 1)
+
+
+LABELS = np.arange(400, dtype=np.uint8) % 10
+
+
+@pytest.fixture
+def small_cifar(tmp_path) -> Path:
+    """500 images under the name of the unpacked data set."""
+    images = numpy_generator("small").integers(0, 256, (500, 32, 32, 3), dtype=np.uint8)
+    folder = tmp_path / "cifar"
+    folder.mkdir()
+    arrays = {"train": images[:400], "test": images[400:], "train_labels": LABELS, "test_labels": LABELS[:100]}
+    np.savez(folder / "cifar10.npz", **arrays)
+    return folder
+
+
+def small(root, out, **sizes):
+    numbers = {"sites": 4, "labelled_per_class": 2, "validation": 40, "test": 40, **sizes}
+    return make_fedmatch_partition("cifar10", root, out, "non_iid", out / "images", **numbers)
+
+
+def test_a_site_finds_the_images_and_the_partition_says_how_it_was_made(small_cifar, tmp_path):
+    written = small(small_cifar, tmp_path / "sites", unlabelled=50)
+    assert read_partition(tmp_path / "sites") == written
+    facts = {name: written[name] for name in ("dataset", "scheme", "distribution", "seed", "labelled_per_class")}
+    assert facts == {
+        "dataset": "cifar10", "scheme": "fedmatch", "distribution": "non_iid", "seed": 1, "labelled_per_class": 2,
+    }  # fmt: skip
+    assert written["dataset_name"] == "cifar10"
+    assert written["sites"]["server"]["images"] == {"train": 0, "val": 40, "test": 0}
+    missing = sum(written["used_up"].values())
+    given = [summary["images"]["train"] for site, summary in written["sites"].items() if site != "server"]
+    assert sum(given) == 4 * (20 + 50) - missing
+    location = locate_dataset("site-2", "cifar10", [tmp_path / "sites"])
+    data = load_site_data(location, written["classes"], 32, 3, tmp_path / "cache")
+    with np.load(small_cifar / "cifar10.npz") as content:
+        for row in (0, len(data.names) - 1):
+            array, _, index = data.names[row].partition("/")
+            np.testing.assert_array_equal(data.images[row], content[array][int(index)])
+            assert data.labels[row] == content[f"{array}_labels"][int(index)]
+    assert len(data.rows("labelled")) == 20
+    assert len(data.rows("test")) == 10
+    assert len(data.rows("val")) == 0
+
+
+@pytest.mark.realdata
+def test_cifar10_has_the_numbers_of_the_paper(realdata, tmp_path):
+    written = make_fedmatch_partition("cifar10", realdata / "cifar10", tmp_path / "sites", "iid", tmp_path)
+    clients = {site: summary for site, summary in written["sites"].items() if site != "server"}
+    assert len(clients) == 100
+    assert {(s["labelled"], s["images"]["test"], s["images"]["val"]) for s in clients.values()} == {(50, 20, 0)}
+    # 51,000 unlabelled images; of each class up to 99 are left over.
+    assert 50_010 <= sum(s["images"]["train"] - 50 for s in clients.values()) <= 51_000
+    assert written["sites"]["server"]["images"]["val"] == 2_000
+
+
+@pytest.mark.realdata
+def test_fashion_mnist_has_the_numbers_of_the_paper(realdata, tmp_path):
+    root = realdata / "fashion-mnist"
+    written = make_fedmatch_partition("fashion_mnist", root, tmp_path / "sites", "non_iid", tmp_path / "images")
+    clients = [summary for site, summary in written["sites"].items() if site != "server"]
+    assert [(s["labelled"], s["images"]["test"]) for s in clients] == [(50, 350)] * 10
+    given = sum(s["images"]["train"] - 50 for s in clients)
+    assert given + sum(written["used_up"].values()) == 62_500

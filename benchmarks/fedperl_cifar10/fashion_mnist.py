@@ -1,0 +1,69 @@
+"""Fashion-MNIST: 70,000 grey images of 28x28 pixels in ten classes of clothing.
+
+Source: H. Xiao, K. Rasul, R. Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning
+Algorithms", arXiv:1708.07747, 2017 (MIT licence); four idx files with ``.gz``.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+from grandrounds.data.datasets.published import (
+    LabelledImages,
+    digest_of,
+    is_made_from,
+    read_labels,
+    require_labels,
+    write_arrays,
+)
+from grandrounds.data.images.readers import open_images
+from grandrounds.data.manifest import Record
+from grandrounds.errors import DataError
+
+FASHION_MNIST_CLASSES = (
+    *("t-shirt_top", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle_boot"),
+)
+UNPACKED = "fashion_mnist.npz"
+PREFIXES = {"train": "train", "test": "t10k"}
+HEADER = 8
+
+
+def read_fashion_mnist(root: Path, folder: Path) -> tuple[tuple[Record, ...], Path]:
+    """Read the records; training and test images are first put into one file, because a site points to one.
+
+    Args:
+        root: folder of the idx files, under their published names.
+        folder: where ``fashion_mnist.npz`` (55 MB) is written, unless it is there already.
+
+    Returns:
+        The records, training images first (all in split ``train``), and the file, which is the images' root.
+
+    Raises:
+        DataError: if a file is missing or damaged, or images and labels differ in number.
+    """
+    files = {
+        part: [root / f"{prefix}-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1")]
+        for part, prefix in PREFIXES.items()
+    }
+    for path in (path for pair in files.values() for path in pair):
+        if not path.is_file():
+            raise DataError(f"no Fashion-MNIST in {root}: {path.name} is missing")
+    digest = digest_of(path for pair in files.values() for path in pair)
+    unpacked = folder / UNPACKED
+    if not is_made_from(unpacked, digest):
+        write_arrays({part: _read_part(*pair) for part, pair in files.items()}, unpacked, digest)
+    return read_labels(unpacked, FASHION_MNIST_CLASSES, "Fashion-MNIST"), unpacked
+
+
+def _read_part(images_file: Path, labels_file: Path) -> LabelledImages:
+    with open_images(images_file) as reader:
+        images = np.stack([reader.read(name) for name in reader.names()])
+    labels = np.frombuffer(gzip.decompress(labels_file.read_bytes()), np.uint8, offset=HEADER)
+    require_labels(labels, len(FASHION_MNIST_CLASSES), str(labels_file))
+    if len(labels) != len(images):
+        raise DataError(f"{labels_file} has {len(labels)} labels, {images_file} has {len(images)} images")
+    return LabelledImages(images, labels)
