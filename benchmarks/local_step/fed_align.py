@@ -6,7 +6,7 @@ python -m benchmarks.local_step.fed_align  # one iteration with mammograms in fu
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from benchmarks.local_step.case import HALF, Case, Work
 from benchmarks.local_step.textbook import fed_align_iteration
 from benchmarks.measure import clocked, in_child, peak_mib, run, table
+from grandrounds.federation.site.training import Adam
+from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.loss import make_discriminator
-from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions
-from grandrounds.methods.fed_align_cl.paced import Neighbour, paced_iteration
-from grandrounds.methods.fed_align_cl.participant import MakeOptimizer, Participant, adam, make_optimizers
+from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions, Role
 from grandrounds.models.backbones.resnet22 import ResNet22, recompute_activations
 from grandrounds.models.split import split_network
 from grandrounds.seeding import numpy_generator, torch_generator
@@ -29,6 +28,24 @@ from grandrounds.seeding import numpy_generator, torch_generator
 SITES = ("site-1", "site-2", "site-3")
 WIDTH, BATCH, FULL_SIZE = 256, 4, 2048
 RATE = 1e-5
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def adam(learning_rate: float = RATE) -> MakeOptimizer:
+    """Adam without weight decay, as the paper trains everything."""
+    return partial(Adam, lr=learning_rate, fused=True)
+
+
+def make_optimizers(
+    network: nn.Module, discriminator: nn.Module, make: MakeOptimizer | None = None
+) -> dict[Role, torch.optim.Optimizer]:
+    """Of the whole network for classification, of its encoder for alignment, of the discriminator."""
+    make = make or adam()
+    return {
+        "classification": make(network.parameters()),
+        "adversarial": make(split_network(network).encoder.parameters()),
+        "discriminator": make(discriminator.parameters()),
+    }
 
 
 class FedAlignCase(Case):
@@ -103,12 +120,12 @@ def _banks(batch: int, dtype: torch.dtype) -> dict[str, Neighbour]:
 def _iteration_of(network: nn.Module, side: int, batch: int, make: MakeOptimizer) -> Callable[[], Any]:
     dtype = next(network.parameters()).dtype
     discriminator = make_discriminator(WIDTH, "own").to(dtype)
-    noise = EmbeddingNoiseOptions("absolute", 1e-24, clip=1e6)
-    hospital = Participant(network, discriminator, make_optimizers(network, discriminator, make), noise)
+    noise = EmbeddingNoiseOptions("absolute", 1e-24, embedding_clip=1e6)
+    hospital = AlignmentTrainer(network, discriminator, make_optimizers(network, discriminator, make), noise)
     images, labels = _images(side, batch, dtype)
     others = _banks(batch, dtype)
     options = AlignmentOptions()
-    return lambda: paced_iteration(hospital, SITES[0], images, labels, others, options, numpy_generator("draws"))
+    return lambda: train_iteration(hospital, SITES[0], images, labels, others, options, numpy_generator("draws"))
 
 
 def summed(dtype: torch.dtype, side: int, make: MakeOptimizer) -> tuple[nn.Module, Callable[[], Any]]:

@@ -11,8 +11,8 @@ from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fed_align_cl import executor
-from grandrounds.methods.fed_align_cl.local_steps import StretchWork
-from grandrounds.methods.fed_align_cl.participant import ROLES
+from grandrounds.methods.fed_align_cl.local_steps import LocalSteps
+from grandrounds.methods.fed_align_cl.options import ROLES
 from grandrounds.models.norm import norm_entries
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
@@ -124,11 +124,11 @@ def orders(monkeypatch):
     """The order of images in each round at each site."""
     found = {}
 
-    def noted(participant, images, order, stretch, schedule, context):
+    def noted(trainer, images, order, interval, schedule, context):
         found[context.round_number, context.site] = order.tolist()
-        return StretchWork(participant, images, order, stretch, schedule, context)
+        return LocalSteps(trainer, images, order, interval, schedule, context)
 
-    monkeypatch.setattr(executor, "StretchWork", noted)
+    monkeypatch.setattr(executor, "LocalSteps", noted)
     return found
 
 
@@ -281,10 +281,9 @@ def test_compiled_networks_learn_the_same(go, whole, tmp_path, graphs):
             "executor.compiler=aot_eager executor.recompute_activations=true",
             "recompute_activations needs compiler=none",
         ),
-        ("executor.exchange=ship_discriminator", "exchange must be paced between machines"),
         ("executor.model=own", "model must be shared"),
-        ("executor.embedding_noise_level=0", "embeddings do not leave bare"),
-        ("executor.weight_noise_level=-1", "level must be at least 0"),
+        ("executor.embedding_noise_level=0", "embedding_noise_level must be positive"),
+        ("executor.weight_noise_level=-1", "weight_noise_level must be at least 0"),
         ("executor.averaged=none", "averaged must be"),
         ("executor.labels=some", "labels must be"),
         ("executor.embedding_noise_source=clock", "embedding_noise_source must be"),

@@ -1,9 +1,6 @@
-"""Names of what travels, and the discriminators of several sites as one dictionary of tensors.
+"""A bank of noisy embeddings, with which other sites align between two communications, and how it travels.
 
-A bank of noisy embeddings: what a hospital lets others align with between two communications.
-
-Its rows are clipped, noisy, in random order and of a fixed number. It says nothing of labels, files or the order in
-which the hospital trains.
+Its rows are clipped, noisy, in random order and of a fixed number. It contains no labels, files or order of training.
 """
 
 from __future__ import annotations
@@ -11,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import torch
@@ -20,12 +16,15 @@ from torch import Tensor
 
 from grandrounds.checks import require_at_least
 from grandrounds.errors import MessageError
-from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions, noisy_embeddings
+from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
+from grandrounds.methods.fed_align_cl.options import BankRows, EmbeddingNoiseOptions
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
 
 BANK, EMBEDDINGS, DISCRIMINATOR = "bank", "embeddings", "discriminator"
 BATCH_SIZE, BATCH_SIZES = "batch_size", "batch_sizes"
 SEPARATOR = "/"
+MAX_BATCH_SIZE = 65_536
+"""The maximum batch size that a site may report: the others draw as many rows in every iteration."""
 
 
 def pack(states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -57,21 +56,13 @@ def unpack(joined: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return states
 
 
-LARGEST = 256
-LARGEST_BATCH = 65_536
-"""The largest batch that a site may say it has: the others draw as many rows in every iteration."""
-
-BankRows = Literal["padded", "distinct"]
-"""Whether a bank is filled up by repeating rows, so that its size says nothing of the hospital, or has no row twice."""
-
-
-def bank_size(pace: int, batch_size: int, largest: int = LARGEST) -> int:
+def bank_size(pace: int, batch_size: int, maximum: int = 256) -> int:
     r"""The number of embeddings in a bank: :math:`\min(2 \tau B, 256)`.
 
     Args:
         pace: :math:`\tau`, iterations between two communications.
-        batch_size: :math:`B` of the hospital that makes it.
-        largest: the most.
+        batch_size: :math:`B` of the site that makes it.
+        maximum: of the size.
 
     Raises:
         ValueError: if an argument is below one.
@@ -80,9 +71,9 @@ def bank_size(pace: int, batch_size: int, largest: int = LARGEST) -> int:
         >>> bank_size(40, 8), bank_size(10, 2)
         (256, 40)
     """
-    for name, value in (("pace", pace), ("batch_size", batch_size), ("largest", largest)):
+    for name, value in (("pace", pace), ("batch_size", batch_size), ("maximum", maximum)):
         require_at_least(value, 1, name)
-    return min(2 * pace * batch_size, largest)
+    return min(2 * pace * batch_size, maximum)
 
 
 def make_bank(
@@ -95,7 +86,7 @@ def make_bank(
     """Make a bank.
 
     Where there are too few embeddings, rows are repeated as they are, noise included: another noise on the same
-    embedding would tell more about it, and rows of nothing but noise would be learnt from.
+    embedding would reveal more about it, and rows of pure noise would be learnt from.
 
     Args:
         embeddings: shape ``(samples, width)``, at least one; of more than ``size`` the first are taken.
@@ -135,13 +126,13 @@ def upcoming_rows(order: NDArray[np.integer], start: int, size: int) -> NDArray[
 
 
 def require_bank(bank: Tensor, size: int, width: int, name: str) -> None:
-    """Check what has come from another hospital.
+    """Check a bank from another site.
 
     Args:
         bank: to be checked.
         size: rows that were agreed.
         width: features of an embedding here.
-        name: how an error calls it, for example ``"bank of site-2"``.
+        name: for errors, for example ``"bank of site-2"``.
 
     Raises:
         MessageError: if the shape or dtype is another, or a value is not finite.

@@ -15,7 +15,7 @@ from grandrounds.methods.fed_align_cl.bank import (
     BATCH_SIZES,
     DISCRIMINATOR,
     EMBEDDINGS,
-    LARGEST_BATCH,
+    MAX_BATCH_SIZE,
     pack,
     require_bank,
 )
@@ -31,19 +31,16 @@ class FedAlignController(AveragingController):
 
     A round is one communication. What a site has sent reaches the others with the next model, once: of a site that misses a
     communication the others have nothing to align with until it has answered again.
-
-    Args:
-        options: those of :class:`~grandrounds.federation.server.averaging.AveragingController`.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._width = 0
         self._sent: dict[str, dict[str, Any]] = {}
-        self._came: dict[str, dict[str, Any]] = {}
+        self._for_next: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
-        """Build the initial model, and note how wide its embeddings are."""
+        """Build the initial model, and note the width of its embeddings."""
         super().start()
         spec = self.problem.model_spec(pretrained=False)
         self._width = embedding_width(split_network(build_model(spec, self.seed)).head)
@@ -51,7 +48,7 @@ class FedAlignController(AveragingController):
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites."""
         super().open_round(sites)
-        self._came = {}
+        self._for_next = {}
 
     def payload_for(self, site: str) -> Payload:
         """The global model, and what the others have sent with the last communication."""
@@ -79,34 +76,34 @@ class FedAlignController(AveragingController):
         super().absorb(site, result)
         shared = _shared(site, result, self._width)
         if shared is not None:
-            self._came[site] = shared
+            self._for_next[site] = shared
 
     def close_round(self) -> None:
-        """Average; what has come is what the others get next."""
+        """Average; what was received is sent to the others next."""
         super().close_round()
-        self._sent = self._came
+        self._sent = self._for_next
 
     def round_notes(self) -> dict[str, Any]:
-        """Whose banks have come."""
-        return {**super().round_notes(), "banks_from": natural_sorted(self._came)}
+        """The sites whose banks were received."""
+        return {**super().round_notes(), "banks_from": natural_sorted(self._for_next)}
 
     def state_dict(self) -> dict[str, Any]:
         """The global model, and what the sites get next."""
         return {**super().state_dict(), "for_others": self._sent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what survived."""
+        """Restore what survived."""
         super().load_state_dict(state)
         self._sent = state["for_others"]
 
 
 def _shared(site: str, result: Result, width: int) -> dict[str, Any] | None:
     """What a result has for the other sites, checked; None if nothing."""
-    came = {name for name in (BANK, DISCRIMINATOR) if name in result.releases}
-    if not came:
+    received = {name for name in (BANK, DISCRIMINATOR) if name in result.releases}
+    if not received:
         return None
-    if len(came) == 1:
-        raise MessageError(f"{site} sent {came.pop()} alone; a bank and a discriminator come together")
+    if len(received) == 1:
+        raise MessageError(f"{site} sent {received.pop()} alone; a bank and a discriminator come together")
     bank = result.releases[BANK]
     if bank.kind is not ReleaseKind.EMBEDDINGS or bank.tensors.keys() != {EMBEDDINGS}:
         raise MessageError(f"bank of {site} must be embeddings, got {bank.kind} with {sorted(bank.tensors)}")
@@ -117,8 +114,8 @@ def _shared(site: str, result: Result, width: int) -> dict[str, Any] | None:
     if any(value.dtype != torch.float32 for value in discriminator.values()):
         raise MessageError(f"discriminator of {site} must be of torch.float32")
     size = result.metrics.get(BATCH_SIZE, 0)
-    if size != int(size) or not 1 <= size <= LARGEST_BATCH:
+    if size != int(size) or not 1 <= size <= MAX_BATCH_SIZE:
         raise MessageError(
-            f"{site} must say the batch size behind its bank, a whole number from 1 to {LARGEST_BATCH}, got {size}"
+            f"{site} must report the batch size of its bank, a whole number from 1 to {MAX_BATCH_SIZE}, got {size}"
         )
     return {BANK: embeddings, DISCRIMINATOR: discriminator, BATCH_SIZE: int(size)}

@@ -1,30 +1,48 @@
-"""What a hospital remembers of its predictions, to know what the deployed model has forgotten.
+"""The memory-aware curriculum: images that the averaged model has forgotten come early.
 
-Own and deployed model are the same right after a deployment, so they are compared around one: the own model before it
-sends its weights, the deployed one after. The authors' code compares the deployed models of two successive epochs
-instead. The memory is the hospital's own and never leaves it.
-
-The order of training images: what the averaged model has forgotten comes early.
-
-Jiménez-Sánchez et al., 2021, section 3.4: an image that the hospital's own model had right and the deployed model gets
-wrong has twice the weight of another in drawing the order (Plackett & Luce's model). An epoch leaves its surplus images
-out, so forgotten ones are also seldom among those. Nothing of this leaves the hospital.
+Jiménez-Sánchez et al., 2021, section 3.4: an image that the site's local model classified correctly and the deployed model
+does not has twice the weight of another in drawing the order (Plackett & Luce's model). Local and deployed model are the
+same right after a deployment, so they are compared around one: the local model before it sends its weights, the deployed
+one after. The authors' code compares the deployed models of two successive epochs instead. Nothing of this leaves the site.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from grandrounds.checks import require_at_least
 from grandrounds.errors import CheckpointError
+from grandrounds.methods.fed_align_cl.options import Comparison, CurriculumOptions
 
-Comparison = Literal["around_last_comm", "epoch_to_epoch", "every_comm"]
+Flags = NDArray[np.bool_]
+Values = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@torch.no_grad()
+def correct_predictions(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Flags:
+    """Predict in evaluation mode and compare with the labels.
+
+    Args:
+        network: images to logits, in any mode; it is left in the mode it was in.
+        batches: images and labels; predictions do not depend on the batch size.
+
+    Returns:
+        Shape ``(images,)``, in the order of the batches; equal logits count for the first class.
+    """
+    was_training = network.training
+    network.eval()
+    try:
+        found = [(network(images).argmax(dim=1) == labels).cpu().numpy() for images, labels in batches]
+    finally:
+        network.train(was_training)
+    return np.concatenate(found) if found else np.zeros(0, np.bool_)
 
 
 class Memory:
@@ -34,12 +52,12 @@ class Memory:
         comparison: ``around_last_comm``: around the last communication of an epoch (the paper's text; two predictions of
             all images); ``epoch_to_epoch``: the deployed models at the ends of two epochs (authors' code; one);
             ``every_comm``: around each communication of the epoch, forgotten if once.
-        images: how many training images the hospital has, always in the same order.
+        images: number of the site's training images, always in the same order.
 
     Example:
         >>> memory = Memory("around_last_comm", images=2)
-        >>> memory.before(np.array([True, True]), closes=True)
-        >>> memory.after(np.array([False, True]), closes=True)
+        >>> memory.before(np.array([True, True]), ends_epoch=True)
+        >>> memory.after(np.array([False, True]), ends_epoch=True)
         >>> memory.forgotten().tolist()
         [True, False]
     """
@@ -53,32 +71,32 @@ class Memory:
         self._epoch = np.zeros(images, np.bool_)
         self._forgotten = np.zeros(images, np.bool_)
 
-    def wants_before(self, closes: bool) -> bool:
-        """Whether the own model has to predict before a communication; ``closes``: the last of the epoch."""
-        return self._comparison == "every_comm" or (closes and self._comparison == "around_last_comm")
+    def wants_before(self, ends_epoch: bool) -> bool:
+        """Whether the local model has to predict before a communication; ``ends_epoch``: the last of the epoch."""
+        return self._comparison == "every_comm" or (ends_epoch and self._comparison == "around_last_comm")
 
-    def wants_after(self, closes: bool) -> bool:
+    def wants_after(self, ends_epoch: bool) -> bool:
         """Whether the deployed model has to predict after it."""
-        return closes or self._comparison == "every_comm"
+        return ends_epoch or self._comparison == "every_comm"
 
-    def before(self, correct: Flags, closes: bool) -> None:
-        """Take in what the own model has right before a communication; what is not wanted is not noted."""
-        if self.wants_before(closes):
+    def before(self, correct: Flags, ends_epoch: bool) -> None:
+        """Note which predictions of the local model are correct before a communication, if it is wanted."""
+        if self.wants_before(ends_epoch):
             self._own = self._checked(correct)
 
-    def after(self, correct: Flags, closes: bool) -> None:
-        """Take in what the deployed model has right; at the end of an epoch this settles what was forgotten in it."""
+    def after(self, correct: Flags, ends_epoch: bool) -> None:
+        """Note which predictions of the deployed model are correct; at the end of an epoch find what was forgotten in it."""
         correct = self._checked(correct)
-        if not self.wants_after(closes):
+        if not self.wants_after(ends_epoch):
             return
         if self._own is not None:
             self._epoch = self._epoch | forgotten(self._own, correct)
         self._own = correct if self._comparison == "epoch_to_epoch" else None
-        if closes:
+        if ends_epoch:
             self._forgotten, self._epoch = self._epoch, np.zeros(self._images, np.bool_)
 
     def forgotten(self) -> Flags:
-        """What was forgotten in the last finished epoch; nothing where it was not looked at."""
+        """What was forgotten in the last finished epoch; nothing where it was not examined."""
         return self._forgotten.copy()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -91,7 +109,7 @@ class Memory:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Raises:
             CheckpointError: if it is of another number of images.
@@ -113,15 +131,8 @@ class Memory:
         return correct.astype(np.bool_)
 
 
-FORGOTTEN = 2.0
-
-Flags = NDArray[np.bool_]
-Values = NDArray[np.float64]
-Indices = NDArray[np.int64]
-
-
 def forgotten(local_correct: Flags, global_correct: Flags) -> Flags:
-    """Which images the own model had right and the deployed model has wrong.
+    """Which images the local model classified correctly and the deployed model does not.
 
     Args:
         local_correct: shape ``(images,)``, of the model before it was deployed over.
@@ -141,7 +152,7 @@ def forgotten(local_correct: Flags, global_correct: Flags) -> Flags:
     return local_correct & ~global_correct
 
 
-def curriculum_scores(forgotten_images: Flags, factor: float = FORGOTTEN) -> Values:
+def curriculum_scores(forgotten_images: Flags, factor: float = 2.0) -> Values:
     r"""The scores (Eq. 4): :math:`\rho_k = 2` for what was forgotten, else 1.
 
     Args:
@@ -214,11 +225,23 @@ def order_with_replacement(scores: Values, generator: np.random.Generator) -> In
     return generator.choice(len(scores), len(scores), p=probabilities).astype(np.int64)
 
 
+def draw_order(forgotten_images: Flags, options: CurriculumOptions, generator: np.random.Generator) -> Indices:
+    """The order of an epoch's images.
+
+    Args:
+        forgotten_images: of each image, whether it was forgotten; nothing forgotten gives a uniform order.
+        options: factor, and whether images may come twice.
+        generator: where it is drawn from.
+    """
+    scores = curriculum_scores(forgotten_images, options.factor)
+    return (order_with_replacement if options.replacement else curriculum_order)(scores, generator)
+
+
 def epoch_batches(order: Indices, batch_size: int, iterations: int) -> Indices:
     """The batches of an epoch: the first images of the order, the surplus left out.
 
     Args:
-        order: of the hospital's training images.
+        order: of the site's training images.
         batch_size: images in a batch.
         iterations: batches.
 

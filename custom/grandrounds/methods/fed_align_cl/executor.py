@@ -1,9 +1,8 @@
-"""Fed-Align-CL at a site: a stretch of iterations between two communications, and what the others need for the next."""
+"""Fed-Align-CL at a site: iterations between two communications, and what the others need for the next."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -17,7 +16,6 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.hooks import OPTIMIZER
 from grandrounds.federation.site.store import copy_to_cpu
-from grandrounds.methods.fed_align_cl.averaging import averaged_entries
 from grandrounds.methods.fed_align_cl.bank import (
     BANK,
     BATCH_SIZE,
@@ -27,42 +25,42 @@ from grandrounds.methods.fed_align_cl.bank import (
     require_bank,
     unpack,
 )
-from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory
-from grandrounds.methods.fed_align_cl.local_steps import StretchWork, TrainingImages, draw_order
+from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory, correct_predictions, draw_order
+from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour
+from grandrounds.methods.fed_align_cl.local_steps import LocalSteps, TrainingImages, require_channels
 from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.noise import noisy_weights
 from grandrounds.methods.fed_align_cl.options import (
+    ROLES,
     AlignmentOptions,
+    Averaged,
     CurriculumOptions,
-    NoiseOptions,
-    PartOptions,
+    EmbeddingNoiseOptions,
+    MethodOptions,
+    Role,
     ScheduleOptions,
+    WeightNoiseOptions,
 )
-from grandrounds.methods.fed_align_cl.paced import Neighbour
-from grandrounds.methods.fed_align_cl.participant import ROLES, Participant, Role
-from grandrounds.methods.fed_align_cl.prediction import correct_predictions, require_channels
-from grandrounds.methods.fed_align_cl.schedule import Stretch, scores_are_due, stretch_of_round, takes_part
+from grandrounds.methods.fed_align_cl.schedule import (
+    LocalInterval,
+    after_warm_up,
+    interval_of_round,
+    needs_forgotten,
+)
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.backbones.resnet22 import recompute_activations
-from grandrounds.models.norm import normalises_by_batch
+from grandrounds.models.norm import norm_entries, normalises_by_batch
 from grandrounds.models.split import embedding_width, split_network
-from grandrounds.options import take_options
 from grandrounds.protocol.messages import GLOBAL, Payload, Release, ReleaseKind, Result, State, model_update
 from grandrounds.seeding import numpy_generator, torch_generator
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class FedAlignExecutor(SiteExecutor):
     """Trains the deployed model from one communication to the next, aligned with the others' noisy embeddings.
 
-    Memory of what was forgotten, optimizers and what is not averaged stay at the site.
-
-    Args:
-        options: those of :class:`~grandrounds.methods.fed_align_cl.options.ScheduleOptions`,
-            :class:`~grandrounds.methods.fed_align_cl.options.AlignmentOptions`,
-            :class:`~grandrounds.methods.fed_align_cl.options.CurriculumOptions`,
-            :class:`~grandrounds.methods.fed_align_cl.options.PartOptions`,
-            :class:`~grandrounds.methods.fed_align_cl.options.NoiseOptions` and
-            :class:`~grandrounds.federation.site.executor.SiteExecutor`.
+    Memory of what was forgotten, optimizers and entries that are not averaged stay at the site.
     """
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType(
@@ -70,37 +68,21 @@ class FedAlignExecutor(SiteExecutor):
     )
     models: ClassVar[tuple[str, ...]] = ("shared",)
     record_level_obstacle: ClassVar[str] = "alignment compares images of two sites"
-    option_groups: ClassVar[tuple[type, ...]] = (
-        ScheduleOptions,
-        AlignmentOptions,
-        CurriculumOptions,
-        PartOptions,
-        NoiseOptions,
-    )
+    schedule: ScheduleOptions
+    alignment: AlignmentOptions
+    curriculum: CurriculumOptions
+    method: MethodOptions
+    weight_noise: WeightNoiseOptions
+    embedding_noise: EmbeddingNoiseOptions
 
     def __init__(self, **options: Any) -> None:
-        self.schedule, others = take_options(ScheduleOptions, options)
-        self.alignment, others = take_options(AlignmentOptions, others)
-        self.curriculum, others = take_options(CurriculumOptions, others)
-        self.parts, others = take_options(PartOptions, others)
-        self.noise, others = take_options(NoiseOptions, others)
-        super().__init__(**{"optimizer": "kept", **others})
-        if self.alignment.exchange != "paced":
-            raise ConfigurationError(
-                f"exchange must be paced between machines, got {self.alignment.exchange!r}, which exchanges embeddings in "
-                "every iteration and is for studies in one process"
-            )
-        if self.parts.recompute_activations and self.compute.compiler != "none":
+        super().__init__(**{"optimizer": "kept", **options})
+        if self.method.recompute_activations and self.compute.compiler != "none":
             raise ConfigurationError("recompute_activations needs compiler=none: torch cannot compile what it does")
         if self.alignment.bank_rows == "distinct" and self.curriculum.replacement:
             raise ConfigurationError(
-                "bank_rows=distinct needs replacement=false: an image that an order has twice would be in two rows of a bank"
+                "bank_rows=distinct needs replacement=false: an image that is twice in an order would be twice in a bank"
             )
-
-    def options(self) -> dict[str, Any]:
-        """How the site trains and what it sends."""
-        groups = (self.schedule, self.alignment, self.curriculum, self.parts, self.noise)
-        return {name: value for group in groups for name, value in asdict(group).items()}
 
     def starting_state(self, payload: Payload, context: SiteContext) -> State:
         """The deployed model, with the site's own entries where they are not averaged."""
@@ -108,28 +90,28 @@ class FedAlignExecutor(SiteExecutor):
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train up to the next communication."""
-        stretch = stretch_of_round(context.round_number, self.schedule.iterations, self.schedule.pace)
+        interval = interval_of_round(context.round_number, self.schedule.iterations, self.schedule.pace)
         network = self.starting_model(payload, context)
-        if self.parts.recompute_activations:
+        if self.method.recompute_activations:
             recompute_activations(network)
         require_channels(context.data.images.shape[3], network, context.site)
-        least = 2 if normalises_by_batch(network) else 1
-        rows = labelled_rows(context.data, self.parts.labels)
-        images = TrainingImages(context, rows, self.schedule.iterations, least, self.parts.view)
-        participant, optimizers = self._participant(network, context)
+        minimum = 2 if normalises_by_batch(network) else 1
+        rows = labelled_rows(context.data, self.method.labels)
+        images = TrainingImages(context, rows, self.schedule.iterations, minimum, self.method.view)
+        trainer, optimizers = self._trainer(network, context)
         memory = self._memory(network, images)
-        order = self._order(stretch, memory, context)
-        work = StretchWork(participant, images, order, stretch, self.schedule, context)
-        metrics = work.train(self._neighbours(payload, network, stretch, context), self.alignment)
-        if self._remembers(stretch) and memory.wants_before(stretch.closes):
-            memory.before(correct_predictions(network, images.all()), stretch.closes)
+        order = self._order(interval, memory, context)
+        work = LocalSteps(trainer, images, order, interval, self.schedule, context)
+        metrics = work.train(self._neighbours(payload, network, interval, context), self.alignment)
+        if self._remembers(interval) and memory.wants_before(interval.ends_epoch):
+            memory.before(correct_predictions(network, images.all()), interval.ends_epoch)
         self._keep(work, optimizers, memory)
         metrics[BATCH_SIZE] = float(images.batch_size)
         return Result(self._releases(payload.parts[GLOBAL], work), metrics, len(images))
 
-    def _participant(
+    def _trainer(
         self, network: nn.Module, context: SiteContext
-    ) -> tuple[Participant, dict[Role, torch.optim.Optimizer]]:
+    ) -> tuple[AlignmentTrainer, dict[Role, torch.optim.Optimizer]]:
         encoder, head = split_network(network)
         discriminator = make_discriminator(embedding_width(head), context.seed, "site", context.site, DISCRIMINATOR)
         if DISCRIMINATOR in self.kept:
@@ -138,41 +120,41 @@ class FedAlignExecutor(SiteExecutor):
         parts = {"classification": network, "adversarial": encoder, "discriminator": discriminator}
         rates = self.alignment.learning_rates(self.schedule.learning_rate)
         optimizers = {role: self.make_optimizer(parts[role], rates[role], role=role) for role in ROLES}
-        random_bytes = self.noise.random_bytes(context.key("training noise"))
-        return Participant(network, discriminator, optimizers, self.noise.embeddings, random_bytes), optimizers
+        random_bytes = self.embedding_noise.random_bytes(context.key("training noise"))
+        return AlignmentTrainer(network, discriminator, optimizers, self.embedding_noise, random_bytes), optimizers
 
-    def _remembers(self, stretch: Stretch) -> bool:
-        """Whether the communication after a stretch tells what was forgotten, for an epoch that makes use of it."""
-        # Two epochs' ends are compared, so the first has to be looked at one epoch earlier than it is used.
+    def _remembers(self, interval: LocalInterval) -> bool:
+        """Whether the communication after an interval shows what was forgotten, for an epoch that uses it."""
+        # Two epochs' ends are compared, so the first has to be examined one epoch earlier than it is used.
         early = int(self.curriculum.comparison == "epoch_to_epoch")
-        return self.parts.curriculum and scores_are_due(stretch.epoch + early, self.schedule.warm_up)
+        return self.method.curriculum and needs_forgotten(interval.epoch + early, self.schedule.warm_up)
 
     def _memory(self, network: nn.Module, images: TrainingImages) -> Memory:
-        """The memory, after the deployed model has been compared with what this site had before it last answered."""
+        """The memory, after the deployed model was compared with the local model of the last answer."""
         memory = Memory(self.curriculum.comparison, len(images))
         if "memory" in self.kept:
             memory.load_state_dict(self.kept["memory"])
         if "trained" not in self.kept:
             return memory
-        before = stretch_of_round(self.kept["trained"], self.schedule.iterations, self.schedule.pace)
-        if self._remembers(before) and memory.wants_after(before.closes):
-            memory.after(correct_predictions(network, images.all()), before.closes)
+        before = interval_of_round(self.kept["trained"], self.schedule.iterations, self.schedule.pace)
+        if self._remembers(before) and memory.wants_after(before.ends_epoch):
+            memory.after(correct_predictions(network, images.all()), before.ends_epoch)
         return memory
 
-    def _order(self, stretch: Stretch, memory: Memory, context: SiteContext) -> Indices:
-        """The epoch's order, the same in all of its rounds: memory is settled at the end of an epoch only."""
-        generator = numpy_generator(context.seed, "site", context.site, "epoch", stretch.epoch, "order")
+    def _order(self, interval: LocalInterval, memory: Memory, context: SiteContext) -> Indices:
+        """The epoch's order, the same in all of its rounds: the memory changes at the end of an epoch only."""
+        generator = numpy_generator(context.seed, "site", context.site, "epoch", interval.epoch, "order")
         forgotten = memory.forgotten()
-        if self.parts.curriculum and takes_part(stretch.epoch, self.schedule.warm_up):
+        if self.method.curriculum and after_warm_up(interval.epoch, self.schedule.warm_up):
             return draw_order(forgotten, self.curriculum, generator)
         return generator.permutation(len(forgotten)).astype(np.int64)
 
     def _neighbours(
-        self, payload: Payload, network: nn.Module, stretch: Stretch, context: SiteContext
+        self, payload: Payload, network: nn.Module, interval: LocalInterval, context: SiteContext
     ) -> dict[str, Neighbour]:
         if (
-            not self.parts.alignment
-            or not takes_part(stretch.epoch, self.schedule.warm_up)
+            not self.method.alignment
+            or not after_warm_up(interval.epoch, self.schedule.warm_up)
             or BANK not in payload.parts
         ):
             return {}
@@ -188,27 +170,27 @@ class FedAlignExecutor(SiteExecutor):
             found[other] = Neighbour(bank.to(context.device), discriminator.to(context.device), sizes[other])
         return found
 
-    def _keep(self, work: StretchWork, optimizers: Mapping[Role, torch.optim.Optimizer], memory: Memory) -> None:
-        network = work.participant.network
+    def _keep(self, work: LocalSteps, optimizers: Mapping[Role, torch.optim.Optimizer], memory: Memory) -> None:
+        network = work.trainer.network
         trained = copy_to_cpu(network.state_dict())
-        shared = averaged_entries(network, self.parts.averaged)
+        shared = averaged_entries(network, self.method.averaged)
         if self.site_options.optimizer == "kept":
             self.kept.update({f"{OPTIMIZER}.{role}": made.state_dict() for role, made in optimizers.items()})
         self.kept |= {
-            DISCRIMINATOR: copy_to_cpu(work.participant.discriminator.state_dict()),
+            DISCRIMINATOR: copy_to_cpu(work.trainer.discriminator.state_dict()),
             "memory": memory.state_dict(),
             "trained": work.context.round_number,
             "local": {name: value for name, value in trained.items() if name not in shared},
         }
 
-    def _releases(self, sent: State, work: StretchWork) -> dict[str, Release]:
-        context, noise = work.context, self.noise
-        releases = model_update(self._update(sent, work.participant.network, context))
-        following = stretch_of_round(context.round_number + 1, self.schedule.iterations, self.schedule.pace)
-        if not self.parts.alignment or not takes_part(following.epoch, self.schedule.warm_up):
+    def _releases(self, sent: State, work: LocalSteps) -> dict[str, Release]:
+        context, noise = work.context, self.embedding_noise
+        releases = model_update(self._update(sent, work.trainer.network, context))
+        following = interval_of_round(context.round_number + 1, self.schedule.iterations, self.schedule.pace)
+        if not self.method.alignment or not after_warm_up(following.epoch, self.schedule.warm_up):
             return releases
-        bank = work.bank(self.alignment, noise.embeddings, noise.random_bytes(context.key("bank noise")))
-        discriminator = copy_to_cpu(work.participant.discriminator.state_dict())
+        bank = work.bank(self.alignment, noise, noise.random_bytes(context.key("bank noise")))
+        discriminator = copy_to_cpu(work.trainer.discriminator.state_dict())
         return {
             **releases,
             BANK: Release(ReleaseKind.EMBEDDINGS, {EMBEDDINGS: bank}),
@@ -217,10 +199,31 @@ class FedAlignExecutor(SiteExecutor):
 
     def _update(self, sent: State, network: nn.Module, context: SiteContext) -> dict[str, Tensor]:
         """The difference of the noisy weights to the deployed ones; zero where an entry is not averaged."""
-        shared = averaged_entries(network, self.parts.averaged)
+        shared = averaged_entries(network, self.method.averaged)
         trained = copy_to_cpu(network.state_dict())
         generator = torch_generator(context.key("weight noise"))
-        noisy = noisy_weights(
-            {name: trained[name] for name in trained if name in shared}, self.noise.weights, generator
-        )
+        noisy = noisy_weights({name: trained[name] for name in trained if name in shared}, self.weight_noise, generator)
         return difference({**sent, **noisy}, sent)
+
+
+def averaged_entries(network: nn.Module, averaged: Averaged = "all") -> frozenset[str]:
+    """The ``state_dict`` names that a site sends and replaces by the mean.
+
+    Fed-Align-CL averages everything, the running statistics of batch norm included, with equal weights. Sites whose
+    scanners differ may do better with normalisation of their own (FedBN: Li et al., ICLR 2021) or statistics of their own
+    (SiloBN: Andreux et al., DART 2020).
+
+    Args:
+        network: whose.
+        averaged: ``all``; ``local_norm`` all but normalisation layers (FedBN); ``local_statistics`` all but their running
+            statistics (SiloBN).
+
+    Example:
+        >>> network = nn.Sequential(nn.Linear(1, 2, bias=False), nn.BatchNorm1d(2))
+        >>> sorted(averaged_entries(network, "local_norm")), sorted(averaged_entries(network, "local_statistics"))
+        (['0.weight'], ['0.weight', '1.bias', '1.weight'])
+    """
+    local = frozenset[str]() if averaged == "all" else norm_entries(network)
+    if averaged == "local_statistics":
+        local = frozenset(name for name in local if name.rpartition(".")[2] in STATISTICS)
+    return frozenset(network.state_dict()) - local

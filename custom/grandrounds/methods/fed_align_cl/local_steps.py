@@ -7,29 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
 from grandrounds.data.images.views import View, draw_views, to_tensor
+from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Meter
+from grandrounds.federation.site.training import Meter, run_steps
 from grandrounds.methods.fed_align_cl.bank import bank_size, make_bank, upcoming_rows
-from grandrounds.methods.fed_align_cl.curriculum import (
-    Flags,
-    Indices,
-    curriculum_order,
-    curriculum_scores,
-    epoch_batches,
-    order_with_replacement,
-)
-from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, CurriculumOptions, ScheduleOptions
-from grandrounds.methods.fed_align_cl.paced import Neighbour, paced_iteration
-from grandrounds.methods.fed_align_cl.participant import Participant
-from grandrounds.methods.fed_align_cl.schedule import Stretch, site_batch_size
+from grandrounds.methods.fed_align_cl.curriculum import Indices, epoch_batches
+from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
+from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions, ScheduleOptions
+from grandrounds.methods.fed_align_cl.schedule import LocalInterval, site_batch_size
+from grandrounds.models.split import find_stem
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
 
-PREDICTED_AT_ONCE = 64
+PREDICTION_BATCH = 64
 
 
 class TrainingImages:
@@ -39,23 +32,23 @@ class TrainingImages:
         context: of the task.
         rows: their rows in the site's data.
         iterations: of an epoch.
-        least: the smallest batch that the network can train on.
-        view: what is done to images for training.
+        minimum: the smallest batch that the network can train on.
+        view: augmentation of training images.
 
     Raises:
         DataError: if there are too few images for that many iterations; the site is named.
     """
 
     def __init__(
-        self, context: SiteContext, rows: np.ndarray, iterations: int, least: int, view: View = "none"
+        self, context: SiteContext, rows: np.ndarray, iterations: int, minimum: int, view: View = "none"
     ) -> None:
         self._context = context
         self._rows = rows
         self._view = view
-        self.batch_size = site_batch_size(len(rows), iterations, least, context.site)
+        self.batch_size = site_batch_size(len(rows), iterations, minimum, context.site)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of images."""
         return len(self._rows)
 
     def viewed(self, numbers: np.ndarray, purpose: str, step: int) -> tuple[Tensor, Tensor]:
@@ -77,49 +70,51 @@ class TrainingImages:
         return to_tensor(draw_views(context.data.images, rows, view, key, step), context.device), labels
 
     def all(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images as they are, in the order of their numbers, in batches for predictions."""
-        for numbers in eval_batches(np.arange(len(self)), PREDICTED_AT_ONCE):
+        """All images without augmentation, in the order of their numbers, in batches for predictions."""
+        for numbers in eval_batches(np.arange(len(self)), PREDICTION_BATCH):
             self._context.check_abort()
             yield self._batch(numbers, "none")
 
 
-def draw_order(forgotten: Flags, options: CurriculumOptions, generator: np.random.Generator) -> Indices:
-    """The order of an epoch's images.
+def require_channels(channels: int, network: nn.Module, site: str) -> None:
+    """Check that images have the channels of the network's first convolution.
 
-    Args:
-        forgotten: of each image, whether it has been; nothing forgotten gives a uniform order.
-        options: factor and whether images may come twice.
-        generator: where it is drawn from.
+    Raises:
+        DataError: naming the site, if they have others.
     """
-    scores = curriculum_scores(forgotten, options.factor)
-    return (order_with_replacement if options.replacement else curriculum_order)(scores, generator)
+    expected = find_stem(network)[1].in_channels
+    if channels != expected:
+        raise DataError(
+            f"{site}: images have {channels} channels and the network takes {expected}; set problem.channels to what the "
+            "images have, or convert them"
+        )
 
 
 @dataclass(frozen=True)
-class StretchWork:
+class LocalSteps:
     """One site between two communications.
 
     Attributes:
-        participant: its networks, trained in place.
+        trainer: its networks, trained in place.
         images: its training images.
         order: of the epoch's images.
-        stretch: which iterations.
+        interval: which iterations.
         schedule: iterations of an epoch, and pace.
         context: of the task.
     """
 
-    participant: Participant
+    trainer: AlignmentTrainer
     images: TrainingImages
     order: Indices
-    stretch: Stretch
+    interval: LocalInterval
     schedule: ScheduleOptions
     context: SiteContext
 
     def train(self, neighbours: Mapping[str, Neighbour], options: AlignmentOptions) -> dict[str, float]:
-        """Do the iterations.
+        """Train for the iterations of the interval.
 
         Args:
-            neighbours: what the others have sent.
+            neighbours: what the other sites have sent.
             options: how encoders are aligned.
 
         Returns:
@@ -129,29 +124,30 @@ class StretchWork:
             TaskAborted: if the task was given up.
             GrandRoundsError: if a loss is not finite.
         """
-        context, first, last = self.context, self.stretch.first, self.stretch.last
+        context, first, last = self.context, self.interval.first, self.interval.last
         batches = epoch_batches(self.order, self.images.batch_size, self.schedule.iterations)[first - 1 : last]
         draws, meter, names = context.generator("neighbours' embeddings"), Meter(), set[str]()
-        with context.torch_seeded("training"):
-            for step, numbers in enumerate(batches):
-                context.check_abort()
-                pixels, labels = self.images.viewed(numbers, "views", step)
-                with context.autocast():
-                    losses = paced_iteration(self.participant, context.site, pixels, labels, neighbours, options, draws)
-                for name, loss in losses.items():
-                    meter.add(name, loss)
-                names |= losses.keys()
+
+        def take(step: int) -> None:
+            pixels, labels = self.images.viewed(batches[step], "views", step)
+            with context.autocast():
+                losses = train_iteration(self.trainer, context.site, pixels, labels, neighbours, options, draws)
+            for name, loss in losses.items():
+                meter.add(name, loss)
+            names.update(losses)
+
+        run_steps(context, len(batches), take)
         return {name: meter.total(name) / len(batches) for name in sorted(names)}
 
     def bank(self, options: AlignmentOptions, noise: EmbeddingNoiseOptions, random_bytes: RandomBytes) -> Tensor:
         """Embed the images that are trained on next, as training embeds them, for the others to align with.
 
-        The mean of the networks is known only when all have answered, so the encoder is the site's own as it answers:
-        the bank travels with the weights and is no older than they are. After the end of the order it is begun again,
-        because the next epoch's is not drawn yet.
+        The mean of the networks is known only when all have answered, so the encoder is the site's local one:
+        the bank travels with the weights and is no older than they are. After the end of the order it starts again,
+        because that of the next epoch is not drawn yet.
 
         Args:
-            options: how large a bank is, and whether rows are repeated.
+            options: size of a bank, and whether rows are repeated.
             noise: clipping and noise.
             random_bytes: where the noise comes from.
 
@@ -159,8 +155,8 @@ class StretchWork:
             Shape ``(size, width)``, float32, on the CPU.
         """
         batch_size, context = self.images.batch_size, self.context
-        size = bank_size(self.schedule.pace, batch_size, options.largest_bank)
-        numbers = upcoming_rows(self.order, self.stretch.last * batch_size, max(size, batch_size))
+        size = bank_size(self.schedule.pace, batch_size, options.max_bank_size)
+        numbers = upcoming_rows(self.order, self.interval.last * batch_size, max(size, batch_size))
         # Whole batches, since the embeddings are normalised by them as in training.
         whole = len(numbers) // batch_size * batch_size
         found = []
@@ -168,5 +164,5 @@ class StretchWork:
             for step, chosen in enumerate(numbers[:whole].reshape(-1, batch_size)):
                 context.check_abort()
                 pixels, _ = self.images.viewed(chosen, "bank views", step)
-                found.append(self.participant.embed(pixels).clean)
+                found.append(self.trainer.embed(pixels).clean)
         return make_bank(torch.cat(found), size, noise, random_bytes, options.bank_rows)

@@ -1,19 +1,24 @@
-"""Adversarial losses that make the embeddings of two hospitals hard to tell apart.
+r"""Adversarial losses that make the embeddings of two sites hard to tell apart, and the discriminators they need.
 
 Jiménez-Sánchez et al., "Memory-aware curriculum federated learning for breast cancer classification", 2021, Eq. 2 and
 3, after Li et al., "Multi-site fMRI analysis using privacy-preserving federated learning and domain adaptation",
-Medical Image Analysis 2020. The discriminator of a hospital says of an embedding how likely it is its own; encoders are
-trained to have everything taken for its own, whatever it is.
+Medical Image Analysis 2020. A site's discriminator predicts whether an embedding is the site's own; encoders are
+trained to have every embedding classified as the site's own.
 
-The discriminator of a hospital: is this embedding mine?
+For every ordered pair of sites (i, j) the loss :math:`L_F^{(i,j)}` of discriminator i over its embeddings :math:`e_i` and
+noisy ones :math:`\tilde e_j = e_j + \epsilon_j` of j has a gradient for both encoders, which additive noise does not change.
+So site k needs
 
-Two small layers (Jiménez-Sánchez et al., 2021), with one output where the paper's table prints two: its losses need one
-probability. With embeddings of 256 features: 1,033 parameters. Every hospital trains its own; they are never averaged.
+.. math::
+    g_k = \frac{\partial}{\partial e_k} \Big[ \sum_{j \ne k} -\overline{\log d_k(e_k)}
+        + \sum_{i \ne k} -\overline{\log d_i(\tilde e_k)} \Big]
+
+of which the first sum is local, and the second needs the discriminators of the other sites (:func:`encoder_objective`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,33 +27,34 @@ from torch.nn import functional as F
 from grandrounds.errors import MessageError
 from grandrounds.seeding import derive_seed
 
+HIDDEN = 4
+RELEASED_WEIGHT = 0.1
+
 
 def discriminator_loss(source_logits: Tensor, target_logits: Tensor) -> Tensor:
-    r"""What a hospital's discriminator learns: own embeddings are own, others' are not (Eq. 2).
+    r"""The loss of a site's discriminator (Eq. 2).
 
     .. math:: L_D = -\frac{1}{B_i} \sum \log d(e_i) - \frac{1}{B_j} \sum \log (1 - d(\tilde e_j))
 
     Args:
-        source_logits: of :math:`d` for the hospital's own embeddings, shape ``(samples,)``, before the sigmoid.
-        target_logits: for noisy embeddings of another hospital, shape ``(samples,)``; the numbers may differ.
+        source_logits: of :math:`d` for the site's own embeddings, shape ``(samples,)``, before the sigmoid.
+        target_logits: for noisy embeddings of another site, shape ``(samples,)``; the numbers may differ.
 
     Returns:
-        A scalar, at least zero; 2 ln 2 where nothing is known.
+        A scalar, at least zero; 2 ln 2 without any knowledge.
 
     Raises:
         ValueError: if a shape is another, or there is no sample.
 
     Example:
-        >>> import torch
-        >>> nothing_known = torch.zeros(4)
-        >>> discriminator_loss(nothing_known, nothing_known)
+        >>> discriminator_loss(torch.zeros(4), torch.zeros(4))
         tensor(1.3863)
     """
-    return taken_for_own(source_logits) + _mean_softplus(target_logits, "target_logits")
+    return non_saturating_loss(source_logits) + _mean_softplus(target_logits, "target_logits")
 
 
 def encoder_loss(source_logits: Tensor, target_logits: Tensor) -> Tensor:
-    r"""What the encoders of both hospitals learn while the discriminator stays as it is (Eq. 3).
+    r"""The loss of the encoders of both sites while the discriminator is fixed (Eq. 3).
 
     .. math:: L_F = -\frac{1}{B_i} \sum \log d(e_i) - \frac{1}{B_j} \sum \log d(\tilde e_j)
 
@@ -60,23 +66,22 @@ def encoder_loss(source_logits: Tensor, target_logits: Tensor) -> Tensor:
         target_logits: as for :func:`discriminator_loss`.
 
     Returns:
-        A scalar, at least zero; zero where all embeddings are surely taken for the hospital's own.
+        A scalar, at least zero; zero where all embeddings are surely classified as the site's own.
 
     Raises:
         ValueError: if a shape is another, or there is no sample.
 
     Example:
-        >>> import torch
         >>> encoder_loss(torch.full((2,), 200.0), torch.full((3,), 200.0))
         tensor(0.)
     """
-    return taken_for_own(source_logits) + taken_for_own(target_logits)
+    return non_saturating_loss(source_logits) + non_saturating_loss(target_logits)
 
 
-def taken_for_own(logits: Tensor) -> Tensor:
+def non_saturating_loss(logits: Tensor) -> Tensor:
     r"""One term of the above: :math:`-\frac{1}{B} \sum \log d(e)`, from logits of shape ``(samples,)``.
 
-    A hospital knows the two terms of :math:`L_F` separately: the first as source, the second as target.
+    A site knows the two terms of :math:`L_F` separately: the first as source, the second as target.
 
     Raises:
         ValueError: if the shape is another, or there is no sample.
@@ -84,18 +89,105 @@ def taken_for_own(logits: Tensor) -> Tensor:
     return _mean_softplus(-logits, "logits")
 
 
-def _mean_softplus(values: Tensor, name: str) -> Tensor:
-    # The logarithm of a sigmoid is infinite where the sigmoid rounds to zero; softplus is exact there.
-    if values.dim() != 1 or not len(values):
-        raise ValueError(f"{name} must have shape (samples,) with a sample at least, got {tuple(values.shape)}")
-    return F.softplus(values).mean()
+def source_objective(own: nn.Module, embeddings: Tensor, pairs: int) -> Tensor:
+    r"""The site's part as source in this many pairs: that many times :math:`-\overline{\log d_k(e_k)}`.
+
+    Args:
+        own: the site's discriminator; the caller steps the encoder alone.
+        embeddings: :math:`e_k` with its graph, shape ``(samples, width)``.
+        pairs: number of other sites; 0 gives 0.
+    """
+    return pairs * non_saturating_loss(own(embeddings)) if pairs else embeddings.new_zeros(())
 
 
-HIDDEN = 4
+def target_objective(others: Sequence[nn.Module], noisy: Tensor) -> Tensor:
+    r"""The site's part as target of others: :math:`\sum_i -\overline{\log d_i(\tilde e_k)}`.
+
+    Args:
+        others: discriminators of other sites; none gives 0.
+        noisy: :math:`\tilde e_k` with the graph of :math:`e_k`, shape ``(samples, width)``.
+    """
+    return torch.stack([noisy.new_zeros(()), *(non_saturating_loss(theirs(noisy)) for theirs in others)]).sum()
+
+
+def encoder_objective(own: nn.Module, others: Sequence[nn.Module], embeddings: Tensor, noisy: Tensor) -> Tensor:
+    """What the site's encoder minimises: its part as source of all pairs, and as target of all pairs.
+
+    Args:
+        own: the site's discriminator.
+        others: those of the other sites.
+        embeddings: with their graph, shape ``(samples, width)``.
+        noisy: the same with the noise under which they were sent, with the same graph.
+
+    Returns:
+        A scalar with a graph to the embeddings.
+
+    Example:
+        >>> certain = lambda embeddings: 200 * torch.ones(len(embeddings))
+        >>> encoder_objective(certain, [certain], torch.ones(2, 3), torch.ones(2, 3))
+        tensor(0.)
+    """
+    return source_objective(own, embeddings, len(others)) + target_objective(others, noisy)
+
+
+def train_discriminator(
+    discriminator: nn.Module, optimizer: torch.optim.Optimizer, own: Tensor, others: Sequence[Tensor]
+) -> Tensor:
+    """Take one step of the discriminator for each other site, in their order; no encoder is trained.
+
+    Args:
+        discriminator: the site's own.
+        optimizer: of its parameters.
+        own: the site's embeddings, shape ``(samples, width)``, without noise.
+        others: noisy embeddings of each other site, each of shape ``(samples, width)``.
+
+    Returns:
+        The mean of the losses before the steps, a scalar without a graph.
+
+    Raises:
+        ValueError: if there is no other site.
+    """
+    if not others:
+        raise ValueError("the discriminator needs embeddings of other sites, got none")
+    losses = []
+    for theirs in others:
+        loss = discriminator_loss(discriminator(own.detach()), discriminator(theirs.detach()))
+        _step(optimizer, loss)
+        losses.append(loss.detach())
+    return torch.stack(losses).mean()
+
+
+def train_discriminator_as_released(
+    discriminator: nn.Module, optimizer: torch.optim.Optimizer, own: Tensor, others: Sequence[Tensor]
+) -> Tensor:
+    r"""The step of the authors' released code, to reproduce its results: the discriminator learns two opposite things.
+
+    The code collects the gradients of both losses in the discriminator before it steps, which amounts to :math:`\nabla
+    L_F + 0.1 \, \nabla L_D`, and detaches the embeddings from their encoders, so that no encoder learns anything.
+
+    Args:
+        discriminator: as for :func:`train_discriminator`.
+        optimizer: of its parameters.
+        own: with noise, which the code adds to both sides.
+        others: as for :func:`train_discriminator`.
+
+    Returns:
+        The mean of :math:`L_D` before the steps, a scalar without a graph.
+    """
+    losses = []
+    for theirs in others:
+        logits = discriminator(own.detach()), discriminator(theirs.detach())
+        wanted = discriminator_loss(*logits)
+        _step(optimizer, encoder_loss(*logits) + RELEASED_WEIGHT * wanted)
+        losses.append(wanted.detach())
+    return torch.stack(losses).mean()
 
 
 class Discriminator(nn.Module):
     """Linear layer to four features, ReLU, linear layer to one logit.
+
+    The paper's table prints two outputs; its losses need one probability. Every site trains its own; they are never
+    averaged.
 
     Args:
         width: features of an embedding.
@@ -110,7 +202,7 @@ class Discriminator(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Map embeddings ``(samples, width)`` to logits ``(samples,)`` of being the hospital's own."""
+        """Map embeddings ``(samples, width)`` to logits ``(samples,)`` of being the site's own."""
         logits: Tensor = self.layers(embeddings)
         return logits.squeeze(1)
 
@@ -128,12 +220,12 @@ def make_discriminator(width: int, *purpose: int | str) -> Discriminator:
 
 
 def received_discriminator(state: Mapping[str, Tensor], width: int, name: str) -> Discriminator:
-    """Another hospital's discriminator from what it sent; no step changes it.
+    """Another site's discriminator from what it sent, with fixed parameters.
 
     Args:
         state: its ``state_dict``.
         width: features of an embedding here.
-        name: how an error calls it, for example ``"discriminator of site-2"``.
+        name: for errors, for example ``"discriminator of site-2"``.
 
     Raises:
         MessageError: if an entry is missing, unknown, of another shape or dtype, or not finite.
@@ -153,3 +245,16 @@ def received_discriminator(state: Mapping[str, Tensor], width: int, name: str) -
             raise MessageError(f"{name}: {entry} has a value that is NaN or infinite")
     discriminator.to(next(iter(state.values())).dtype).load_state_dict(state)
     return discriminator.requires_grad_(False)
+
+
+def _mean_softplus(values: Tensor, name: str) -> Tensor:
+    # The logarithm of a sigmoid is infinite where the sigmoid rounds to zero; softplus is exact there.
+    if values.dim() != 1 or not len(values):
+        raise ValueError(f"{name} must have shape (samples,) with a sample at least, got {tuple(values.shape)}")
+    return F.softplus(values).mean()
+
+
+def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    optimizer.step()

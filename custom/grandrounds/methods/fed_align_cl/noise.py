@@ -4,7 +4,7 @@ A. Jiménez-Sánchez et al., "Memory-aware curriculum federated learning for bre
 and Programs in Biomedicine 229, 2023, add :math:`N(0, s^2 \sigma^2)` to what sites send; the released code scales the noise
 by each tensor's own standard deviation. Both are obfuscation without any guarantee: nothing is clipped, one record can
 change the result by any amount, so no finite epsilon holds. Embeddings are clipped before, so that a third kind, a multiple
-of the clipping bound, is the Gaussian mechanism per embedding. Embeddings never travel without noise.
+of the clipping bound, is the Gaussian mechanism per embedding.
 """
 
 from __future__ import annotations
@@ -12,78 +12,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor
 
-from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.methods.fed_align_cl.alignment import clip_embeddings
-from grandrounds.privacy.mechanisms.gaussian import floating_entries
+from grandrounds.errors import GrandRoundsError
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
+from grandrounds.privacy.mechanisms.gaussian import floating_entries, require_clip
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
 
-WeightNoise = Literal["relative", "absolute", "none"]
-NoiseOfEmbeddings = Literal["relative", "absolute", "clipped"]
-LEVEL = 0.001
 RUNNING_VARIANCE = "running_var"
-
-
-@dataclass(frozen=True)
-class WeightNoiseOptions:
-    """Noise on the weights that a site sends.
-
-    Attributes:
-        mode: ``relative`` (a fraction of each tensor's deviation; authors' code), ``absolute`` (one variance; paper),
-        or
-            ``none``, for where the site's privacy filters add theirs.
-        level: the fraction, or the variance; the paper tries 0, 0.001, 0.01 and 0.1.
-    """
-
-    mode: WeightNoise = "relative"
-    level: float = LEVEL
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        if self.mode not in get_args(WeightNoise):
-            raise ConfigurationError(f"weight noise: mode must be relative, absolute or none, got {self.mode!r}")
-        if not 0 <= self.level < math.inf:
-            raise ConfigurationError(f"weight noise: level must be at least 0 and finite, got {self.level}")
-
-
-@dataclass(frozen=True)
-class EmbeddingNoiseOptions:
-    """What happens to embeddings before they leave.
-
-    Attributes:
-        mode: ``relative`` (a fraction of the embeddings' deviation; authors' code), ``absolute`` (a variance; paper) or
-            ``clipped`` (a multiple of ``clip``).
-        level: the fraction, the variance or the multiple, above zero.
-        clip: bound on the norm of an embedding, above zero.
-    """
-
-    mode: NoiseOfEmbeddings = "relative"
-    level: float = LEVEL
-    clip: float = 16.0
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        if self.mode not in get_args(NoiseOfEmbeddings):
-            raise ConfigurationError(f"embedding noise: mode must be relative, absolute or clipped, got {self.mode!r}")
-        if not 0 < self.level < math.inf:
-            raise ConfigurationError(
-                f"embedding noise: level must be a positive number, got {self.level}: embeddings do not leave bare"
-            )
-        if not 0 < self.clip < math.inf:
-            raise ConfigurationError(f"embedding noise: clip must be a positive number, got {self.clip}")
 
 
 def noisy_weights(
@@ -97,11 +35,38 @@ def noisy_weights(
         generator: a CPU generator, the site's own.
 
     Returns:
-        New tensors. Counters, running variances and, with ``relative``, constant tensors are as they were.
+        New tensors. Counters, running variances and, with ``relative``, constant tensors are copies.
     """
-    if options.mode == "absolute":
-        return absolute_noise(weights, options.level, generator)
-    return relative_noise(weights, options.level if options.mode == "relative" else 0.0, generator)
+    level = options.weight_noise_level
+    if options.weight_noise == "absolute":
+        return absolute_noise(weights, level, generator)
+    return relative_noise(weights, level if options.weight_noise == "relative" else 0.0, generator)
+
+
+def clip_embeddings(embeddings: Tensor, clip: float) -> Tensor:
+    r"""Shorten every embedding to a norm of at most ``clip``, with a gradient.
+
+    .. math:: e \cdot \frac{R}{\max(\|e\|_2, R)}
+
+    Args:
+        embeddings: shape ``(samples, width)``.
+        clip: :math:`R`, above zero.
+
+    Returns:
+        The same shape and dtype, with the graph.
+
+    Raises:
+        ConfigurationError: if ``clip`` is not positive and finite.
+
+    Example:
+        >>> clip_embeddings(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), clip=1.0)
+        tensor([[0.6000, 0.8000],
+                [0.3000, 0.4000]])
+    """
+    require_clip(clip)
+    norms = torch.linalg.vector_norm(embeddings, dim=1, keepdim=True)
+    factors: Tensor = clip / norms.clamp_min(clip)
+    return embeddings * factors
 
 
 def embedding_deviation(clipped: Tensor, options: EmbeddingNoiseOptions) -> float:
@@ -112,27 +77,27 @@ def embedding_deviation(clipped: Tensor, options: EmbeddingNoiseOptions) -> floa
         options: how much.
 
     Returns:
-        Above zero. With ``relative`` embeddings that are all equal, whose deviation is zero, get the noise of
-        embeddings whose entries are as large as the bound lets them be: a dead encoder's output does not leave bare
-        either.
+        Above zero. With ``relative`` embeddings that are all equal, whose deviation is zero, get the noise of embeddings
+        whose entries are as large as the bound allows: the output of a dead encoder gets noise, too.
 
     Raises:
         GrandRoundsError: if an embedding is not finite.
     """
     if not bool(torch.isfinite(clipped).all()):
         raise GrandRoundsError("training diverged: an embedding is not finite; lower executor.learning_rate")
-    if options.mode == "absolute":
-        return math.sqrt(options.level)
-    if options.mode == "clipped":
-        return options.level * options.clip
+    level, clip = options.embedding_noise_level, options.embedding_clip
+    if options.embedding_noise == "absolute":
+        return math.sqrt(level)
+    if options.embedding_noise == "clipped":
+        return level * clip
     deviation = float(clipped.detach().double().std(correction=0))
-    return options.level * (deviation or options.clip / math.sqrt(clipped.shape[1]))
+    return level * (deviation or clip / math.sqrt(clipped.shape[1]))
 
 
 def noisy_embeddings(
     embeddings: Tensor, options: EmbeddingNoiseOptions, random_bytes: RandomBytes = os.urandom
 ) -> Tensor:
-    """Clip embeddings and add noise that is drawn once: what is returned is what travels and what learns.
+    """Clip embeddings and add noise that is drawn once, for sending and for training.
 
     Args:
         embeddings: shape ``(samples, width)``, with their graph.
@@ -146,7 +111,7 @@ def noisy_embeddings(
     Raises:
         GrandRoundsError: if an embedding is not finite.
     """
-    clipped = clip_embeddings(embeddings, options.clip)
+    clipped = clip_embeddings(embeddings, options.embedding_clip)
     sent = with_noise(clipped, embedding_deviation(clipped, options), random_bytes)
     noise = sent.to(embeddings.device, embeddings.dtype) - clipped.detach()
     return clipped + noise

@@ -1,121 +1,71 @@
-"""How a Fed-Align-CL site trains, as checked values.
+"""Options of a Fed-Align-CL site.
 
-The defaults are the paper's (Jiménez-Sánchez et al., 2021) where it says what it does, with the alignment that its text
-describes; the released code's alignment, which moves no encoder, is ``update=as_released``.
-
-Which parts of Fed-Align-CL a site takes part in, and how what it sends is made noisy, as checked values.
-
-Fed, Fed-CL, Fed-Align and Fed-Align-CL are the four combinations of ``alignment`` and ``curriculum``.
+Defaults are the paper's (Jiménez-Sánchez et al., 2021) where it specifies them, with the alignment that its text describes;
+the alignment of the released code, which trains no encoder, is ``update=as_released``. Fed, Fed-CL, Fed-Align and
+Fed-Align-CL are the four combinations of ``alignment`` and ``curriculum``.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from grandrounds.data.images.views import View
-from grandrounds.errors import ConfigurationError
-from grandrounds.methods.fed_align_cl.averaging import Averaged
-from grandrounds.methods.fed_align_cl.bank import LARGEST, BankRows
-from grandrounds.methods.fed_align_cl.curriculum import FORGOTTEN, Comparison
-from grandrounds.methods.fed_align_cl.noise import (
-    LEVEL,
-    EmbeddingNoiseOptions,
-    NoiseOfEmbeddings,
-    WeightNoise,
-    WeightNoiseOptions,
-)
-from grandrounds.methods.fed_align_cl.participant import LEARNING_RATE, Role
-from grandrounds.methods.fed_align_cl.schedule import ITERATIONS, PACE, WARM_UP
-from grandrounds.options import require_min, require_positive, require_words
+from grandrounds.options import POSITIVE, Min, Options
 from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
 from grandrounds.seeding import numpy_generator
 
-Exchange = Literal["paced", "return_gradient", "ship_discriminator", "server_side"]
-Update = Literal["summed", "joint", "pair_sequential", "as_released"]
-FITTING: dict[Exchange, tuple[Update, ...]] = {
-    "paced": ("summed", "joint", "pair_sequential", "as_released"),
-    "ship_discriminator": ("summed", "pair_sequential"),
-    "return_gradient": ("summed",),
-    "server_side": ("summed",),
-}
+Role = Literal["classification", "adversarial", "discriminator"]
+ROLES: tuple[Role, ...] = ("classification", "adversarial", "discriminator")
+Averaged = Literal["all", "local_norm", "local_statistics"]
+BankRows = Literal["padded", "distinct"]
+Comparison = Literal["around_last_comm", "epoch_to_epoch", "every_comm"]
+NOISE_LEVEL = 0.001
 
 
 @dataclass(frozen=True)
-class ScheduleOptions:
-    """Epochs of iterations.
+class ScheduleOptions(Options):
+    """Epochs of iterations."""
 
-    Attributes:
-        iterations: Q, of an epoch, the same at all sites.
-        pace: tau, iterations between two communications.
-        warm_up: epochs without alignment and curriculum.
-        learning_rate: of classification, and of the other two optimizers where they have none of their own.
-    """
-
-    iterations: int = ITERATIONS
-    pace: int = PACE
-    warm_up: int = WARM_UP
-    learning_rate: float = LEARNING_RATE
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_min(self, 1, "iterations", "pace")
-        require_min(self, 0, "warm_up")
-        require_positive(self, "learning_rate")
+    iterations: Annotated[int, "Q, iterations of an epoch, the same at all sites", Min(1)] = 120
+    pace: Annotated[int, "tau, iterations between two communications", Min(1)] = 40
+    warm_up: Annotated[int, "epochs without alignment and curriculum", Min(0)] = 5
+    learning_rate: Annotated[float, "of classification; default of the other two optimizers", POSITIVE] = 1e-5
 
 
 @dataclass(frozen=True)
-class AlignmentOptions:
+class AlignmentOptions(Options):
     """How encoders are aligned.
 
-    Attributes:
-        exchange: what travels: ``paced`` a bank of embeddings and the discriminator with each communication;
-            ``ship_discriminator`` and ``return_gradient`` embeddings in every iteration, answered by the discriminator
-            or a gradient; ``server_side`` embeddings in every iteration to discriminators at the server.
-        update: ``summed`` one step of the encoder for all pairs, after that of classification; ``joint`` one step for
-            classification and all pairs; ``pair_sequential`` one step for each pair (Algorithm 1 literally);
-            ``as_released`` no step of the encoder (authors' code).
-        weight: of alignment beside classification, where they share a step (``joint``).
-        alignment_learning_rate: of the encoder's alignment steps; None takes ``learning_rate``. Adam's steps have the size
-            of its learning rate whatever the loss is multiplied by, so where alignment has steps of its own this is its
-            weight.
-        discriminator_learning_rate: of the discriminator; None takes ``learning_rate``.
-        largest_bank: most embeddings in a bank.
-        bank_rows: ``padded`` repeats rows where there are too few embeddings; ``distinct`` has no row twice, which noise
-            per row at a site's gate needs: of two noises on one embedding the mean has less.
+    ``summed`` takes one step of the encoder for all pairs, after that of classification; ``joint`` one step for
+    classification and all pairs; ``pair_sequential`` one step for each pair (Algorithm 1 literally); ``as_released`` no step
+    of the encoder (authors' code). Adam's steps have the size of its learning rate whatever the loss is multiplied by, so
+    where alignment has steps of its own, ``alignment_learning_rate`` is its weight.
+
+    Noise per row at a site's gate needs ``bank_rows=distinct``: the mean of two noises on one embedding has less noise.
     """
 
-    exchange: Exchange = "paced"
-    update: Update = "summed"
-    weight: float = 1.0
-    alignment_learning_rate: float | None = None
-    discriminator_learning_rate: float | None = None
-    largest_bank: int = LARGEST
-    bank_rows: BankRows = "padded"
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_words(self, "exchange", "update", "bank_rows")
-        require_positive(self, "weight", "alignment_learning_rate", "discriminator_learning_rate")
-        require_min(self, 1, "largest_bank")
-        if self.update not in FITTING[self.exchange]:
-            fitting = ", ".join(FITTING[self.exchange])
-            raise ConfigurationError(f"update must be one of {fitting} with {self.exchange}, got {self.update!r}")
+    update: Annotated[
+        Literal["summed", "joint", "pair_sequential", "as_released"], "which steps align the encoder, see above"
+    ] = "summed"
+    weight: Annotated[float, "weight of alignment beside classification, with update=joint", POSITIVE] = 1.0
+    alignment_learning_rate: Annotated[
+        float | None, "learning rate of the encoder's alignment; null takes learning_rate", POSITIVE
+    ] = None
+    discriminator_learning_rate: Annotated[
+        float | None, "learning rate of the discriminator; null takes learning_rate", POSITIVE
+    ] = None
+    max_bank_size: Annotated[int, "maximum number of embeddings in a bank", Min(1)] = 256
+    bank_rows: Annotated[
+        BankRows, "padded repeats rows where there are too few embeddings; distinct has no row twice"
+    ] = "padded"
 
     def learning_rates(self, classification: float) -> dict[Role, float]:
         """The learning rate of each optimizer.
 
         Args:
-            classification: of the first, which the others take where they have none of their own.
+            classification: the default of the others.
 
         Example:
             >>> AlignmentOptions(alignment_learning_rate=1e-6).learning_rates(1e-5)
@@ -129,108 +79,63 @@ class AlignmentOptions:
 
 
 @dataclass(frozen=True)
-class CurriculumOptions:
-    """The order of training images.
+class CurriculumOptions(Options):
+    """The order of training images."""
 
-    Attributes:
-        comparison: which models are compared to know what was forgotten; see
-            :class:`~grandrounds.methods.fed_align_cl.curriculum.Memory`.
-        replacement: whether the order is drawn with replacement (authors' code), so that images are missed.
-        factor: how much heavier a forgotten image is than another.
-    """
-
-    comparison: Comparison = "around_last_comm"
-    replacement: bool = False
-    factor: float = FORGOTTEN
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_words(self, "comparison")
-        require_positive(self, "factor")
-
-
-NoiseSource = Literal["system", "seeded"]
+    comparison: Annotated[Comparison, "which models are compared to find forgotten images, see curriculum.Memory"] = (
+        "around_last_comm"
+    )
+    replacement: Annotated[bool, "draw the order with replacement (authors' code), which misses images"] = False
+    factor: Annotated[float, "weight of a forgotten image relative to another", POSITIVE] = 2.0
 
 
 @dataclass(frozen=True)
-class PartOptions:
-    """The parts of the method.
+class MethodOptions(Options):
+    """The parts of the method. Images are never augmented to find out what is forgotten."""
 
-    Attributes:
-        alignment: whether encoders are aligned after the warm-up.
-        curriculum: whether forgotten images come first after the warm-up.
-        averaged: what of the network is shared: ``all``, or all but the normalisation layers (``local_norm``) or their
-            running statistics (``local_statistics``).
-        labels: which labels count: ``labelled`` those that are meant to, ``all`` every known one of the training part.
-        view: what is done to images for training, see :func:`~grandrounds.data.images.views.draw_views`; the paper's
-        are taken
-            as they are (``none``). What is forgotten is asked of images as they are.
-        recompute_activations: whether activations are computed again for the gradient instead of kept, for ``resnet22`` on
-            images so large that they do not fit.
-    """
-
-    alignment: bool = True
-    curriculum: bool = True
-    averaged: Averaged = "all"
-    labels: Literal["labelled", "all"] = "labelled"
-    view: View = "none"
-    recompute_activations: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_words(self, "averaged", "labels", "view")
+    alignment: Annotated[bool, "align encoders after the warm-up"] = True
+    curriculum: Annotated[bool, "train on forgotten images first after the warm-up"] = True
+    averaged: Annotated[
+        Averaged, "what is shared: all, all but normalisation layers (local_norm) or their running statistics"
+    ] = "all"
+    labels: Annotated[
+        Literal["labelled", "all"], "labels used: those of the labelled part, or every known one of the training part"
+    ] = "labelled"
+    view: Annotated[View, "augmentation of training images; none is the paper's"] = "none"
+    recompute_activations: Annotated[
+        bool, "recompute activations for the gradient, for resnet22 on images that do not fit into memory otherwise"
+    ] = False
 
 
 @dataclass(frozen=True)
-class NoiseOptions:
-    """The noise on what a site sends.
+class WeightNoiseOptions(Options):
+    """The noise on the weights that a site sends; ``none`` is for where the site's privacy filters add theirs."""
 
-    Attributes:
-        weight_noise: see :class:`~grandrounds.methods.fed_align_cl.noise.WeightNoiseOptions`.
-        weight_noise_level: its level.
-        embedding_noise: see :class:`~grandrounds.methods.fed_align_cl.noise.EmbeddingNoiseOptions`.
-        embedding_noise_level: its level, above zero.
-        embedding_clip: bound on the norm of an embedding.
-        embedding_noise_source: ``system``, which nobody can predict, or ``seeded`` by the run's seed, so that a run can be
-            repeated; whoever knows the seed can then subtract the noise.
-    """
+    weight_noise: Annotated[
+        Literal["relative", "absolute", "none"], "a fraction of each tensor's deviation (code), or one variance (paper)"
+    ] = "relative"
+    weight_noise_level: Annotated[float, "the fraction or variance; the paper tries 0, 0.001, 0.01, 0.1", Min(0)] = (
+        NOISE_LEVEL
+    )
 
-    weight_noise: WeightNoise = "relative"
-    weight_noise_level: float = LEVEL
-    embedding_noise: NoiseOfEmbeddings = "relative"
-    embedding_noise_level: float = LEVEL
-    embedding_clip: float = EmbeddingNoiseOptions.clip
-    embedding_noise_source: NoiseSource = "system"
 
-    def __post_init__(self) -> None:
-        """Check the values.
+@dataclass(frozen=True)
+class EmbeddingNoiseOptions(Options):
+    """The noise on embeddings, which never leave without."""
 
-        Raises:
-            ConfigurationError: naming the option, what was expected and what came.
-        """
-        require_words(self, "embedding_noise_source")
-        _ = self.weights, self.embeddings
-
-    @property
-    def weights(self) -> WeightNoiseOptions:
-        """The noise on weights."""
-        return WeightNoiseOptions(self.weight_noise, self.weight_noise_level)
-
-    @property
-    def embeddings(self) -> EmbeddingNoiseOptions:
-        """The noise on embeddings."""
-        return EmbeddingNoiseOptions(self.embedding_noise, self.embedding_noise_level, self.embedding_clip)
+    embedding_noise: Annotated[
+        Literal["relative", "absolute", "clipped"],
+        "a fraction of their deviation (code), a variance (paper), or multiple of the clip",
+    ] = "relative"
+    embedding_noise_level: Annotated[float, "the fraction, the variance or the multiple", POSITIVE] = NOISE_LEVEL
+    embedding_clip: Annotated[float, "bound on the norm of an embedding", POSITIVE] = 16.0
+    embedding_noise_source: Annotated[
+        Literal["system", "seeded"],
+        "system: unpredictable; seeded: repeatable, and whoever knows the seed can subtract it",
+    ] = "system"
 
     def random_bytes(self, *purpose: int | str) -> RandomBytes:
-        """Where the noise on embeddings comes from.
+        """Where the noise comes from.
 
         Args:
             purpose: what a seeded stream is for.

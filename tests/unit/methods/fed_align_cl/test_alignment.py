@@ -3,24 +3,19 @@
 import pytest
 import torch
 from align_hospitals import FEATURES, NOISE, SITES, batches, moved, network, participants, state
+from synchronous import ServerAdversary, align_by_answers, gradient_objective, synchronous_iteration, target_gradient
 
 from grandrounds.errors import MessageError
-from grandrounds.methods.fed_align_cl.alignment import (
-    clip_embeddings,
-    encoder_objective,
-    gradient_objective,
-    target_gradient,
-    train_discriminator,
-    train_discriminator_as_released,
-)
 from grandrounds.methods.fed_align_cl.loss import (
     Discriminator,
     encoder_loss,
+    encoder_objective,
     make_discriminator,
     received_discriminator,
+    train_discriminator,
+    train_discriminator_as_released,
 )
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions
-from grandrounds.methods.fed_align_cl.synchronous import ServerAdversary, synchronous_iteration
+from grandrounds.methods.fed_align_cl.noise import clip_embeddings
 from grandrounds.models.split import split_network
 from grandrounds.privacy.mechanisms.gaussian import clip_rows
 from grandrounds.seeding import torch_generator
@@ -126,7 +121,8 @@ def steps_of(exchange: str) -> dict[str, dict[str, torch.Tensor]]:
             hospitals[site].align(own[site], shipped)
         else:
             sent = own[site].noisy.detach()
-            hospitals[site].align_by_answers(own[site], [other.answer(sent) for other in others])
+            answers = [target_gradient(other.discriminator, sent) for other in others]
+            align_by_answers(hospitals[site], own[site], answers)
     return {
         site: {name: (before[site][name] - value) / 0.1 for name, value in hospitals[site].network.state_dict().items()}
         for site in SITES
@@ -152,7 +148,7 @@ def after_iterations(exchange: str, noise=NOISE, count: int = 3):
         discriminators, {site: torch.optim.SGD(d.parameters(), lr=0.1) for site, d in discriminators.items()}
     )
     for step in range(count):
-        synchronous_iteration(hospitals, batches(step), AlignmentOptions(exchange, "summed"), server)
+        synchronous_iteration(hospitals, batches(step), exchange, server=server)
     return hospitals
 
 
@@ -169,9 +165,9 @@ def test_shipped_discriminators_and_returned_gradients_train_the_same_models():
 
 
 def test_the_server_trains_the_same_models_where_noise_and_clipping_vanish():
-    from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
+    from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions
 
-    quiet = EmbeddingNoiseOptions("absolute", 1e-24, clip=1e6)
+    quiet = EmbeddingNoiseOptions("absolute", 1e-24, embedding_clip=1e6)
     tolerance = {"rtol": 0, "atol": 1e-9}
     require_equal(after_iterations("server_side", quiet), after_iterations("ship_discriminator", quiet), tolerance)
 
@@ -180,16 +176,16 @@ def test_a_site_that_is_missing_stops_nobody():
     hospitals = participants()
     before = {site: state(hospital.network) for site, hospital in hospitals.items()}
     present = {site: hospitals[site] for site in ("site-1", "site-10")}
-    synchronous_iteration(present, batches(), AlignmentOptions("ship_discriminator"))
+    synchronous_iteration(present, batches(), "ship_discriminator")
     assert moved(before["site-1"], hospitals["site-1"].network, ENCODER)
     assert not moved(before["site-2"], hospitals["site-2"].network)
 
 
 def test_exchanges_that_lack_something_are_refused():
     with pytest.raises(ValueError, match="server_side needs the server's discriminators"):
-        synchronous_iteration(participants(), batches(), AlignmentOptions("server_side"))
-    with pytest.raises(ValueError, match="an exchange in every iteration, got 'paced'"):
-        synchronous_iteration(participants(), batches(), AlignmentOptions("paced"))
+        synchronous_iteration(participants(), batches(), "server_side")
+    with pytest.raises(ValueError, match="unknown exchange 'paced'"):
+        synchronous_iteration(participants(), batches(), "paced")
 
 
 def test_a_returned_gradient_has_the_rank_of_the_discriminators_first_layer():
@@ -209,7 +205,7 @@ def test_clipping_with_a_gradient_is_the_clipping_of_the_privacy_package():
 def test_nobody_to_align_with_is_no_objective_and_no_discriminator():
     rows = torch.ones(2, 3, requires_grad=True)
     assert encoder_objective(make_discriminator(3, "d"), [], rows, rows).item() == 0
-    with pytest.raises(ValueError, match="nobody to tell its hospital from"):
+    with pytest.raises(ValueError, match="needs embeddings of other sites, got none"):
         train_discriminator(make_discriminator(3, "d"), None, rows, [])
     with pytest.raises(ValueError, match=r"a gradient must have shape \(2, 3\), got \(1, 3\)"):
         gradient_objective(rows, [torch.ones(1, 3)])

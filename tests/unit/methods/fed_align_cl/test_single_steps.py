@@ -4,18 +4,16 @@ import copy
 
 import pytest
 import torch
-from align_hospitals import FEATURES, NOISE, SITES, batch, batches, participant, participants, state
+from align_hospitals import FEATURES, NOISE, SITES, adam, batch, batches, participant, participants, state
+from synchronous import synchronous_iteration
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
+from grandrounds.methods.fed_align_cl.iteration import Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.loss import make_discriminator
-from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions
-from grandrounds.methods.fed_align_cl.paced import Neighbour, paced_iteration
-from grandrounds.methods.fed_align_cl.participant import adam
-from grandrounds.methods.fed_align_cl.synchronous import synchronous_iteration
+from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions
 from grandrounds.seeding import numpy_generator
 
-LOUD = EmbeddingNoiseOptions("absolute", 1.0, clip=50.0)
+LOUD = EmbeddingNoiseOptions("absolute", 1.0, embedding_clip=50.0)
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
@@ -110,18 +108,18 @@ def test_of_a_pair_the_source_is_clean_and_the_target_noisy(part):
 
 def test_clipped_embeddings_travel_and_whole_ones_are_the_sites_own():
     lengths = participant("site-1").embed(batch("site-1")[0]).clean.detach().norm(dim=1)
-    assert float(lengths.min()) < NOISE.clip < float(lengths.max())
-    quiet = participant("site-1", noise=EmbeddingNoiseOptions("absolute", 1e-20, clip=NOISE.clip))
+    assert float(lengths.min()) < NOISE.embedding_clip < float(lengths.max())
+    quiet = participant("site-1", noise=EmbeddingNoiseOptions("absolute", 1e-20, embedding_clip=NOISE.embedding_clip))
     sent = quiet.embed(batch("site-1")[0]).noisy.detach().norm(dim=1)
-    torch.testing.assert_close(sent, lengths.clamp_max(NOISE.clip), rtol=0, atol=1e-8)
+    torch.testing.assert_close(sent, lengths.clamp_max(NOISE.embedding_clip), rtol=0, atol=1e-8)
 
 
-PAIR_BY_PAIR = AlignmentOptions("ship_discriminator", "pair_sequential")
+PAIR_BY_PAIR = AlignmentOptions("pair_sequential")
 
 
 def test_pair_by_pair_two_sites_take_the_steps_of_the_papers_algorithm():
     found, expected = ([participant(site) for site in SITES[:2]] for _ in range(2))
-    synchronous_iteration(dict(zip(SITES, found, strict=False)), batches(), PAIR_BY_PAIR)
+    synchronous_iteration(dict(zip(SITES, found, strict=False)), batches(), "ship_discriminator", "pair_sequential")
     for site, hospital in zip(SITES, expected, strict=False):
         hospital.classify(*batch(site))
     for source, target in ((0, 1), (1, 0)):
@@ -140,7 +138,7 @@ def test_pair_by_pair_between_communications_a_site_is_the_source_with_its_own_a
     bank = torch.ones(2, FEATURES, dtype=torch.float64)
     theirs = make_discriminator(FEATURES, "theirs").double().requires_grad_(False)
     others = {"site-2": Neighbour(bank, theirs, 2)}
-    paced_iteration(hospital, "site-1", images, labels, others, PAIR_BY_PAIR, numpy_generator(1))
+    train_iteration(hospital, "site-1", images, labels, others, PAIR_BY_PAIR, numpy_generator(1))
     expected.classify(images, labels)
     own = expected.embed(images)
     by_hand(expected.discriminator, own.clean.detach(), [bank], ones_and_zeros)
@@ -152,7 +150,7 @@ def test_pair_by_pair_between_communications_a_site_is_the_source_with_its_own_a
 
 def test_pair_by_pair_an_encoder_of_three_sites_takes_four_steps_and_a_discriminator_two():
     hospitals = participants(adam(0.01))
-    synchronous_iteration(hospitals, batches(), PAIR_BY_PAIR)
+    synchronous_iteration(hospitals, batches(), "ship_discriminator", "pair_sequential")
     for hospital in hospitals.values():
         taken = {role: int(made.state_dict()["state"][0]["step"]) for role, made in hospital._optimizers.items()}
         assert taken == {"classification": 1, "adversarial": 4, "discriminator": 2}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grandrounds.methods.fed_align_cl.loss import discriminator_loss, encoder_loss, taken_for_own
+from grandrounds.methods.fed_align_cl.loss import discriminator_loss, encoder_loss, non_saturating_loss
 
 
 def logits(probability: float, samples: int = 3) -> torch.Tensor:
@@ -52,6 +52,6 @@ def test_certain_mistakes_stay_finite_with_a_gradient():
 @pytest.mark.parametrize("shape", [(0,), (2, 1), ()])
 def test_other_shapes_are_refused(shape):
     with pytest.raises(ValueError, match=r"logits must have shape \(samples,\) with a sample at least, got"):
-        taken_for_own(torch.zeros(shape))
+        non_saturating_loss(torch.zeros(shape))
     with pytest.raises(ValueError, match="target_logits must have shape"):
         discriminator_loss(torch.zeros(1), torch.zeros(shape))

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from grandrounds.errors import DataError
 from grandrounds.methods.fed_align_cl.schedule import (
+    after_warm_up,
     communications,
-    scores_are_due,
+    interval_of_round,
+    needs_forgotten,
     site_batch_size,
-    stretch_of_round,
-    takes_part,
 )
 
 
@@ -21,7 +21,7 @@ def test_batches_of_the_papers_hospitals(images, size, unused):
 
 
 @pytest.mark.parametrize(
-    ("images", "least", "message"),
+    ("images", "minimum", "message"),
     [
         (
             119,
@@ -37,14 +37,14 @@ def test_batches_of_the_papers_hospitals(images, size, unused):
         (0, 1, "site-2 has 0 training images and needs 1 for a batch"),
     ],
 )
-def test_too_few_images_are_refused_with_a_remedy(images, least, message):
+def test_too_few_images_are_refused_with_a_remedy(images, minimum, message):
     with pytest.raises(DataError, match=message):
-        site_batch_size(images, 120, least, "site-2")
+        site_batch_size(images, 120, minimum, "site-2")
 
 
 def test_the_remedy_works_and_group_norm_takes_single_images():
     assert site_batch_size(239, 119) == 2
-    assert site_batch_size(120, 120, least=1) == 1
+    assert site_batch_size(120, 120, minimum=1) == 1
 
 
 @pytest.mark.parametrize(
@@ -57,20 +57,20 @@ def test_communications_of_an_epoch(pace, expected):
 @given(iterations=st.integers(1, 60), pace=st.integers(1, 70))
 def test_rounds_cover_every_iteration_once(iterations, pace):
     rounds = len(communications(iterations, pace))
-    stretches = [stretch_of_round(number, iterations, pace) for number in range(1, 2 * rounds + 1)]
-    covered = [(s.epoch, iteration) for s in stretches for iteration in range(s.first, s.last + 1)]
+    intervals = [interval_of_round(number, iterations, pace) for number in range(1, 2 * rounds + 1)]
+    covered = [(s.epoch, iteration) for s in intervals for iteration in range(s.first, s.last + 1)]
     assert covered == [(epoch, iteration) for epoch in (1, 2) for iteration in range(1, iterations + 1)]
-    assert [s.closes for s in stretches] == 2 * ([False] * (rounds - 1) + [True])
+    assert [s.ends_epoch for s in intervals] == 2 * ([False] * (rounds - 1) + [True])
 
 
 def test_alignment_starts_after_the_warm_up_and_scores_are_made_just_in_time():
-    assert [epoch for epoch in range(1, 9) if takes_part(epoch, 5)] == [6, 7, 8]
-    assert [epoch for epoch in range(1, 9) if scores_are_due(epoch, 5)] == [5, 6, 7, 8]
-    assert takes_part(1, 0)
+    assert [epoch for epoch in range(1, 9) if after_warm_up(epoch, 5)] == [6, 7, 8]
+    assert [epoch for epoch in range(1, 9) if needs_forgotten(epoch, 5)] == [5, 6, 7, 8]
+    assert after_warm_up(1, 0)
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: stretch_of_round(0), lambda: communications(0, 1), lambda: communications(1, 0)]
+    "call", [lambda: interval_of_round(0), lambda: communications(0, 1), lambda: communications(1, 0)]
 )
 def test_what_does_not_count_from_one_is_refused(call):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):

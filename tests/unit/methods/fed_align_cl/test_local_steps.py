@@ -5,28 +5,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from align_hospitals import make_optimizers
 from torch import nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext, StateCache
-from grandrounds.methods.fed_align_cl.local_steps import StretchWork, TrainingImages, draw_order
+from grandrounds.methods.fed_align_cl.curriculum import draw_order
+from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer
+from grandrounds.methods.fed_align_cl.local_steps import LocalSteps, TrainingImages
 from grandrounds.methods.fed_align_cl.loss import make_discriminator
-from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
 from grandrounds.methods.fed_align_cl.options import (
     AlignmentOptions,
     CurriculumOptions,
-    NoiseOptions,
-    PartOptions,
+    EmbeddingNoiseOptions,
+    MethodOptions,
     ScheduleOptions,
+    WeightNoiseOptions,
 )
-from grandrounds.methods.fed_align_cl.participant import Participant, make_optimizers
-from grandrounds.methods.fed_align_cl.schedule import stretch_of_round
+from grandrounds.methods.fed_align_cl.schedule import interval_of_round
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
 COUNT, ITERATIONS, PACE, FEATURES = 11, 5, 2, 5  # batches of two, one image left over
-NEXT_TO_NO_NOISE = EmbeddingNoiseOptions("absolute", 1e-16, clip=100.0)
+NEXT_TO_NO_NOISE = EmbeddingNoiseOptions("absolute", 1e-16, embedding_clip=100.0)
 
 
 class Seen(TrainingImages):
@@ -62,15 +64,15 @@ def work(context):
         )
     discriminator = make_discriminator(FEATURES, "site-1")
     optimizers = make_optimizers(network, discriminator)
-    participant = Participant(network.train(), discriminator, optimizers, NEXT_TO_NO_NOISE)
+    trainer = AlignmentTrainer(network.train(), discriminator, optimizers, NEXT_TO_NO_NOISE)
     # The first image of the site is none of those that count.
     images = Seen(context, np.arange(1, COUNT + 1), ITERATIONS, 2)
     order = np.array([10, 3, 7, 0, 5, 9, 1, 8, 2, 6, 4])
     schedule = ScheduleOptions(iterations=ITERATIONS, pace=PACE)
-    return StretchWork(participant, images, order, stretch_of_round(2, ITERATIONS, PACE), schedule, context)
+    return LocalSteps(trainer, images, order, interval_of_round(2, ITERATIONS, PACE), schedule, context)
 
 
-def test_a_stretch_trains_on_its_own_batches_of_the_order(work):
+def test_an_interval_trains_on_its_own_batches_of_the_order(work):
     losses = work.train({}, AlignmentOptions())
     assert work.images.numbers == [[5, 9], [1, 8]]  # iterations 3 and 4
     assert losses.keys() == {"loss"}
@@ -98,26 +100,26 @@ def test_views_are_for_training_and_every_step_has_its_own(context):
 
 
 def test_the_bank_is_made_of_the_images_that_come_next_normalised_by_their_batches(work):
-    statistics = work.participant.network[2].running_mean.clone()
+    statistics = work.trainer.network[2].running_mean.clone()
     bank = work.bank(AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
     # Two batches of the order are left for iteration 5 and for its surplus; then the order begins again.
     assert work.images.numbers == [[2, 6], [4, 10], [3, 7], [0, 5]]
-    assert torch.equal(work.participant.network[2].running_mean, statistics)
+    assert torch.equal(work.trainer.network[2].running_mean, statistics)
     assert bank.shape == (2 * PACE * 2, FEATURES)
     # Of two samples, batch norm makes plus and minus one.
     torch.testing.assert_close(bank.abs(), torch.ones_like(bank), atol=1e-3, rtol=0)
 
 
 def test_the_rows_of_a_bank_have_the_noise_of_the_bank_alone(work):
-    training = EmbeddingNoiseOptions("absolute", 1.0, clip=100.0)
-    old = work.participant
-    loud = replace(work, participant=Participant(old.network, old.discriminator, {}, training))
+    training = EmbeddingNoiseOptions("absolute", 1.0, embedding_clip=100.0)
+    old = work.trainer
+    loud = replace(work, trainer=AlignmentTrainer(old.network, old.discriminator, {}, training))
     bank = loud.bank(AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
     torch.testing.assert_close(bank.abs(), torch.ones_like(bank), atol=1e-3, rtol=0)
 
 
 def test_a_bank_is_no_larger_than_it_may_be(work):
-    assert work.bank(AlignmentOptions(largest_bank=3), NEXT_TO_NO_NOISE, numpy_generator(1).bytes).shape == (
+    assert work.bank(AlignmentOptions(max_bank_size=3), NEXT_TO_NO_NOISE, numpy_generator(1).bytes).shape == (
         3,
         FEATURES,
     )
@@ -137,21 +139,21 @@ def test_an_order_has_each_image_once_unless_it_is_drawn_with_replacement():
 
 
 def test_a_seeded_noise_can_be_repeated_and_that_of_the_system_cannot():
-    seeded = NoiseOptions(embedding_noise_source="seeded")
+    seeded = EmbeddingNoiseOptions(embedding_noise_source="seeded")
     assert seeded.random_bytes(1, "noise")(16) == seeded.random_bytes(1, "noise")(16)
-    assert NoiseOptions().random_bytes(1, "noise")(16) != NoiseOptions().random_bytes(1, "noise")(16)
+    assert EmbeddingNoiseOptions().random_bytes(1, "noise")(16) != EmbeddingNoiseOptions().random_bytes(1, "noise")(16)
 
 
 @pytest.mark.parametrize(
     ("group", "options", "message"),
     [
-        (PartOptions, {"averaged": "none"}, "averaged must be one of"),
-        (PartOptions, {"labels": "some"}, "labels must be one of labelled, all"),
-        (PartOptions, {"view": "upside_down"}, "view must be one of"),
-        (NoiseOptions, {"embedding_noise": "none"}, "mode must be relative, absolute or clipped"),
-        (NoiseOptions, {"embedding_clip": 0.0}, "clip must be a positive number"),
-        (NoiseOptions, {"weight_noise": "dp"}, "mode must be relative, absolute or none"),
-        (NoiseOptions, {"embedding_noise_source": "clock"}, "must be one of system, seeded"),
+        (MethodOptions, {"averaged": "none"}, "averaged must be all, local_norm or local_statistics"),
+        (MethodOptions, {"labels": "some"}, "labels must be labelled or all"),
+        (MethodOptions, {"view": "upside_down"}, "view must be "),
+        (EmbeddingNoiseOptions, {"embedding_noise": "none"}, "embedding_noise must be relative, absolute or clipped"),
+        (EmbeddingNoiseOptions, {"embedding_clip": 0.0}, "embedding_clip must be positive"),
+        (WeightNoiseOptions, {"weight_noise": "dp"}, "weight_noise must be relative, absolute or none"),
+        (EmbeddingNoiseOptions, {"embedding_noise_source": "clock"}, "must be system or seeded"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(group, options, message):

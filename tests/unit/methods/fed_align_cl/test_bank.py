@@ -7,12 +7,11 @@ import torch
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.methods.fed_align_cl.bank import bank_size, draw_rows, make_bank, require_bank, upcoming_rows
 from grandrounds.methods.fed_align_cl.noise import (
-    EmbeddingNoiseOptions,
-    WeightNoiseOptions,
     embedding_deviation,
     noisy_embeddings,
     noisy_weights,
 )
+from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
 from grandrounds.privacy.mechanisms.gaussian import clip_rows
 from grandrounds.seeding import numpy_generator, torch_generator
 
@@ -25,7 +24,7 @@ def embeddings(samples: int = 6, width: int = 256) -> torch.Tensor:
     return torch.randn(samples, width, generator=torch_generator("embeddings"))
 
 
-QUIET = EmbeddingNoiseOptions("clipped", level=1e-6, clip=4.0)
+QUIET = EmbeddingNoiseOptions("clipped", embedding_noise_level=1e-6, embedding_clip=4.0)
 
 
 def test_sizes_of_banks():
@@ -60,38 +59,38 @@ def test_distinct_rows_make_a_smaller_bank():
 def test_no_clean_embedding_leaves_in_any_mode():
     for mode in ("relative", "absolute", "clipped"):
         sent = embeddings()
-        noisy = noisy_embeddings(sent, EmbeddingNoiseOptions(mode, 0.001, clip=100.0))
+        noisy = noisy_embeddings(sent, EmbeddingNoiseOptions(mode, 0.001, embedding_clip=100.0))
         # The noise is drawn by the site alone: an entry that stays equal has a probability of about one in a million.
         assert float((noisy == sent).float().mean()) < 0.01
-        assert not torch.equal(noisy, noisy_embeddings(sent, EmbeddingNoiseOptions(mode, 0.001, clip=100.0)))
+        assert not torch.equal(noisy, noisy_embeddings(sent, EmbeddingNoiseOptions(mode, 0.001, embedding_clip=100.0)))
 
 
 def test_equal_embeddings_of_a_dead_encoder_do_not_leave_bare():
     for value in (0.0, 0.5):
-        noisy = noisy_embeddings(torch.full((4, 16), value), EmbeddingNoiseOptions(clip=8.0), seeded("noise"))
+        noisy = noisy_embeddings(torch.full((4, 16), value), EmbeddingNoiseOptions(embedding_clip=8.0), seeded("noise"))
         assert float((noisy - value).std()) == pytest.approx(0.001 * 8 / 4, rel=0.4)
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("relative", 0.002), ("absolute", 0.031623), ("clipped", 0.1)])
 def test_the_deviation_of_the_noise(mode, expected):
     spread = torch.tensor([[2.0, -2.0], [-2.0, 2.0]])
-    options = EmbeddingNoiseOptions(mode, 0.001, clip=100.0)
+    options = EmbeddingNoiseOptions(mode, 0.001, embedding_clip=100.0)
     assert embedding_deviation(spread, options) == pytest.approx(expected, rel=1e-4)
     big = spread.repeat(200, 250)
-    noise = noisy_embeddings(big, EmbeddingNoiseOptions(mode, 0.001, clip=1000.0), seeded("noise")) - big
+    noise = noisy_embeddings(big, EmbeddingNoiseOptions(mode, 0.001, embedding_clip=1000.0), seeded("noise")) - big
     expected *= 10 if mode == "clipped" else 1
     assert float(noise.double().std()) == pytest.approx(expected, rel=0.01)
 
 
 def test_the_gradient_goes_through_clipping_and_not_through_the_noise():
     sent = embeddings(2, 3).double().requires_grad_()
-    noisy_embeddings(sent, EmbeddingNoiseOptions("absolute", 0.1, clip=50.0), seeded("n")).sum().backward()
+    noisy_embeddings(sent, EmbeddingNoiseOptions("absolute", 0.1, embedding_clip=50.0), seeded("n")).sum().backward()
     torch.testing.assert_close(sent.grad, torch.ones_like(sent))
     zero = torch.zeros(1, 3, requires_grad=True)
     noisy_embeddings(zero, EmbeddingNoiseOptions("absolute", 0.1), seeded("n")).sum().backward()
     assert zero.grad.tolist() == [[1, 1, 1]]
     long = torch.tensor([[30.0, 40.0]], dtype=torch.float64, requires_grad=True)
-    noisy_embeddings(long, EmbeddingNoiseOptions("absolute", 0.1, clip=1.0), seeded("n"))[0, 0].backward()
+    noisy_embeddings(long, EmbeddingNoiseOptions("absolute", 0.1, embedding_clip=1.0), seeded("n"))[0, 0].backward()
     # d/dx of x/|x| is y^2 / |x|^3, of y -xy / |x|^3.
     torch.testing.assert_close(long.grad, torch.tensor([[0.0128, -0.0096]], dtype=torch.float64))
 
@@ -105,9 +104,9 @@ def test_embeddings_of_diverged_training_do_not_leave(value):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"level": 0.0}, "embeddings do not leave bare"),
-        ({"clip": 0.0}, r"clip must be a positive number, got 0\.0"),
-        ({"mode": "none"}, "mode must be relative, absolute or clipped, got 'none'"),
+        ({"embedding_noise_level": 0.0}, r"embedding_noise_level must be positive, got 0\.0"),
+        ({"embedding_clip": 0.0}, r"embedding_clip must be positive, got 0\.0"),
+        ({"embedding_noise": "none"}, "embedding_noise must be relative, absolute or clipped, got 'none'"),
     ],
 )
 def test_embeddings_without_noise_cannot_be_asked_for(options, message):
@@ -164,7 +163,10 @@ def test_noise_on_weights_has_its_size_and_spares_variances_and_counters():
     assert torch.equal(noisy["w"], weights["w"])
 
 
-@pytest.mark.parametrize(("options", "message"), [({"mode": "dp"}, "mode must be"), ({"level": -1}, "level must be")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"weight_noise": "dp"}, "weight_noise must be"), ({"weight_noise_level": -1}, "weight_noise_level must be")],
+)
 def test_impossible_noise_on_weights_is_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
         WeightNoiseOptions(**options)

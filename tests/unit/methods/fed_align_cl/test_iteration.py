@@ -5,19 +5,35 @@ import copy
 import numpy as np
 import pytest
 import torch
-from align_hospitals import FEATURES, SITES, batch, batches, moved, participant, participants, state
+from align_hospitals import (
+    FEATURES,
+    SITES,
+    adam,
+    batch,
+    batches,
+    make_optimizers,
+    moved,
+    participant,
+    participants,
+    state,
+)
+from synchronous import synchronous_iteration
 from torch.utils.flop_counter import FlopCounterMode
 
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.evaluation.domain_probe import site_probe
-from grandrounds.methods.fed_align_cl.averaging import averaged_entries
+from grandrounds.methods.fed_align_cl.curriculum import correct_predictions
+from grandrounds.methods.fed_align_cl.executor import averaged_entries
+from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
+from grandrounds.methods.fed_align_cl.local_steps import require_channels
 from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
-from grandrounds.methods.fed_align_cl.noise import EmbeddingNoiseOptions
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, CurriculumOptions, ScheduleOptions
-from grandrounds.methods.fed_align_cl.paced import Neighbour, paced_iteration
-from grandrounds.methods.fed_align_cl.participant import ROLES, Participant, adam, make_optimizers
-from grandrounds.methods.fed_align_cl.prediction import correct_predictions, require_channels
-from grandrounds.methods.fed_align_cl.synchronous import synchronous_iteration
+from grandrounds.methods.fed_align_cl.options import (
+    ROLES,
+    AlignmentOptions,
+    CurriculumOptions,
+    EmbeddingNoiseOptions,
+    ScheduleOptions,
+)
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
 from grandrounds.protocol.problem import ModelSpec
@@ -35,9 +51,9 @@ def neighbours(of: str) -> dict[str, Neighbour]:
     return found
 
 
-def iterate(hospital: Participant, update: str, site: str = "site-1", step: int = 0) -> dict[str, torch.Tensor]:
+def iterate(hospital: AlignmentTrainer, update: str, site: str = "site-1", step: int = 0) -> dict[str, torch.Tensor]:
     options = AlignmentOptions(update=update)
-    return paced_iteration(hospital, site, *batch(site, step), neighbours(site), options, numpy_generator(step))
+    return train_iteration(hospital, site, *batch(site, step), neighbours(site), options, numpy_generator(step))
 
 
 @pytest.mark.parametrize("update", ["summed", "joint", "pair_sequential", "as_released"])
@@ -45,7 +61,7 @@ def test_every_update_trains_the_network_and_the_own_discriminator_only(update):
     hospital, others = participant("site-1"), neighbours("site-1")
     network, discriminator = state(hospital.network), state(hospital.discriminator)
     sent = {site: state(other.discriminator) for site, other in others.items()}
-    losses = paced_iteration(
+    losses = train_iteration(
         hospital, "site-1", *batch("site-1"), others, AlignmentOptions(update=update), numpy_generator(1)
     )
     assert moved(network, hospital.network, ENCODER)
@@ -77,7 +93,7 @@ def test_a_batch_is_noted_once_in_the_running_statistics_but_twice_as_released(u
 def test_without_neighbours_an_iteration_is_plain_training():
     plain, alone = participant("site-1"), participant("site-1")
     loss = plain.classify(*batch("site-1"))
-    losses = paced_iteration(alone, "site-1", *batch("site-1"), {}, AlignmentOptions(), numpy_generator(1))
+    losses = train_iteration(alone, "site-1", *batch("site-1"), {}, AlignmentOptions(), numpy_generator(1))
     assert losses == {"loss": loss}
     assert not moved(state(plain.network), alone.network)
 
@@ -89,7 +105,7 @@ def test_the_order_in_which_neighbours_are_named_does_not_matter(update):
         hospital = participant("site-1")
         others = dict(list(neighbours("site-1").items())[::order])
         options = AlignmentOptions(update=update)
-        paced_iteration(hospital, "site-1", *batch("site-1"), others, options, numpy_generator(1))
+        train_iteration(hospital, "site-1", *batch("site-1"), others, options, numpy_generator(1))
         found.append(hospital)
     assert not moved(state(found[0].network), found[1].network)
 
@@ -97,14 +113,14 @@ def test_the_order_in_which_neighbours_are_named_does_not_matter(update):
 def test_a_neighbour_that_sent_nothing_is_left_out():
     hospital, others = participant("site-1"), neighbours("site-1")
     del others["site-2"]
-    losses = paced_iteration(hospital, "site-1", *batch("site-1"), others, AlignmentOptions(), numpy_generator(1))
+    losses = train_iteration(hospital, "site-1", *batch("site-1"), others, AlignmentOptions(), numpy_generator(1))
     assert bool(torch.isfinite(losses["loss_alignment"]))
 
 
-def test_with_fresh_banks_and_discriminators_paced_is_an_iteration_in_step():
-    """What paced lacks is freshness only: with what the others would send just now it makes the same step."""
+def test_with_fresh_banks_and_discriminators_it_is_a_synchronous_iteration():
+    """The only difference is freshness: with what the others would send just now it makes the same step."""
     together = participants()
-    synchronous_iteration(together, batches(), AlignmentOptions("ship_discriminator"))
+    synchronous_iteration(together, batches(), "ship_discriminator")
     # What all send at that moment, by the same steps.
     ahead = participants()
     for site in SITES:
@@ -121,7 +137,7 @@ def test_with_fresh_banks_and_discriminators_paced_is_an_iteration_in_step():
                     own[other].noisy.detach(), received_discriminator(sent, FEATURES, other), len(own[other].noisy)
                 )
         hospital = participant(site)
-        paced_iteration(hospital, site, *batch(site), others, AlignmentOptions(), numpy_generator(1))
+        train_iteration(hospital, site, *batch(site), others, AlignmentOptions(), numpy_generator(1))
         for name, value in together[site].network.state_dict().items():
             torch.testing.assert_close(hospital.network.state_dict()[name], value, rtol=0, atol=1e-12)
 
@@ -139,14 +155,14 @@ def flops(work) -> int:
 def test_an_image_costs_so_many_forward_passes(update, most, least):
     model = build_model(ModelSpec("resnet22", 2, channels=1), seed=1)
     discriminator = make_discriminator(256, "own")
-    hospital = Participant(model, discriminator, make_optimizers(model, discriminator), EmbeddingNoiseOptions())
+    hospital = AlignmentTrainer(model, discriminator, make_optimizers(model, discriminator), EmbeddingNoiseOptions())
     images, labels = torch.randn(4, 1, 128, 128, generator=torch_generator("images")), torch.tensor([0, 1, 0, 1])
     banks = torch.randn(4, 256, generator=torch_generator("bank"))
     others = {site: Neighbour(banks, make_discriminator(256, site), 4) for site in ("site-2", "site-3")}
     with torch.no_grad():
         forward = flops(lambda: model(images))
     options = AlignmentOptions(update=update)
-    spent = flops(lambda: paced_iteration(hospital, "site-1", images, labels, others, options, numpy_generator(1)))
+    spent = flops(lambda: train_iteration(hospital, "site-1", images, labels, others, options, numpy_generator(1)))
     # The discriminators' share is below a thousandth.
     assert least < spent / forward <= most * 1.001
 
@@ -202,7 +218,7 @@ def separable_sites(update: str) -> float:
     """Accuracy of a linear probe for the site on three shifted Gaussians, after training with an update."""
     generator = torch_generator("domains")
     shifts = torch.tensor([[3.0, 0, 0, 0, 0, 0], [0, 3.0, 0, 0, 0, 0], [0, 0, 3.0, 0, 0, 0]], dtype=torch.float64)
-    hospitals = participants(adam(0.003), EmbeddingNoiseOptions("absolute", 0.01, clip=1.5))
+    hospitals = participants(adam(0.003), EmbeddingNoiseOptions("absolute", 0.01, embedding_clip=1.5))
     start = hospitals["site-1"].network.state_dict()
     images = {}
     for site, shift in zip(SITES, shifts, strict=True):
@@ -215,7 +231,7 @@ def separable_sites(update: str) -> float:
         sent = {site: copy.deepcopy(hospitals[site].discriminator).requires_grad_(False) for site in SITES}
         for site in SITES:
             others = {other: Neighbour(banks[other], sent[other], 24) for other in SITES if other != site}
-            paced_iteration(
+            train_iteration(
                 hospitals[site],
                 site,
                 images[site][rows],
@@ -275,23 +291,20 @@ def test_what_is_averaged():
     local = names - averaged_entries(model, "local_statistics")
     assert len(local) == 23 * 3
     assert all(name.endswith(("running_mean", "running_var", "num_batches_tracked")) for name in local)
-    with pytest.raises(ValueError, match="averaged must be one of all, local_norm"):
-        averaged_entries(model, "none")
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AlignmentOptions("return_gradient", "joint"), "update must be one of summed with return_gradient"),
-        (lambda: AlignmentOptions("sometimes"), "exchange must be one of paced, return_gradient"),
+        (lambda: AlignmentOptions("sometimes"), "update must be summed, joint, pair_sequential or as_released, got"),
         (lambda: AlignmentOptions(weight=0.0), r"weight must be positive, got 0\.0"),
         (lambda: AlignmentOptions(alignment_learning_rate=0.0), "alignment_learning_rate must be positive"),
         (lambda: AlignmentOptions(discriminator_learning_rate=-1.0), "discriminator_learning_rate must be positive"),
-        (lambda: AlignmentOptions(bank_rows="twice"), "bank_rows must be one of padded, distinct, got 'twice'"),
+        (lambda: AlignmentOptions(bank_rows="twice"), "bank_rows must be padded or distinct, got 'twice'"),
         (lambda: ScheduleOptions(iterations=0), "iterations must be at least 1, got 0"),
         (lambda: ScheduleOptions(pace=2.5), r"pace must be an integer, got 2\.5"),
         (lambda: ScheduleOptions(learning_rate=float("nan")), "learning_rate must be finite, got nan"),
-        (lambda: CurriculumOptions("always"), "comparison must be one of around_last_comm"),
+        (lambda: CurriculumOptions("always"), "comparison must be around_last_comm, epoch_to_epoch or every_comm"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(make, message):

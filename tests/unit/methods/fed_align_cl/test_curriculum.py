@@ -113,9 +113,9 @@ def test_predictions_of_other_images_are_refused():
 
 def epoch(memory: Memory, *communications: tuple[str, str]) -> str:
     for number, (own, deployed) in enumerate(communications, start=1):
-        closes = number == len(communications)
-        memory.before(flags(own), closes)
-        memory.after(flags(deployed), closes)
+        ends_epoch = number == len(communications)
+        memory.before(flags(own), ends_epoch)
+        memory.after(flags(deployed), ends_epoch)
     return "".join(str(int(flag)) for flag in memory.forgotten())
 
 
@@ -136,7 +136,7 @@ def test_each_comparison_finds_what_it_says(comparison, expected):
 def test_no_prediction_is_asked_for_that_is_not_used(comparison, passes):
     memory = Memory(comparison, 4)
     closing = [False, False, True]
-    assert sum(memory.wants_before(closes) + memory.wants_after(closes) for closes in closing) == passes
+    assert sum(memory.wants_before(ends_epoch) + memory.wants_after(ends_epoch) for ends_epoch in closing) == passes
 
 
 @pytest.mark.parametrize("comparison", ["around_last_comm", "epoch_to_epoch", "every_comm"])
@@ -144,13 +144,13 @@ def test_a_memory_survives_its_process_in_the_middle_of_an_epoch(comparison):
     whole, first = Memory(comparison, 4), Memory(comparison, 4)
     for memory in (whole, first):
         epoch(memory, *FIRST)
-        memory.before(flags("1100"), closes=False)
-        memory.after(flags("0100"), closes=False)
+        memory.before(flags("1100"), ends_epoch=False)
+        memory.after(flags("0100"), ends_epoch=False)
     second = Memory(comparison, 4)
     second.load_state_dict(first.state_dict())
     for memory in (whole, second):
-        memory.before(flags("1111"), closes=True)
-        memory.after(flags("0110"), closes=True)
+        memory.before(flags("1111"), ends_epoch=True)
+        memory.after(flags("0110"), ends_epoch=True)
     assert second.forgotten().tolist() == whole.forgotten().tolist()
     assert whole.forgotten().any()
 
@@ -160,6 +160,6 @@ def test_a_memory_of_other_images_is_refused():
     with pytest.raises(CheckpointError, match=r"'epoch' is of \(3,\) images, but the site has 4"):
         memory.load_state_dict(Memory("every_comm", 3).state_dict())
     with pytest.raises(ValueError, match=r"a prediction for each of 4 images, got shape \(3,\)"):
-        memory.after(flags("111"), closes=True)
+        memory.after(flags("111"), ends_epoch=True)
     with pytest.raises(ValueError, match="comparison must be one of around_last_comm"):
         Memory("always", 4)
