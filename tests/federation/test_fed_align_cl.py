@@ -190,7 +190,7 @@ def without_the_third(go, tmp_path_factory):
         ("wide", "bank of site-3: expected torch.float32 of shape (28, 96)"),
         ("empty", "bank of site-3"),
         ("alone", "site-3 sent bank alone"),
-        ("sizeless", "must say the batch size"),
+        ("sizeless", "must report the batch size"),
     ],
 )
 def test_a_site_whose_bank_is_refused_leaves_no_trace(how, reason, without_the_third, go, identical, tmp_path):
