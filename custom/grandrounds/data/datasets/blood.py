@@ -35,88 +35,36 @@ from grandrounds.data.manifest import Record, read_table, require_known_label
 from grandrounds.errors import DataError
 
 BLOOD_CELL_CLASSES = (
-    "basophil",
-    "eosinophil",
-    "erythroblast",
-    "myeloblast",
-    "promyelocyte",
-    "myelocyte",
-    "metamyelocyte",
-    "neutrophil_banded",
-    "neutrophil_segmented",
-    "monocyte",
-    "lymphocyte_typical",
-    "lymphocyte_atypical",
+    "basophil", "eosinophil", "erythroblast", "myeloblast", "promyelocyte", "myelocyte", "metamyelocyte",
+    "neutrophil_banded", "neutrophil_segmented", "monocyte", "lymphocyte_typical", "lymphocyte_atypical",
     "smudge_cell",
-)
+)  # fmt: skip
 """In an order that is part of the experiments: noise of kind ``pair`` takes a class for the next one."""
 
-MATEK19: Mapping[str, str | None] = MappingProxyType(
-    {
-        "BAS": "basophil",
-        "EBO": "erythroblast",
-        "EOS": "eosinophil",
-        "KSC": "smudge_cell",
-        "LYA": "lymphocyte_atypical",
-        "LYT": "lymphocyte_typical",
-        "MMZ": "metamyelocyte",
-        "MOB": "monocyte",
-        "MON": "monocyte",
-        "MYB": "myelocyte",
-        "MYO": "myeloblast",
-        "NGB": "neutrophil_banded",
-        "NGS": "neutrophil_segmented",
-        "PMB": None,
-        "PMO": "promyelocyte",
-    }
-)
+MATEK19: Mapping[str, str | None] = MappingProxyType({
+    "BAS": "basophil", "EBO": "erythroblast", "EOS": "eosinophil", "KSC": "smudge_cell",
+    "LYA": "lymphocyte_atypical", "LYT": "lymphocyte_typical", "MMZ": "metamyelocyte", "MOB": "monocyte",
+    "MON": "monocyte", "MYB": "myelocyte", "MYO": "myeloblast", "NGB": "neutrophil_banded",
+    "NGS": "neutrophil_segmented", "PMB": None, "PMO": "promyelocyte",
+})  # fmt: skip
 """Monoblasts count as monocytes; bilobed promyelocytes (18 images) have no class."""
 
-MLL23: Mapping[str, str | None] = MappingProxyType(
-    {
-        "basophil": "basophil",
-        "eosinophil": "eosinophil",
-        "hairy_cell": None,
-        "lymphocyte": "lymphocyte_typical",
-        "lymphocyte_large_granular": None,
-        "lymphocyte_neoplastic": "lymphocyte_atypical",
-        "lymphocyte_reactive": "lymphocyte_atypical",
-        "metamyelocyte": "metamyelocyte",
-        "monocyte": "monocyte",
-        "myeloblast": "myeloblast",
-        "myelocyte": "myelocyte",
-        "neutrophil_band": "neutrophil_banded",
-        "neutrophil_segmented": "neutrophil_segmented",
-        "normoblast": "erythroblast",
-        "plasma_cell": None,
-        "promyelocyte": "promyelocyte",
-        "promyelocyte_atypical": None,
-        "smudge_cell": "smudge_cell",
-    }
-)
+MLL23: Mapping[str, str | None] = MappingProxyType({
+    "basophil": "basophil", "eosinophil": "eosinophil", "hairy_cell": None, "lymphocyte": "lymphocyte_typical",
+    "lymphocyte_large_granular": None, "lymphocyte_neoplastic": "lymphocyte_atypical",
+    "lymphocyte_reactive": "lymphocyte_atypical", "metamyelocyte": "metamyelocyte", "monocyte": "monocyte",
+    "myeloblast": "myeloblast", "myelocyte": "myelocyte", "neutrophil_band": "neutrophil_banded",
+    "neutrophil_segmented": "neutrophil_segmented", "normoblast": "erythroblast", "plasma_cell": None,
+    "promyelocyte": "promyelocyte", "promyelocyte_atypical": None, "smudge_cell": "smudge_cell",
+})  # fmt: skip
 
-INT20: Mapping[str, str | None] = MappingProxyType(
-    {
-        "01-NORMO": "erythroblast",
-        "04-LGL": None,
-        "05-MONO": "monocyte",
-        "08-LYMPH-neo": "lymphocyte_atypical",
-        "09-BASO": "basophil",
-        "10-EOS": "eosinophil",
-        "11-STAB": "neutrophil_banded",
-        "12-LYMPH-reaktiv": "lymphocyte_atypical",
-        "13-MYBL": "myeloblast",
-        "14-LYMPH-typ": "lymphocyte_typical",
-        "15-SEG": "neutrophil_segmented",
-        "16-PLZ": None,
-        "17-Kernschatten": "smudge_cell",
-        "18-PMYEL": "promyelocyte",
-        "19-MYEL": "myelocyte",
-        "20-Meta": "metamyelocyte",
-        "21-Haarzelle": None,
-        "22-Atyp-PMYEL": None,
-    }
-)
+INT20: Mapping[str, str | None] = MappingProxyType({
+    "01-NORMO": "erythroblast", "04-LGL": None, "05-MONO": "monocyte", "08-LYMPH-neo": "lymphocyte_atypical",
+    "09-BASO": "basophil", "10-EOS": "eosinophil", "11-STAB": "neutrophil_banded",
+    "12-LYMPH-reaktiv": "lymphocyte_atypical", "13-MYBL": "myeloblast", "14-LYMPH-typ": "lymphocyte_typical",
+    "15-SEG": "neutrophil_segmented", "16-PLZ": None, "17-Kernschatten": "smudge_cell", "18-PMYEL": "promyelocyte",
+    "19-MYEL": "myelocyte", "20-Meta": "metamyelocyte", "21-Haarzelle": None, "22-Atyp-PMYEL": None,
+})  # fmt: skip
 
 
 def read_matek19(root: Path | str) -> tuple[tuple[Record, ...], dict[str, int]]:
@@ -155,15 +103,8 @@ def read_mll23(root: Path | str) -> tuple[tuple[Record, ...], dict[str, int]]:
 
 
 PBC_CLASSES = (
-    "basophil",
-    "eosinophil",
-    "erythroblast",
-    "ig",
-    "lymphocyte",
-    "monocyte",
-    "neutrophil",
-    "platelet",
-)
+    "basophil", "eosinophil", "erythroblast", "ig", "lymphocyte", "monocyte", "neutrophil", "platelet",
+)  # fmt: skip
 """``ig`` are the immature granulocytes. The order is BloodMNIST's as well."""
 
 ARCHIVE_MANIFEST = "pbc_barcelona_manifest.csv"

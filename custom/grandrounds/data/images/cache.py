@@ -62,8 +62,8 @@ class DecodedCache:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a cache is and what its array must look like."""
+class _CacheFiles:
+    """The files of a cache and the shape of its array."""
 
     folder: Path
     key: str
@@ -93,25 +93,16 @@ def open_cache(
     windows: Sequence[Window] = (),
     preprocess: Preprocess = "none",
 ) -> DecodedCache:
-    """Open the decoded images, decoding them if this has not been done.
+    """Open the decoded images of ``root`` under these names, decoding them if this has not been done.
 
-    Several processes may do this at once: each writes an array of its own and then replaces the record, which names
-    the array; arrays that no record names any more are removed, and stay readable where they are mapped. A damaged
-    cache is rebuilt, and so is one with quarantined images of which any can be read now (a decoder was installed, a
-    network folder is back).
-
-    Args:
-        names: the images, as the reader of ``root`` calls them.
-        root: folder, zip, npz or idx file.
-        image_size: height and width after resizing, in pixels.
-        channels: 1 or 3.
-        cache_dir: folder for the caches; made when it is missing.
-        max_unreadable: largest fraction of the images that may be unreadable, in [0, 1].
-        windows: of CT slices, one for each channel; without them DICOM files are read as they state.
-        preprocess: what is done before resizing.
+    Several processes may do this at once: each writes its own array and then replaces the record, which names the array;
+    arrays without a record are removed, and stay readable where they are mapped. A cache is rebuilt if it is damaged, or if
+    a quarantined image can be read now (a decoder was installed, a network folder is back). There is one window for each
+    channel of CT slices; ``preprocess`` is done before resizing to ``image_size`` pixels.
 
     Raises:
-        DataError: if ``names`` is empty, ``root`` cannot be opened or more images are unreadable than allowed.
+        DataError: if ``names`` is empty, ``root`` cannot be opened or more than ``max_unreadable`` of the images, a
+            fraction, are unreadable.
         ConfigurationError: if ``cache_dir`` cannot be written, or there are not as many windows as channels.
         ValueError: if ``image_size``, ``channels`` or ``max_unreadable`` is out of range.
     """
@@ -125,11 +116,11 @@ def open_cache(
         key = _key(names, reader.fingerprint(names), image_size, channels, windows, preprocess)
         shape = (len(names), image_size, image_size, channels)
         decode: Decode = partial(read_square, reader, size=image_size, channels=channels, preprocess=preprocess)
-        place = _Place(cache_dir, key, shape)
+        files = _CacheFiles(cache_dir, key, shape)
         # Between reading the record and opening its array another process may have replaced both: look once more.
-        cache = _reuse(place) or _reuse(place)
+        cache = _reuse(files) or _reuse(files)
         if cache is None or any(_is_readable(decode, name) for _, name, _ in cache.quarantined):
-            cache = _build(decode, names, place, root, max_unreadable)
+            cache = _build(decode, names, files, root, max_unreadable)
     _require_few_unreadable(cache.quarantined, len(names), root, max_unreadable)
     return cache
 
@@ -150,36 +141,36 @@ def _key(
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _reuse(place: _Place) -> DecodedCache | None:
+def _reuse(files: _CacheFiles) -> DecodedCache | None:
     """The cache, or None if it is missing or damaged."""
     try:
-        record = json.loads(place.record.read_text(encoding="utf-8"))
+        record = json.loads(files.record.read_text(encoding="utf-8"))
         quarantined = tuple((int(row), str(name), str(reason)) for row, name, reason in record["quarantined"])
         shapes = tuple((int(h), int(w), int(c), int(count)) for h, w, c, count in record["shapes"])
-        array = place.folder / Path(record["array"]).name
+        array = files.folder / Path(record["array"]).name
         images = np.load(array, mmap_mode="r", allow_pickle=False)
         size = array.stat().st_size
     except (OSError, ValueError, TypeError, KeyError, EOFError):
         return None
-    whole = images.shape == place.shape and images.dtype == np.uint8 and images.flags.c_contiguous
+    whole = images.shape == files.shape and images.dtype == np.uint8 and images.flags.c_contiguous
     if not whole or size != images.offset + images.nbytes:
         return None
     return DecodedCache(images, quarantined, 0, shapes)
 
 
-def _build(decode: Decode, names: Sequence[str], place: _Place, root: Path, max_unreadable: float) -> DecodedCache:
-    array = place.new_array()
+def _build(decode: Decode, names: Sequence[str], files: _CacheFiles, root: Path, max_unreadable: float) -> DecodedCache:
+    array = files.new_array()
     try:
         # Only what was there before: an array that appears meanwhile is about to be named by another process's record.
-        stale = place.arrays()
-        quarantined, shapes = _decode(decode, names, array, place.shape, root, max_unreadable)
+        stale = files.arrays()
+        quarantined, shapes = _decode(decode, names, array, files.shape, root, max_unreadable)
         images = np.load(array, mmap_mode="r", allow_pickle=False)
-        stale |= _named_array(place)
-        write_json(place.record, {"array": array.name, "quarantined": quarantined, "shapes": shapes})
+        stale |= _named_array(files)
+        write_json(files.record, {"array": array.name, "quarantined": quarantined, "shapes": shapes})
     except OSError as error:
         _remove([array])
         raise ConfigurationError(
-            f"{place.folder}: the image cache cannot be written ({error.strerror or error}); free some space "
+            f"{files.folder}: the image cache cannot be written ({error.strerror or error}); free some space "
             "there or choose another folder"
         ) from error
     _remove(stale)
@@ -193,10 +184,10 @@ def _remove(paths: Iterable[Path]) -> None:
             path.unlink()
 
 
-def _named_array(place: _Place) -> set[Path]:
+def _named_array(files: _CacheFiles) -> set[Path]:
     """The array that the record names now, which a new record is about to supersede; empty without a usable record."""
     try:
-        return {place.folder / Path(json.loads(place.record.read_text(encoding="utf-8"))["array"]).name}
+        return {files.folder / Path(json.loads(files.record.read_text(encoding="utf-8"))["array"]).name}
     except (OSError, ValueError, TypeError, KeyError):
         return set()
 

@@ -60,11 +60,8 @@ def apply_window(
         y_{exact} = \frac{x - c}{w} + \frac{1}{2}, \qquad
         y_{sigmoid} = \frac{1}{1 + e^{-4 (x - c) / w}}
 
-    Args:
-        values: modality values, any shape.
-        centre: :math:`c`, in the unit of ``values``.
-        width: :math:`w`, above zero; at least one for LINEAR, where a width of one is a threshold.
-        function: ``LINEAR``, ``LINEAR_EXACT`` or ``SIGMOID``.
+    for ``LINEAR``, ``LINEAR_EXACT`` and ``SIGMOID`` with centre :math:`c` and width :math:`w > 0`; the width of LINEAR is at
+    least one, where it is a threshold.
 
     Returns:
         Values in [0, 1], same shape; 0 is black.

@@ -53,19 +53,13 @@ Laterality = Literal["L", "R", ""]
 
 
 def mammogram_square(levels: Levels, size: int, name: str, laterality: Laterality = "") -> NDArray[np.uint8]:
-    """Crop, orient, resize and pad a mammogram; only then it becomes 8 bits.
+    """Crop, orient, resize and pad a mammogram of shape ``(H, W)`` with bright tissue; only then it becomes 8 bits.
 
     The grey levels of the breast are spread over 0 to 255, and all else is 0. A per-image standardisation
     (:func:`~grandrounds.models.intensities.standardise`) undoes any such spreading, so 8 bits cost rounding only: on
     films with 12 bits 0.0036 of a standard deviation (root mean square; 16 bits 0.00001, half-precision floats 0.0003),
     where the network of Jimenez-Sanchez et al. itself adds noise of 0.01. A bright clip or implant in the breast costs as
-    many times more as it is brighter than the tissue.
-
-    Args:
-        levels: grey levels in any unit, bright tissue, shape ``(H, W)``.
-        size: height and width of the result in pixels.
-        name: how the error calls the image.
-        laterality: which breast; it decides only where the shape does not.
+    many times more as it is brighter than the tissue. The laterality counts only where the shape is symmetric.
 
     Returns:
         Shape ``(size, size)``, values 0 to 255.

@@ -22,23 +22,12 @@ LEVELS = 10
 GREY = 128
 
 # First and last magnitude of each operation; the ten levels are equally spaced between them.
-RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "shearX": (0.0, 0.3),
-        "shearY": (0.0, 0.3),
-        "translateX": (0.0, 0.2),
-        "translateY": (0.0, 0.2),
-        "rotate": (0.0, 360.0),
-        "color": (0.0, 0.9),
-        "posterize": (8.0, 4.0),
-        "solarize": (256.0, 231.0),
-        "contrast": (0.0, 0.5),
-        "sharpness": (0.0, 0.9),
-        "brightness": (0.0, 0.3),
-        "autocontrast": (0.0, 0.0),
-        "equalize": (0.0, 0.0),
-    }
-)
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({
+    "shearX": (0.0, 0.3), "shearY": (0.0, 0.3), "translateX": (0.0, 0.2), "translateY": (0.0, 0.2),
+    "rotate": (0.0, 360.0), "color": (0.0, 0.9), "posterize": (8.0, 4.0), "solarize": (256.0, 231.0),
+    "contrast": (0.0, 0.5), "sharpness": (0.0, 0.9), "brightness": (0.0, 0.3), "autocontrast": (0.0, 0.0),
+    "equalize": (0.0, 0.0),
+})  # fmt: skip
 OPERATION_NAMES = tuple(RANGES)
 # Turning one way only, and operations without a direction, ignore the sign.
 UNSIGNED = frozenset({"rotate", "posterize", "solarize", "autocontrast", "equalize"})
@@ -248,20 +237,8 @@ def _equalized(counts: NDArray[np.int_]) -> NDArray[np.uint8]:
     return levels.astype(np.uint8)
 
 
-_FUNCTIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = MappingProxyType(
-    {
-        "shearX": _shear_x,
-        "shearY": _shear_y,
-        "translateX": _translate_x,
-        "translateY": _translate_y,
-        "rotate": _rotate,
-        "color": _color,
-        "posterize": _posterize,
-        "solarize": _solarize,
-        "contrast": _contrast,
-        "sharpness": _sharpness,
-        "brightness": _brightness,
-        "autocontrast": _autocontrast,
-        "equalize": _equalize,
-    }
-)
+_FUNCTIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = MappingProxyType({
+    "shearX": _shear_x, "shearY": _shear_y, "translateX": _translate_x, "translateY": _translate_y,
+    "rotate": _rotate, "color": _color, "posterize": _posterize, "solarize": _solarize, "contrast": _contrast,
+    "sharpness": _sharpness, "brightness": _brightness, "autocontrast": _autocontrast, "equalize": _equalize,
+})  # fmt: skip

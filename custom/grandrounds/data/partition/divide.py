@@ -56,7 +56,7 @@ def iid(records: Sequence[Record], sites: int, generator: np.random.Generator) -
         DataError: if there are fewer groups than sites.
     """
     names = site_names(sites)
-    return _require_images_everywhere(divide_groups(records, dict.fromkeys(names, 1 / sites), generator))
+    return _require_no_empty_site(divide_groups(records, dict.fromkeys(names, 1 / sites), generator))
 
 
 def assign_round_robin(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
@@ -80,7 +80,7 @@ def assign_round_robin(records: Sequence[Record], sites: int, generator: np.rand
     divided = {
         name: tuple(records[index] for index in sorted(shuffled[first::sites])) for first, name in enumerate(names)
     }
-    return _require_images_everywhere(divided)
+    return _require_no_empty_site(divided)
 
 
 def by_source(records: Sequence[Record], sites: int, generator: np.random.Generator) -> Sites:
@@ -98,12 +98,12 @@ def by_source(records: Sequence[Record], sites: int, generator: np.random.Genera
     if sites < len(sources):
         found = ", ".join(repr(source) for source in sources)
         raise DataError(f"{sites} sites cannot hold {len(sources)} sources ({found}); ask for at least {len(sources)}")
-    shares = shares_to_counts([len(part) for part in sources.values()], sites, least=1)
+    shares = shares_to_counts([len(part) for part in sources.values()], sites, minimum=1)
     divided: Sites = {}
     for part, share in zip(sources.values(), shares, strict=True):
         own = names[len(divided) : len(divided) + share]
         divided |= divide_groups(part, dict.fromkeys(own, 1 / share), generator)
-    return _require_images_everywhere(divided)
+    return _require_no_empty_site(divided)
 
 
 def dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np.random.Generator) -> Sites:
@@ -130,7 +130,7 @@ def dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np
             divided[name].extend(members)
     place = {record: index for index, record in enumerate(records)}
     in_order = {name: tuple(sorted(members, key=place.__getitem__)) for name, members in divided.items()}
-    return _require_images_everywhere(in_order)
+    return _require_no_empty_site(in_order)
 
 
 def equal_dirichlet(records: Sequence[Record], sites: int, alpha: float, generator: np.random.Generator) -> Sites:
@@ -212,7 +212,7 @@ def _by_majority(records: Sequence[Record], values: Sequence[str]) -> Sites:
     }
 
 
-def _require_images_everywhere(sites: Mapping[str, tuple[Record, ...]]) -> Sites:
+def _require_no_empty_site(sites: Mapping[str, tuple[Record, ...]]) -> Sites:
     for name, records in sites.items():
         if not records:
             raise DataError(f"{name} would get no image: there are fewer groups than sites; ask for fewer sites")

@@ -146,7 +146,7 @@ def client_counts(source: str, images: int, scale: bool) -> Counts:
     }
     spare = images - sum(server.values())
     if scale and len(clients) <= spare < sum(clients.values()):
-        clients = dict(zip(clients, shares_to_counts(list(clients.values()), spare, least=1), strict=True))
+        clients = dict(zip(clients, shares_to_counts(list(clients.values()), spare, minimum=1), strict=True))
     counts = server | clients
     if images < sum(counts.values()):
         sites = ", ".join(dict.fromkeys(site for site, _ in counts))

@@ -143,23 +143,23 @@ def _best_exchange(sizes: Counts, places: Counts, missing: Counts, full: int, sh
     return best
 
 
-def shares_to_counts(shares: Sequence[float], total: int, least: int = 0) -> list[int]:
-    """Divide ``total`` things in proportion to shares, by largest remainders; every positive share gets at least ``least``.
+def shares_to_counts(shares: Sequence[float], total: int, minimum: int = 0) -> list[int]:
+    """Divide ``total`` things in proportion to shares, by largest remainders.
 
-    Shares need not sum to one.
+    Shares need not sum to one; every positive share gets at least ``minimum``.
 
     Raises:
-        ValueError: if a share is negative, none is positive, or ``total`` is too small for ``least``.
+        ValueError: if a share is negative, none is positive, or ``total`` is too small for ``minimum``.
 
     Example:
-        >>> shares_to_counts([2259, 3363, 3954, 439], 10, least=1)
+        >>> shares_to_counts([2259, 3363, 3954, 439], 10, minimum=1)
         [2, 3, 4, 1]
     """
     if min(shares, default=0) < 0 or sum(shares) <= 0:
         raise ValueError(f"shares must not be negative and one must be positive, got {list(shares)}")
-    floors = [least if share > 0 else 0 for share in shares]
+    floors = [minimum if share > 0 else 0 for share in shares]
     if sum(floors) > total:
-        raise ValueError(f"{total} cannot give {least} to each of {sum(share > 0 for share in shares)}")
+        raise ValueError(f"{total} cannot give {minimum} to each of {sum(share > 0 for share in shares)}")
     quotas = [share / sum(shares) * total for share in shares]
     counts = [max(math.floor(quota), floor) for quota, floor in zip(quotas, floors, strict=True)]
     positive = [index for index, share in enumerate(shares) if share > 0]

@@ -100,8 +100,8 @@ def _draw_records(site: str, images: int, seed: int, labelled: float, devices: S
     number = _site_number(site)
     # The classes shift once more after each round of devices: sites with the same device still differ.
     class_shares = np.roll(CLASS_SHARES, number + number // len(devices))
-    label_of = _dealt(PHANTOM_CLASSES, class_shares, patients[-1] + 1, generator)
-    device_of = _dealt(devices, _device_shares(number, len(devices)), patients[-1] + 1, generator)
+    label_of = _in_random_order(PHANTOM_CLASSES, class_shares, patients[-1] + 1, generator)
+    device_of = _in_random_order(devices, _device_shares(number, len(devices)), patients[-1] + 1, generator)
     records = [
         Record(
             image=f"images/{index}",
@@ -128,7 +128,9 @@ def _device_shares(number: int, devices: int) -> NDArray[np.float64]:
     return shares
 
 
-def _dealt(names: Sequence[str], shares: NDArray[np.float64], total: int, generator: np.random.Generator) -> list[str]:
+def _in_random_order(
+    names: Sequence[str], shares: NDArray[np.float64], total: int, generator: np.random.Generator
+) -> list[str]:
     """Names in random order, in proportion to their shares."""
     deck = np.repeat(np.arange(len(names)), shares_to_counts(shares.tolist(), total))
     return [names[index] for index in generator.permutation(deck)]

@@ -44,7 +44,7 @@ def assign_splits(
             f"{site} has {len(known)} groups (patients, lesions or single images) with a label, needs at least one for "
             f"each of {', '.join(needed)}; give it more images or set the share of a part to 0"
         )
-    counts = shares_to_counts(list(shares.values()), len(pool), least=1)
+    counts = shares_to_counts(list(shares.values()), len(pool), minimum=1)
     parts = divide_into_counts(pool, dict(zip(shares, counts, strict=True)), generator)
     part_of = {record: part for part, members in parts.items() for record in members}
     return tuple(with_part(record, part_of.get(record, "unlabelled")) for record in records)

@@ -88,7 +88,7 @@ def test_counts_sum_to_the_total_and_nobody_goes_without(shares, total, least):
 )
 def test_shares_that_cannot_be_met_are_refused(shares, total, message):
     with pytest.raises(ValueError, match=message):
-        shares_to_counts(shares, total, least=1)
+        shares_to_counts(shares, total, minimum=1)
 
 
 @given(

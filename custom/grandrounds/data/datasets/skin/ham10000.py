@@ -33,27 +33,14 @@ SOURCE_PREFIX = "HAM10000/"
 
 # HAM10000 calls actinic keratoses and Bowen's disease akiec; it has no invasive squamous cell carcinoma.
 HAM10000_LESION_LABELS: Mapping[str, str] = {
-    "akiec": "ak",
-    "bcc": "bcc",
-    "bkl": "bkl",
-    "df": "df",
-    "mel": "mel",
-    "nv": "nv",
-    "vasc": "vasc",
-}
+    "akiec": "ak", "bcc": "bcc", "bkl": "bkl", "df": "df", "mel": "mel", "nv": "nv", "vasc": "vasc",
+}  # fmt: skip
 
 # Actinic keratoses and Bowen's disease (akiec) count as malignant: they are carcinomas in situ or their forerunners.
-HAM10000_MALIGNANCY: Mapping[str, str] = MappingProxyType(
-    {
-        "akiec": MALIGNANT,
-        "bcc": MALIGNANT,
-        "bkl": BENIGN,
-        "df": BENIGN,
-        "mel": MALIGNANT,
-        "nv": BENIGN,
-        "vasc": BENIGN,
-    }
-)
+HAM10000_MALIGNANCY: Mapping[str, str] = MappingProxyType({
+    "akiec": MALIGNANT, "bcc": MALIGNANT, "bkl": BENIGN, "df": BENIGN, "mel": MALIGNANT, "nv": BENIGN,
+    "vasc": BENIGN,
+})  # fmt: skip
 
 
 def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:

@@ -40,48 +40,22 @@ from grandrounds.errors import DataError
 LESION_CLASSES = ("mel", "nv", "bcc", "ak", "bkl", "df", "vasc", "scc")
 
 ISIC2019_LABELS: Mapping[str, str] = {
-    "MEL": "mel",
-    "NV": "nv",
-    "BCC": "bcc",
-    "AK": "ak",
-    "BKL": "bkl",
-    "DF": "df",
-    "VASC": "vasc",
-    "SCC": "scc",
+    "MEL": "mel", "NV": "nv", "BCC": "bcc", "AK": "ak", "BKL": "bkl", "DF": "df", "VASC": "vasc", "SCC": "scc",
     "UNK": NO_CLASS,
-}
+}  # fmt: skip
 
 PAD_UFES_20_LABELS: Mapping[str, str] = {
-    "MEL": "mel",
-    "NEV": "nv",
-    "BCC": "bcc",
-    "ACK": "ak",
-    "SEK": "bkl",
-    "SCC": "scc",
-}
+    "MEL": "mel", "NEV": "nv", "BCC": "bcc", "ACK": "ak", "SEK": "bkl", "SCC": "scc",
+}  # fmt: skip
 
 DERM7PT_LABELS: Mapping[str, str] = {
-    "basal cell carcinoma": "bcc",
-    "blue nevus": "nv",
-    "clark nevus": "nv",
-    "combined nevus": "nv",
-    "congenital nevus": "nv",
-    "dermal nevus": "nv",
-    "recurrent nevus": "nv",
-    "reed or spitz nevus": "nv",
-    "melanoma": "mel",
-    "melanoma (in situ)": "mel",
-    "melanoma (less than 0.76 mm)": "mel",
-    "melanoma (0.76 to 1.5 mm)": "mel",
-    "melanoma (more than 1.5 mm)": "mel",
-    "melanoma metastasis": "mel",
-    "dermatofibroma": "df",
-    "lentigo": "bkl",
-    "seborrheic keratosis": "bkl",
-    "vascular lesion": "vasc",
-    "melanosis": NO_CLASS,
-    "miscellaneous": NO_CLASS,
-}
+    "basal cell carcinoma": "bcc", "blue nevus": "nv", "clark nevus": "nv", "combined nevus": "nv",
+    "congenital nevus": "nv", "dermal nevus": "nv", "recurrent nevus": "nv", "reed or spitz nevus": "nv",
+    "melanoma": "mel", "melanoma (in situ)": "mel", "melanoma (less than 0.76 mm)": "mel",
+    "melanoma (0.76 to 1.5 mm)": "mel", "melanoma (more than 1.5 mm)": "mel", "melanoma metastasis": "mel",
+    "dermatofibroma": "df", "lentigo": "bkl", "seborrheic keratosis": "bkl", "vascular lesion": "vasc",
+    "melanosis": NO_CLASS, "miscellaneous": NO_CLASS,
+}  # fmt: skip
 
 ISIC2019 = "ISIC2019"
 HAM10000 = "HAM10000"
