@@ -13,9 +13,9 @@ from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.workspace import Workspace
 from nvflare.private.privacy_manager import Scope
 
-sys.path.insert(0, str(Path(__file__).parent))  # tests of the gate share gate_house
+sys.path.insert(0, str(Path(__file__).parent))  # tests of the gate share gated_site
 
-from gate_house import gated
+from gated_site import gated
 
 from grandrounds.privacy.gate.filters import SitePrivacyGate
 from grandrounds.privacy.ledger.ledger import Ledger
@@ -62,9 +62,9 @@ def install():
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory, shared_cache, install, policy_of):
+def site(tmp_path_factory, shared_cache, install, policy_of):
     """A site with phantoms, a policy and a ledger; ``admit`` passes a training task through the gate."""
-    root = tmp_path_factory.mktemp("house")
+    root = tmp_path_factory.mktemp("site")
     (root / "startup").mkdir()
     content = policy_of(scalars=[{"name": "validation.*", "part": "val", "minimum_support": 2}], facts=["backbone"])
     install(root / "local", content)

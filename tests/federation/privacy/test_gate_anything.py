@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gate_house import CODES, HEADERS, SECRET, audited, good_reply, leave, require_empty
+from gated_site import CODES, HEADERS, SECRET, audited, good_reply, leave, require_empty
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from nvflare.apis.dxo import DXO, DataKind
@@ -57,19 +57,19 @@ def replies(draw):
 
 @ANYTHING
 @given(reply=replies())
-def test_whatever_a_reply_is_nothing_undeclared_leaves_and_it_is_written_down(house, reply):
-    context, _ = house.admit()
-    before = len(audited(house))
+def test_whatever_a_reply_is_nothing_undeclared_leaves_and_it_is_written_down(site, reply):
+    context, _ = site.admit()
+    before = len(audited(site))
     left = leave(reply, context)
     code = left.get_return_code()
     assert code != ReturnCode.OK, "none of these is an answer that a policy lets out"
-    require_empty(left, house, before, code)
+    require_empty(left, site, before, code)
 
 
 @ANYTHING
 @given(data=st.data())
-def test_a_good_answer_with_one_thing_more_does_not_leave(house, data):
-    reply, (context, _) = good_reply(house), house.admit()
+def test_a_good_answer_with_one_thing_more_does_not_leave(site, data):
+    reply, (context, _) = good_reply(site), site.admit()
     value, parts, meta = data.draw(VALUES), reply["DXO"]["data"], reply["DXO"]["meta"]
     where = data.draw(
         st.sampled_from(["body", "header", "dxo", "meta", "part", "part meta", "entry", "number", "kind"])
@@ -93,11 +93,11 @@ def test_a_good_answer_with_one_thing_more_does_not_leave(house, data):
         parts["metrics"].data["validation.leak"] = torch.full((3,), SECRET)
     else:
         parts["update"].data_kind = data.draw(st.sampled_from([k for k in DataKind if k != DataKind.WEIGHT_DIFF]))
-    before = len(audited(house))
+    before = len(audited(site))
     left = leave(reply, context)
     code = left.get_return_code()
     assert code != ReturnCode.OK, where
-    require_empty(left, house, before, code)
+    require_empty(left, site, before, code)
 
 
 def wrapped(reply):
@@ -108,9 +108,9 @@ def wrapped(reply):
 
 @pytest.mark.parametrize("kind", [*DataKind, "IMAGES", None, 7])
 @pytest.mark.parametrize("place", ["reply", "update", "metrics"])
-def test_no_data_kind_leaves_but_those_of_an_answer(house, kind, place):
-    context, _ = house.admit()
-    reply, before = good_reply(house), len(audited(house))
+def test_no_data_kind_leaves_but_those_of_an_answer(site, kind, place):
+    context, _ = site.admit()
+    reply, before = good_reply(site), len(audited(site))
     right = {"reply": DataKind.COLLECTION, "update": DataKind.WEIGHT_DIFF, "metrics": DataKind.METRICS}[place]
     if place == "reply":
         reply["DXO"]["kind"] = kind
@@ -120,16 +120,16 @@ def test_no_data_kind_leaves_but_those_of_an_answer(house, kind, place):
     if kind == right:
         assert left.get_return_code() == ReturnCode.OK
     else:
-        require_empty(left, house, before)
+        require_empty(left, site, before)
 
 
 @pytest.mark.parametrize("name", [*HEADERS, "leak"])
-def test_no_header_leaves_but_the_code_and_the_type(house, name):
-    context, _ = house.admit()
-    reply, before = good_reply(house), len(audited(house))
+def test_no_header_leaves_but_the_code_and_the_type(site, name):
+    context, _ = site.admit()
+    reply, before = good_reply(site), len(audited(site))
     reply.set_header(name, {"leak": SECRET})
     left = leave(reply, context)
-    require_empty(left, house, before, left.get_return_code())
+    require_empty(left, site, before, left.get_return_code())
     assert left.get_return_code() != ReturnCode.OK
 
 
@@ -144,29 +144,29 @@ def test_no_header_leaves_but_the_code_and_the_type(house, name):
     ],
     ids=["reply", "exchange object", "its properties", "update's properties", "metrics' properties"],
 )
-def test_nothing_leaves_with_a_value_that_an_answer_has_not(house, place):
-    context, _ = house.admit()
-    reply, before = good_reply(house), len(audited(house))
+def test_nothing_leaves_with_a_value_that_an_answer_has_not(site, place):
+    context, _ = site.admit()
+    reply, before = good_reply(site), len(audited(site))
     place(reply)["leak"] = SECRET
-    require_empty(leave(reply, context), house, before)
+    require_empty(leave(reply, context), site, before)
 
 
-def test_an_answer_within_an_answer_does_not_leave(house):
-    context, _ = house.admit()
-    before = len(audited(house))
-    require_empty(leave(wrapped(good_reply(house)), context), house, before)
+def test_an_answer_within_an_answer_does_not_leave(site):
+    context, _ = site.admit()
+    before = len(audited(site))
+    require_empty(leave(wrapped(good_reply(site)), context), site, before)
 
 
-def test_cookies_that_the_method_has_made_do_not_leave(house):
-    context, _ = house.admit()
-    reply, before = good_reply(house), len(audited(house))
+def test_cookies_that_the_method_has_made_do_not_leave(site):
+    context, _ = site.admit()
+    reply, before = good_reply(site), len(audited(site))
     reply.add_cookie("leak", SECRET)
-    require_empty(leave(reply, context), house, before)
+    require_empty(leave(reply, context), site, before)
 
 
-def test_what_leaves_is_made_anew_and_shares_nothing_with_the_answer(house):
-    context, _ = house.admit()
-    reply = good_reply(house)
+def test_what_leaves_is_made_anew_and_shares_nothing_with_the_answer(site):
+    context, _ = site.admit()
+    reply = good_reply(site)
     left = leave(reply, context)
     reply.set_header("leak", SECRET)
     reply["DXO"]["meta"]["leak"] = SECRET

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gate_house import CODES, SECRET, audited, gated, good_reply, leave, require_empty
+from gated_site import CODES, SECRET, audited, gated, good_reply, leave, require_empty
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.filter import FilterChainType, FilterContextKey, FilterSource
 from nvflare.apis.fl_constant import FilterKey, ReturnCode
@@ -17,10 +17,10 @@ from grandrounds.protocol.messages import REASON_HEADER, TREATED, Result, decode
 from grandrounds.protocol.spending import TRAINING_GATE, Mechanism, Spending, Unit
 
 
-def test_a_good_answer_leaves_treated(house):
-    context, came_in = house.admit()
+def test_a_good_answer_leaves_treated(site):
+    context, came_in = site.admit()
     assert "DXO" in came_in
-    left = leave(good_reply(house), context)
+    left = leave(good_reply(site), context)
     assert left.keys() == {"DXO", ReservedHeaderKey.HEADERS}
     parts = left["DXO"]["data"]
     assert parts["update"].meta == {"release": "model_update", TREATED: "clip_and_noise"}
@@ -32,124 +32,124 @@ def test_a_good_answer_leaves_treated(house):
 @pytest.mark.parametrize(
     ("said", "noted"), [("clip_and_noise", "clip_and_noise"), ("<b>x</b>", ""), ("x" * 33, ""), (7, ""), (None, "")]
 )
-def test_the_server_notes_a_treatment_by_a_plain_name_only(house, said, noted):
-    reply = good_reply(house)
+def test_the_server_notes_a_treatment_by_a_plain_name_only(site, said, noted):
+    reply = good_reply(site)
     reply["DXO"]["data"]["update"].meta[TREATED] = said
-    assert decode_result(reply, house.asked).releases["update"].treated == noted
+    assert decode_result(reply, site.asked).releases["update"].treated == noted
 
 
-def joining(house, facts):
+def joining(site, facts):
     result = Result(metrics={"validation.f1": 0.5}, facts=facts)
-    return encode_result(result, {}, house.asked, facts)
+    return encode_result(result, {}, site.asked, facts)
 
 
-def test_of_the_texts_of_a_site_that_joins_those_that_are_named_leave(house):
-    context, _ = house.admit("join")
-    before = len(audited(house))
-    left = leave(joining(house, {"backbone": "resnet10", "diagnosis": "melanoma"}), context)
+def test_of_the_texts_of_a_site_that_joins_those_that_are_named_leave(site):
+    context, _ = site.admit("join")
+    before = len(audited(site))
+    left = leave(joining(site, {"backbone": "resnet10", "diagnosis": "melanoma"}), context)
     assert left["DXO"]["data"]["facts"].data == {"backbone": "resnet10"}
-    assert audited(house)[before]["facts"] == ["backbone"]
-    assert audited(house)[before]["withheld"] == ["diagnosis"]
-    assert "melanoma" not in repr(audited(house))
+    assert audited(site)[before]["facts"] == ["backbone"]
+    assert audited(site)[before]["withheld"] == ["diagnosis"]
+    assert "melanoma" not in repr(audited(site))
 
 
-def test_a_text_that_is_too_long_lets_nothing_leave(house):
-    context, _ = house.admit("join")
-    reply, before = joining(house, {"backbone": "resnet10"}), len(audited(house))
+def test_a_text_that_is_too_long_lets_nothing_leave(site):
+    context, _ = site.admit("join")
+    reply, before = joining(site, {"backbone": "resnet10"}), len(audited(site))
     reply["DXO"]["data"]["facts"].data["backbone"] = "x" * 1000
-    require_empty(leave(reply, context), house, before)
+    require_empty(leave(reply, context), site, before)
 
 
-def test_a_refused_task_keeps_the_cookies_by_which_flare_knows_it(house):
-    message = encode_payload(house.asked)
+def test_a_refused_task_keeps_the_cookies_by_which_flare_knows_it(site):
+    message = encode_payload(site.asked)
     message.set_cookie_jar({"task": "7"})
     message["DXO"]["meta"]["round"] = "one"
-    _, came_in = house.admit(message=message)
+    _, came_in = site.admit(message=message)
     assert came_in.get_cookie_jar() == {"task": "7"}
     assert came_in.keys() == {ReservedHeaderKey.HEADERS}
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code != ReturnCode.OK])
-def test_an_error_leaves_as_its_code_alone(house, code):
-    context, _ = house.admit()
+def test_an_error_leaves_as_its_code_alone(site, code):
+    context, _ = site.admit()
     reply = make_reply(code, headers={REASON_HEADER: "patient 4711 has a broken file", "leak": SECRET})
     reply["images"] = torch.ones(3)
-    before = len(audited(house))
+    before = len(audited(site))
     left = leave(reply, context)
     assert left[ReservedHeaderKey.HEADERS] == {ReservedHeaderKey.RC: code}
-    require_empty(left, house, before, code)
-    assert audited(house)[-1]["outcome"] == "stripped"
+    require_empty(left, site, before, code)
+    assert audited(site)[-1]["outcome"] == "stripped"
 
 
-def test_what_comes_in_must_be_a_task_that_can_be_read(house):
+def test_what_comes_in_must_be_a_task_that_can_be_read(site):
     for message in (Shareable(), make_reply(ReturnCode.OK), DXO(DataKind.WEIGHTS, data={}).to_shareable()):
-        context, came_in = house.admit(message=message)
+        context, came_in = site.admit(message=message)
         assert came_in.keys() == {ReservedHeaderKey.HEADERS}
         assert context.get_prop(TRAINING_GATE).refusal is Reason.FORM
-        assert leave(good_reply(house), context).get_header(REASON_HEADER) == Reason.FORM
-    context, _ = house.admit("tell_me_more")
-    assert leave(good_reply(house), context).get_header(REASON_HEADER) == Reason.TASK
+        assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.FORM
+    context, _ = site.admit("tell_me_more")
+    assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.TASK
 
 
-def test_without_the_gate_on_the_way_in_nothing_goes_out(house):
-    context, _ = house.admit()
+def test_without_the_gate_on_the_way_in_nothing_goes_out(site):
+    context, _ = site.admit()
     context.set_prop(TRAINING_GATE, None, private=True, sticky=False)
-    assert leave(good_reply(house), context).get_header(REASON_HEADER) == Reason.UNSEEN
-    context, _ = house.admit()
+    assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.UNSEEN
+    context, _ = site.admit()
     with pytest.raises(Refused, match="the cost of a training is a str"):
         context.get_prop(TRAINING_GATE).admit_training("very well protected")
-    assert leave(good_reply(house), context).get_header(REASON_HEADER) == Reason.FORM
+    assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.FORM
 
 
-def test_after_a_training_that_was_refused_no_answer_leaves(house, monkeypatch):
+def test_after_a_training_that_was_refused_no_answer_leaves(site, monkeypatch):
     def refuse(gate, facts, training):
         raise Refused(Reason.BUDGET, "it would cost too much")
 
     monkeypatch.setattr(Gate, "admit_training", refuse)
-    context, _ = house.admit()
+    context, _ = site.admit()
     with pytest.raises(Refused):
         context.get_prop(TRAINING_GATE).admit_training(Spending(Mechanism.DP_SGD, Unit.RECORD, 1.0, 1.0))
-    before = len(audited(house))
-    left = leave(good_reply(house), context)
-    require_empty(left, house, before)
+    before = len(audited(site))
+    left = leave(good_reply(site), context)
+    require_empty(left, site, before)
     assert left.get_header(REASON_HEADER) == Reason.BUDGET
 
 
 @pytest.mark.parametrize("direction", [None, FilterKey.IN])
-def test_a_scope_whose_answers_do_not_pass_the_gate_gets_no_task(house, monkeypatch, direction):
+def test_a_scope_whose_answers_do_not_pass_the_gate_gets_no_task(site, monkeypatch, direction):
     scope = Scope()
-    scope.set_props(house.scope.props)
+    scope.set_props(site.scope.props)
     if direction:
         scope.add_task_result_filter(SitePrivacyGate(), direction)
-    monkeypatch.setattr(house.scope, "task_result_filters", scope.task_result_filters)
-    context, came_in = house.admit()
+    monkeypatch.setattr(site.scope, "task_result_filters", scope.task_result_filters)
+    context, came_in = site.admit()
     assert came_in.keys() == {ReservedHeaderKey.HEADERS}
     assert context.get_prop(TRAINING_GATE).refusal is Reason.POLICY
-    assert "would not see the answers" in audited(house)[-1]["detail"]
+    assert "would not see the answers" in audited(site)[-1]["detail"]
 
 
 @pytest.mark.parametrize("props", [None, {}, {"grandrounds": {"unit": "site"}}, {"grandrounds": "allow everything"}])
-def test_a_broken_policy_lets_nothing_in_and_nothing_out(house, monkeypatch, props):
-    monkeypatch.setattr(house.scope, "props", props)
-    context, came_in = house.admit()
+def test_a_broken_policy_lets_nothing_in_and_nothing_out(site, monkeypatch, props):
+    monkeypatch.setattr(site.scope, "props", props)
+    context, came_in = site.admit()
     assert "DXO" not in came_in
-    assert leave(good_reply(house), context).get_header(REASON_HEADER) == Reason.POLICY
+    assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.POLICY
 
 
-def test_a_job_cannot_have_a_gate_of_its_own(house):
+def test_a_job_cannot_have_a_gate_of_its_own(site):
     gate = gated(FilterChainType.TASK_RESULT_CHAIN)
     gate.set_prop(FilterContextKey.SOURCE, FilterSource.JOB)
     with pytest.raises(ConfigurationError, match="belongs in a site's privacy"):
-        gate.process(good_reply(house), house.admit()[0])
+        gate.process(good_reply(site), site.admit()[0])
 
 
-def test_the_jobs_filter_clips_and_noises_what_no_gate_has_treated_and_nothing_else(house):
+def test_the_jobs_filter_clips_and_noises_what_no_gate_has_treated_and_nothing_else(site):
     quiet = GaussianPrivacy(clip=1.0, noise_multiplier=1e-9)
-    alone = quiet.process(good_reply(house), None)["DXO"]["data"]
+    alone = quiet.process(good_reply(site), None)["DXO"]["data"]
     norm = float(torch.cat(list(alone["update"].data.values())).norm())
     assert norm == pytest.approx(1.0, abs=1e-6)
     assert alone["metrics"].data == {"validation.f1": 0.5}
-    reply = leave(good_reply(house), house.admit()[0])
+    reply = leave(good_reply(site), site.admit()[0])
     treated = {name: value.clone() for name, value in reply["DXO"]["data"]["update"].data.items()}
     again = GaussianPrivacy(clip=1e-3, noise_multiplier=5.0).process(reply, None)["DXO"]["data"]["update"].data
     assert all(torch.equal(again[name], treated[name]) for name in treated)

@@ -59,10 +59,7 @@ def test_the_summary_says_what_was_treated_and_what_is_spent(tiny, run, tmp_path
     install(tmp_path / "flare" / "site-1" / "local", policy_of(scalars=told))
     found = run(tiny("ssfl", "controller.rounds=2", "controller.validate_every=0"), tmp_path, sites=SITES)
     assert found.summary["privacy"] == {
-        "site-1": {
-            "treated": {"update": "clip_and_noise"},
-            "epsilon": pytest.approx(gaussian_epsilon(16.0, 1e-5, 2)),
-        }
+        "site-1": {"treated": {"update": "clip_and_noise"}, "epsilon": pytest.approx(gaussian_epsilon(16.0, 1e-5, 2))}
     }
 
 

@@ -18,14 +18,7 @@ from torch import Tensor
 from grandrounds.errors import GrandRoundsError
 from grandrounds.privacy.accounting.accountant import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
-from grandrounds.privacy.gate.inspection import (
-    METRIC_VALUES,
-    Answer,
-    Inspected,
-    Part,
-    inspect,
-    may_leave,
-)
+from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, Expected
 from grandrounds.privacy.gate.policy import SitePolicy
 from grandrounds.privacy.gate.treatment import RecordLevel

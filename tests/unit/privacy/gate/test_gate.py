@@ -6,18 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gate_answers import (
-    NOISY,
-    ROWS,
-    SKIN,
-    TARGET,
-    UPDATE,
-    answer,
-    audited,
-    booked,
-    facts,
-    refusal,
-)
+from gate_answers import NOISY, ROWS, SKIN, TARGET, UPDATE, answer, audited, booked, facts, refusal
 from gate_answers import update as update_part
 
 from grandrounds.privacy.accounting.accountant import gaussian_epsilon

@@ -58,10 +58,7 @@ def test_the_hash_is_sha_256_of_the_line_without_it(file):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda lines: [*lines[:2], lines[2].replace(b"0.5", b"0.1"), *lines[3:]],
-            "line 3 is damaged or out of place",
-        ),
+        (lambda lines: [*lines[:2], lines[2].replace(b"0.5", b"0.1"), *lines[3:]], "line 3 is damaged or out of place"),
         (lambda lines: [*lines[:2], b"garbage\n", *lines[3:]], "line 3 is damaged"),
         (lambda lines: [*lines[:2], b"[1]\n", *lines[3:]], "line 3 is damaged"),
         (lambda lines: [*lines[:2], b"\xff\n", *lines[3:]], "line 3 is damaged"),

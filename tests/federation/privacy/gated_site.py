@@ -23,26 +23,26 @@ def gated(chain):
     return gate
 
 
-def good_reply(house):
+def good_reply(site):
     result = Result(model_update({"w": torch.full((3,), SECRET), "b": torch.ones(2)}), {"validation.f1": 0.5}, 44)
-    return encode_result(result, {"update": ReleaseKind.MODEL_UPDATE}, house.asked)
+    return encode_result(result, {"update": ReleaseKind.MODEL_UPDATE}, site.asked)
 
 
 def leave(reply, context):
     return gated(FilterChainType.TASK_RESULT_CHAIN).process(reply, context)
 
 
-def audited(house):
-    path = house.folder / "audit.jsonl"
+def audited(site):
+    path = site.folder / "audit.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def require_empty(left, house, before, code=ReturnCode.TASK_RESULT_FILTER_ERROR):
+def require_empty(left, site, before, code=ReturnCode.TASK_RESULT_FILTER_ERROR):
     """Nothing but a code and a fixed sentence, and a line in the trail."""
     headers = {ReservedHeaderKey.RC} | ({REASON_HEADER} if code == ReturnCode.TASK_RESULT_FILTER_ERROR else set())
     assert left.keys() == {ReservedHeaderKey.HEADERS}
     assert left[ReservedHeaderKey.HEADERS].keys() <= headers
     assert left.get_return_code() == code
     assert left.get_header(REASON_HEADER, Reason.FAILED) in set(Reason)
-    assert len(audited(house)) == before + 1
+    assert len(audited(site)) == before + 1
     assert str(SECRET) not in repr(left)
