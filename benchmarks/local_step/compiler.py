@@ -18,8 +18,8 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.measure import in_child, in_turn, milliseconds, run, spread, table
-from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.training import new_optimizer
+from grandrounds.federation.site.worker import keep_freed_memory
 from grandrounds.models.compute import compile_network
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec

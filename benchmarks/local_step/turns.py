@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.local_step.case import Case
 from benchmarks.measure import Cost, clocked, peak_mib, resident_mib
-from grandrounds.federation.site.compute import keep_freed_memory
+from grandrounds.federation.site.worker import keep_freed_memory
 
 
 @dataclass(frozen=True)

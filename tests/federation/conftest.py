@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.site import hooks as site_hooks
+from grandrounds.federation.site import executor as site_executor
 
 TINY = ["controller.rounds=3", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
 SITES = ["site-1", "site-2", "site-3"]
@@ -64,8 +64,8 @@ def outcome(workspace):
 def graphs(monkeypatch):
     """Networks are compiled by a backend that counts their graphs."""
     torch._dynamo.reset()
-    counter, compile_network = CompileCounterWithBackend("aot_eager"), site_hooks.compile_network
-    monkeypatch.setattr(site_hooks, "compile_network", lambda network, _: compile_network(network, counter))
+    counter, compile_network = CompileCounterWithBackend("aot_eager"), site_executor.compile_network
+    monkeypatch.setattr(site_executor, "compile_network", lambda network, _: compile_network(network, counter))
     yield counter
     torch._dynamo.reset()
 

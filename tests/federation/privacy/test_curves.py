@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.curves import received_curves
+from grandrounds.federation.server.dispatcher import received_curves
 from grandrounds.protocol.messages import Release, ReleaseKind, Result
 from grandrounds.reporting.figures.catalogue import run_drawings
 from grandrounds.reporting.model import report_on

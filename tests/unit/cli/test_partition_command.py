@@ -205,7 +205,9 @@ def test_a_partition_for_mutual_learning_takes_its_options(run, tmp_path):
     assert [site["wrong_labels"] for site in made["sites"].values()] == [10, 10]
     shown = run(*command, *noisy)
     assert "grandrounds simulate mdhfl --sites-dir" in " ".join(shown.stdout.split())
-    _one_line(run(*command, "--public", "folder"), "public folder needs public_root, the folder or archive of its images")
+    _one_line(
+        run(*command, "--public", "folder"), "public folder needs public_root, the folder or archive of its images"
+    )
 
 
 def test_the_reading_of_headers_is_told_in_lines_where_there_is_no_terminal():

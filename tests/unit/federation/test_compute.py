@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.site.compute import choose_device
+from grandrounds.federation.site.context import choose_device
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 COUNT_FAULTS = """
 import ctypes, resource, sys
 sys.path.insert(0, "custom")
-from grandrounds.federation.site.compute import keep_freed_memory
+from grandrounds.federation.site.worker import keep_freed_memory
 if {kept}:
     assert keep_freed_memory()
 libc = ctypes.CDLL(None)

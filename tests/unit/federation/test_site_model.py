@@ -4,7 +4,8 @@ import pytest
 
 from grandrounds.data.site import ModelOverride
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.site.access import own_model_spec, require_backbones
+from grandrounds.federation.site.data import own_model_spec
+from grandrounds.federation.site.options import SiteOptions
 from grandrounds.protocol.problem import Problem
 
 PROBLEM = Problem("skin", ("a", "b", "c"), image_size=32, backbone="compact", weights="imagenet")
@@ -71,9 +72,9 @@ def test_a_jobs_choice_that_does_not_fit_is_refused_by_option():
 
 
 def test_a_table_of_backbones_is_checked_before_the_run():
-    require_backbones({}, own=False)
-    require_backbones({"site-1": "resnet10"}, own=True)
+    SiteOptions()
+    SiteOptions(model="own", backbones={"site-1": "resnet10"})
     with pytest.raises(ConfigurationError, match="which needs model=own"):
-        require_backbones({"site-1": "resnet10"}, own=False)
+        SiteOptions(backbones={"site-1": "resnet10"})
     with pytest.raises(ConfigurationError, match="backbones: site-2: unknown backbone 'resnet99'"):
-        require_backbones({"site-1": "resnet10", "site-2": "resnet99"}, own=True)
+        SiteOptions(model="own", backbones={"site-1": "resnet10", "site-2": "resnet99"})

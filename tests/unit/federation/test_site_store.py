@@ -22,7 +22,7 @@ def keep(folder, round_number, content, needed=None, **options):
     """A state that has left the site."""
     kept = store(folder, **options)
     kept.stage_state(round_number, content)
-    kept.settle_state(needed)
+    kept.commit(needed)
 
 
 def test_state_of_the_round_before_is_found_by_another_process(tmp_path):
@@ -114,7 +114,7 @@ def test_a_staged_state_that_nothing_came_of_is_not_there(tmp_path):
     keep(tmp_path, 1, state(1))
     store(tmp_path).stage_state(2, state(2))
     assert store(tmp_path).load_state(3)["w"].item() == 1.0
-    store(tmp_path).settle_state()
+    store(tmp_path).commit()
     assert store(tmp_path).load_state(3)["w"].item() == 1.0, "the next task has thrown it away"
 
 
@@ -167,7 +167,7 @@ def test_a_store_that_is_kept_notices_another_start_of_the_run(tmp_path):
     kept = store(tmp_path, "run-a")
     keep_of_b = store(tmp_path, "run-b")
     keep_of_b.stage_state(1, state(1))
-    keep_of_b.settle_state()
+    keep_of_b.commit()
     kept.claim()
     assert json.loads((tmp_path / "site-1" / "run.json").read_text())["run_id"] == "run-a"
     assert kept.load_state(2) == {}

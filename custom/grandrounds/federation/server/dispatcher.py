@@ -8,8 +8,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
-from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.curves import keep_curves, received_curves
+from grandrounds.errors import GrandRoundsError, MessageError
+from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
 from grandrounds.federation.paths import result_folder
 from grandrounds.federation.server.exchange import Assignment, Exchange, Outcome
 from grandrounds.federation.server.hooks import RoundHooks
@@ -17,7 +17,7 @@ from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord, track
 from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import JOIN, TEST, TRAIN, ReleaseKind, Result, tensor_bytes
+from grandrounds.protocol.messages import CURVES, JOIN, TEST, TRAIN, ReleaseKind, Result, tensor_bytes
 from grandrounds.protocol.registration import Registration
 
 
@@ -146,7 +146,8 @@ class TaskDispatcher:
         if task == JOIN:
             self._register(site, Registration(dict(result.metrics), dict(result.facts)))
         if task == TEST:
-            keep_curves(result_folder(self._fl_ctx) / site, received_curves(result, self._classes), self._classes)
+            for name, curves in received_curves(result, self._classes).items():
+                write_curves(result_folder(self._fl_ctx) / site / f"{name}.json", curves, self._classes)
         number, record = self._round_number, self._record
         # Curves are no part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
@@ -168,6 +169,25 @@ class TaskDispatcher:
             raise
         self._sites.registered[site] = registration
         self._record.registered[site] = registration.to_dict()
+
+
+def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteCurves]:
+    """The curves in an answer, by the release's name.
+
+    Raises:
+        MessageError: if a name is not in ``CURVES``, or counts are misshapen or of fewer than ``MINIMUM`` cases.
+    """
+    found = {}
+    for name, release in result.releases.items():
+        if release.kind is not ReleaseKind.CURVES:
+            continue
+        if name not in CURVES.values() or release.tensors.keys() != {COUNTS}:
+            raise MessageError(f"curves must be {' or '.join(CURVES.values())} with {COUNTS}, got {name!r}")
+        try:
+            found[name] = decode_counts(release.tensors[COUNTS].numpy(), classes, MINIMUM)
+        except ValueError as error:
+            raise MessageError(f"{name}: {error}") from error
+    return found
 
 
 def _listed(reasons: Mapping[str, str]) -> str:

@@ -17,8 +17,7 @@ from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.options import ServerComputeOptions
-from grandrounds.federation.site.compute import choose_device
-from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.data import load_checked_data, load_dataset
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import State

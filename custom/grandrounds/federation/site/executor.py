@@ -1,4 +1,4 @@
-"""Tasks at a site: take from the wire, let the method train, score, and answer with what was declared."""
+"""Tasks at a site: read the message, let the method train, score, and answer with what was declared."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
@@ -19,21 +21,24 @@ from nvflare.fuel.utils import fobs
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.evaluation.curves import SiteCurves
-from grandrounds.federation.curves import curve_counts, curve_releases, keep_curves
+from grandrounds.federation.aggregation import difference
 from grandrounds.federation.paths import DETAILS_VARIABLE, state_folder
-from grandrounds.federation.site.access import SiteAccess
-from grandrounds.federation.site.compute import keep_freed_memory
 from grandrounds.federation.site.context import SiteContext, TaskAborted
+from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.hooks import SiteHooks
-from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped, run_isolated
-from grandrounds.federation.site.scoring import prediction_rows, scored
-from grandrounds.federation.site.store import SiteStore
-from grandrounds.federation.site.worker import SiteIdentity, declare_dp_training, seconds_left, work_in_child
-from grandrounds.models.registry import architecture_fingerprint
+from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
+from grandrounds.federation.site.options import ComputeOptions, SiteOptions
+from grandrounds.federation.site.scoring import evaluate_models, score
+from grandrounds.federation.site.store import SiteStore, copy_to_cpu
+from grandrounds.federation.site.training import Algorithm, new_optimizer
+from grandrounds.federation.site.worker import declare_dp_training, keep_freed_memory, run_in_child
+from grandrounds.models.compute import compile_network
+from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
+from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
 from grandrounds.protocol.messages import (
     CURVES,
+    GLOBAL,
     JOIN,
     REASON_HEADER,
     SCORED,
@@ -43,83 +48,166 @@ from grandrounds.protocol.messages import (
     VALIDATE,
     VALIDATION_PREFIX,
     Payload,
+    Release,
     ReleaseKind,
     Result,
     State,
     decode_payload,
     encode_result,
+    model_update,
+    require_like,
     round_updates,
 )
 from grandrounds.protocol.problem import ModelSpec
 
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)
 ARCHITECTURE_FACTS = ("backbone", "architecture")
+OPTIMIZER = "optimizer"
 
 
-class SiteExecutor(Configurable, SiteHooks):
+class SiteExecutor(Configurable, SiteHooks, Executor):
     """Works on the tasks ``join``, ``train``, ``validate`` and ``test`` of a :class:`RoundController`.
 
-    A method implements :meth:`train`, and :meth:`state_dict` and :meth:`load_state_dict` if something must last from one
-    round to the next.
+    A method implements :meth:`train`. What must last from one round to the next it puts into ``kept``.
     """
+
+    site_options: SiteOptions
+    compute: ComputeOptions
+    protection: ProtectionOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.take_groups(options)
         self.protection.require_possible(type(self).__name__, self.record_level_obstacle)
-        if self.site_options.model not in self.models:
-            raise ConfigurationError(
-                f"model must be {' or '.join(self.models)} for {type(self).__name__}, got {self.site_options.model!r}"
-            )
+        site = self.site_options
+        if site.model not in self.models:
+            raise ConfigurationError(f"model must be {' or '.join(self.models)}, got {site.model!r}")
         if self.compute.compiler != "none" and self.protection.record_noise_multiplier is not None:
             raise ConfigurationError(
                 "record_noise_multiplier takes gradients image by image, which needs compiler=none"
             )
+        self.own_model = site.model == "own"
         self.kept: dict[str, Any] = {}
-        self._access = SiteAccess(self.own_model, self.site_options.backbones or {}, self.compute, self.logger)
+        self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
         self._network: tuple[ModelSpec, nn.Module] | None = None
         self._staged: tuple[SiteStore, Payload] | None = None
         self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
-        self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._keep_what_left)
+        self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._commit_released)
 
-    def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:
-        fobs.register(TensorDecomposer)
-        keep_freed_memory()
+    # What methods use and may override.
 
-    def _keep_what_left(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Keep the state of an answer that leaves; what a filter has refused, or emptied, has not left."""
-        if not self._staged:
-            return
-        (store, payload), self._staged = self._staged, None
-        reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-        if isinstance(reply, Shareable) and self._rounded(reply, payload, fl_ctx):
-            self.on_result_released(reply, payload, store)
-            store.settle_state(payload.values.get("checkpoints"))
+    def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
+        """The network in training mode with the weights this round starts from."""
+        return self._loaded(self.starting_state(payload, context), context).train()
 
-    def _rounded(self, reply: Shareable, payload: Payload, fl_ctx: FLContext) -> bool:
-        """Whether the reply is an answer, whose update is now as the server asks; if it cannot be, the reply says why."""
-        if reply.get_return_code() != ReturnCode.OK:
-            return False
-        try:
-            round_updates(reply, payload.values)
-        except MessageError as error:
-            self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
-            reply.clear()
-            reply.update(_refusal(TRAIN, error))
-            return False
-        return True
+    def starting_state(self, payload: Payload, context: SiteContext) -> State:
+        """What this round starts from: the model that was sent, or where sites have models of their own this site's.
+
+        Raises:
+            ConfigurationError: if a site with another network than the problem's is sent the problem's trained weights.
+            MessageError: if there is no model, or it does not fit.
+        """
+        if self.own_model:
+            if "model" in self.kept:
+                return dict(self.kept["model"])
+            if GLOBAL not in payload.parts:
+                return copy_to_cpu(self.build(context).state_dict())
+            if context.own_spec:
+                raise ConfigurationError(
+                    f"{context.site}: the job starts from weights of {context.problem.backbone}, this site has "
+                    f"{context.model_spec.backbone}; set problem.weights to null"
+                )
+        if GLOBAL not in payload.parts:
+            raise MessageError("the task has no global model; executor option model=own needs none")
+        require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the global model")
+        return payload.parts[GLOBAL]
+
+    def make_optimizer(
+        self, network: nn.Module, learning_rate: float, algorithm: Algorithm = "adam", *, role: str = "", **options: Any
+    ) -> torch.optim.Optimizer:
+        """An optimizer, fresh or with the state that it had at the end of the last round here.
+
+        Args:
+            network: whose parameters it is for.
+            learning_rate: of all of them.
+            algorithm: ``adam`` or ``sgd``.
+            role: distinguishes several optimizers of a method.
+            options: torch's, such as ``betas``; without them there is no weight decay.
+        """
+        optimizer = new_optimizer(network.parameters(), algorithm, learning_rate, **options)
+        kept = self.kept.get(_optimizer_key(role))
+        if kept is not None:
+            optimizer.load_state_dict(kept)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+        return optimizer
+
+    def finish(
+        self,
+        payload: Payload,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
+        metrics: Mapping[str, float],
+        releases: Mapping[str, Release] = MappingProxyType({}),
+    ) -> Result:
+        """Turn a trained network into a result: the update of a shared model; an own model is kept.
+
+        Args:
+            payload: the task.
+            network: as trained.
+            optimizer: one, or several by role.
+            metrics: to report; must have ``samples``, the number of training samples.
+            releases: what leaves beside the update.
+        """
+        trained = copy_to_cpu(network.state_dict())
+        if self.site_options.optimizer == "kept":
+            optimizers = optimizer if isinstance(optimizer, Mapping) else {"": optimizer}
+            self.kept.update({_optimizer_key(role): made.state_dict() for role, made in optimizers.items()})
+        if self.own_model:
+            self.kept["model"] = trained
+        else:
+            releases = {**model_update(difference(trained, payload.parts[GLOBAL])), **releases}
+        return Result(releases, metrics, int(metrics["samples"]))
+
+    def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
+        """The models that are tested at the end, by name; their scores leave the site under these names, nothing else.
+
+        ``common`` is the one that the federation selected, ``own`` the one that scored best here or, if none was scored, a
+        site's own model as it is, ``own_last`` that of the last round, with ``test_last``.
+        """
+        common = None if self.own_model else self.starting_state(payload, context)
+        last, best = self.kept.get("model"), store.best()
+        own_last = last if self.site_options.test_last else None
+        models = {"common": common, "own": best[1] if best else last, "own_last": own_last}
+        return {name: state for name, state in models.items() if state is not None}
+
+    def build(self, context: SiteContext) -> nn.Module:
+        """A network of this site's architecture on the context's device, with the run's initial weights."""
+        return build_model(context.model_spec, context.seed).to(context.device)
+
+    def network(self, context: SiteContext) -> nn.Module:
+        """The site's one network, built once; its weights are whatever was loaded last, so a teacher needs its own."""
+        if self._network is None or self._network[0] != context.model_spec:
+            self._network = (context.model_spec, self.build(context))
+            if self.compute.compiler != "none":
+                compile_network(self._network[1], self.compute.compiler)
+        return self._network[1]
+
+    # FLARE's hooks.
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """FLARE's hook: do one task. What goes wrong becomes a reply with its reason, never half a result."""
+        """FLARE's hook: do one task. An error becomes a reply with its reason, never half a result."""
         if task_name not in TASKS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         self._staged = None
         try:
             payload = decode_payload(shareable)
-            work = self._work_in_child if self.compute.isolation == "process" else self.work
-            reply, store = work(task_name, payload, fl_ctx, abort_signal)
+            if self.compute.isolation == "process":
+                reply, store = run_in_child(self.work, task_name, payload, fl_ctx, abort_signal)
+            else:
+                reply, store = self.work(task_name, payload, fl_ctx, abort_signal)
             if task_name == TRAIN:
                 self._staged = (store, payload)
             return reply
@@ -136,15 +224,7 @@ class SiteExecutor(Configurable, SiteHooks):
     def work(
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
     ) -> tuple[Shareable, SiteStore]:
-        """Do one task, in this process.
-
-        Returns:
-            The answer, and where the state after a training is staged.
-
-        Raises:
-            TaskAborted: if the server gives the task up.
-            Exception: whatever keeps the task from being done.
-        """
+        """Do one task in this process; return the answer, and where the state after a training is staged."""
         if self.compute.cpu_threads:
             torch.set_num_threads(self.compute.cpu_threads)
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
@@ -155,59 +235,58 @@ class SiteExecutor(Configurable, SiteHooks):
         reply = encode_result(tasks[task_name](payload, context, store), self._declared(task_name), payload, facts)
         if task_name == TRAIN:
             # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
-            store.stage_state(context.round_number, self.state_dict())
+            store.stage_state(context.round_number, self.kept)
         return reply, store
 
-    def _work_in_child(
-        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
-    ) -> tuple[Shareable, SiteStore]:
-        try:
-            answer: tuple[Shareable, SiteStore] = run_isolated(
-                work_in_child,
-                self.work,
-                task_name,
-                payload,
-                SiteIdentity.of(fl_ctx),
-                aborted=lambda: bool(abort_signal.triggered),
-                seconds=seconds_left(payload),
-                reply=lambda training: declare_dp_training(training, fl_ctx),
-            )
-            return answer
-        except WorkerStopped:
-            if abort_signal.triggered:
-                raise TaskAborted from None
-            raise
+    def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:
+        fobs.register(TensorDecomposer)
+        keep_freed_memory()
 
-    def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
-        if task_name == TEST:
-            return dict.fromkeys(CURVES.values(), ReleaseKind.CURVES)
-        return self.releases if self.own_model else {**self.releases, UPDATE: ReleaseKind.MODEL_UPDATE}
+    def _commit_released(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Commit the state of an answer that leaves; what a filter has refused, or emptied, has not left."""
+        if not self._staged:
+            return
+        (store, payload), self._staged = self._staged, None
+        reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+        if not isinstance(reply, Shareable) or reply.get_return_code() != ReturnCode.OK:
+            return
+        try:
+            round_updates(reply, payload.values)
+        except MessageError as error:
+            self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
+            reply.clear()
+            reply.update(_refusal(TRAIN, error))
+            return
+        self.on_result_released(reply, payload, store)
+        store.commit(payload.values.get("checkpoints"))
+
+    # The tasks.
+
+    def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
+        registration = self.register(payload, context)
+        facts = dict(registration.facts)
+        if self.own_model:
+            values = (context.model_spec.backbone, architecture_fingerprint(self.network(context).state_dict()))
+            facts |= dict(zip(ARCHITECTURE_FACTS, values, strict=True))
+        return Result(metrics=registration.scalars, facts=facts)
 
     def _train(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
-        self.load_state_dict(store.load_state(context.round_number))
+        self.kept = store.load_state(context.round_number)
         scores = self._score(payload, context, store) if payload.values.get("validate") else {}
         started = time.perf_counter()
         result = self.train(payload, context)
         seconds = time.perf_counter() - started
         return replace(result, metrics={**result.metrics, "train_seconds": round(seconds, 4), **scores})
 
-    def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
-        said = self.register(payload, context)
-        facts = dict(said.facts)
-        if self.own_model:
-            values = (context.model_spec.backbone, architecture_fingerprint(self.network(context).state_dict()))
-            facts |= dict(zip(ARCHITECTURE_FACTS, values, strict=True))
-        return Result(metrics=said.scalars, facts=facts)
-
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
-        self.load_state_dict(store.load_state(context.round_number))
+        self.kept = store.load_state(context.round_number)
         return Result(metrics=self._score(payload, context, store))
 
     def _score(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, float]:
         if self.own_model and "model" not in self.kept:
             return {}  # a site that has not trained yet has nothing to score
         state = payload.parts.get(SCORED) or self.starting_state(payload, context)
-        scores = scored(self._loaded(state, context), context.data.rows("val"), context)[0]
+        scores, _ = score(self._loaded(state, context), context.data.rows("val"), context)
         metric = payload.values["selection_metric"]
         if metric in scores:
             # A server that goes on after a round has that round's model scored again.
@@ -217,24 +296,19 @@ class SiteExecutor(Configurable, SiteHooks):
 
     def _test(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         context.cache.keep_only([])  # the run is over: what other hospitals have trained does not stay here
-        self.load_state_dict(store.load_state(context.round_number))
+        self.kept = store.load_state(context.round_number)
         models = self.tested_models(payload, context, store)
-        metrics: dict[str, float] = {}
-        curves: dict[str, SiteCurves] = {}
+        own_round = {}
         if "own" in models:
             best = store.best_round()
-            metrics["own.round"] = float(context.round_number - 1 if best is None else best)
-        rows = context.data.rows("test")
-        for name, state in models.items():
-            scores, probabilities = scored(self._loaded(state, context), rows, context)
-            metrics.update({f"{name}.{key}": value for key, value in scores.items()})
-            store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
-            curves[name] = curve_counts(context.data, rows, probabilities)
-            if self.own_model:
-                store.write_model(name, state, _description(context))
-        classes = context.data.classes
-        keep_curves(store.folder, {CURVES[name]: found for name, found in curves.items() if name in CURVES}, classes)
-        return Result(curve_releases(curves, classes), metrics)
+            own_round["own.round"] = float(context.round_number - 1 if best is None else best)
+        result = evaluate_models(models, lambda state: self._loaded(state, context), context, store, self.own_model)
+        return replace(result, metrics={**own_round, **result.metrics})
+
+    def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
+        if task_name == TEST:
+            return dict.fromkeys(CURVES.values(), ReleaseKind.CURVES)
+        return self.releases if self.own_model else {**self.releases, UPDATE: ReleaseKind.MODEL_UPDATE}
 
     def _loaded(self, state: State, context: SiteContext) -> nn.Module:
         network = self.network(context)
@@ -246,20 +320,20 @@ class SiteExecutor(Configurable, SiteHooks):
         if self._store_of and self._store_of[0] == run:
             self._store_of[1].claim()
             return self._store_of[1]
-        site = self.site_options
-        options = {"problem": context.problem.to_dict(), "model": site.model, "optimizer": site.optimizer}
-        own = {"own_model": asdict(context.own_spec)} if context.own_spec else {}
+        options = {
+            "problem": context.problem.to_dict(),
+            "model": self.site_options.model,
+            "optimizer": self.site_options.optimizer,
+            "own_model": asdict(context.own_spec) if context.own_spec else None,
+        }
         folder = state_folder(fl_ctx, payload.values["run_name"], context.site)
-        store = SiteStore(folder, payload.values["run_id"], {**options, **self.options(), **own})
+        store = SiteStore(folder, payload.values["run_id"], {**options, **self.options()})
         self._store_of = (run, store)
         return store
 
 
-def _description(context: SiteContext) -> dict[str, Any]:
-    problem = context.problem
-    # What training started from is no part of a network's shape, and may be a path of this machine.
-    model = {**asdict(context.model_spec), "weights": None}
-    return {"model": model, "classes": list(problem.classes), "image_size": problem.image_size}
+def _optimizer_key(role: str) -> str:
+    return f"{OPTIMIZER}.{role}" if role else OPTIMIZER
 
 
 def _refusal(task: str, error: Exception) -> Shareable:

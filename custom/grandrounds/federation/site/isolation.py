@@ -241,8 +241,9 @@ def _stop(child: Any) -> None:
 def _kill_group(process: int) -> None:
     try:
         os.killpg(process, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # it has not made its group yet
-        os.kill(process, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # it has not made its group yet, or has just ended
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def _death(status: int | None) -> str:

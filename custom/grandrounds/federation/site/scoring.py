@@ -1,18 +1,27 @@
-"""Scores of a network on a site's images, and predictions as a table that stays there."""
+"""Scores of models on a site's images, predictions as tables that stay there, and curves of several patients each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from grandrounds.data.site import SiteData
+from grandrounds.evaluation.cases import cases_of
+from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, encode_counts, site_curves, write_curves
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.store import SiteStore
+from grandrounds.protocol.messages import CURVES, Release, ReleaseKind, Result, State
 
 
-def scored(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[dict[str, float], Tensor]:
-    """Predict images and compare with what is known of them.
+def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[dict[str, float], Tensor]:
+    """Predict images and compare with the known labels.
 
     Args:
         network: as it shall be scored.
@@ -28,6 +37,43 @@ def scored(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[
     return classification_metrics(context.data.labels[rows][known], probabilities.numpy()[known]), probabilities
 
 
+def evaluate_models(
+    models: Mapping[str, State],
+    load: Callable[[State], nn.Module],
+    context: SiteContext,
+    store: SiteStore,
+    write_models: bool,
+) -> Result:
+    """Test models on the site's test images; predictions are written to the site's folder.
+
+    Args:
+        models: by name.
+        load: the site's network with a state.
+        context: of the task.
+        store: of the site.
+        write_models: whether the models themselves are written, too.
+
+    Returns:
+        Scores as ``<model>.<metric>``, and the curves that may leave.
+    """
+    rows = context.data.rows("test")
+    metrics: dict[str, float] = {}
+    releases: dict[str, Release] = {}
+    for name, state in models.items():
+        scores, probabilities = score(load(state), rows, context)
+        metrics.update({f"{name}.{key}": value for key, value in scores.items()})
+        store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
+        if write_models:
+            store.write_model(name, state, _description(context))
+        if name in CURVES:
+            curves = curve_counts(context.data, rows, probabilities)
+            write_curves(store.folder / f"{CURVES[name]}.json", curves, context.data.classes)
+            if curves.classes or curves.reliability:
+                counts = torch.from_numpy(encode_counts(curves, context.data.classes))
+                releases[CURVES[name]] = Release(ReleaseKind.CURVES, {COUNTS: counts})
+    return Result(releases, metrics)
+
+
 def prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> tuple[list[str], list[list[str]]]:
     """A table's header and lines: image, label, predicted class and the probability of each class."""
     header = ["image", "label", "predicted", *(f"probability_{name}" for name in data.classes)]
@@ -37,3 +83,23 @@ def prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> 
         predicted = data.classes[int(np.argmax(values))]
         lines.append([data.names[row], label, predicted, *(f"{value:.6f}" for value in values)])
     return header, lines
+
+
+def curve_counts(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> SiteCurves:
+    """What a site may report of its predictions: counts of ``MINIMUM`` patients each, or of more where the site asks.
+
+    Args:
+        data: the site's.
+        rows: of the predicted images, whose labels are known.
+        probabilities: of the classes, shape ``(rows, classes)``.
+    """
+    groups = [data.groups[row] for row in rows]
+    cases = cases_of(data.labels[rows], probabilities.double().numpy(), groups)
+    return site_curves(cases, data.classes, max(MINIMUM, data.min_support))
+
+
+def _description(context: SiteContext) -> dict[str, Any]:
+    problem = context.problem
+    # What training started from is no part of a network's shape, and may be a path of this machine.
+    model = {**asdict(context.model_spec), "weights": None}
+    return {"model": model, "classes": list(problem.classes), "image_size": problem.image_size}

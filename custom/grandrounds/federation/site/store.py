@@ -77,7 +77,7 @@ class SiteStore:
         return checkpoint.content if checkpoint else {}
 
     def stage_state(self, round_number: int, state: Mapping[str, Any]) -> None:
-        """Write the state after this round, without effect until :meth:`settle_state`; an empty state needs no file."""
+        """Write the state after this round, without effect until :meth:`commit`; an empty state needs no file."""
         if not self._keeps_nothing():
             self._staged.discard_from(0)
         if state:
@@ -88,7 +88,7 @@ class SiteStore:
         checkpoint = self._staged.load()
         return checkpoint.content if checkpoint else {}
 
-    def settle_state(self, needed: Collection[int] | None = None) -> None:
+    def commit(self, needed: Collection[int] | None = None) -> None:
         """Keep the state that was staged: what it was made for has left the site.
 
         Args:

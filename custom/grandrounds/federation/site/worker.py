@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +12,16 @@ from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 
-from grandrounds.federation.site.compute import keep_freed_memory
-from grandrounds.federation.site.isolation import ask_parent
+from grandrounds.federation.site.context import TaskAborted
+from grandrounds.federation.site.isolation import WorkerStopped, ask_parent, run_isolated
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.spending import TRAINING_GATE, Spending
 
 Answer = TypeVar("Answer")
+# Numbers of the GNU C library's malloc.h.
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+KEPT_BYTES = 1 << 30
+LARGEST_BLOCK = 1 << 25  # the library takes no more than this on 64-bit machines
 
 
 @dataclass(frozen=True)
@@ -81,17 +86,49 @@ def declare_dp_training(training: Spending | None, fl_ctx: FLContext) -> None:
         gate.admit_training(training)
 
 
-def work_in_child(
-    work: Callable[[str, Payload, FLContext, Signal], Answer], task_name: str, payload: Payload, identity: SiteIdentity
+def run_in_child(
+    work: Callable[[str, Payload, FLContext, Signal], Answer],
+    task_name: str,
+    payload: Payload,
+    fl_ctx: FLContext,
+    abort_signal: Signal,
 ) -> Answer:
-    """Do one task, in the child.
+    """Do one task in a child process.
 
     Args:
         work: a method of an executor that can be pickled.
         task_name: FLARE's.
         payload: of the task.
-        identity: of the site.
+        fl_ctx: of the task.
+        abort_signal: of the task.
+
+    Raises:
+        TaskAborted: if the server gives the task up.
+        WorkerLost: if the child dies.
+        WorkerStopped: if it takes longer than anybody waits for.
+        Exception: whatever keeps the task from being done.
     """
+    try:
+        answer: Answer = run_isolated(
+            _work,
+            work,
+            task_name,
+            payload,
+            SiteIdentity.of(fl_ctx),
+            aborted=lambda: bool(abort_signal.triggered),
+            seconds=seconds_left(payload),
+            reply=lambda training: declare_dp_training(training, fl_ctx),
+        )
+        return answer
+    except WorkerStopped:
+        if abort_signal.triggered:
+            raise TaskAborted from None
+        raise
+
+
+def _work(
+    work: Callable[[str, Payload, FLContext, Signal], Answer], task_name: str, payload: Payload, identity: SiteIdentity
+) -> Answer:
     keep_freed_memory()
     return work(task_name, payload, identity.context(), Signal())
 
@@ -101,3 +138,19 @@ def seconds_left(payload: Payload) -> float | None:
     seconds: Any = payload.values.get("round_timeout")
     limited = isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0
     return float(seconds) if limited else None
+
+
+def keep_freed_memory() -> bool:
+    """Ask the C library not to give freed memory back before there is a gigabyte of it.
+
+    The C library gives large blocks back at once, and the system clears every page when they are asked for again: with
+    small networks on a CPU that costs more than a tenth of a training step.
+
+    Returns:
+        Whether it agreed: only the GNU library knows the question, elsewhere nothing changes.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(mallopt(TRIM_THRESHOLD, KEPT_BYTES)) and bool(mallopt(MMAP_THRESHOLD, LARGEST_BLOCK))

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import difference
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.federation.site.hooks import OPTIMIZER
+from grandrounds.federation.site.executor import OPTIMIZER, SiteExecutor
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.bank import (
     BANK,

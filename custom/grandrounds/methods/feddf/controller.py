@@ -17,8 +17,7 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.options import ServerComputeOptions, UpdateOptions
-from grandrounds.federation.site.compute import choose_device
-from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.data import load_dataset
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.feddf.fusion import FusionOptions, distil, ensemble_soft_labels, means_by_architecture

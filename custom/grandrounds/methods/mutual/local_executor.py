@@ -10,7 +10,7 @@ from torch import nn
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.federation.site.scoring import scored
+from grandrounds.federation.site.scoring import score
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.mutual.options import FinalTestOptions, LocalOptions
 from grandrounds.methods.mutual.training import train_locally
@@ -66,7 +66,7 @@ class OwnModelExecutor(LocalTrainingExecutor):
         """
         if context.round_number <= rounds - self.testing.test_rounds:
             return {}
-        scores, _ = scored(network.eval(), context.data.rows("test"), context)
+        scores, _ = score(network.eval(), context.data.rows("test"), context)
         return {f"{prefix}.{name}": value for name, value in scores.items()}
 
 
