@@ -131,8 +131,6 @@ class Options:
 class Configurable:
     """A component whose options are groups: attributes that are annotated with a class derived from :class:`Options`."""
 
-    option_groups: ClassVar[Mapping[str, type[Options]] | tuple[type, ...]] = ()  # transitional
-
     def take_groups(self, options: Mapping[str, Any]) -> None:
         """Build every group of the component and of its bases from keyword arguments.
 
@@ -167,10 +165,6 @@ def groups_of(component: type) -> dict[str, type[Options]]:
             group = known.get(annotation) if isinstance(annotation, str) else annotation
             if isinstance(group, type) and issubclass(group, Options):
                 found.setdefault(name, group)
-        groups = vars(base).get("option_groups", {})
-        if isinstance(groups, tuple):  # transitional: the component takes these groups itself
-            continue
-        found = {**found, **{name: group for name, group in groups.items() if name not in found}}
     return found
 
 
@@ -231,36 +225,6 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
         raise ConfigurationError(f"{name} must be {_description(annotation)}, got {value!r}")
 
 
-def require_words(options: object, *names: str) -> None:
-    """Transitional: checked by :class:`Options`."""
-    known = get_type_hints(type(options))
-    for name in names:
-        words, value = get_args(known[name]), getattr(options, name)
-        if value not in words:
-            raise ConfigurationError(f"{name} must be one of {', '.join(words)}, got {value!r}")
-
-
-def require_min(options: object, least: float, *names: str) -> None:
-    """Transitional: checked by :class:`Options`."""
-    known = get_type_hints(type(options))
-    for name in names:
-        require_value(getattr(options, name), known[name], Min(least), name)
-
-
-def require_positive(options: object, *names: str) -> None:
-    """Transitional: checked by :class:`Options`."""
-    known = get_type_hints(type(options))
-    for name in names:
-        require_value(getattr(options, name), known[name], POSITIVE, name)
-
-
-def require_fractions(options: object, *names: str) -> None:
-    """Transitional: checked by :class:`Options`."""
-    known = get_type_hints(type(options))
-    for name in names:
-        require_value(getattr(options, name), known[name], FRACTION, name)
-
-
 def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group, dict[str, Any]]:
     """Build a group of options from those arguments that belong to it.
 
@@ -303,9 +267,6 @@ def option_types(component: type) -> dict[str, Any]:
     groups_here = groups_of(component).values()
     found = {name: known.type for group in groups_here for name, known in annotations_of(group).items()}
     for base in component.__mro__:
-        groups = vars(base).get("option_groups", {})
-        for group in groups if isinstance(groups, tuple) else ():
-            found = {**{name: known.type for name, known in annotations_of(group).items()}, **found}
         if "__init__" not in vars(base):
             continue
         constructor = vars(base)["__init__"]

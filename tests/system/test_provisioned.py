@@ -134,7 +134,9 @@ def other_scope(job, mark):
 def other_data(job, mark):
     # Here the sites do start, which takes a while on a busy machine.
     patient = ["controller.start_timeout=60", "controller.round_timeout=60"]
-    return with_options(job, ["problem.dataset=../../../etc", *patient]), "nothing leaves: .* cannot identify the data set"
+    return with_options(
+        job, ["problem.dataset=../../../etc", *patient]
+    ), "nothing leaves: .* cannot identify the data set"
 
 
 @pytest.mark.parametrize("forbidden", [own_code, own_class, own_call, other_controller, other_scope, other_data])

@@ -1,18 +1,24 @@
+"""Options are checked against their annotations; a component's groups are filled by its base class."""
+
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import MISSING, dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import (
+    FRACTION,
+    POSITIVE,
+    Configurable,
+    Min,
+    OptionInfo,
+    Options,
+    Range,
+    describe,
+    groups_of,
     option_types,
-    require_fractions,
-    require_min,
-    require_positive,
     require_type,
-    require_words,
-    take_options,
 )
 
 
@@ -73,98 +79,127 @@ def test_an_annotation_that_options_cannot_have_is_a_mistake_of_the_program():
 
 
 @dataclass(frozen=True)
-class Numbers:
-    steps: int | None = None
-    rate: float = 0.5
+class Numbers(Options):
+    steps: Annotated[int | None, "of a round", Min(2)] = None
+    rate: Annotated[float, "the share", FRACTION] = 0.5
+    scale: Annotated[float, "a factor", POSITIVE] = 1.0
+    sizes: Annotated[tuple[int, ...], "of layers", Min(1)] = (1,)
     view: Literal["none", "weak"] = "none"
+
+    def check(self):
+        if self.view == "weak" and self.steps is None:
+            raise ConfigurationError("view=weak needs steps")
 
 
 def test_numbers_in_their_range_pass_to_its_ends():
-    numbers = Numbers(steps=2, rate=1)
-    require_min(numbers, 2, "steps")
-    require_fractions(numbers, "rate")
-    require_fractions(Numbers(rate=0.0), "rate")
-    require_positive(Numbers(rate=1e-300), "rate", "steps")
-    require_words(numbers, "view")
+    Numbers(steps=2, rate=1)
+    Numbers(rate=0.0, scale=1e-300, sizes=(1, 5), view="none")
 
 
 @pytest.mark.parametrize(
-    ("check", "options", "message"),
+    ("options", "message"),
     [
-        (lambda n: require_min(n, 2, "steps"), {"steps": 1}, "steps must be at least 2, got 1"),
-        (lambda n: require_min(n, 2, "steps"), {"steps": 2.0}, "steps must be an integer or null, got 2.0"),
-        (lambda n: require_min(n, 0, "steps", "rate"), {"rate": -1.0}, "rate must be at least 0, got -1.0"),
-        (lambda n: require_min(n, 0, "rate"), {"rate": math.inf}, "rate must be finite, got inf"),
-        (lambda n: require_min(n, 0, "rate"), {"rate": None}, "rate must be a number, got None"),
-        (lambda n: require_positive(n, "rate"), {"rate": 0.0}, "rate must be positive, got 0.0"),
-        (lambda n: require_positive(n, "rate"), {"rate": math.nan}, "rate must be finite, got nan"),
-        (lambda n: require_fractions(n, "rate"), {"rate": 1.5}, "rate must be between 0 and 1, got 1.5"),
-        (lambda n: require_words(n, "view"), {"view": "some"}, "view must be one of none, weak, got 'some'"),
+        ({"steps": 1}, "steps must be at least 2, got 1"),
+        ({"steps": 2.0}, "steps must be an integer or null, got 2.0"),
+        ({"rate": -1.0}, "rate must be between 0 and 1, got -1.0"),
+        ({"rate": math.inf}, "rate must be finite, got inf"),
+        ({"rate": None}, "rate must be a number, got None"),
+        ({"scale": 0.0}, "scale must be positive, got 0.0"),
+        ({"scale": math.nan}, "scale must be finite, got nan"),
+        ({"sizes": (2, 0)}, "sizes must be at least 1, got (2, 0)"),
+        ({"view": "some"}, "view must be none or weak, got 'some'"),
+        ({"view": "weak"}, "view=weak needs steps"),
     ],
 )
-def test_a_number_or_word_out_of_range_is_named(check, options, message):
+def test_a_value_out_of_range_is_named(options, message):
     with pytest.raises(ConfigurationError) as refused:
-        check(Numbers(**options))
+        Numbers(**options)
     assert str(refused.value) == message
 
 
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        (Min(2), "at least 2"),
+        (POSITIVE, "positive"),
+        (FRACTION, "between 0 and 1"),
+        (Range(maximum=4), "at most 4"),
+        (Range(0, 1, open_maximum=True), "at least 0 and below 1"),
+        (Range(0, 1, open_minimum=True), "above 0 and at most 1"),
+    ],
+)
+def test_a_range_reads_as_its_bounds(bounds, text):
+    assert str(bounds) == text
+
+
 @dataclass(frozen=True)
-class Steps:
-    steps: int = 26
-    levels: tuple[int, int] | None = None
-
-    def __post_init__(self):
-        if self.steps < 1:
-            raise ConfigurationError("steps")
+class Steps(Options):
+    steps: Annotated[int, "local steps", Min(1)] = 26
+    levels: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
-class Peers:
-    peers: int = 2
+class Peers(Options):
+    peers: int
+    vote: bool = False
 
 
-class Base:
-    def __init__(self, *, device: str = "auto"):
-        self.device = device
+@dataclass(frozen=True)
+class Device(Options):
+    identifies_run: ClassVar[bool] = False
+
+    device: str = "auto"
 
 
-class Trainer(Base):
-    option_groups: ClassVar[tuple[type, ...]] = (Steps,)
+class Trainer(Configurable):
+    training: Steps
+    compute: Device
 
     def __init__(self, **options: Any):
-        self.training, others = take_options(Steps, options)
-        super().__init__(**others)
+        self.take_groups(options)
 
 
 class WithPeers(Trainer):
-    option_groups: ClassVar[tuple[type, ...]] = (Peers,)
+    choice: Peers
 
-    def __init__(self, *, vote: bool = False, **options: Any):
-        self.peers, others = take_options(Peers, options)
-        super().__init__(**others)
-
-
-def test_options_go_to_their_groups_and_the_rest_to_the_base():
-    made = WithPeers(peers=3, steps=4, levels=[1, 2], device="cpu", vote=True)
-    assert (made.peers, made.training, made.device) == (Peers(3), Steps(4, (1, 2)), "cpu")
-    assert (WithPeers().peers, WithPeers().training) == (Peers(), Steps())
+    def __init__(self, *, diary: str = "", **options: Any):
+        super().__init__(**options)
+        self.diary = diary
 
 
-def test_a_name_that_nobody_knows_is_refused_by_the_base():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'pears'"):
-        WithPeers(pears=3)
+def test_options_go_to_the_groups_of_a_component_and_of_its_bases():
+    made = WithPeers(peers=3, steps=4, levels=[1, 2], device="cpu", diary="a")
+    assert (made.choice, made.training, made.compute) == (Peers(3), Steps(4, (1, 2)), Device("cpu"))
+    assert made.diary == "a"
+    assert list(groups_of(WithPeers)) == ["choice", "training", "compute"]
 
 
-def test_a_group_checks_its_values():
-    with pytest.raises(ConfigurationError, match="steps"):
-        WithPeers(steps=0)
+def test_a_saved_run_depends_on_the_groups_that_identify_it():
+    assert WithPeers(peers=3).options() == {"peers": 3, "vote": False, "steps": 26, "levels": None}
 
 
-def test_the_options_of_a_component_are_those_of_its_groups_and_bases():
+def test_a_name_that_nobody_knows_and_a_missing_one_are_refused():
+    with pytest.raises(ConfigurationError, match="WithPeers has no option pears"):
+        WithPeers(peers=3, pears=3)
+    with pytest.raises(ConfigurationError, match="option peers is missing"):
+        WithPeers()
+    with pytest.raises(ConfigurationError, match="steps must be at least 1, got 0"):
+        WithPeers(peers=3, steps=0)
+
+
+def test_the_options_of_a_component_are_those_of_its_groups_and_keywords():
     assert option_types(WithPeers) == {
         "peers": int,
         "vote": bool,
+        "diary": str,
         "steps": int,
-        "levels": tuple[int, int] | None,
+        "levels": tuple[int, ...] | None,
         "device": str,
     }
+
+
+def test_a_group_describes_its_options():
+    steps, levels = describe(Steps)
+    assert steps == OptionInfo("steps", "an integer", "at least 1", 26, "local steps")
+    assert (levels.type, levels.range, levels.meaning) == ("a list whose entries are an integer or null", "", "")
+    assert describe(Peers)[0].default is MISSING
