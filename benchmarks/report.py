@@ -69,7 +69,7 @@ def write(name: str, results: Path | None, out: Path) -> None:
     for section in re.findall(r"<!-- (\w+): begin -->", text):
         made = experiment_parts(name, results) if section == EXPERIMENT else measurement_parts(name, section)
         content = "\n\n".join(_saved(part, out) for part in made) or "There are no results yet."
-        text = replace_section(text, f"<!-- {section}: begin -->", f"<!-- {section}: end -->", content)
+        text = replace_section(text, section, content)
     out.mkdir(parents=True, exist_ok=True)
     with replacing(out / "README.md") as stream:
         stream.write(text.encode())
@@ -100,7 +100,9 @@ def measurement_parts(name: str, section: str) -> Iterator[Part]:
 
 
 def circumstances(result: dict[str, Any]) -> str:
-    """Where and how something was measured."""
+    """Where and how something was measured, as far as the result has it."""
+    if "machine" not in result:
+        return "(CPU; machine and versions were not recorded)"
     machine, versions = result["machine"], result["versions"]
     found = [machine.get("processor", machine["system"]), f"{machine['cores']} cores"]
     found += ["one thread"] if result.get("threads") == 1 else []

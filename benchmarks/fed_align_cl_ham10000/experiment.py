@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiment import Experiment, Row, Run, mean_of, read_predictions, site_data
-from benchmarks.fed_align_cl_ham10000.binary_curves import curve_areas
-from benchmarks.fed_align_cl_ham10000.measures import both_layers, separability
+from benchmarks.fed_align_cl_ham10000.measures import both_layers, curve_areas, separability
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import read_partition, write_partition
 from grandrounds.data.partition.make import make_partition
@@ -146,7 +145,7 @@ class Custom(Experiment):
 
 
 def _areas(labels: np.ndarray, scores: Sequence[float] | np.ndarray) -> dict[str, float]:
-    return {**curve_areas(labels, scores)._asdict(), "images": len(labels), "malignant": int((labels == 1).sum())}
+    return {**curve_areas(labels, scores), "images": len(labels), "malignant": int((labels == 1).sum())}
 
 
 def _scored_at_sites(run: Run) -> dict[str, dict[str, float]]:

@@ -1,13 +1,15 @@
-"""How far a model's layers separate the sites of test images."""
+"""Areas under the curves, and how far a model's layers separate the sites of test images."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import auc, precision_recall_curve, roc_auc_score
 from torch import Tensor, nn
 
 from grandrounds.data.images.views import to_tensor
@@ -17,6 +19,18 @@ from grandrounds.models.split import split_network
 BATCH = 128
 LAYERS = ("embedding", "penultimate")
 Layers = Sequence[NDArray[np.float32]]
+
+
+def curve_areas(labels: NDArray[np.int64], scores: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
+    """Areas under the ROC and the precision-recall curve of malignant (1) against benign; NaN where a class is missing.
+
+    The second is the trapezoids', as mammography papers and Fed-Align-CL report it. It joins points that no threshold
+    reaches, so it is a little above the average precision (Davis & Goadrich, ICML 2006).
+    """
+    if len(np.unique(labels)) < 2:
+        return {"roc": math.nan, "precision_recall": math.nan}
+    precision, recall, _ = precision_recall_curve(labels, scores)
+    return {"roc": float(roc_auc_score(labels, scores)), "precision_recall": float(auc(recall, precision))}
 
 
 @torch.no_grad()

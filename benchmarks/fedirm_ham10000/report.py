@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from benchmarks.fedirm_ham10000.figures import score_over_sites_figure
 from benchmarks.report import Drawing, Part
 from benchmarks.results import Methods, Results, Seeds, paired, shared_seeds
 from benchmarks.tables import markdown_table, mean_and_spread
@@ -16,6 +16,7 @@ from grandrounds.methods.fedirm.figures import (
     relation_figure,
     relation_gap,
 )
+from grandrounds.plotting import draw_legend, draw_line, label_axes, looks, new_axes
 
 METRICS = {"auc": "AUC", "sensitivity": "sens.", "specificity": "spec.", "accuracy": "accuracy", "f1": "F1"}
 MODELS = {"selected": "selected", "last": "last round", "labelled_choice": "chosen by labelled sites"}
@@ -161,7 +162,19 @@ def _curves(results: Results) -> Iterator[Part]:
             yield f"**AUC against the number of {label}** (seed 1, selected round)."
             rows = [[method, *(curve.get(number) for number in settings)] for method, curve in curves.items()]
             yield markdown_table(["method", *map(str, settings)], rows)
-            yield Drawing(name, f"AUC against {label}", score_over_sites_figure(curves, label, "AUC"), 110)
+            yield Drawing(name, f"AUC against {label}", _score_over_sites(curves, label), 110)
+
+
+def _score_over_sites(curves: Mapping[str, Mapping[int, float]], label: str) -> Figure:
+    """A score against a number of sites, a line for each method (Liu et al., MICCAI 2021, Fig. 2 b and c)."""
+    figure, axes = new_axes(5.2, 3.4)
+    for name, curve in curves.items():
+        numbers = sorted(curve)
+        draw_line(axes, looks(list(curves))[name], numbers, [curve[number] for number in numbers], name)
+    label_axes(axes, label, "AUC")
+    axes.set_xticks(sorted({number for curve in curves.values() for number in curve}))
+    draw_legend(axes)
+    return figure
 
 
 def _filter(results: Results) -> Iterator[Part]:

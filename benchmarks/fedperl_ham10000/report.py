@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.fedperl_ham10000.communication import additional_communication, measured_communication
 from benchmarks.report import Drawing, Part
 from benchmarks.results import Methods, Results, Seeds, paired, shared_seeds
 from benchmarks.tables import markdown_table, mean_and_spread
@@ -23,6 +22,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.reporting.comparison import relative_improvement
+from grandrounds.reporting.run import traffic
 
 METRICS = {"f1_weighted": "weighted F1", "balanced_accuracy": "balanced accuracy"}
 MODELS = ("own", "common")
@@ -82,9 +82,8 @@ def _communication(runs: Seeds) -> tuple[str, str]:
     for run in runs.values():
         peers = [sites for entry in run["peers"].values() for sites in entry.values()]
         models = [min(len(sites), 1) if run["options"]["controller"]["anonymise"] else len(sites) for sites in peers]
-        chosen.append(additional_communication(sum(models), len(peers)))
-        rounds = [{"asked": list(entry)} for entry in run["peers"].values()]
-        sent.append(measured_communication({"bytes": run["bytes"], "rounds": rounds}, model_bytes))
+        chosen.append(100 * sum(models) / len(peers))
+        sent.append(100 * traffic(run["bytes"]).down_extra / model_bytes / len(peers))
     return f"{np.mean(chosen):.0f} %", f"{np.mean(sent):.0f} %"
 
 

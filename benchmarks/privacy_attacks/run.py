@@ -1,28 +1,26 @@
-"""Attack a site that sends its updates as they are, and one whose updates pass the gate; write a table and pictures.
+"""Attack a site that sends its updates as they are, and one whose updates pass the gate.
 
-    python benchmarks/privacy_attacks/run.py
-
-Images are phantoms. Everything takes a few minutes on one CPU core. The noise is the operating system's, so the last
-digits differ from run to run.
+Images are phantoms. Everything takes a few minutes on one CPU core. The noise is the operating system's, so the last digits
+differ from run to run. The pictures of the first attack are written to ``figures/inversion.png``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from attacks import AttackedNetwork, invert, membership, one_step_update, similarity
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.measure import run, table
+from benchmarks.privacy_attacks.attacks import AttackedNetwork, invert, membership, one_step_update, similarity
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, draw_phantom
-from grandrounds.files import write_json
 from grandrounds.methods.fed_align_cl.noise import absolute_noise
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.accounting.accountant import min_noise_multiplier
@@ -40,37 +38,22 @@ VICTIMS, ITERATIONS = 4, 300
 MEMBERS, OTHERS = 120, 400
 STEPS, BATCH, LEARNING_RATE = 120, 24, 2e-3
 PRIVATE_CLIP, PRIVATE_RATE = 1.0, 0.02
-CAVEAT = (
-    "Four classes: 0.25 is what a guess has right. With one site of so few images and this noise the protected models",
-    "have learnt next to nothing, and what has learnt nothing tells of nobody: the second table shows the price of the",
-    "protection as much as the protection.",
-)
-
 State = dict[str, Tensor]
 
 
-def main() -> None:
-    """Run both attacks and write ``result.json``, ``report.md`` and ``inversion.png``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=HERE)
-    parser.add_argument("--iterations", type=int, default=ITERATIONS)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Both attacks."""
     started = time.process_time()
-    inversion, pictures = attack_updates(arguments.iterations)
-    inference = attack_models(arguments.steps)
-    result = {
+    inversion, pictures = attack_updates(3 if options.quick else ITERATIONS)
+    inference = attack_models(3 if options.quick else STEPS)
+    if not options.quick:
+        draw(pictures, HERE / "figures" / "inversion.png")
+    return {
         "delta": DELTA,
         "gradient_inversion": inversion,
         "membership_inference": inference,
         "cpu_seconds": round(time.process_time() - started, 1),
     }
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    write_json(arguments.folder / "result.json", result)
-    (arguments.folder / "report.md").write_text(report(inversion, inference), encoding="utf-8")
-    draw(pictures, arguments.folder / "inversion.png")
-    print(json.dumps(result, indent=1))
 
 
 def phantoms(count: int, purpose: str) -> tuple[Tensor, Tensor]:
@@ -173,19 +156,6 @@ def _train_privately(network: nn.Module, data: tuple[Tensor, Tensor], steps: int
         optimizer.step()
 
 
-def report(inversion: Mapping[str, Mapping[str, float]], inference: Mapping[str, Mapping[str, float]]) -> str:
-    """Both tables in Markdown."""
-    lines = ["# Attacks on what a site sends", "", "![The images that were found](inversion.png)", ""]
-    lines += [f"Gradient inversion: mean over {VICTIMS} images, one step on one image.", ""]
-    lines += ["| defence | PSNR (dB) | correlation |", "|---|---:|---:|"]
-    lines += [f"| {name} | {row['psnr_db']:.1f} | {row['correlation']:.2f} |" for name, row in inversion.items()]
-    lines += ["", f"Membership inference: {MEMBERS} members, {OTHERS} others; 0.5 is a guess. delta is {DELTA:g}.", ""]
-    lines += ["| defence | attack AUC | accuracy, members | accuracy, others |", "|---|---:|---:|---:|"]
-    keys = ("attack_auc", "accuracy_members", "accuracy_others")
-    lines += [f"| {name} | {' | '.join(f'{row[key]:.2f}' for key in keys)} |" for name, row in inference.items()]
-    return "\n".join([*lines, "", *CAVEAT]) + "\n"
-
-
 def draw(pictures: Mapping[str, list[Tensor]], path: Path) -> None:
     """One row of images for each defence, under the site's own."""
     from matplotlib.figure import Figure
@@ -200,5 +170,25 @@ def draw(pictures: Mapping[str, list[Tensor]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def tables(result: dict[str, Any]) -> str:
+    inversion, inference = (
+        [{"defence": name, **found} for name, found in result[attack].items()]
+        for attack in ("gradient_inversion", "membership_inference")
+    )
+    columns = {
+        "attack AUC": "attack_auc",
+        "accuracy, members": "accuracy_members",
+        "accuracy, others": "accuracy_others",
+    }
+    return "\n\n".join(
+        [
+            f"Gradient inversion: mean over {VICTIMS} images, one step on one image.",
+            table({"defence": "defence", "PSNR (dB)": "psnr_db", "correlation": "correlation"}, inversion, 2),
+            f"Membership inference: {MEMBERS} members, {OTHERS} others; 0.5 is a guess. delta is {result['delta']:g}.",
+            table({"defence": "defence", **columns}, inference, 2),
+        ]
+    )
+
+
 if __name__ == "__main__":
-    main()
+    run(__file__, measured, tables)
