@@ -22,7 +22,7 @@ from benchmarks.local_step.released import rhfl_pass
 from benchmarks.local_step.textbook import as_tensor, mutual_pass, mutual_soft_labels
 from benchmarks.measure import run, table
 from grandrounds.federation.site.context import SiteContext, StateCache
-from grandrounds.methods.baselines.encryption import add_encrypted, decrypt, encrypt, make_keys
+from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, decrypt, encrypt, make_keys
 from grandrounds.methods.mutual.options import AlignmentOptions
 from grandrounds.methods.mutual.public import predict_public
 from grandrounds.methods.mutual.soft_labels import DTYPES, SoftLabels, add_up

@@ -9,7 +9,7 @@ from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fed_align_cl import executor
-from grandrounds.methods.fed_align_cl.paced import Neighbour
+from grandrounds.methods.fed_align_cl.iteration import Neighbour
 
 IMAGES = {"site-1": 48, "site-2": 96, "site-3": 48}
 SITES = list(IMAGES)

@@ -13,9 +13,9 @@ from grandrounds.protocol.messages import floating_entries
 
 tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.methods.baselines.encryption import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
-from grandrounds.methods.baselines.fedavg_he import executor as site_side  # noqa: E402
-from grandrounds.methods.baselines.fedavg_he.controller import EncryptedMeanController  # noqa: E402
+from grandrounds.methods.baselines.encryption import executor as site_side  # noqa: E402
+from grandrounds.methods.baselines.encryption.ciphertexts import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
+from grandrounds.methods.baselines.encryption.controller import EncryptedMeanController  # noqa: E402
 
 SITES = ["site-1", "site-2", "site-3"]
 ROUNDS = 3

@@ -108,7 +108,7 @@ def test_a_list_that_only_warns_is_no_list():
     ("path", "allowed"),
     [
         ("grandrounds.methods.fedperl.executor.FedPerlExecutor", True),
-        ("grandrounds.methods.baselines.mutual_he.controller.EncryptedController", True),
+        ("grandrounds.methods.baselines.encryption.controller.EncryptedController", True),
         ("grandrounds.privacy.gate.filters.GaussianPrivacy", True),
         ("grandrounds.deployment.run_log.run_logged", False),
         ("grandrounds.deployment.jobs.import_module", False),
@@ -120,8 +120,8 @@ def test_a_list_that_only_warns_is_no_list():
     ],
 )
 def test_flare_itself_builds_components_and_calls_no_function(tmp_path, path, allowed):
-    """FLARE's own authoriser reads the list. ``run_logged`` would run any program that a job names, and what swarm learning and
-    events send passes no filter of the site.
+    """FLARE's own authoriser reads the list. ``run_logged`` would run any program that a job names, and what swarm learning
+    and events send passes no filter of the site.
     """
     (tmp_path / "local").mkdir()
     (tmp_path / "startup").mkdir()

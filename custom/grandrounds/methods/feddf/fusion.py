@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Adam, Meter, train_steps
-from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
 from grandrounds.methods.mutual.loss import alignment_loss
 from grandrounds.methods.mutual.public import as_input, predict_public
+from grandrounds.methods.mutual.training import recalibrate_batch_norm
 from grandrounds.options import POSITIVE, Min, Options
 from grandrounds.ordering import natural_sorted
 

@@ -16,12 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
 from grandrounds.methods.mutual.public import PublicImages, predict_public
 from grandrounds.methods.mutual.schedule import whole_batches
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode, encode
-from grandrounds.methods.mutual.training import AlignmentStep, align, mean_local_loss, train_locally
+from grandrounds.methods.mutual.training import (
+    AlignmentStep,
+    align,
+    mean_local_loss,
+    recalibrate_batch_norm,
+    train_locally,
+)
 from grandrounds.methods.mutual.weights import parameter_change
 from grandrounds.seeding import derive_seed
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.methods.baselines import encryption
+from grandrounds.methods.baselines.encryption import ciphertexts as encryption
 from grandrounds.methods.mutual.soft_labels import SoftLabels
 from grandrounds.seeding import torch_generator
 

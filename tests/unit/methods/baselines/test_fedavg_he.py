@@ -7,8 +7,8 @@ from grandrounds.errors import MessageError
 
 pytest.importorskip("tenseal")
 
-from grandrounds.methods.baselines.encryption import add_encrypted, make_keys
-from grandrounds.methods.baselines.fedavg_he.executor import decrypt_mean, encrypt_weights, encrypted_numbers
+from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, make_keys
+from grandrounds.methods.baselines.encryption.executor import decrypt_mean, encrypt_weights, encrypted_numbers
 
 MODELS = [
     {"w": torch.tensor([[1.5, -2.0], [0.0, 300.0]]), "count": torch.tensor(7), "b": torch.tensor([0.25])},

@@ -15,7 +15,7 @@ from grandrounds.seeding import torch_generator
 pytest.importorskip("tenseal")
 
 
-from grandrounds.methods.baselines.encryption import (
+from grandrounds.methods.baselines.encryption.ciphertexts import (
     SERVER_KEY,
     SITE_KEY,
     encrypt,
@@ -25,8 +25,8 @@ from grandrounds.methods.baselines.encryption import (
     unpack,
     write_keys,
 )
-from grandrounds.methods.baselines.mutual_he.controller import EncryptedExchange
-from grandrounds.methods.baselines.mutual_he.executor import decrypted_sum
+from grandrounds.methods.baselines.encryption.controller import EncryptedExchange
+from grandrounds.methods.baselines.encryption.executor import decrypted_sum
 
 IMAGES, CLASSES = 5, 3
 ROWS = {

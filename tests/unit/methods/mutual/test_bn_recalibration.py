@@ -8,12 +8,11 @@ import torch
 from mutual_site import site_context
 from torch import nn
 
-from grandrounds.methods.mutual.bn_recalibration import recalibrate_batch_norm
 from grandrounds.methods.mutual.learner import MutualLearner
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
 from grandrounds.methods.mutual.public import PublicImages
 from grandrounds.methods.mutual.soft_labels import SoftLabels
-from grandrounds.methods.mutual.training import train_locally
+from grandrounds.methods.mutual.training import recalibrate_batch_norm, train_locally
 from grandrounds.seeding import numpy_generator
 
 IMAGES = np.array([0, 255, 0, 255, 255], np.uint8).reshape(5, 1, 1, 1)

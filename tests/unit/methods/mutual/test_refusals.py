@@ -5,8 +5,8 @@ import torch
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import MessageError
-from grandrounds.methods.baselines.fedavg_he.controller import EncryptedMeanController
-from grandrounds.methods.baselines.fedavg_he.executor import EncryptedMeanExecutor
+from grandrounds.methods.baselines.encryption.controller import EncryptedMeanController
+from grandrounds.methods.baselines.encryption.executor import EncryptedMeanExecutor
 from grandrounds.methods.feddf.controller import FusionController
 from grandrounds.methods.feddf.executor import FusionExecutor
 from grandrounds.methods.mutual.controller import MutualController

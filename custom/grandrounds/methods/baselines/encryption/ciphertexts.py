@@ -23,11 +23,8 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.paths import SERVER, key_folders
-from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.federation.site.store import SiteStore
+from grandrounds.federation.paths import SERVER
 from grandrounds.files import replacing
-from grandrounds.protocol.messages import Payload
 
 SITE_KEY, SERVER_KEY = "client_context.tenseal", "server_context.tenseal"
 DEGREE = 8192
@@ -109,23 +106,6 @@ def find_key(folders: Sequence[Path], party: str) -> bytes:
         what = "holds the secret key, which belongs to the sites alone" if party == SERVER else "holds no secret key"
         raise ConfigurationError(f"{found} {what}; provision the kits again")
     return context
-
-
-class KeyHolder(SiteExecutor):
-    """A site that finds its secret key before each task."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._key = b""
-
-    def work(self, task_name: str, payload: Payload, fl_ctx: Any, abort_signal: Any) -> tuple[Any, SiteStore]:
-        """Find the key, then do the task.
-
-        Raises:
-            ConfigurationError: if there is no key.
-        """
-        self._key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
-        return super().work(task_name, payload, fl_ctx, abort_signal)
 
 
 def is_private(context: bytes) -> bool:

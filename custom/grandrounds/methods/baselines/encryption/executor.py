@@ -1,4 +1,4 @@
-"""A site of federated averaging that encrypts its weights.
+"""Sites that encrypt what they send: MDH-FL, and federated averaging.
 
 A one is appended to the weights: the sum of the ones is the number of sites, unless the sum is damaged or of another key.
 """
@@ -16,14 +16,88 @@ from nvflare.apis.signal import Signal
 from torch import Tensor
 
 from grandrounds.errors import MessageError
+from grandrounds.federation.paths import key_folders
 from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.methods.baselines.encryption import KeyHolder, decrypt, encrypt
+from grandrounds.methods.baselines.encryption.ciphertexts import decrypt, encrypt, find_key
+from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, MutualExecutor
 from grandrounds.methods.mutual.local_executor import DeliveredModelExecutor
+from grandrounds.methods.mutual.options import ExchangeOptions
+from grandrounds.methods.mutual.soft_labels import SoftLabels, require_probabilities
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, State, floating_entries
 
 SUM, WEIGHTS = "sum", "weights"
 COUNT_TOLERANCE = 1e-3
+
+
+class KeyHolder(SiteExecutor):
+    """A site that finds its secret key before each task."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._key = b""
+
+    def work(
+        self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
+    ) -> tuple[Shareable, SiteStore]:
+        """Find the key, then do the task.
+
+        Raises:
+            ConfigurationError: if there is no key.
+        """
+        self._key = find_key(key_folders(fl_ctx), fl_ctx.get_identity_name())
+        return super().work(task_name, payload, fl_ctx, abort_signal)
+
+
+class EncryptedExecutor(KeyHolder, MutualExecutor):
+    """Learns from the sum of all soft labels, which the sites alone can decrypt."""
+
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({SOFT_LABELS: ReleaseKind.ENCRYPTED_VALUES})
+
+    def on_result_released(self, reply: Shareable, payload: Payload, store: SiteStore) -> None:
+        """Nothing: ciphertexts leave unmodified or not at all."""
+
+    def release_of(self, encoded: Tensor) -> Release:
+        """The ciphertexts of the soft labels."""
+        return Release(ReleaseKind.ENCRYPTED_VALUES, {VALUES: encrypt(encoded, self._key)})
+
+    def decoded_sum(
+        self,
+        encoded: Tensor,
+        rounds: Mapping[str, int],
+        weights: Mapping[str, float],
+        shape: tuple[int, int],
+        options: ExchangeOptions,
+    ) -> SoftLabels:
+        """The decrypted sum.
+
+        Raises:
+            MessageError: if it is damaged, not as large, or no sum of so many distributions.
+        """
+        return decrypted_sum(encoded, self._key, rounds, weights, shape)
+
+
+def decrypted_sum(
+    packed: Tensor, key: bytes, rounds: Mapping[str, int], weights: Mapping[str, float], shape: tuple[int, int]
+) -> SoftLabels:
+    """The sum as a site reads it.
+
+    Args:
+        packed: as the server sends it.
+        key: the secret key.
+        rounds: the contributors, each with the exchange that its soft labels are from.
+        weights: of the contributors: one each.
+        shape: public images and classes.
+
+    Raises:
+        MessageError: if it is damaged, not as large, or no sum of so many distributions.
+        ValueError: if rounds and weights do not fit.
+    """
+    name = "the sum of the encrypted soft labels"
+    total = decrypt(packed, key, shape, name)
+    require_probabilities(total, *shape, name, parties=len(rounds))
+    return SoftLabels(total, dict(rounds), dict(weights))
 
 
 class EncryptedMeanExecutor(KeyHolder, DeliveredModelExecutor):

@@ -1,19 +1,99 @@
-"""Federated averaging on a server that has no key to read what it adds up."""
+"""Servers that add up encrypted values and cannot read them: MDH-FL, and federated averaging."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.paths import SERVER, key_folders
-from grandrounds.methods.baselines.encryption import add_encrypted, find_key, require_encrypted
-from grandrounds.methods.baselines.fedavg_he.executor import SUM, WEIGHTS, encrypted_numbers
+from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, find_key, require_encrypted
+from grandrounds.methods.baselines.encryption.executor import SUM, WEIGHTS, encrypted_numbers
+from grandrounds.methods.mutual.controller import MutualController
 from grandrounds.methods.mutual.delivery import DeliveringController
+from grandrounds.methods.mutual.exchange import SoftLabelExchange
+from grandrounds.methods.mutual.options import ExchangeOptions
+from grandrounds.methods.mutual.soft_labels import SoftLabels, recent
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
 from grandrounds.protocol.registration import Registration
+
+FIXED = {"content": "probabilities", "weighting": "uniform", "wire": "fp32"}
+
+
+class EncryptedExchange(SoftLabelExchange):
+    """The latest encrypted soft labels of each site, and their sum.
+
+    Args:
+        classes: number of classes.
+        options: what is exchanged: probabilities, of equal weights.
+        key: the public key.
+    """
+
+    def __init__(self, classes: int, options: ExchangeOptions, key: bytes) -> None:
+        super().__init__(classes, options)
+        self._key = key
+
+    def check(
+        self, site: str, encoded: Tensor, number: int, images: int, loss: float | None = None, change: float = 0.0
+    ) -> Tensor:
+        """Refuse ciphertexts that cannot be added to those of the others, without any other effect.
+
+        Raises:
+            MessageError: naming the site, if they are damaged, or of another number of values.
+        """
+        require_encrypted(encoded, self._key, images * self._classes, f"soft labels of {site}")
+        return encoded
+
+    def total(self, number: int) -> SoftLabels | None:
+        """The encrypted sum after an exchange; None if there are no soft labels."""
+        chosen = recent(self._latest, number, self._options.max_age)
+        if not chosen:
+            return None
+        rounds = {site: labels.newest for site, labels in chosen.items()}
+        total = add_encrypted([labels.values for labels in chosen.values()], self._key, "soft labels")
+        return SoftLabels(total, rounds, dict.fromkeys(chosen, 1.0))
+
+
+class EncryptedController(MutualController):
+    """MDH-FL whose soft labels are encrypted (CKKS): only sums are made, and only sites can read them.
+
+    The server has the public key alone. It cannot check that soft labels are distributions; the sites check that the sum is
+    one of as many distributions as there are contributors. ``content``, ``weighting`` and ``wire`` keep their defaults.
+    """
+
+    release_kind: ClassVar[ReleaseKind] = ReleaseKind.ENCRYPTED_VALUES
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, value in FIXED.items():
+            if getattr(self.exchange, name) != value:
+                raise ConfigurationError(
+                    f"{name} must be {value} where soft labels are encrypted, got {getattr(self.exchange, name)}"
+                )
+        self._key = b""
+
+    def start(self) -> None:
+        """Read the list of the public set, if there is one, and the public key.
+
+        Raises:
+            ConfigurationError: if there is no key, or it is a secret one.
+        """
+        super().start()
+        self._key = find_key(key_folders(self.fl_ctx), SERVER)
+
+    def encoded_sum(self, total: SoftLabels) -> Tensor:
+        """The ciphertexts of the sum."""
+        return total.values
+
+    def sum_notes(self, total: SoftLabels) -> dict[str, Any]:
+        """Nothing is known of it."""
+        return {}
+
+    def new_exchange(self, per_epoch: int) -> SoftLabelExchange:
+        """What receives ciphertexts and adds them up."""
+        return EncryptedExchange(len(self.problem.classes), self.exchange, self._key)
 
 
 class EncryptedMeanController(DeliveringController):

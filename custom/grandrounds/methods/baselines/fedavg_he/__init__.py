@@ -1,1 +1,0 @@
-"""Federated averaging on encrypted weights."""

@@ -1,1 +1,0 @@
-"""MDH-FL on encrypted soft labels."""
