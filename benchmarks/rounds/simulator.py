@@ -51,8 +51,8 @@ def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, worke
     """Seconds of each round but the first less its training, and memory of all processes."""
     options = [f"controller.rounds={rounds}", f"problem.backbone={backbone}", *QUIET]
     job = with_options(load_job("fedavg"), [*options, "executor.steps=2", "executor.batch_size=4"])
-    program = engine.SIMULATOR if workers == STARTED else engine.WARM_SIMULATOR
-    with tempfile.TemporaryDirectory() as folder, patch.object(engine, "WARM_SIMULATOR", program):
+    program = engine.SIMULATOR if workers == STARTED else engine.FORKED_SIMULATOR
+    with tempfile.TemporaryDirectory() as folder, patch.object(engine, "FORKED_SIMULATOR", program):
         images = one_set_of_images(Path(folder) / "images")
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         workspace = Path(folder) / "run"

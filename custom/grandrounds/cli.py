@@ -1,7 +1,7 @@
 """The command ``grandrounds``.
 
-What a user can mend is one line on the standard error and exit status 1; wrong use is exit status 2. Commands import
-torch and FLARE only when they run, so that help comes at once.
+An error that the user can fix is one line on the standard error and exit status 1; wrong use is exit status 2. Commands
+import torch and FLARE only when they run, so that the help appears at once.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from typer.core import TyperGroup
 
 from grandrounds import __version__
 from grandrounds.commands import (
-    build,
     doctor,
     evaluate,
     export,
     figures,
     jobs,
+    kit,
     ledger,
-    overlay,
     partition,
     poc,
     privacy,
-    provision,
     report,
     simulate,
     submit,
@@ -44,7 +42,7 @@ HELP = """Federated training of medical-image classifiers between hospitals, on 
 
 
 class OneLineErrors(TyperGroup):
-    """Turns errors that a user can mend into one line, without a traceback."""
+    """Turns errors that a user can fix into one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; errors of the package and of files become exit status 1, an interruption 130."""
@@ -53,11 +51,11 @@ class OneLineErrors(TyperGroup):
         except GrandRoundsError as error:
             typer.echo(f"error: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(1) from None
-        except BrokenPipeError:  # who read the output has had enough; that is click's to end quietly
+        except BrokenPipeError:  # the reader of the output has closed it; click ends quietly
             raise
         except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            typer.echo(f"error: {place}{error.strerror or error}", err=True)
+            path = f"{error.filename}: " if error.filename else ""
+            typer.echo(f"error: {path}{error.strerror or error}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
@@ -70,20 +68,20 @@ def build_app() -> typer.Typer:
         cls=OneLineErrors, help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
     )
     app.callback()(_common)
-    for module, function in (
-        (simulate, simulate.simulate),
-        (evaluate, evaluate.evaluate),
-        (report, report.report),
-        (export, export.export),
-        (figures, figures.figures),
-        (build, build.build),
-        (provision, provision.provision),
-        (overlay, overlay.overlay),
-        (submit, submit.submit),
-        (doctor, doctor.doctor),
-        (jobs, jobs.jobs),
+    for function, text in (
+        (simulate.simulate, simulate.HELP),
+        (evaluate.evaluate, evaluate.HELP),
+        (report.report, report.HELP),
+        (export.export, export.HELP),
+        (figures.figures, figures.HELP),
+        (jobs.jobs, jobs.HELP),
+        (jobs.build, jobs.BUILD_HELP),
+        (kit.provision, kit.PROVISION_HELP),
+        (kit.overlay, kit.OVERLAY_HELP),
+        (submit.submit, submit.HELP),
+        (doctor.doctor, doctor.HELP),
     ):
-        app.command(help=module.HELP)(function)
+        app.command(help=text)(function)
     app.add_typer(partition.build_group(), name="partition")
     app.add_typer(poc.build_group(), name="poc")
     app.add_typer(ledger.build_group(), name="ledger")
@@ -92,7 +90,7 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; the entry point of the package."""
+    """Run the command line; this is the package's entry point."""
     build_app()()
 
 

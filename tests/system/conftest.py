@@ -24,14 +24,14 @@ def free_port():
 
 @pytest.fixture(scope="session")
 def consortium(tmp_path_factory, free_port):
-    """A server and hospitals, up inside the block: ``with consortium(sites, choices, change) as federation``.
+    """A server and hospitals, up inside the block: ``with consortium(sites, settings, change) as federation``.
 
     ``change`` may set the kits otherwise before they start. At the end nothing of them runs, and what would be in the home
     folder or among temporary files is not there. ``gently``: FLARE's own shutdown must be enough.
     """
 
     @contextmanager
-    def up(sites, choices=None, change=lambda made: None, gently=False):
+    def up(sites, settings=None, change=lambda made: None, gently=False):
         folder = tmp_path_factory.mktemp("consortium")
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
@@ -39,7 +39,7 @@ def consortium(tmp_path_factory, free_port):
             for variable in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
                 patch.setenv(variable, str(elsewhere))
             patch.setattr(tempfile, "tempdir", str(elsewhere))
-            made = prepare(folder / "federation", tuple(sites), free_port(), choices)
+            made = prepare(folder / "federation", tuple(sites), free_port(), settings)
             change(made)
             try:
                 start(made)

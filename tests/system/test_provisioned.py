@@ -49,7 +49,7 @@ def small(*assignments):
 
 def test_a_job_gives_the_models_of_the_same_job_in_one_process(federation, researcher, tmp_path, shared_cache):
     """Kits, certificates, processes and the sites' gates change no bit of the result."""
-    job = with_roster(small(), mandatory=HOSPITALS, least=3)
+    job = with_roster(small(), mandatory=HOSPITALS, min_sites=3)
     told = []
     outcome = submit_and_watch(researcher, job, tmp_path / "results", told.append)
     assert outcome.finished, told
@@ -177,7 +177,7 @@ def attempt(federation, folder, out):
 
 def test_a_job_does_not_start_without_a_mandatory_site(researcher, tmp_path):
     job = with_roster(small(), mandatory=["hospital-z"])
-    with pytest.raises(GrandRoundsError, match="hospital-z must be there and is not connected"):
+    with pytest.raises(GrandRoundsError, match="hospital-z is mandatory and not connected"):
         submit_and_watch(researcher, job, tmp_path, print)
 
 
@@ -187,7 +187,9 @@ def test_no_job_starts_without_a_site_that_the_server_asks_for(federation, tmp_p
     roster = federation.kits / federation.server / "local" / "roster.json"
     roster.write_text(json.dumps({"mandatory_sites": [asked]}))
     try:
-        job = with_roster(small(f"controller.run_name=without-{asked}", "controller.start_timeout=3"), sites, least=2)
+        job = with_roster(
+            small(f"controller.run_name=without-{asked}", "controller.start_timeout=3"), sites, min_sites=2
+        )
         summary, _ = attempt(federation, write_job(job, tmp_path / "roster"), tmp_path / "download")
     finally:
         roster.unlink()

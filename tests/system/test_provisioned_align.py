@@ -48,7 +48,7 @@ def federation(consortium):
 def test_alignment_between_processes_takes_one_exchange_for_every_stretch_of_iterations(
     federation, tmp_path, shared_cache
 ):
-    job = with_roster(with_options(load_job("fed_align_cl"), SMALL), mandatory=HOSPITALS, least=2)
+    job = with_roster(with_options(load_job("fed_align_cl"), SMALL), mandatory=HOSPITALS, min_sites=2)
     told = []
     outcome = submit_and_watch(federation.kit(federation.researcher), job, tmp_path / "results", told.append)
     assert outcome.finished, told

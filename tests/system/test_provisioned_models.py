@@ -14,7 +14,7 @@ from benchmarks.processes import running_module
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import local_federation
 from grandrounds.deployment.jobs import load_job, with_options
-from grandrounds.deployment.kit.overlay import OVERLAYS, Choices
+from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
 from grandrounds.deployment.local_federation import await_sites
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
@@ -46,7 +46,7 @@ LIMIT_SECONDS = 300
 @pytest.fixture(scope="module")
 def federation(consortium, tmp_path_factory):
     """Kits with keys; the sites' policies release encrypted soft labels, and one site names its network itself."""
-    folder = tmp_path_factory.mktemp("choices")
+    folder = tmp_path_factory.mktemp("models")
     policy = json.loads((OVERLAYS / "privacy.json").read_text())
     for scope in policy["scopes"]:
         scope["properties"]["grandrounds"]["releases"].append({**ENCRYPTED_VALUES, "outside_budget": True})
@@ -60,8 +60,8 @@ def federation(consortium, tmp_path_factory):
     }
     models = {"phantom": {"backbone": NETWORKS[OWN_CHOICE]}}
     (folder / "grandrounds.json").write_text(json.dumps({"datasets": own, "models": models}))
-    choices = {site: Choices(privacy=folder / "privacy.json") for site in NAMED}
-    choices[OWN_CHOICE] = Choices(privacy=folder / "privacy.json", datasets=folder / "grandrounds.json")
+    settings = {site: Settings(privacy=folder / "privacy.json") for site in NAMED}
+    settings[OWN_CHOICE] = Settings(privacy=folder / "privacy.json", datasets=folder / "grandrounds.json")
     read = local_federation.read_project
 
     def with_keys(path):
@@ -71,13 +71,13 @@ def federation(consortium, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_federation, "read_project", with_keys)
-        with consortium(NETWORKS, choices) as made:
+        with consortium(NETWORKS, settings) as made:
             yield made
 
 
 def small(name, *assignments, networks=NAMED):
     job = with_options(load_job(name), [*TINY, f"executor.backbones={json.dumps(networks)}", *assignments])
-    return with_roster(job, least=2)
+    return with_roster(job, min_sites=2)
 
 
 def finish(federation, job, out):
@@ -95,7 +95,7 @@ def contributors(summary):
 def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_leaves(
     federation, tmp_path, shared_cache
 ):
-    job = with_roster(small("mdhfl"), mandatory=tuple(NETWORKS), least=3)
+    job = with_roster(small("mdhfl"), mandatory=tuple(NETWORKS), min_sites=3)
     outcome = finish(federation, job, tmp_path / "results")
     summary = outcome.summary
     assert {site: said["facts"]["backbone"] for site, said in summary["registered"].items()} == NETWORKS

@@ -8,7 +8,7 @@ import torch
 
 from grandrounds.deployment.job_watch import admin_session
 from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
-from grandrounds.deployment.kit.overlay import Choices
+from grandrounds.deployment.kit.overlay import Settings
 from grandrounds.deployment.simulate import simulate
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.ledger.ledger import Ledger
@@ -51,7 +51,7 @@ def federation(consortium, tmp_path_factory):
     def take_out(made):
         (made.kits / OPEN / "local" / "privacy.json").unlink()
 
-    with consortium((GATED, OPEN), {GATED: Choices(privacy=strict)}, take_out) as made:
+    with consortium((GATED, OPEN), {GATED: Settings(privacy=strict)}, take_out) as made:
         yield made
 
 

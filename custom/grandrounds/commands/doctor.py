@@ -1,7 +1,4 @@
-"""``grandrounds doctor --kit``: can this participant of a federation take part?
-
-``grandrounds doctor``: is the data fit for training, and a startup kit for a federation?
-"""
+"""``grandrounds doctor``: is the data fit for training, and a startup kit for a federation?"""
 
 from __future__ import annotations
 
@@ -24,39 +21,14 @@ if TYPE_CHECKING:
     from grandrounds.data.doctor import Finding
     from grandrounds.data.site import DatasetLocation
 
-
-def examine_kit(folder: Path, network: bool, json: bool) -> None:
-    """Examine a startup kit, show the findings, and end with status 1 if something must be mended."""
-    from grandrounds.deployment.kit.doctor import examine_kit as examine
-    from grandrounds.deployment.kit.read import read_kit, running_processes
-
-    kit = read_kit(folder)
-    findings = examine(kit, network)
-    failures = sum(finding.level == "failure" for finding in findings)
-    warnings = sum(finding.level == "warning" for finding in findings)
-    if json:
-        say_json({kit.name: [asdict(finding) for finding in findings]})
-    else:
-        console = results()
-        console.print(findings_table({kit.name: findings}))
-        state = "running" if running_processes(kit) else "not running"
-        end = "mend the failures, then start again" if failures else "it can take part"
-        say(
-            console,
-            f"{kit.name} ({kit.kind} of {kit.project}, {state}): {failures} failures, {warnings} warnings; {end}",
-        )
-    if failures:
-        raise typer.Exit(1)
-
-
 LEVELS: Mapping[str, tuple[str, str]] = {
     "ok": ("OK", "green"),
     "warning": ("WARN", "yellow"),
     "failure": ("FAIL", "bold red"),
 }
-HELP = """Examine the images and the manifest of sites before they train, or a startup kit before and while it runs.
+HELP = """Check the images and manifests of sites before they train, or a startup kit before and while it runs.
 
-Exit status 1 says that something must be mended first.
+The exit status is 1 if something must be fixed first.
 
 [bold]Examples[/bold]
 
@@ -68,12 +40,10 @@ Exit status 1 says that something must be mended first.
 
 
 def doctor(
-    sites_dir: Annotated[Path | None, typer.Option(help="Folder of a partition: all its sites are examined.")] = None,
-    site_config: Annotated[
-        Path | None, typer.Option(help="A site's grandrounds.json, in place of a partition.")
-    ] = None,
+    sites_dir: Annotated[Path | None, typer.Option(help="Folder of a partition: all its sites are checked.")] = None,
+    site_config: Annotated[Path | None, typer.Option(help="A site's grandrounds.json, instead of a partition.")] = None,
     kit: Annotated[
-        Path | None, typer.Option(help="A startup kit: its files, machine and connection are examined.")
+        Path | None, typer.Option(help="A startup kit: its files, machine and connection are checked.")
     ] = None,
     no_network: Annotated[bool, typer.Option("--no-network", help="With --kit: do not contact the server.")] = False,
     dataset: Annotated[str | None, typer.Option(help="With --site-config: the data set's name.")] = None,
@@ -85,28 +55,51 @@ def doctor(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Examine sites and show the findings."""
+    """Check sites or a kit and show the findings."""
     if kit is not None:
         if sites_dir is not None or site_config is not None:
             raise typer.BadParameter("--kit goes with neither --sites-dir nor --site-config")
-        examine_kit(kit, not no_network, json)
+        _check_kit(kit, not no_network, json)
         return
     if channels == 2:
         raise typer.BadParameter("--channels must be 1 or 3")
     located, vocabulary = _located(sites_dir, site_config, dataset, classes)
-    found = _examine(located, vocabulary, image_size, channels, not accept_unlabelled)
+    found = _check_data(located, vocabulary, image_size, channels, not accept_unlabelled)
+    failures, warnings = _count(found, "failure"), _count(found, "warning")
+    end = "fix the failures before training" if failures else "these sites are ready for training"
+    _report(found, f"{len(found)} sites: {failures} failures, {warnings} warnings; {end}", json)
+
+
+def _check_kit(folder: Path, network: bool, json: bool) -> None:
+    from grandrounds.deployment.kit.doctor import examine_kit
+    from grandrounds.deployment.kit.read import read_kit, running_processes
+
+    kit = read_kit(folder)
+    found = {kit.name: examine_kit(kit, network)}
+    failures, warnings = _count(found, "failure"), _count(found, "warning")
+    state = "running" if running_processes(kit) else "not running"
+    end = "fix the failures, then start again" if failures else "it can take part"
+    verdict = f"{kit.name} ({kit.kind} of {kit.project}, {state}): {failures} failures, {warnings} warnings; {end}"
+    _report(found, verdict, json)
+
+
+def _report(found: Mapping[str, Sequence[Finding]], verdict: str, json: bool) -> None:
+    """Show the findings, and end with status 1 if one is a failure."""
     if json:
-        say_json({site: [asdict(finding) for finding in findings] for site, findings in found.items()})
+        say_json({name: [asdict(finding) for finding in findings] for name, findings in found.items()})
     else:
         console = results()
-        console.print(findings_table(found))
-        say(console, _verdict(found))
-    if any(finding.level == "failure" for findings in found.values() for finding in findings):
+        console.print(_table(found))
+        say(console, verdict)
+    if _count(found, "failure"):
         raise typer.Exit(1)
 
 
-def findings_table(found: Mapping[str, Sequence[Finding]]) -> Table:
-    """Findings by site as a table."""
+def _count(found: Mapping[str, Sequence[Finding]], level: str) -> int:
+    return sum(finding.level == level for findings in found.values() for finding in findings)
+
+
+def _table(found: Mapping[str, Sequence[Finding]]) -> Table:
     table = Table("", "site", "check", "finding")
     for site, findings in found.items():
         for finding in findings:
@@ -148,7 +141,7 @@ def _of_site(path: Path, dataset: str) -> dict[str, DatasetLocation]:
     return {path.absolute().parent.name: locations[dataset]}
 
 
-def _examine(
+def _check_data(
     located: Mapping[str, DatasetLocation], classes: Sequence[str], image_size: int, channels: int, needs_labels: bool
 ) -> dict[str, list[Finding]]:
     from grandrounds.data.doctor import examine_location
@@ -160,10 +153,3 @@ def _examine(
             site: examine_location(location, classes, image_size, channels, cache, site, needs_labels)
             for site, location in located.items()
         }
-
-
-def _verdict(found: Mapping[str, Sequence[Finding]]) -> str:
-    levels = [finding.level for findings in found.values() for finding in findings]
-    failures, warnings = levels.count("failure"), levels.count("warning")
-    end = "mend the failures before training" if failures else "nothing keeps these sites from training"
-    return f"{len(found)} sites: {failures} failures, {warnings} warnings; {end}"

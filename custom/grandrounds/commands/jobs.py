@@ -1,52 +1,125 @@
-"""``grandrounds jobs``: what there is to run."""
+"""``grandrounds jobs`` and ``grandrounds build``: which jobs there are, their options, and a job's folder for FLARE."""
 
 from __future__ import annotations
 
 import json as json_text
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from grandrounds.commands.options import Json
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.commands.output import results, say, say_json
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
 
-HELP = """List the jobs that come with the package's source: their methods and options.
+HELP = """List the jobs that come with the package and their presets, or all options of one job.
 
 [bold]Examples[/bold]
 
 \b
   grandrounds jobs
+  grandrounds jobs mdhfl
   grandrounds jobs --json
+"""
+BUILD_HELP = """Write a job's folder for FLARE's own tools.
+
+Without --byoc the package must be installed wherever the job runs, and FLARE must be told that its classes are allowed.
+With --byoc ("bring your own code") the job contains the package; hospitals should refuse such jobs.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds build fedperl --byoc
+  grandrounds build mdhfl --preset rhfl
+  grandrounds build fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64
 """
 
 
-def jobs(json: Json = False) -> None:
-    """List the jobs."""
+def jobs(
+    name: Annotated[str | None, typer.Argument(metavar="[JOB]", help="A job, of which all options are shown.")] = None,
+    json: Json = False,
+) -> None:
+    """List the jobs, or the options of one."""
     from grandrounds.deployment.jobs import job_names, load_job
 
-    described = [describe(load_job(name)) for name in job_names()]
+    described = [describe(load_job(job)) for job in ([name] if name else job_names())]
     if json:
         say_json(described)
-        return
-    console = results()
-    for job in described:
-        say(console, f"{job['name']}: {job['controller']} with {job['executor']}")
-        for part, options in job["options"].items():
-            say(console, f"  {part}: " + ", ".join(f"{key}={_text(value)}" for key, value in options.items()))
-    say(console, "\nto run one: grandrounds simulate NAME; to change an option: --set PART.OPTION=VALUE")
+    elif name:
+        _show_options(name)
+    else:
+        _show_jobs(described)
 
 
 def describe(job: Job) -> dict[str, Any]:
-    """Name, classes and options of a job, as plain values."""
+    """Name, classes, presets and options of a job, as plain values."""
+    from grandrounds.deployment.presets import presets_of
+
     controller = {key: value for key, value in job.options("controller").items() if key != "problem"}
     return {
         "name": job.name,
         "controller": job.controller["path"].rpartition(".")[2],
         "executor": job.executor["path"].rpartition(".")[2],
+        "presets": list(presets_of(job)),
         "options": {"controller": controller, "executor": job.options("executor"), "problem": job.options("problem")},
     }
 
 
+def _show_jobs(described: Sequence[dict[str, Any]]) -> None:
+    console = results()
+    table = Table("job", "server", "sites", "presets")
+    for job in described:
+        table.add_row(job["name"], job["controller"], job["executor"], ", ".join(job["presets"]))
+    console.print(table)
+    say(console, "options of a job: grandrounds jobs JOB; to run it: grandrounds simulate JOB --preset PRESET")
+
+
+def _show_options(name: str) -> None:
+    from grandrounds.deployment.jobs import load_job
+    from grandrounds.deployment.option_reference import options_of
+    from grandrounds.deployment.presets import presets_of
+
+    job, console = load_job(name), results()
+    table = Table("option", "value", "may be", "meaning", title=job.name, title_justify="left")
+    for part in ("controller", "executor", "problem"):
+        values = job.options(part)
+        for info in options_of(job, part):
+            value = values.get(info.name, info.default)
+            table.add_row(f"{part}.{info.name}", Text(_text(value)), Text(info.allowed), Text(info.meaning))
+        table.add_section()
+    console.print(table)
+    for preset, parts in presets_of(job).items():
+        changes = (f"{part}.{key}={_text(value)}" for part, options in parts.items() for key, value in options.items())
+        say(console, f"--preset {preset}: {', '.join(changes)}")
+    say(console, f"to change an option: grandrounds simulate {name} --set PART.OPTION=VALUE")
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json_text.dumps(value)
+
+
+@takes(SimulatedJobArguments)
+def build(
+    arguments: SimulatedJobArguments,
+    byoc: Annotated[bool, typer.Option("--byoc", help="Put the package's code into the job.")] = False,
+    out: Annotated[Path, typer.Option(help="The job's folder is made in this one.")] = Path("build/jobs"),
+) -> None:
+    """Write a job's folder and say how to run it."""
+    from grandrounds.deployment.jobs import write_job
+    from grandrounds.deployment.simulate import allowed_classes
+    from grandrounds.federation.paths import SITES_VARIABLE
+
+    job, sites = arguments.checked()
+    folder = write_job(job, out / job.name, byoc)
+    console = results()
+    say(console, f"{folder} is written; to run it here:")
+    variable = f"{SITES_VARIABLE}={arguments.sites_dir.absolute()} " if arguments.sites_dir else ""
+    say(console, f"  {variable}nvflare simulator {folder} -w WORKSPACE -n {len(sites)} -t 2")
+    if not byoc:
+        say(console, "first allow the package's classes in WORKSPACE/local/resources.json:")
+        say(console, f"  {json_text.dumps(allowed_classes())}")

@@ -1,85 +1,136 @@
-"""Options that several commands share, and the job that follows from them."""
+"""Arguments that several commands share, and the job that follows from them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
 
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's name (see grandrounds jobs) or its folder.")]
-SitesDir = Annotated[Path | None, typer.Option(help="Folder of a partition; without it sites draw phantom images.")]
-Sites = Annotated[int | None, typer.Option(min=1, help="Number of sites; default: all of the partition, or 4.")]
-Rounds = Annotated[int | None, typer.Option(min=1, help="Short for --set controller.rounds=N.")]
-ImageSize = Annotated[int | None, typer.Option(min=1, help="Short for --set problem.image_size=N, in pixels.")]
-Backbone = Annotated[str | None, typer.Option(help="Short for --set problem.backbone=NAME.")]
-Seed = Annotated[int | None, typer.Option(help="Short for --set controller.seed=N.")]
-Assignments = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="PART.OPTION=VALUE", help="Set an option of the controller, executor or problem; repeatable."
-    ),
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(help="Named options of the job, such as paper, code or recommended; several in order: paper,rhfl."),
-]
+Arguments = ParamSpec("Arguments")
+Group = TypeVar("Group")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on the standard output.")]
 
 
+@dataclass(frozen=True)
+class JobArguments:
+    """The arguments of every command that takes a job: which job, and with what options."""
+
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's name (see grandrounds jobs) or its folder.")]
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl."),
+    ] = None
+    rounds: Annotated[int | None, typer.Option(min=1, help="Short for --set controller.rounds=N.")] = None
+    image_size: Annotated[int | None, typer.Option(min=1, help="Short for --set problem.image_size=N, in pixels.")] = (
+        None
+    )
+    backbone: Annotated[str | None, typer.Option(help="Short for --set problem.backbone=NAME.")] = None
+    seed: Annotated[int | None, typer.Option(help="Short for --set controller.seed=N.")] = None
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="PART.OPTION=VALUE", help="Set an option of controller, executor or problem; repeatable."
+        ),
+    ] = None
+
+    @property
+    def options(self) -> list[str]:
+        """All options as ``part.option=value``; those of ``--set`` come last and win.
+
+        Example:
+            >>> JobArguments("fedperl", rounds=3, seed=7, assignments=["controller.peers=1"]).options
+            ['controller.rounds=3', 'controller.seed=7', 'controller.peers=1']
+        """
+        short = {
+            "controller.rounds": self.rounds,
+            "problem.image_size": self.image_size,
+            "problem.backbone": self.backbone,
+            "controller.seed": self.seed,
+        }
+        return [*(f"{key}={value}" for key, value in short.items() if value is not None), *(self.assignments or [])]
+
+    def configured(self, problem: Mapping[str, Any]) -> Job:
+        """The job with its options.
+
+        Args:
+            problem: options of the problem that follow from the data; presets and assignments win.
+
+        Raises:
+            ConfigurationError: if there is no such job, preset or option.
+        """
+        from grandrounds.deployment.jobs import load_job
+        from grandrounds.deployment.presets import with_preset
+
+        loaded = load_job(self.job)
+        loaded.options("problem").update(problem)
+        return with_preset(loaded, self.preset, self.options)
+
+
+@dataclass(frozen=True)
+class SimulatedJobArguments(JobArguments):
+    """The arguments of a command that runs a job on this machine, or prepares such a run."""
+
+    sites_dir: Annotated[
+        Path | None, typer.Option(help="Folder of a partition; without it every site draws synthetic images.")
+    ] = None
+    sites: Annotated[int | None, typer.Option(min=1, help="Number of sites; default: all of the partition, or 4.")] = (
+        None
+    )
+
+    def checked(self) -> tuple[Job, list[str]]:
+        """The checked job with its options, and the names of its sites.
+
+        Raises:
+            GrandRoundsError: if the job, an option or the partition is wrong.
+        """
+        from grandrounds.deployment.jobs import check_job
+        from grandrounds.deployment.simulate import choose_sites
+
+        names, problem = choose_sites(self.sites, self.sites_dir)
+        configured = self.configured(problem)
+        check_job(configured)
+        return configured, names
+
+
+def takes(group: type[Group]) -> Callable[[Callable[Concatenate[Group, Arguments], None]], Callable[..., None]]:
+    """Let a command take the fields of a dataclass as its own arguments; it gets them as one object, its first argument."""
+
+    def decorate(command: Callable[Concatenate[Group, Arguments], None]) -> Callable[..., None]:
+        def wrapped(**given: Any) -> None:
+            shared = group(**{field.name: given.pop(field.name) for field in fields(group)})  # type: ignore[arg-type]
+            command(shared, **given)  # type: ignore[call-arg]
+
+        hints = get_type_hints(group, include_extras=True)
+        parameters = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(group)  # type: ignore[arg-type]
+        ]
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        vars(wrapped)["__signature__"] = inspect.Signature([*parameters, *own])
+        wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+        return wrapped
+
+    return decorate
+
+
 def comma_separated(text: str | None) -> list[str] | None:
-    """The parts of ``a,b,c``, without blanks around them; None stays None.
+    """The parts of ``a,b,c`` without the spaces around them; None stays None.
 
     Example:
         >>> comma_separated("melanoma, nevus")
         ['melanoma', 'nevus']
     """
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-def assignments_of(
-    rounds: int | None,
-    image_size: int | None,
-    backbone: str | None,
-    seed: int | None,
-    assignments: Sequence[str] | None,
-) -> list[str]:
-    """All options as ``part.option=value``; what was set by ``--set`` comes last and wins.
-
-    Example:
-        >>> assignments_of(3, None, None, 7, ["controller.peers=1"])
-        ['controller.rounds=3', 'controller.seed=7', 'controller.peers=1']
-    """
-    short = {
-        "controller.rounds": rounds,
-        "problem.image_size": image_size,
-        "problem.backbone": backbone,
-        "controller.seed": seed,
-    }
-    return [*(f"{key}={value}" for key, value in short.items() if value is not None), *(assignments or [])]
-
-
-def configured_job(
-    job: str, sites: int | None, sites_dir: Path | None, assignments: Sequence[str], preset: str | None = None
-) -> tuple[Job, list[str]]:
-    """The job with its final options, checked, and the names of its sites.
-
-    Data set and classes are the partition's, unless they are assigned.
-
-    Raises:
-        GrandRoundsError: if the job, an option or the partition is not as it must be.
-    """
-    from grandrounds.deployment.jobs import check_job, load_job
-    from grandrounds.deployment.presets import with_preset
-    from grandrounds.deployment.simulate import choose_sites
-
-    names, problem = choose_sites(sites, sites_dir)
-    loaded = load_job(job)
-    loaded.options("problem").update(problem)
-    configured = with_preset(loaded, preset, assignments)
-    check_job(configured)
-    return configured, names

@@ -1,7 +1,4 @@
-"""What the commands print: results on the standard output, everything else on the standard error.
-
-What a run has come to, for a person to read.
-"""
+"""What the commands print: results on the standard output, everything else on the standard error; tables of scores."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, by the shells' convention
 
 
 def results() -> Console:
-    """The console for results; without a terminal it is wide enough that no row of a table is broken."""
+    """The console for results; without a terminal it is wide enough for every row of a table."""
     return _console(stderr=False)
 
 
@@ -31,7 +28,7 @@ def notes() -> Console:
 
 
 def say(console: Console, text: str = "") -> None:
-    """Print text as it is: brackets in a path or reason are no markup, and long lines are not broken."""
+    """Print text as it is: brackets are no markup, and long lines are not broken."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -51,7 +48,7 @@ def megabytes(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in words.
+    """A duration as text.
 
     Example:
         >>> duration(7.4), duration(75), duration(3700)
@@ -78,8 +75,8 @@ COLUMNS: Mapping[str, str] = {"balanced_accuracy": "balanced acc.", "f1_weighted
 def score_table(summary: Mapping[str, Any]) -> Table:
     """Scores on each site's test images, with their mean over sites.
 
-    ``common`` is the model that the federation selected, ``own`` the one that scored best on the site's validation
-    images; a job that exchanges no models has no common one. A site without test images has no score.
+    ``common`` is the model that the federation selected, ``own`` the one that scored best on the site's validation images. A
+    job that exchanges no models has no common model, and a site without test images has no score.
 
     Args:
         summary: a run's ``summary.json``.
@@ -102,7 +99,7 @@ def score_table(summary: Mapping[str, Any]) -> Table:
 
 
 def facts(summary: Mapping[str, Any]) -> list[str]:
-    """Selected round, bytes and time of a run, a line each.
+    """Selected round, bytes and time of a run, one line each.
 
     Args:
         summary: a run's ``summary.json``.

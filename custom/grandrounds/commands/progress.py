@@ -1,8 +1,6 @@
-"""Following a run from outside: the events that it appends to its record, read as they come.
+"""The progress of a run, from the events that it appends to its record: a bar on a terminal, lines elsewhere.
 
 The run may be in this process or in FLARE's; the file is the same.
-
-How far a run is: the state that follows from its events, as a bar on a terminal and as lines elsewhere.
 """
 
 from __future__ import annotations
@@ -30,15 +28,11 @@ Event = dict[str, Any]
 
 
 class EventTail:
-    """Reads the events that are appended to a file from now on, also when the file is removed and begun again.
-
-    Args:
-        path: the file; it need not exist yet.
-    """
+    """Reads the events that are appended to a file from now on, also if the file is replaced; it need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # The old file is kept open: as long as it is, no new file can have its number, and the two can be told apart.
+        # The old file stays open, so that no new file can get its inode number and the two can be distinguished.
         self._stream: BinaryIO | None = None
         self._partial = b""
         self._open()
@@ -46,7 +40,7 @@ class EventTail:
             self._stream.seek(0, os.SEEK_END)
 
     def read(self) -> list[Event]:
-        """The events that are complete and were not returned before, in order."""
+        """The complete events that were not returned before, in order."""
         events = self._new_events()
         if self._replaced():
             self.close()
@@ -79,11 +73,11 @@ class EventTail:
 
 
 class Follower:
-    """A context in which every new event of a file is shown, the last ones included.
+    """A context in which every new event of a file is shown.
 
     Args:
         path: the file with the events.
-        show: is called with each event, in a thread of the follower's.
+        show: called with each event, in the follower's thread.
     """
 
     def __init__(self, path: Path, show: Callable[[Event], None]) -> None:
@@ -93,14 +87,14 @@ class Follower:
         self._thread = threading.Thread(target=self._follow, name="follow-events", daemon=True)
 
     def __enter__(self) -> Follower:
-        """Start to follow."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Show what has come in the meantime, and stop."""
+        """Show the remaining events, and stop."""
         self._done.set()
         self._thread.join()
         self._tail.close()
@@ -118,16 +112,16 @@ PACE_ROUNDS = 5
 
 @dataclass
 class RunProgress:
-    """What is known of a run from its events so far.
+    """The state of a run, from its events so far.
 
     Attributes:
-        rounds: in all; 0 until the run has started.
-        done: rounds that are complete, those before a resumption included.
-        site: who answered last.
-        task: what it had done.
-        losses: of the training sites of the current round.
+        rounds: total number; 0 until the run has started.
+        done: complete rounds, those before a resumption included.
+        site: the site that answered last.
+        task: its task.
+        losses: of the training sites in the current round.
         score: metric, mean and round of the model scored last.
-        seconds: durations of the rounds of this start.
+        seconds: durations of the rounds since this start.
     """
 
     rounds: int = 0
@@ -139,7 +133,7 @@ class RunProgress:
     seconds: list[float] = field(default_factory=list)
 
     def update(self, event: Event) -> list[str]:
-        """Take an event in and return the lines that a person should read about it."""
+        """Apply an event and return the lines to print about it."""
         handler = {
             "resume": self._resumed,
             "start": self._started,
@@ -154,12 +148,12 @@ class RunProgress:
 
     @property
     def pace(self) -> float:
-        """Seconds per round, the median of the last ones, as the first one opens the data; NaN before it is complete."""
+        """Seconds per round, the median of the last rounds, as the first one also reads the data; NaN without rounds."""
         return median(self.seconds[-PACE_ROUNDS:]) if self.seconds else math.nan
 
     @property
     def time_left(self) -> float:
-        """Seconds until the last round is complete, at this pace; NaN when it is not known."""
+        """Seconds until the last round is complete; NaN if it is not known."""
         return (self.rounds - self.done) * self.pace
 
     @property
@@ -174,7 +168,7 @@ class RunProgress:
 
     def _resumed(self, event: Event) -> list[str]:
         self.done = event["after_round"]
-        return [f"resumed: the checkpoint after round {self.done} is there"]
+        return [f"resumed from the checkpoint after round {self.done}"]
 
     def _started(self, event: Event) -> list[str]:
         self.rounds = event["rounds"]
@@ -225,13 +219,13 @@ class LineProgress:
         self._progress = RunProgress()
 
     def show(self, event: Event) -> None:
-        """Print what there is to say about an event."""
+        """Print the lines about an event."""
         for line in self._progress.update(event):
             say(self._console, line)
 
 
 class BarProgress:
-    """Moves a bar on a terminal; drops and resumptions are lines above it."""
+    """Moves a bar on a terminal; important events are lines above it."""
 
     def __init__(self, console: Console, bar: Progress) -> None:
         self._console = console
@@ -240,7 +234,7 @@ class BarProgress:
         self._progress = RunProgress()
 
     def show(self, event: Event) -> None:
-        """Move the bar, and print what must not be missed."""
+        """Move the bar, and print important events."""
         lines = self._progress.update(event)
         if event["event"] in ("resume", "start", "dropped", "finished"):
             for line in lines:
@@ -255,7 +249,7 @@ class BarProgress:
 
 @contextmanager
 def progress_on(console: Console) -> Iterator[LineProgress | BarProgress]:
-    """A bar where there is a terminal, lines where there is none."""
+    """A bar on a terminal, lines elsewhere."""
     if not console.is_terminal:
         yield LineProgress(console)
         return

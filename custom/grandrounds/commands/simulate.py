@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.commands.options import (
-    Assignments,
-    Backbone,
-    ImageSize,
-    JobName,
-    Json,
-    Preset,
-    Rounds,
-    Seed,
-    Sites,
-    SitesDir,
-    assignments_of,
-    configured_job,
-)
+from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.commands.output import INTERRUPTED, facts, notes, results, say, say_json, score_table
 from grandrounds.commands.progress import Follower, progress_on
 
@@ -32,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EngineChoice(StrEnum):
-    """What runs a simulation; listed here too, so that the help does not import torch."""
+    """What runs a simulation; listed here as well, so that the help does not import torch."""
 
     IN_PROCESS = "in-process"
     FLARE = "flare"
@@ -41,7 +28,7 @@ class EngineChoice(StrEnum):
 SHARED = ("problem.", "controller.rounds=", "controller.seed=")
 HELP = """Run a job with all its sites on this machine.
 
-The same command with the same workspace goes on where an interrupted run has stopped.
+Run the same command with the same workspace again to resume an interrupted run.
 
 [bold]Examples[/bold]
 
@@ -51,89 +38,79 @@ The same command with the same workspace goes on where an interrupted run has st
   grandrounds simulate fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64 --backbone efficientnet_b0
   grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
   grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
+  grandrounds simulate mdhfl --preset rhfl
 """
 
 
+@takes(SimulatedJobArguments)
 def simulate(
-    job: JobName,
-    sites_dir: SitesDir = None,
-    sites: Sites = None,
-    rounds: Rounds = None,
-    image_size: ImageSize = None,
-    backbone: Backbone = None,
-    seed: Seed = None,
-    preset: Preset = None,
-    assignments: Assignments = None,
+    arguments: SimulatedJobArguments,
     workspace: Annotated[
         Path | None,
-        typer.Option(help="Folder for all that the run writes. [default: runs/RUN_NAME]", show_default=False),
+        typer.Option(help="Folder for everything that the run writes. [default: runs/RUN_NAME]", show_default=False),
     ] = None,
     engine: Annotated[
         EngineChoice, typer.Option(help="One process, or FLARE's simulator: slower, with real processes and messages.")
     ] = EngineChoice.IN_PROCESS,
-    threads: Annotated[int | None, typer.Option(min=1, help="With flare: sites at work at once; default: all.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="With flare: sites that work at the same time; default: all.")
+    ] = None,
     wire: Annotated[
         bool, typer.Option("--wire", help="In one process: pass messages through FLARE's serialiser.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run a job, show how far it is, and then its scores."""
-    if threads is not None and engine is not EngineChoice.FLARE:
-        raise typer.BadParameter("--threads needs --engine flare: one process works on one site at a time")
-    if wire and engine is EngineChoice.FLARE:
-        raise typer.BadParameter("--wire is for the engine in-process: with flare all messages are serialised")
-    options = assignments_of(rounds, image_size, backbone, seed, assignments)
-    configured, names = configured_job(job, sites, sites_dir, options, preset)
-    place = workspace or Path("runs") / configured.run_name
-    try:
-        summary = _followed(configured, place, names, sites_dir, engine, threads, wire)
-    except KeyboardInterrupt:
-        say(notes(), f"interrupted: the same command goes on after the last complete round ({place})")
-        raise typer.Exit(INTERRUPTED) from None
-    if json:
-        say_json(summary)
-    else:
-        _show(summary, configured, place, _sites_given(sites_dir, sites), options, preset)
-
-
-def _followed(
-    job: Job,
-    workspace: Path,
-    names: list[str],
-    sites_dir: Path | None,
-    engine: EngineChoice,
-    threads: int | None,
-    wire: bool,
-) -> dict[str, Any]:
+    """Run a job, show its progress, and then its scores."""
     from grandrounds.deployment import simulate as simulation
     from grandrounds.federation.server.record import EVENTS
 
     flare = engine is EngineChoice.FLARE
-    events = simulation.simulation_of(job, workspace).record / EVENTS
-    with progress_on(notes()) as progress, Follower(events, progress.show):
-        return simulation.simulate(job, workspace, names, sites_dir, "flare" if flare else "in-process", threads, wire)
+    if threads is not None and not flare:
+        raise typer.BadParameter("--threads needs --engine flare: one process works on one site at a time")
+    if wire and flare:
+        raise typer.BadParameter("--wire is for the engine in-process: with flare all messages are serialised")
+    job, sites = arguments.checked()
+    folder = workspace or Path("runs") / job.run_name
+    events = simulation.simulation_of(job, folder).record / EVENTS
+    try:
+        with progress_on(notes()) as progress, Follower(events, progress.show):
+            summary = simulation.simulate(
+                job, folder, sites, arguments.sites_dir, "flare" if flare else "in-process", threads, wire
+            )
+    except KeyboardInterrupt:
+        say(notes(), f"interrupted: run the same command to resume after the last complete round ({folder})")
+        raise typer.Exit(INTERRUPTED) from None
+    if json:
+        say_json(summary)
+    else:
+        _show(summary, job, folder, arguments)
 
 
-def _show(
-    summary: dict[str, Any], job: Job, workspace: Path, data: str, options: Sequence[str], preset: str | None
-) -> None:
+def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments) -> None:
     console = results()
     console.print(score_table(summary))
     for line in facts(summary):
         say(console, line)
-    say(
-        console,
-        f"results: {workspace / 'results'} (summary, models, each site's predictions); log: {workspace}/run.log",
-    )
-    other = {"fedirm": "rscfed", "rscfed": "fedirm", "local": "fedperl"}.get(job.name, "local")
-    data += f" --preset {preset}" if preset else ""
+    say(console, f"results: {folder / 'results'} (summary, models, each site's predictions); log: {folder}/run.log")
     more = 2 * int(job.options("controller")["rounds"])
+    other = {"fedirm": "rscfed", "rscfed": "fedirm", "local": "fedperl"}.get(job.name, "local")
+    data, options = _sites_given(arguments), arguments.options
+    here = f"{job.name}{data}{_preset(arguments)}{_assigned(options)}"
+    there = f"{other}{data}{_preset(arguments, other)}{_assigned(options, SHARED)}"
     say(console, "\nnext:")
-    say(console, f"  grandrounds simulate {other}{data}{_assigned(options, SHARED)}   # the same sites, another method")
-    say(console, f"  the same command with --rounds {more}   # goes on after round {summary['rounds_done']}")
-    say(
-        console, f"  grandrounds build {job.name}{data}{_assigned(options)}   # the job's folder, for FLARE's own tools"
-    )
+    say(console, f"  grandrounds simulate {there}   # another method, the same sites")
+    say(console, f"  the same command with --rounds {more}   # continues after round {summary['rounds_done']}")
+    say(console, f"  grandrounds build {here}   # a job folder for FLARE's tools")
+
+
+def _preset(arguments: SimulatedJobArguments, other: str | None = None) -> str:
+    """The presets as they are given again on a command line; of another job only those that it has."""
+    from grandrounds.deployment.jobs import load_job
+    from grandrounds.deployment.presets import presets_of
+
+    names = arguments.preset.split(",") if arguments.preset else []
+    kept = [name for name in names if other is None or name.strip() in presets_of(load_job(other))]
+    return f" --preset {','.join(kept)}" if kept else ""
 
 
 def _assigned(options: Sequence[str], prefixes: tuple[str, ...] = ("",)) -> str:
@@ -141,7 +118,7 @@ def _assigned(options: Sequence[str], prefixes: tuple[str, ...] = ("",)) -> str:
     return "".join(f" --set {shlex.quote(option)}" for option in options if option.startswith(prefixes))
 
 
-def _sites_given(sites_dir: Path | None, sites: int | None) -> str:
+def _sites_given(arguments: SimulatedJobArguments) -> str:
     """The choice of sites as it is given again on a command line."""
-    folder = f" --sites-dir {shlex.quote(str(sites_dir))}" if sites_dir else ""
-    return folder + (f" --sites {sites}" if sites is not None else "")
+    folder = f" --sites-dir {shlex.quote(str(arguments.sites_dir))}" if arguments.sites_dir else ""
+    return folder + (f" --sites {arguments.sites}" if arguments.sites is not None else "")

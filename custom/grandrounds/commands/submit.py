@@ -1,27 +1,17 @@
-"""``grandrounds submit``: a job on a real federation, from what it will do to its result."""
+"""``grandrounds submit``: run a job on a real federation, from a description of what it does to its results."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from grandrounds.commands.options import (
-    Assignments,
-    Backbone,
-    ImageSize,
-    JobName,
-    Json,
-    Preset,
-    Rounds,
-    Seed,
-    assignments_of,
-    comma_separated,
-)
+from grandrounds.commands.options import JobArguments, Json, comma_separated, takes
 from grandrounds.commands.output import facts, notes, results, say, say_json, score_table
 from grandrounds.errors import GrandRoundsError
 from grandrounds.ordering import natural_sorted
@@ -30,11 +20,19 @@ if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
     from grandrounds.deployment.submission import Outcome
 
-HELP = """Submit a job to a federation, watch it, and download its result.
 
-Shows first what will run at each site and what will leave it. A job whose run has not finished can be submitted again
-by itself (--resume auto): it goes on after the last complete round, and takes in a site that has been away. What counts is
-the run's own summary.
+class Resume(StrEnum):
+    """Whether a run that has not finished is submitted again."""
+
+    AUTO = "auto"
+    NEVER = "never"
+
+
+HELP = """Submit a job to a federation, watch it, and download its results.
+
+First shows what will run at each site and what will leave it. With --resume auto an unfinished run is submitted again: it
+continues after the last complete round, and takes back a site that was away. Whether a run has finished is what its own
+summary says.
 
 [bold]Examples[/bold]
 
@@ -45,43 +43,45 @@ the run's own summary.
 """
 
 
+@takes(JobArguments)
 def submit(
-    job: JobName,
+    arguments: JobArguments,
     kit: Annotated[Path, typer.Option(help="Your startup kit.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder for results. [default: runs/RUN_NAME]", show_default=False)
     ] = None,
-    sites: Annotated[str | None, typer.Option(help="Who takes part, a,b,c; default: every connected site.")] = None,
-    mandatory_sites: Annotated[str | None, typer.Option(help="Who must be there for the job to start, a,b.")] = None,
-    min_sites: Annotated[int | None, typer.Option(min=1, help="Fewest sites, at the start and in every round.")] = None,
+    sites: Annotated[str | None, typer.Option(help="Sites that take part, a,b,c; default: all connected.")] = None,
+    mandatory_sites: Annotated[
+        str | None, typer.Option(help="Sites that must be connected for the job to start, a,b.")
+    ] = None,
+    min_sites: Annotated[
+        int | None, typer.Option(min=1, help="Minimum number of sites, at the start and in every round.")
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help="Short for --set problem.dataset=NAME.")] = None,
     classes: Annotated[str | None, typer.Option(help="The vocabulary, a,b,c, in the order of the outputs.")] = None,
-    run_name: Annotated[str | None, typer.Option(help="Names the run: the same name goes on with it.")] = None,
-    scope: Annotated[str | None, typer.Option(help="Privacy scope that the job asks the sites for.")] = None,
+    run_name: Annotated[
+        str | None, typer.Option(help="Name of the run; an existing run of this name is resumed.")
+    ] = None,
+    scope: Annotated[str | None, typer.Option(help="Privacy scope that the job requests from the sites.")] = None,
     gpu_memory: Annotated[
         str | None,
-        typer.Option(metavar="SITE=GIB,...", help="Takes so much of a GPU at a site; without it jobs share the GPU."),
+        typer.Option(metavar="SITE=GIB,...", help="GPU memory reserved at a site; without it jobs share the GPU."),
     ] = None,
     resume: Annotated[
-        str, typer.Option(help="auto: submit again until the run has finished, and when a site is back; never.")
-    ] = "never",
-    attempts: Annotated[int, typer.Option(min=1, help="With --resume auto: submissions in all.")] = 3,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the job, submit nothing.")] = False,
-    rounds: Rounds = None,
-    image_size: ImageSize = None,
-    backbone: Backbone = None,
-    seed: Seed = None,
-    preset: Preset = None,
-    assignments: Assignments = None,
+        Resume, typer.Option(help="auto: submit again until the run has finished, and when a site is back.")
+    ] = Resume.NEVER,
+    attempts: Annotated[int, typer.Option(min=1, help="With --resume auto: maximum number of submissions.")] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the job; submit nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Check, show, submit, watch, download."""
-    if resume not in ("auto", "never"):
-        raise typer.BadParameter("--resume must be auto or never")
-    options = assignments_of(rounds, image_size, backbone, seed, _own(dataset, run_name, assignments))
+    named = {"problem.dataset": dataset, "controller.run_name": run_name}
+    chosen = [f"{key}={value}" for key, value in named.items() if value is not None]
+    arguments = replace(arguments, assignments=[*chosen, *(arguments.assignments or [])])
     roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
-    prepared = _prepared(job, preset, options, comma_separated(classes), roster, scope, _by_site(gpu_memory))
-    outcome = _run(prepared, kit, out or Path("runs") / prepared.run_name, attempts if resume == "auto" else 1, dry_run)
+    job = _prepared(arguments, comma_separated(classes), roster, scope, _by_site(gpu_memory))
+    target = out or Path("runs") / job.run_name
+    outcome = _run(job, kit, target, attempts if resume is Resume.AUTO else 1, dry_run)
     if outcome is None:
         return
     if json:
@@ -90,11 +90,6 @@ def submit(
         _show(outcome)
     if not outcome.finished:
         raise typer.Exit(1)
-
-
-def _own(dataset: str | None, run_name: str | None, assignments: list[str] | None) -> list[str]:
-    short = {"problem.dataset": dataset, "controller.run_name": run_name}
-    return [*(f"{key}={value}" for key, value in short.items() if value is not None), *(assignments or [])]
 
 
 def _by_site(text: str | None) -> dict[str, float]:
@@ -112,24 +107,17 @@ def _by_site(text: str | None) -> dict[str, float]:
 
 
 def _prepared(
-    name: str,
-    preset: str | None,
-    options: list[str],
+    arguments: JobArguments,
     classes: list[str] | None,
     roster: tuple[list[str], list[str], int | None],
     scope: str | None,
     gpu_memory: dict[str, float],
 ) -> Job:
-    from dataclasses import replace
-
-    from grandrounds.deployment.jobs import check_job, load_job
-    from grandrounds.deployment.presets import with_preset
+    from grandrounds.deployment.jobs import check_job
     from grandrounds.deployment.submission import with_gpu_memory, with_roster
 
-    loaded = load_job(name)
-    if classes:
-        loaded.options("problem")["classes"] = classes
-    job = with_gpu_memory(with_roster(with_preset(loaded, preset, options), *roster), gpu_memory)
+    configured = arguments.configured({"classes": classes} if classes else {})
+    job = with_gpu_memory(with_roster(configured, *roster), gpu_memory)
     check_job(job)
     return replace(job, meta={**job.meta, "scope": scope}) if scope else job
 
@@ -162,33 +150,33 @@ def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcom
 def _show(outcome: Outcome) -> None:
     console = results()
     summary: dict[str, Any] = outcome.summary
-    if sites := _told(summary):
-        console.print(_figures(sites))
-        say(console, "brightness is in rounds[0].statistics of summary.json; figures of too few patients are not told")
+    if sites := _statistics(summary):
+        console.print(_statistics_table(sites))
+        say(console, "brightness: rounds[0].statistics in summary.json; numbers of too few patients are not released")
     elif summary.get("test"):
         console.print(score_table(summary))
     for line in facts(summary) if outcome.finished and not sites else ():
         say(console, line)
     for site, reason in outcome.refused.items():
-        say(console, f"{site} has not taken the job: {reason}")
+        say(console, f"{site} has not accepted the job: {reason}")
     if outcome.download:
         say(console, f"results: {outcome.download / 'workspace' / 'results'}")
     if not outcome.finished:
         reason = summary.get("reason") or "it has left no summary; see the log of the job in the download"
-        say(console, f"the run has not finished (FLARE says {outcome.status}): {reason}")
-        say(console, "the same command goes on after its last complete round; --resume auto does it by itself")
+        say(console, f"the run has not finished (FLARE's status: {outcome.status}): {reason}")
+        say(console, "run the same command to resume it after its last complete round; --resume auto does so by itself")
 
 
-def _told(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The sites' figures, if it was a run of the job ``statistics``: it has no model."""
+def _statistics(summary: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The sites' numbers, if it was a run of the job ``statistics``, which has no model."""
     found = (entry["statistics"]["sites"] for entry in summary.get("rounds", ()) if "statistics" in entry)
     return next(found, {})
 
 
-def _figures(sites: dict[str, dict[str, float]]) -> Table:
-    """Numbers of images by class and size, a column for each site."""
-    names = {name for figures in sites.values() for name in figures if not name.startswith("intensity.")}
+def _statistics_table(sites: dict[str, dict[str, float]]) -> Table:
+    """Numbers of images by class and size, with a column for each site."""
+    names = {name for numbers in sites.values() for name in numbers if not name.startswith("intensity.")}
     table = Table("images by class and size", *sites)
     for name in natural_sorted(names):
-        table.add_row(name, *(f"{figures[name]:.0f}" if name in figures else "-" for figures in sites.values()))
+        table.add_row(name, *(f"{numbers[name]:.0f}" if name in numbers else "-" for numbers in sites.values()))
     return table

@@ -1,4 +1,4 @@
-"""What a job will run at each site, and what will leave it: to be read before it is submitted."""
+"""What a job will run at each site and what will leave the site, to be read before the job is submitted."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from grandrounds.protocol.messages import UPDATE, ReleaseKind
 
 @dataclass(frozen=True)
 class Disclosure:
-    """A job in a hospital's words.
+    """What a hospital needs to know of a job.
 
     Attributes:
         job: its name.
-        sites: who takes part; empty for every site that is connected.
-        mandatory: who must be there.
-        least: fewest sites.
-        runs: class that works at the sites, and its options.
+        sites: sites that take part; empty for all connected sites.
+        mandatory: sites that must be connected.
+        min_sites: minimum number of sites.
+        runs: class that works at the sites.
         options: of that class.
-        besides: other classes that the job asks the sites to build, such as filters of its own.
-        resources: what the job takes of a site's GPUs, by site.
-        dataset: name of the data set that is used; each site says itself what it is.
-        releases: what leaves a site, by name, beside scalar metrics.
-        rounds: how often.
-        scope: privacy scope that the job asks for; empty for the site's own default.
+        dataset: name of the data set; each site defines what it is.
+        releases: what leaves a site, by name, apart from scalar metrics.
+        rounds: number of rounds.
+        other_classes: further classes that the sites build, such as filters of the job.
+        resources: GPU resources that the job reserves, by site.
+        scope: privacy scope that the job requests; empty for the site's default.
     """
 
     job: str
     sites: tuple[str, ...]
     mandatory: tuple[str, ...]
-    least: int
+    min_sites: int
     runs: str
     options: Mapping[str, Any]
     dataset: str
     releases: Mapping[str, ReleaseKind]
     rounds: int
-    besides: tuple[str, ...] = ()
+    other_classes: tuple[str, ...] = ()
     resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     scope: str = ""
 
 
 def disclose(job: Job) -> Disclosure:
-    """Read from a checked job what it will do at the sites."""
+    """The disclosure of a checked job."""
     controller, executor = job.options("controller"), job.executor
     module, _, name = executor["path"].rpartition(".")
     component = getattr(import_module(module), name)
@@ -56,41 +56,41 @@ def disclose(job: Job) -> Disclosure:
         job=job.name,
         sites=tuple(site for site in deployed if site not in ("@ALL", "server")),
         mandatory=tuple(job.meta.get("mandatory_clients", ())),
-        least=int(controller.get("min_sites", 1)),
+        min_sites=int(controller.get("min_sites", 1)),
         runs=executor["path"],
         options=executor["args"],
         dataset=str(job.options("problem")["dataset"]),
         releases=releases,
         rounds=int(controller["rounds"]),
         resources=job.meta.get("resource_spec", {}),
-        besides=tuple(path for path in named_classes(job.client) if path != executor["path"]),
+        other_classes=tuple(path for path in named_classes(job.client) if path != executor["path"]),
         scope=str(job.meta.get("scope", "")),
     )
 
 
 def lines_of(disclosure: Disclosure, connected: Sequence[str] = ()) -> list[str]:
-    """The disclosure in plain lines.
+    """The disclosure as lines of text.
 
     Args:
         disclosure: of a job.
-        connected: the sites that the server sees.
+        connected: the sites that are connected to the server.
     """
     sites = disclosure.sites or tuple(connected)
-    who = ", ".join(sites) if sites else "every site that is connected"
-    mandatory = f"; must be there: {', '.join(disclosure.mandatory)}" if disclosure.mandatory else ""
+    who = ", ".join(sites) if sites else "all connected sites"
+    mandatory = f"; mandatory: {', '.join(disclosure.mandatory)}" if disclosure.mandatory else ""
     released = ", ".join(f"{name} ({kind.value})" for name, kind in disclosure.releases.items()) or "nothing"
     scope = f"scope {disclosure.scope}" if disclosure.scope else "each site's default scope"
     options = _listed(disclosure.options)
     return [
         f"job {disclosure.job}: {disclosure.rounds} rounds on data set {disclosure.dataset!r}",
-        f"  runs at: {who} (at least {disclosure.least}{mandatory})",
-        f"  runs there: {disclosure.runs}",
-        f"  with: {options}",
-        *(f"  takes at {site}: {_listed(asked)}" for site, asked in disclosure.resources.items()),
-        *([f"  and besides: {', '.join(disclosure.besides)}"] if disclosure.besides else []),
+        f"  runs at: {who} (minimum {disclosure.min_sites}{mandatory})",
+        f"  executor: {disclosure.runs}",
+        f"  options: {options}",
+        *(f"  reserves at {site}: {_listed(reserved)}" for site, reserved in disclosure.resources.items()),
+        *([f"  further classes: {', '.join(disclosure.other_classes)}"] if disclosure.other_classes else []),
         f"  leaves each site, in every round: {released}; and scalar metrics",
         "  leaves each site at the end: counts of at least ten patients for curves (curves), and scalar metrics",
-        f"  privacy: {scope}, and what the site's own privacy.json says",
+        f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
 
 

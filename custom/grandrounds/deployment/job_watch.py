@@ -1,8 +1,6 @@
-"""FLARE's session of a person with the server, with errors that say what to do.
+"""A person's FLARE session with the server, and the state of a submitted job.
 
-Is a submitted job still alive, and are all its sites at work in it?
-
-FLARE's status alone does not tell: it says RUNNING for jobs whose server has died, and for those that have lost a site.
+FLARE's status alone is not enough: it is RUNNING for jobs whose server process has died or that have lost a site.
 """
 
 from __future__ import annotations
@@ -37,11 +35,11 @@ CONNECT_SECONDS = 10.0
 
 @contextmanager
 def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Session]:
-    """Log in with a person's kit, and out at the end.
+    """Log in with a person's kit, and log out at the end.
 
     Raises:
         ConfigurationError: if the kit is not a person's.
-        GrandRoundsError: if the server cannot be reached, does not know the person, or refuses a command in the block.
+        GrandRoundsError: if the server cannot be reached, does not accept the person, or refuses a command in the block.
     """
     if kit.kind != "person":
         raise ConfigurationError(
@@ -69,7 +67,7 @@ def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Sessio
 
 
 def connected_sites(session: Session) -> list[str]:
-    """Names of the sites that the server sees."""
+    """Names of the sites that are connected to the server."""
     return sorted(client.name for client in session.get_system_info().client_info)
 
 
@@ -78,8 +76,8 @@ def _log_in(kit: Kit, timeout: float) -> Session:
         with _quiet():
             return new_secure_session(kit.name, str(kit.folder), timeout=timeout, auto_login_max_tries=1)
     except TypeError as error:
-        # FLARE reads messages by what its serialiser has registered, once for a process; the server's certificate is lost if
-        # messages were serialised here before FLARE had registered its own types.
+        # FLARE's serialiser registers its types once in a process; the server's certificate is lost if messages were
+        # serialised here before.
         raise GrandRoundsError(
             f"the answer of the server at {kit.host}:{kit.port} cannot be read in this process, in which something else has "
             "used FLARE's serialiser before; try again in a new one"
@@ -88,7 +86,7 @@ def _log_in(kit: Kit, timeout: float) -> Session:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep FLARE's remarks from the terminal: what went wrong is told by the error."""
+    """Keep FLARE's remarks from the terminal; the error says what went wrong."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(logging.NullHandler())
@@ -97,26 +95,26 @@ def _quiet() -> Iterator[None]:
 
 
 def _close(session: Session) -> None:
-    # The work is done: a server that has gone away is no reason to fail any more.
+    # The work is done: a lost server is no longer a reason to fail.
     with suppress(Exception), _quiet():
         session.close()
 
 
 State = Literal["waiting", "running", "ended", "lost"]
 RUNNING, ENDED = "RUNNING", "FINISHED"
-IDLE, TAKEN = "no_jobs", "OK"
+IDLE, ACCEPTED = "no_jobs", "OK"
 
 
 @dataclass
 class JobWatch:
-    """Judges a job by what the server says of it at successive moments.
+    """Judges a job by successive observations.
 
-    FLARE lists a job as running while its processes are there. Between the end of these and the final status lie some
-    seconds; a job that stays in between has lost its server.
+    FLARE lists a job as running while its processes exist. The final status follows their end after some seconds; if it does
+    not, the job has lost its server.
 
     Attributes:
         job: FLARE's id.
-        patience: seconds that a job may say RUNNING without any process.
+        patience: seconds that a job may be RUNNING without any process.
 
     Example:
         >>> watch = JobWatch("j", patience=20)
@@ -129,12 +127,12 @@ class JobWatch:
     _gone_since: float | None = None
 
     def observe(self, status: str, alive: Collection[str], seconds: float) -> State:
-        """Judge.
+        """The state after an observation.
 
         Args:
             status: FLARE's, such as ``SUBMITTED`` or ``FINISHED:ABNORMAL``.
-            alive: ids of the jobs that the server has processes of.
-            seconds: time of the observation, by any clock that does not go back.
+            alive: ids of the jobs of which the server has processes.
+            seconds: time of the observation, by a monotonic clock.
         """
         if status.startswith(ENDED):
             return "ended"
@@ -151,10 +149,10 @@ class JobWatch:
 
 @dataclass
 class SiteWatch:
-    """Finds sites that were at work in a job, were started again, and stand idle while the others go on.
+    """Finds sites that worked in a job, were restarted, and are idle while other sites still work.
 
-    FLARE does not let a site back into a job that runs; the next job takes it again. At a job's end its sites stop one after
-    another, so a site counts only after a while, and only as long as another is at work.
+    FLARE does not let a site back into a running job, only into the next one. At a job's end its sites stop one after
+    another, so a site counts only after a while, and only while another one works.
 
     Attributes:
         job: FLARE's id.
@@ -174,11 +172,11 @@ class SiteWatch:
     _idle_since: dict[str, float] = field(default_factory=dict)
 
     def observe(self, entries: Iterable[Mapping[str, Any]], seconds: float) -> list[str]:
-        """The sites that are back, by FLARE's answer on what its clients are doing.
+        """The sites that are back, from FLARE's report on its clients.
 
         Args:
             entries: one for each job of each client that answers.
-            seconds: time of the observation, by any clock that does not go back.
+            seconds: time of the observation, by a monotonic clock.
         """
         seen = list(entries)
         working = {str(entry["client_name"]) for entry in seen if entry.get("job_id") == self.job}
@@ -191,25 +189,25 @@ class SiteWatch:
 
 
 def refusals(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Who has not taken a job, with the reason, by FLARE's account of its deployment.
+    """The sites that have not accepted a job, with their reasons, from FLARE's record of its deployment.
 
-    A site that refuses is none of the run's sites, so the run's own record does not know of it.
+    A site that refuses takes no part in the run, so the run's own record does not contain it.
 
     Args:
-        meta: FLARE's of the job.
+        meta: FLARE's metadata of the job.
 
     Example:
         >>> refusals({"job_deploy_detail": ["server: OK", "a: BYOC not permitted", "b: OK"]})
         {'a': 'BYOC not permitted'}
     """
-    told = (str(line).partition(": ") for line in meta.get("job_deploy_detail") or ())
-    return {site: reason for site, _, reason in told if reason and reason != TAKEN}
+    reported = (str(line).partition(": ") for line in meta.get("job_deploy_detail") or ())
+    return {site: reason for site, _, reason in reported if reason and reason != ACCEPTED}
 
 
 def summary_in(download: Path) -> dict[str, Any]:
-    """The run's own summary in a downloaded job; nothing if there is none, or only half of one.
+    """The run's own summary in a downloaded job; empty if there is none, or an incomplete one.
 
-    FLARE calls a run that has lost a site ABNORMAL although its model is fine; the summary tells what was achieved.
+    FLARE's status of a run that has lost a site is ABNORMAL although its model is fine; the summary has its results.
     """
     path = download / "workspace" / "results" / SUMMARY
     try:

@@ -1,8 +1,7 @@
 """Job folders: reading, checking, changing from outside and writing them.
 
 A job is configuration only, so that a hospital can read what will run. Its options are the arguments of the controller and
-the executor; a name that neither has, or a value of another type, is refused here, before FLARE would stop with a traceback
-at some site.
+the executor; an unknown name or a wrong value is refused here, before FLARE would stop with a traceback at a site.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ class Job:
 
     Attributes:
         meta: name and deployment.
-        server: the part with the controller.
-        client: the part with the executor.
-        source: the folder that it was read from.
+        server: the configuration with the controller.
+        client: the configuration with the executor.
+        source: the folder it was read from.
     """
 
     meta: dict[str, Any]
@@ -73,7 +72,7 @@ class Job:
         """The options set in ``controller``, ``executor`` or ``problem``; changing the dictionary changes the job.
 
         Raises:
-            ConfigurationError: if the controller has no problem, or one that is no object.
+            ConfigurationError: if the controller's problem is missing or no object.
         """
         options: dict[str, Any] = (self.executor if part == "executor" else self.controller)["args"]
         if part == "problem":
@@ -83,15 +82,15 @@ class Job:
 
 
 def job_names() -> list[str]:
-    """Names of the jobs that come with the package's source."""
+    """Names of the jobs that come with the package."""
     return sorted(path.parent.name for path in JOBS.glob("*/meta.json"))
 
 
 def load_job(name_or_folder: str | Path) -> Job:
-    """Read a job folder, or one of the jobs that come with the package by its name; a name has no path separator.
+    """Read a job folder, or by its name one of the jobs that come with the package; a name has no path separator.
 
     Raises:
-        ConfigurationError: if there is no such job, or a file of it is missing, no JSON or not as it must be.
+        ConfigurationError: if there is no such job, or one of its files is missing or wrong.
     """
     given = Path(name_or_folder)
     by_name = os.sep not in os.fspath(name_or_folder) and not (given / "meta.json").is_file()
@@ -116,8 +115,8 @@ def with_options(job: Job, assignments: Iterable[str]) -> Job:
 
     Args:
         job: stays as it is.
-        assignments: ``part.option=value`` with part ``controller``, ``executor`` or ``problem``; the value is JSON, or else
-            taken as text.
+        assignments: ``part.option=value`` with part ``controller``, ``executor`` or ``problem``; the value is JSON, or
+            else text.
 
     Raises:
         ConfigurationError: for a part or an option that does not exist (the nearest one is named).
@@ -142,14 +141,14 @@ def with_options(job: Job, assignments: Iterable[str]) -> Job:
 
 
 def check_job(job: Job) -> None:
-    """Build the controller and the executor as FLARE would, to find what is wrong before anything starts.
+    """Build the controller and the executor as FLARE would, to find errors before anything starts.
 
     Raises:
-        ConfigurationError: naming the option, or the job and what does not fit.
+        ConfigurationError: naming the option, or the job and the fault.
     """
     parts = (("controller", job.controller), ("executor", job.executor))
     for part, entry in parts:
-        component = _component(entry["path"])
+        component = class_of(entry["path"])
         accepted = option_types(component)
         for option, value in entry["args"].items():
             if option not in accepted:
@@ -159,35 +158,35 @@ def check_job(job: Job) -> None:
     for option, value in job.options("problem").items():
         require_type(value, accepted.get(option, Any), f"problem.{option}")
     for _, entry in parts:
-        component = _component(entry["path"])
+        component = class_of(entry["path"])
         try:
             component(**copy.deepcopy(entry["args"]))
         except GrandRoundsError:
             raise
-        # Whatever a component's constructor raises, it is this job's options that it does not take.
+        # Whatever a constructor raises, the cause is this job's options.
         except Exception as error:
             raise ConfigurationError(f"job {job.name}: {component.__name__}: {error}") from error
 
 
 def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
-    """Write a job folder that ``nvflare simulator`` or a submission takes; an older one of the same name is replaced.
+    """Write a job folder for ``nvflare simulator`` or a submission; an existing job folder is replaced.
 
     Args:
-        job: what to write.
+        job: the job.
         folder: becomes the job folder.
-        byoc: copy this package into the job, for machines that do not have it installed ("bring your own code"). Hospitals
-            should have the reviewed wheel instead and refuse such jobs.
+        byoc: copy this package into the job ("bring your own code"), for machines without it. Hospitals should install the
+            reviewed wheel instead and refuse such jobs.
 
     Raises:
-        ConfigurationError: if the folder exists and is no job folder, or is the one that the job was read from or one of
-            those that come with the package.
+        ConfigurationError: if the folder exists and is no job folder, is the job's source, or is one of those that come
+            with the package.
     """
     target = folder.resolve()
     if target.is_relative_to(JOBS.resolve()) or (job.source and job.source.resolve().is_relative_to(target)):
-        raise ConfigurationError(f"{folder} is a job's source and is not overwritten; choose another place")
+        raise ConfigurationError(f"{folder} is a job's source and is not overwritten; choose another folder")
     if folder.exists():
         if not (folder / "meta.json").is_file():
-            raise ConfigurationError(f"{folder} exists and is no job folder; choose another place")
+            raise ConfigurationError(f"{folder} exists and is no job folder; choose another folder")
         shutil.rmtree(folder)
     configuration = folder / "app" / "config"
     write_json(folder / "meta.json", {**job.meta, "min_clients": job.options("controller").get("min_sites", 1)})
@@ -200,7 +199,7 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
 
 
 def named_classes(content: Any) -> Iterator[str]:
-    """Full names of all classes that a part of a job has FLARE build.
+    """Full names of all classes that FLARE builds for a part of a job.
 
     Example:
         >>> list(named_classes(load_job("fedperl").client))
@@ -213,8 +212,24 @@ def named_classes(content: Any) -> Iterator[str]:
         yield from named_classes(part)
 
 
+def class_of(path: str) -> type[Any]:
+    """The class of a component by its full name.
+
+    Raises:
+        ConfigurationError: if it cannot be imported, or is no class.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be imported: {error}") from error
+    if not isinstance(found, type):
+        raise ConfigurationError(f"{path} is no class")
+    return found
+
+
 def accepted_options(component: type) -> set[str]:
-    """Names of the arguments that a class takes, those it passes on to its bases included.
+    """Names of the arguments of a class, those of its bases included.
 
     Example:
         >>> from grandrounds.methods.fedperl.controller import FedPerlController
@@ -227,18 +242,7 @@ def accepted_options(component: type) -> set[str]:
 def _known_options(job: Job, part: str) -> list[str]:
     if part == "problem":
         return [field.name for field in fields(Problem)]
-    return sorted(accepted_options(_component((job.controller if part == "controller" else job.executor)["path"])))
-
-
-def _component(path: str) -> type[Any]:
-    module, _, name = path.rpartition(".")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"{path} cannot be imported: {error}") from error
-    if not isinstance(found, type):
-        raise ConfigurationError(f"{path} is no class")
-    return found
+    return sorted(accepted_options(class_of((job.controller if part == "controller" else job.executor)["path"])))
 
 
 def _value(text: str) -> Any:

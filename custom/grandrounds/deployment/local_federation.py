@@ -1,4 +1,4 @@
-"""A federation on one machine: real kits, real processes, real certificates, all inside one folder."""
+"""A federation on one machine, with real kits, certificates and processes, inside one folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from grandrounds.deployment.job_watch import admin_session, connected_sites
 from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.machine import port_fault
-from grandrounds.deployment.kit.overlay import Choices, apply_overlay
+from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.kit.provision import PROJECT, local_project, provision, read_project, write_project
 from grandrounds.deployment.kit.read import Kit, processes_of, read_kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
@@ -24,18 +24,18 @@ DESCRIPTION = "federation.json"
 START_SECONDS = 120.0
 STOP_SECONDS = 40.0
 POLL_SECONDS = 0.5
-ELSEWHERE = ("GRANDROUNDS_", "NVFL", "XDG_", "MPLCONFIGDIR", "TORCH_HOME")
-"""Beginnings of variables that would lead a participant out of its folder."""
+OUTSIDE_VARIABLES = ("GRANDROUNDS_", "NVFL", "XDG_", "MPLCONFIGDIR", "TORCH_HOME")
+"""Prefixes of variables that would let a participant write outside its folder."""
 OUTCOME_WAIT, OUTCOME_SECONDS = "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "15"
-"""For so long FLARE's server holds back the end of a job for a site that is gone; by itself a quarter of an hour."""
+"""How long FLARE's server delays the end of a job for a lost site; its default is a quarter of an hour."""
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Where a federation on this machine has its kits.
+    """The kits of a federation on this machine.
 
     Attributes:
-        folder: everything is in it.
+        folder: contains everything.
         kits: the folder with one kit for each participant.
         server: name of the server's kit.
         sites: names of the sites' kits.
@@ -59,7 +59,7 @@ def prepare(
     folder: Path,
     sites: Sequence[str],
     port: int,
-    choices: Mapping[str, Choices] | None = None,
+    settings: Mapping[str, Settings] | None = None,
     project: Path = PROJECT,
 ) -> Federation:
     """Make the kits of a federation on this machine and apply our overlay to them.
@@ -68,7 +68,7 @@ def prepare(
         folder: new or empty.
         sites: names of the hospitals.
         port: of the server, free.
-        choices: overlays of sites, by name; ``""`` for all others.
+        settings: of the sites' overlays, by name; ``""`` for all other sites.
         project: the description from which people, server and builders are taken.
 
     Raises:
@@ -89,7 +89,7 @@ def prepare(
     kits = provision(folder / "project.yml", folder / "kits")
     for name in (roles["server"], *sites):
         apply_overlay(
-            read_kit(kits / name), (choices or {}).get(name, (choices or {}).get("") if name in sites else None)
+            read_kit(kits / name), (settings or {}).get(name, (settings or {}).get("") if name in sites else None)
         )
     federation = Federation(folder, kits, roles["server"], tuple(sites), roles["project_admin"], roles["lead"])
     write_json(folder / DESCRIPTION, asdict(federation), default=str)
@@ -106,8 +106,8 @@ def load(folder: Path) -> Federation:
     if not path.is_file():
         raise ConfigurationError(f"{folder} has no federation; start one with grandrounds poc up {folder}")
     content = read_json_object(path)
-    places = {"folder": folder.absolute(), "kits": Path(content["kits"]), "sites": tuple(content["sites"])}
-    return Federation(**{**content, **places})
+    paths = {"folder": folder.absolute(), "kits": Path(content["kits"]), "sites": tuple(content["sites"])}
+    return Federation(**{**content, **paths})
 
 
 def start(federation: Federation, seconds: float = START_SECONDS) -> None:
@@ -128,7 +128,7 @@ def start(federation: Federation, seconds: float = START_SECONDS) -> None:
 
 
 def start_participant(federation: Federation, name: str) -> int:
-    """Start one participant's FLARE as its administrator would; FLARE's script starts it again when it dies.
+    """Start one participant's FLARE as its administrator would; FLARE's script restarts it when it dies.
 
     Returns:
         The script's process id.
@@ -170,7 +170,7 @@ def await_sites(federation: Federation, sites: Sequence[str], seconds: float = S
 
 
 def stop(federation: Federation, seconds: float = STOP_SECONDS) -> list[int]:
-    """Stop every process of the federation: by FLARE's own command, and those that do not listen by signals.
+    """Stop every process of the federation by FLARE's own command, and the remaining ones by signals.
 
     Returns:
         Ids of the processes that had to be killed.
@@ -185,14 +185,14 @@ def stop(federation: Federation, seconds: float = STOP_SECONDS) -> list[int]:
             session.shutdown("all", wait=False)
         _await_end(federation, seconds)
     except GrandRoundsError:
-        pass  # a server that is not there cannot pass on the command
+        pass  # without a server nobody passes on the command
     _signal_all(federation, signal.SIGTERM)
     _await_end(federation, 5.0)
     return _signal_all(federation, signal.SIGKILL)
 
 
 def require_free_port(port: int) -> None:
-    """Raise ``ConfigurationError`` if no server could listen on the port, for example because another program does."""
+    """Raise ``ConfigurationError`` if a server cannot listen on the port, for example because another program does."""
     if fault := port_fault(port):
         raise ConfigurationError(
             f"port {port} cannot be used ({fault}); stop the program that uses it, or choose another by --port, in a new "
@@ -207,21 +207,21 @@ def _await_end(federation: Federation, seconds: float) -> None:
 
 
 def _signal_all(federation: Federation, number: signal.Signals) -> list[int]:
-    left = processes_of(federation.kits)
-    for process in left:
+    remaining = processes_of(federation.kits)
+    for process in remaining:
         try:
             os.kill(process, number)
         except ProcessLookupError:
             continue
-    return left
+    return remaining
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """What a participant's processes get: this Python, and places inside the folder for all that they write."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ELSEWHERE)}
+    """Environment of a participant's processes: this Python, and paths inside the folder for all that they write."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OUTSIDE_VARIABLES)}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-    places = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "temporary"), "PATH": path}
+    paths = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "temporary"), "PATH": path}
     # A checkout that is not installed works as well.
     modules = os.pathsep.join([str(PACKAGE.parent), *filter(None, [kept.get("PYTHONPATH")])])
     waits = {OUTCOME_WAIT: OUTCOME_SECONDS}
-    return {**kept, **places, **waits, "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, **paths, **waits, "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,4 +1,4 @@
-"""The log of a run: of this process, or of a program that is started for it, such as FLARE's simulator."""
+"""The log of a run in this process, or of a program such as FLARE's simulator."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SECONDS_TO_STOP = 10.0
 
 @contextmanager
 def logging_to(path: Path, level: int = logging.INFO) -> Iterator[None]:
-    """Write what is logged inside the block to a file, and nowhere else; an older file is replaced.
+    """Write the log of the block to a file and nowhere else; an existing file is replaced.
 
     Args:
         path: the file; its folder is made.
-        level: what is less important is left out.
+        level: minimum level.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
@@ -37,11 +37,11 @@ def logging_to(path: Path, level: int = logging.INFO) -> Iterator[None]:
 
 
 def run_logged(command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path) -> int:
-    """Run a program to its end; when this process is interrupted, so is the program.
+    """Run a program to its end; an interruption of this process stops the program.
 
     Args:
         command: program and arguments.
-        log: gets standard output and standard error; an older file is replaced.
+        log: gets standard output and standard error; an existing file is replaced.
         environment: all of the program's environment variables.
         folder: its working folder.
 
@@ -49,7 +49,7 @@ def run_logged(command: Sequence[str], log: Path, environment: Mapping[str, str]
         Its exit status.
     """
     with log.open("wb") as stream:
-        # A session of its own, or a terminal's Ctrl-C would reach it a second time, from here.
+        # In a session of its own a terminal's Ctrl-C reaches it only from here.
         program = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -27,13 +27,13 @@ from grandrounds.ordering import natural_sorted
 Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"
 SIMULATOR = ("nvflare.cli", "simulator")
-WARM_SIMULATOR = ("grandrounds.deployment.warm_simulator",)
-"""FLARE's simulator where it would start a program for every task."""
+FORKED_SIMULATOR = ("grandrounds.deployment.forked_simulator",)
+"""FLARE's simulator, with forked workers where it would start a program for every task."""
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """What earlier runs have left in a record, so that it is not taken for this run's.
+class RecordSnapshot:
+    """The state of a record before a run, to distinguish this run's results from those of earlier ones.
 
     Attributes:
         summary: time of ``summary.json``, in nanoseconds; None if there was none.
@@ -44,24 +44,24 @@ class Earlier:
     events: int
 
     @classmethod
-    def of(cls, record: Path) -> Earlier:
-        """Look at a record before the run."""
+    def of(cls, record: Path) -> RecordSnapshot:
+        """The state of a record now."""
         summary, events = record / SUMMARY, record / EVENTS
         return cls(
             summary.stat().st_mtime_ns if summary.is_file() else None, events.stat().st_size if events.is_file() else 0
         )
 
     def newer_summary(self, record: Path) -> dict[str, Any]:
-        """The summary, if it was written since; else nothing."""
+        """The summary, if it was written since; else an empty dictionary."""
         path = record / SUMMARY
         fresh = path.is_file() and path.stat().st_mtime_ns != self.summary
         return dict(json.loads(path.read_text(encoding="utf-8"))) if fresh else {}
 
     def newer_failure(self, record: Path) -> str:
-        """The reason in the last ``failed`` event that was appended since; else nothing."""
+        """The reason in the last ``failed`` event that was appended since; else an empty string."""
         path = record / EVENTS
         content = path.read_bytes() if path.is_file() else b""
-        # A run that starts again has begun a new file.
+        # A run that starts from the beginning has a new file.
         new = content[self.events :] if len(content) >= self.events else content
         events = [json.loads(line) for line in new.splitlines()]
         return next((str(event["reason"]) for event in reversed(events) if event["event"] == "failed"), "")
@@ -69,11 +69,11 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Where a simulated run's files are.
+    """The folders of a simulated run.
 
     Attributes:
-        workspace: the folder that the user named.
-        run_name: of the job.
+        workspace: the user's folder.
+        run_name: the name of the run.
     """
 
     workspace: Path
@@ -81,7 +81,7 @@ class Simulation:
 
     @property
     def flare(self) -> Path:
-        """Root of the FLARE workspaces; the simulator wipes it at its start."""
+        """Root of the FLARE workspaces; the simulator empties it when it starts."""
         return self.workspace / "flare"
 
     @property
@@ -96,28 +96,28 @@ class Simulation:
 
     @property
     def results(self) -> Path:
-        """What the user wants to see: summary, models, predictions of all sites."""
+        """The results: summary, models, predictions of all sites."""
         return self.workspace / "results"
 
     @property
     def log(self) -> Path:
-        """What FLARE and the parties logged in the last run."""
+        """The log of the last run."""
         return self.workspace / "run.log"
 
 
 def simulation_of(job: Job, workspace: Path) -> Simulation:
-    """Where a run of this job in this workspace has its files."""
+    """The folders of a run of this job in this workspace."""
     return Simulation(workspace.absolute(), job.run_name)
 
 
 def sites_of(partition: Path) -> tuple[list[str], dict[str, Any]]:
-    """The sites of a partition and the problem's options that follow from it (data set and vocabulary).
+    """The sites of a partition and the options of the problem that follow from it (data set and vocabulary).
 
-    The folder ``server`` is no site: it holds images that the server itself has.
+    The folder ``server`` is no site: it contains the server's own images.
 
     Raises:
         ConfigurationError: if the folder is no partition.
-        DataError: if it is damaged, or a manifest is not the one it was made with.
+        DataError: if it is damaged, or a manifest has changed.
     """
     if not (partition / DESCRIPTION_FILE).is_file():
         raise ConfigurationError(
@@ -137,107 +137,107 @@ def simulate(
     threads: int | None = None,
     wire: bool = False,
 ) -> dict[str, Any]:
-    """Run a job to its end, or go on with one that was interrupted.
+    """Run a job, or resume an interrupted run.
 
     Args:
-        job: the job; its options are final.
-        workspace: gets everything that the run writes. A second call with the same workspace resumes the run.
+        job: the job with its final options.
+        workspace: gets everything that the run writes; a second call with the same workspace resumes the run.
         sites: names of the sites.
-        sites_dir: a partition's folder with one folder per site; None for the built-in phantoms.
+        sites_dir: a partition's folder with one folder per site; None for synthetic images.
         engine: ``in-process`` or ``flare``; both give the same models.
-        threads: sites at work at once, under ``flare`` (default: all). With fewer threads than sites every task of every
-            site has a process of its own (:mod:`~grandrounds.deployment.warm_simulator`).
-        wire: pass messages through FLARE's serialiser, ``in-process``.
+        threads: with ``flare``, sites that work at the same time (default: all). With fewer threads than sites every task
+            has a process of its own (:mod:`~grandrounds.deployment.forked_simulator`).
+        wire: with ``in-process``, pass messages through FLARE's serialiser.
 
     Returns:
         The summary, as in ``<workspace>/results/summary.json``.
 
     Raises:
-        ConfigurationError: if the job does not fit together, or has more ``min_sites`` than there are sites, or the
-            workspace is no folder.
+        ConfigurationError: if the job is inconsistent, ``min_sites`` exceeds the number of sites, or the workspace is no
+            folder.
         GrandRoundsError: if the run failed; the message says why and where the log is.
     """
     check_job(job)
-    least = job.options("controller").get("min_sites", 1)
-    if len(sites) < least:
+    min_sites = job.options("controller").get("min_sites", 1)
+    if len(sites) < min_sites:
         raise ConfigurationError(
-            f"job {job.name}: min_sites is {least}, but there are {len(sites)} sites; add sites or set "
+            f"job {job.name}: min_sites is {min_sites}, but there are {len(sites)} sites; add sites or set "
             "controller.min_sites"
         )
     if workspace.exists() and not workspace.is_dir():
         raise ConfigurationError(f"{workspace} is no folder; choose another workspace")
-    place = simulation_of(job, workspace)
-    earlier = Earlier.of(place.record)
-    folder = write_job(job, place.workspace / "job")
+    run = simulation_of(job, workspace)
+    before = RecordSnapshot.of(run.record)
+    folder = write_job(job, run.workspace / "job")
     variables = {
-        STATE_VARIABLE: str(place.state),
+        STATE_VARIABLE: str(run.state),
         DETAILS_VARIABLE: "1",  # these sites are all on this machine
-        CACHE_VARIABLE: os.environ.get(CACHE_VARIABLE, str(place.workspace / "cache")),
+        CACHE_VARIABLE: os.environ.get(CACHE_VARIABLE, str(run.workspace / "cache")),
         **({SITES_VARIABLE: str(sites_dir.absolute())} if sites_dir else {}),
     }
     try:
         if engine == "flare":
-            _run_flare(folder, place, sites, threads or len(sites), variables, earlier)
+            _run_flare(folder, run, sites, threads or len(sites), variables, before)
         else:
-            with _environment(variables), logging_to(place.log):
-                run_in_process(folder, place.flare, sites, wire)
+            with _environment(variables), logging_to(run.log):
+                run_in_process(folder, run.flare, sites, wire)
     except GrandRoundsError:
-        if earlier.newer_summary(place.record):
-            _copy_record(place, (SUMMARY, EVENTS))
+        if before.newer_summary(run.record):
+            _copy_record(run, (SUMMARY, EVENTS))
         raise
-    return _collect(place, sites, earlier)
+    return _collect(run, sites, before)
 
 
 def allowed_classes() -> dict[str, Any]:
-    """What a FLARE workspace's ``local/resources.json`` must say so that jobs may name this package's classes."""
+    """The content of a FLARE workspace's ``local/resources.json`` that allows this package's classes."""
     return {"format_version": 2, "class_allow_list": ["grandrounds.", "nvflare."]}
 
 
 def allow_package(flare: Path) -> None:
-    """Let FLARE build this package's classes in jobs that bring no code: the list lives in ``local/resources.json``."""
+    """Let FLARE build this package's classes in jobs that bring no code."""
     write_json(flare / "local" / "resources.json", allowed_classes())
 
 
 def _run_flare(
-    job: Path, place: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], earlier: Earlier
+    job: Path, run: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], before: RecordSnapshot
 ) -> None:
-    allow_package(place.flare)
-    program = SIMULATOR if threads >= len(sites) else WARM_SIMULATOR
-    command = [sys.executable, "-m", *program, str(job), "-w", str(place.flare)]
+    allow_package(run.flare)
+    program = SIMULATOR if threads >= len(sites) else FORKED_SIMULATOR
+    command = [sys.executable, "-m", *program, str(job), "-w", str(run.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
     path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    code = run_logged(command, place.log, {**os.environ, **variables, "PYTHONPATH": path}, place.workspace)
-    summary = earlier.newer_summary(place.record)
+    code = run_logged(command, run.log, {**os.environ, **variables, "PYTHONPATH": path}, run.workspace)
+    summary = before.newer_summary(run.record)
     if code != 0 or summary.get("status") != "finished":
-        told = summary.get("reason") or earlier.newer_failure(place.record)
-        reason = told or f"nvflare simulator ended with status {code}"
-        raise GrandRoundsError(f"{reason}; the log is {place.log}")
+        reported = summary.get("reason") or before.newer_failure(run.record)
+        reason = reported or f"nvflare simulator ended with status {code}"
+        raise GrandRoundsError(f"{reason}; the log is {run.log}")
 
 
-def _collect(place: Simulation, sites: list[str], earlier: Earlier) -> dict[str, Any]:
-    summary = earlier.newer_summary(place.record)
+def _collect(run: Simulation, sites: list[str], before: RecordSnapshot) -> dict[str, Any]:
+    summary = before.newer_summary(run.record)
     if not summary:
-        raise GrandRoundsError(f"the run left no summary in {place.record}")
+        raise GrandRoundsError(f"the run left no summary in {run.record}")
     _copy_record(
-        place,
+        run,
         [
             path.name
-            for path in place.record.iterdir()
+            for path in run.record.iterdir()
             if path.suffix in (".json", ".jsonl", ".pt") and not path.name.startswith(CHECKPOINT_PREFIX)
         ],
     )
     for site in sites:
-        for path in (place.state / place.run_name / site).glob("predictions_*.csv"):
-            (place.results / site).mkdir(exist_ok=True)
-            shutil.copyfile(path, place.results / site / path.name)
+        for path in (run.state / run.run_name / site).glob("predictions_*.csv"):
+            (run.results / site).mkdir(exist_ok=True)
+            shutil.copyfile(path, run.results / site / path.name)
     return summary
 
 
-def _copy_record(place: Simulation, names: Sequence[str]) -> None:
-    place.results.mkdir(parents=True, exist_ok=True)
+def _copy_record(run: Simulation, names: Sequence[str]) -> None:
+    run.results.mkdir(parents=True, exist_ok=True)
     for name in names:
-        if (place.record / name).is_file():
-            shutil.copyfile(place.record / name, place.results / name)
+        if (run.record / name).is_file():
+            shutil.copyfile(run.record / name, run.results / name)
 
 
 @contextmanager
@@ -255,7 +255,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def choose_sites(count: int | None, sites_dir: Path | None) -> tuple[list[str], dict[str, Any]]:
-    """The sites to simulate, and the problem's options that follow from their data.
+    """The sites to simulate, and the options of the problem that follow from their data.
 
     Raises:
         ConfigurationError: if more sites are asked for than the partition has, or fewer than one.

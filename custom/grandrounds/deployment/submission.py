@@ -1,4 +1,4 @@
-"""Submitting a job to a federation: who must be there, watching it, its result, and going on after a failure."""
+"""Submitting a job to a federation: required sites, watching it, its results, and resuming after a failure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 POLL_SECONDS = 2.0
 RECONNECT_SECONDS = 180.0
-FOR_ALL = "@default"
-"""FLARE's key of what a job takes at every site."""
+EVERY_SITE = "@default"
+"""FLARE's key for the resources of a job at every site."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 Result = TypeVar("Result")
 
 
@@ -33,10 +33,10 @@ class Outcome:
 
     Attributes:
         jobs: FLARE's ids, the last attempt's at the end.
-        status: FLARE's of the last attempt; ``lost`` if its server died.
+        status: FLARE's status of the last attempt; ``lost`` if its server died.
         summary: the run's own; empty if it left none.
-        download: folder with the last attempt's results; None if there was nothing to get.
-        refused: sites that have not taken the last attempt's job, with their reasons.
+        download: folder with the last attempt's results; None if there are none.
+        refused: sites that have not accepted the last attempt's job, with their reasons.
     """
 
     jobs: tuple[str, ...]
@@ -47,25 +47,27 @@ class Outcome:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds were done and a model was selected; FLARE's status does not decide it."""
+        """Whether all rounds are complete and a model was selected; FLARE's status is not considered."""
         return self.summary.get("status") == "finished"
 
 
-def with_roster(job: Job, sites: Sequence[str] = (), mandatory: Sequence[str] = (), least: int | None = None) -> Job:
+def with_roster(
+    job: Job, sites: Sequence[str] = (), mandatory: Sequence[str] = (), min_sites: int | None = None
+) -> Job:
     """A copy of the job for certain sites.
 
     Args:
         job: stays as it is.
-        sites: who takes part; none for every site.
-        mandatory: who must be there for the job to start.
-        least: fewest sites; None leaves what the job says.
+        sites: sites that take part; empty for all.
+        mandatory: sites that must be connected for the job to start.
+        min_sites: minimum number of sites; None leaves the job's.
 
     Raises:
-        ConfigurationError: if a mandatory site does not take part, or the sites are fewer than must be there.
+        ConfigurationError: if a mandatory site does not take part, or there are fewer sites than the minimum.
     """
     outside = [site for site in mandatory if sites and site not in sites]
     if outside:
-        raise ConfigurationError(f"{', '.join(outside)} must be there, but does not take part; add it to --sites")
+        raise ConfigurationError(f"{', '.join(outside)} is mandatory, but does not take part; add it to --sites")
     changed = copy.deepcopy(job)
     meta = dict(changed.meta)
     if sites:
@@ -75,8 +77,8 @@ def with_roster(job: Job, sites: Sequence[str] = (), mandatory: Sequence[str] = 
         # FLARE's list decides where the job is deployed, the controller's whether the run starts.
         meta["mandatory_clients"] = list(mandatory)
         changed.options("controller")["mandatory_sites"] = list(mandatory)
-    if least is not None:
-        changed.options("controller")["min_sites"] = least
+    if min_sites is not None:
+        changed.options("controller")["min_sites"] = min_sites
     needed = int(changed.options("controller").get("min_sites", 1))
     if sites and len(sites) < needed:
         raise ConfigurationError(
@@ -86,39 +88,39 @@ def with_roster(job: Job, sites: Sequence[str] = (), mandatory: Sequence[str] = 
 
 
 def with_gpu_memory(job: Job, gpu_memory: Mapping[str, float]) -> Job:
-    """A copy of the job that takes a part of a GPU at some sites; elsewhere it takes what it finds, as other jobs do.
+    """A copy of the job that reserves a part of a GPU at some sites; elsewhere it shares the GPU with other jobs.
 
     Args:
         job: stays as it is.
-        gpu_memory: in GiB, by site. FLARE gives no other job this memory, and sees to it that the site has it.
+        gpu_memory: in GiB, by site. FLARE gives this memory to no other job, and checks that the site has it.
     """
-    asked = {site: {"num_of_gpus": 1, "mem_per_gpu_in_GiB": memory} for site, memory in gpu_memory.items()}
-    return replace(job, meta={**job.meta, "resource_spec": {**job.meta.get("resource_spec", {}), **asked}})
+    reserved = {site: {"num_of_gpus": 1, "mem_per_gpu_in_GiB": memory} for site, memory in gpu_memory.items()}
+    return replace(job, meta={**job.meta, "resource_spec": {**job.meta.get("resource_spec", {}), **reserved}})
 
 
 def require_gpu_sites(job: Job, connected: Collection[str]) -> None:
-    """Check, before a job is first submitted, that every site whose GPU it asks for takes part in it.
+    """Check, before the first submission, that every site at which the job reserves a GPU takes part.
 
     Args:
-        job: it names its sites, or goes to all that are connected.
-        connected: empty if that is not known.
+        job: names its sites, or takes all connected ones.
+        connected: the connected sites; empty if they are not known.
 
     Raises:
-        ConfigurationError: naming the others.
+        ConfigurationError: naming the sites that do not take part.
     """
     named = _named_sites(job)
     taking_part = named or sorted(connected)
-    strangers = sorted(set(job.meta.get("resource_spec", {})).difference(taking_part, [FOR_ALL]))
-    if strangers and taking_part:
+    absent = sorted(set(job.meta.get("resource_spec", {})).difference(taking_part, [EVERY_SITE]))
+    if absent and taking_part:
         what = "does not take part" if named else "is not connected"
         raise ConfigurationError(
-            f"the job asks for a GPU (--gpu-memory, resource_spec) at {', '.join(strangers)}, which {what} "
+            f"the job reserves a GPU (--gpu-memory, resource_spec) at {', '.join(absent)}, which {what} "
             f"({', '.join(taking_part)})"
         )
 
 
 def require_roster(job: Job, connected: Collection[str]) -> None:
-    """Check that the sites which a job needs are connected.
+    """Check that the sites that a job needs are connected.
 
     Raises:
         GrandRoundsError: naming the sites that are missing.
@@ -127,64 +129,65 @@ def require_roster(job: Job, connected: Collection[str]) -> None:
     missing = [site for site in job.meta.get("mandatory_clients", ()) if site not in connected]
     if missing:
         raise GrandRoundsError(
-            f"{', '.join(missing)} must be there and is not connected (connected: {', '.join(connected) or 'none'}); "
+            f"{', '.join(missing)} is mandatory and not connected (connected: {', '.join(connected) or 'none'}); "
             "ask its administrator to run grandrounds doctor --kit"
         )
-    there = [site for site in (named or connected) if site in connected]
-    least = int(job.options("controller").get("min_sites", 1))
-    if len(there) < least:
+    available = [site for site in (named or connected) if site in connected]
+    min_sites = int(job.options("controller").get("min_sites", 1))
+    if len(available) < min_sites:
         raise GrandRoundsError(
-            f"the job needs {least} sites, {len(there)} are connected ({', '.join(there) or 'none'}); wait for the others"
+            f"the job needs {min_sites} sites, {len(available)} are connected ({', '.join(available) or 'none'}); wait for "
+            "the others"
         )
 
 
 def _named_sites(job: Job) -> list[str]:
-    """Those that a job is deployed to; none if it is to all."""
+    """The sites that a job is deployed to; empty for all."""
     deployed = [site for sites in job.meta["deploy_map"].values() for site in sites]
     return [site for site in deployed if site not in ("@ALL", "server")]
 
 
 def submit_and_watch(
-    kit: Kit, job: Job, out: Path, tell: Tell, attempts: int = 1, patience: float = RECONNECT_SECONDS
+    kit: Kit, job: Job, out: Path, report: Report, attempts: int = 1, patience: float = RECONNECT_SECONDS
 ) -> Outcome:
-    """Submit a job, watch it, download its result, and submit it again while it has not finished.
+    """Submit a job, watch it, download its results, and submit it again until the run has finished.
 
-    A job that is submitted again goes on after its last complete round, because its ``run_name`` is the same. While it may
-    be submitted again it is stopped when a site comes back that FLARE does not let into the running job.
+    A resubmitted job resumes after its last complete round, because its ``run_name`` is the same. As long as attempts
+    remain, a job is stopped when a site is back that FLARE does not let into the running job.
 
     Args:
         kit: of a person who may submit.
-        job: checked.
-        out: the results of each attempt get a folder in it, named by FLARE's id.
-        tell: is called with a line whenever something has changed.
-        attempts: how often the job may be submitted in all.
-        patience: seconds to wait for a server, or for sites, that have gone.
+        job: a checked job.
+        out: gets a folder with the results of each attempt, named by FLARE's id.
+        report: called with a line whenever something has changed.
+        attempts: maximum number of submissions.
+        patience: seconds to wait for a lost server or lost sites.
 
     Raises:
-        GrandRoundsError: if the server cannot be reached or refuses the job, or a site that is needed stays away.
+        GrandRoundsError: if the server cannot be reached or refuses the job, or a required site stays away.
     """
     jobs: list[str] = []
     while True:
         with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
             folder = write_job(job, Path(temporary) / job.name)
-            jobs.append(_patiently(partial(_submit, kit, job, folder), tell, patience if jobs else 0.0))
-        tell(f"submitted as {jobs[-1]} (attempt {len(jobs)} of {attempts})")
-        status = _watch(kit, jobs[-1], tell, patience, rejoin=len(jobs) < attempts)
-        outcome = _patiently(partial(_collect, kit, tuple(jobs), status, out), tell, patience)
-        tell(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
+            jobs.append(_patiently(partial(_submit, kit, job, folder), report, patience if jobs else 0.0))
+        report(f"submitted as {jobs[-1]} (attempt {len(jobs)} of {attempts})")
+        status = _watch(kit, jobs[-1], report, patience, rejoin=len(jobs) < attempts)
+        outcome = _patiently(partial(_collect, kit, tuple(jobs), status, out), report, patience)
+        report(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
         if outcome.finished or len(jobs) >= attempts:
             return outcome
 
 
 def _submit(kit: Kit, job: Job, folder: Path) -> str:
-    """Submit, if enough sites are there."""
+    """Submit, if enough sites are connected."""
     with admin_session(kit) as session:
         require_roster(job, connected_sites(session))
         return str(session.submit_job(str(folder)))
 
 
-def _patiently(act: Callable[[], Result], tell: Tell, patience: float) -> Result:
-    """What an action gives, tried again and again for so many seconds while the server or a site that is needed is away."""
+def _patiently(act: Callable[[], Result], report: Report, patience: float) -> Result:
+    """The result of an action, retried for ``patience`` seconds while the server or a required site is away."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -194,13 +197,13 @@ def _patiently(act: Callable[[], Result], tell: Tell, patience: float) -> Result
         except GrandRoundsError as error:
             if time.monotonic() >= deadline:
                 raise
-            tell(f"waiting: {error}")
+            report(f"waiting: {error}")
             time.sleep(POLL_SECONDS)
 
 
-def _watch(kit: Kit, job: str, tell: Tell, patience: float, rejoin: bool) -> str:
-    """FLARE's final status of a job, or ``lost``; a server that goes away is waited for."""
-    watcher = _Watcher(job, tell, rejoin)
+def _watch(kit: Kit, job: str, report: Report, patience: float, rejoin: bool) -> str:
+    """FLARE's final status of a job, or ``lost``; waits for a lost server."""
+    watcher = _Watcher(job, report, rejoin)
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -212,21 +215,21 @@ def _watch(kit: Kit, job: str, tell: Tell, patience: float, rejoin: bool) -> str
         except GrandRoundsError as error:
             if time.monotonic() >= deadline:
                 raise
-            tell(f"waiting for the server: {error}")
+            report(f"waiting for the server: {error}")
             time.sleep(POLL_SECONDS)
 
 
 class _Watcher:
-    """Looks at a job again and again, tells what is new, and stops the job when a site has come back."""
+    """Observes a job, reports what is new, and stops the job when a site is back."""
 
-    def __init__(self, job: str, tell: Tell, rejoin: bool) -> None:
-        self.job, self.tell, self.rejoin = job, tell, rejoin
+    def __init__(self, job: str, report: Report, rejoin: bool) -> None:
+        self.job, self.report, self.rejoin = job, report, rejoin
         self._life, self._sites = JobWatch(job), SiteWatch(job)
-        self._told: set[str] = set()
-        self._news = ""
+        self._reported: set[str] = set()
+        self._state = ""
 
     def look(self, session: Session) -> str:
-        """FLARE's final status of the job, ``lost``, or nothing while it goes on."""
+        """FLARE's final status of the job, ``lost``, or an empty string while it continues."""
         meta = session.get_job_meta(self.job)
         status = str(meta.get("status", ""))
         alive = [entry.job_id for entry in session.get_system_info().job_info]
@@ -234,40 +237,40 @@ class _Watcher:
         if state in ("ended", "lost"):
             return status if state == "ended" else state
         for site, reason in refusals(meta).items():
-            if site not in self._told:
-                self._told.add(site)
-                self.tell(f"{site} has not taken the job: {reason}")
-        at_work = self.job in alive
-        self._say(_progress(session, self.job) if at_work else status)
-        if at_work and self.rejoin:
-            self._stop_for_those_back(session)
+            if site not in self._reported:
+                self._reported.add(site)
+                self.report(f"{site} has not accepted the job: {reason}")
+        running = self.job in alive
+        self._report_change(_progress(session, self.job) if running else status)
+        if running and self.rejoin:
+            self._stop_for_returned_sites(session)
         return ""
 
-    def _say(self, news: str) -> None:
-        if news and news != self._news:
-            self.tell(news)
-            self._news = news
+    def _report_change(self, state: str) -> None:
+        if state and state != self._state:
+            self.report(state)
+            self._state = state
 
-    def _stop_for_those_back(self, session: Session) -> None:
-        if back := self._sites.observe(_at_work(session), time.monotonic()):
+    def _stop_for_returned_sites(self, session: Session) -> None:
+        if back := self._sites.observe(_client_status(session), time.monotonic()):
             self.rejoin = False
-            self.tell(f"{', '.join(back)} has come back; the job is stopped, to go on with all sites")
+            self.report(f"{', '.join(back)} is back; the job is stopped, to continue with all sites")
             session.abort_job(self.job)
 
 
-def _at_work(session: Session) -> list[dict[str, Any]]:
-    """What FLARE's clients say that they are doing; nothing if none answers."""
+def _client_status(session: Session) -> list[dict[str, Any]]:
+    """FLARE's report on its clients; empty if none answers."""
     try:
         return session.get_client_job_status() or []
-    except Exception:  # a client that has just gone can be asked again
+    except Exception:  # a client has just ended; the next observation follows
         return []
 
 
 def _progress(session: Session, job: str) -> str:
-    """What the server's controller says of its round, and of the sites that are at work."""
+    """The controller's round, and the sites that work on a task."""
     try:
         stats = session.show_stats(job, "server").get("server", {})
-    except Exception:  # the job is starting, or ending; what it is doing can be asked again
+    except Exception:  # the job is starting or ending; the next observation follows
         return ""
     groups = stats.values() if isinstance(stats, dict) else ()
     found: dict[str, Any] = {}
@@ -278,14 +281,14 @@ def _progress(session: Session, job: str) -> str:
     # After the last round come scores and tests.
     number, rounds = found["round"], found["rounds"]
     done = f"round {number} of {rounds}" if number <= rounds else "testing"
-    # By FLARE's account a task that nobody has fetched yet has no site.
+    # A task that no site has fetched yet has no sites.
     tasks = [f"{name}: {', '.join(sites)}" for name, sites in (found.get("tasks") or {}).items() if sites]
     return "; ".join([done, *tasks])
 
 
 def _collect(kit: Kit, jobs: tuple[str, ...], status: str, out: Path) -> Outcome:
     if status == "lost":
-        return Outcome(jobs, status)  # FLARE gives nothing away of a job that it believes to be running
+        return Outcome(jobs, status)  # FLARE returns no results of a job whose status is running
     out.mkdir(parents=True, exist_ok=True)
     with admin_session(kit) as session:
         refused = refusals(session.get_job_meta(jobs[-1]))

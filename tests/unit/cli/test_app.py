@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,9 @@ def test_version_is_the_packages(run):
     assert (result.exit_code, result.stdout.strip()) == (0, f"grandrounds {__version__}")
 
 
-@pytest.mark.parametrize("command", ["partition", "simulate", "evaluate", "figures", "build", "doctor", "jobs"])
+@pytest.mark.parametrize(
+    "command", ["partition", "simulate", "evaluate", "figures", "build", "doctor", "jobs", "submit"]
+)
 def test_every_command_has_help_with_examples(run, command):
     result = run(command, "--help")
     assert result.exit_code == 0
@@ -44,11 +47,18 @@ def test_wrong_use_has_exit_status_two(run, arguments):
     assert run(*arguments).exit_code == 2
 
 
-def test_jobs_lists_methods_and_options(run):
+def test_jobs_lists_methods_and_presets(run):
     result = run("jobs")
     assert result.exit_code == 0
-    assert "fedperl: FedPerlController with FedPerlExecutor" in result.stdout
-    assert "peers=2" in result.stdout
+    assert re.search(r"mdhfl .* MutualController .* MutualExecutor .* paper, code, .*rhfl_plus", result.stdout)
+
+
+def test_the_options_of_a_job_have_values_ranges_and_meanings(run):
+    shown = run("jobs", "mdhfl").stdout
+    assert re.search(r"controller\.rounds .* 7 .* an integer, at least 1 .* ", shown)
+    assert re.search(r"problem\.channels .* 3 .* 1 or 3 .* 1 \(grey\) or 3 \(colour\)", shown)
+    assert "--preset rhfl: controller.run_name=rhfl, controller.weighting=ccr" in shown
+    assert run("jobs", "mdhlf").exit_code == 1
 
 
 def test_jobs_as_json_has_the_options_by_part(run):

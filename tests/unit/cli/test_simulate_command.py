@@ -43,7 +43,7 @@ def test_json_is_the_summary_and_a_second_run_is_complete_at_once(run, command, 
     assert "round 1/1" not in second.stderr
     assert "all 1 rounds were complete before" in second.stderr
     longer = run(*command, "--set", "controller.rounds=2")
-    assert "resumed: the checkpoint after round 1" in longer.stderr
+    assert "resumed from the checkpoint after round 1" in longer.stderr
     assert "round 2/2" in longer.stderr
     assert "round 1/2" not in longer.stderr
 
@@ -211,7 +211,7 @@ def test_an_interrupted_run_says_that_the_same_command_goes_on(run, command, sit
     result = run(*command, "--sites-dir", sites_dir(2))
     assert result.exit_code == 130
     assert result.stderr.count("\n") == 1
-    assert "the same command goes on" in result.stderr
+    assert "run the same command to resume" in result.stderr
 
 
 def test_the_engine_gets_what_the_options_say(run, command, sites_dir, monkeypatch, make_summary):

@@ -54,7 +54,7 @@ class TestSubmit:
     def test_it_shows_first_what_runs_and_what_leaves(self, run, server, person):
         result = run("submit", "fedperl", "--kit", person, "--dry-run", "--dataset", "skin")
         assert result.exit_code == 0, result.output
-        assert "runs at: hospital-a, hospital-b (at least 2)" in result.stderr
+        assert "runs at: hospital-a, hospital-b (minimum 2)" in result.stderr
         assert "leaves each site, in every round: update (model_update)" in result.stderr
         assert "data set 'skin'" in result.stderr
         assert server.submitted == []
@@ -63,7 +63,7 @@ class TestSubmit:
         server.up = False
         result = run("submit", "fedperl", "--kit", person, "--dry-run")
         assert result.exit_code == 0, result.output
-        assert "every site that is connected" in result.stderr
+        assert "all connected sites" in result.stderr
 
     def test_without_a_server_nothing_is_submitted(self, run, server, person):
         server.up = False
@@ -91,7 +91,7 @@ class TestSubmit:
         server.outcome = Outcome(("j",), "FINISHED:ABNORMAL", {"status": "failed", "reason": "round 3: 1 of 2 sites"})
         result = run("submit", "fedperl", "--kit", person)
         assert result.exit_code == 1
-        assert "the run has not finished (FLARE says FINISHED:ABNORMAL): round 3: 1 of 2 sites" in result.stdout
+        assert "the run has not finished (FLARE's status: FINISHED:ABNORMAL): round 3: 1 of 2 sites" in result.stdout
 
     def test_figures_before_a_study_are_shown_and_no_model_is_spoken_of(self, run, server, person):
         told = {"a": {"images.train.nevus": 120.0, "size.256": 150.0, "intensity.0.3": 0.5}, "b": {"size.256": 30.0}}
@@ -112,7 +112,7 @@ class TestSubmit:
     @pytest.mark.parametrize(
         ("options", "reason"),
         [
-            (["--resume", "often"], "--resume must be auto or never"),
+            (["--resume", "often"], "is not one of 'auto', 'never'"),
             (
                 ["--gpu-memory", "hospital-a"],
                 "--gpu-memory must be SITE=GIB,... with numbers above 0, got 'hospital-a'",
@@ -122,7 +122,7 @@ class TestSubmit:
             (["--set", "controller.peeers=1"], "did you mean controller.peers"),
             (
                 ["--sites", "hospital-a", "--min-sites", 1, "--mandatory-sites", "z"],
-                "z must be there, but does not take",
+                "z is mandatory, but does not take",
             ),
             (["--set", "controller.mandatory_sites=a"], "controller.mandatory_sites must be"),
         ],
@@ -144,7 +144,7 @@ class TestOverlay:
         kit = make_kit("site").folder
         first, second = run("overlay", kit), run("overlay", kit)
         assert f"written: {kit / 'local' / 'privacy.json'}" in first.stdout
-        assert {line.partition(":")[0] for line in second.stdout.splitlines()} == {"as it was"}
+        assert {line.partition(":")[0] for line in second.stdout.splitlines()} == {"unchanged"}
 
     def test_a_server_names_who_must_be_there(self, run, make_kit):
         kit = make_kit("server").folder
@@ -165,7 +165,7 @@ class TestOverlay:
     def test_json_says_whether_to_restart(self, run, make_kit):
         result = json.loads(run("overlay", make_kit("site").folder, "--json").stdout)
         assert (result["participant"], result["kind"], result["restart"]) == ("hospital-a", "site", False)
-        assert {entry["what"] for entry in result["files"]} == {"written"}
+        assert {entry["state"] for entry in result["files"]} == {"written"}
 
     def test_who_is_running_is_told_to_restart_if_something_has_changed(self, run, make_kit, monkeypatch):
         monkeypatch.setattr("grandrounds.deployment.kit.read.running_processes", lambda kit: [1])
@@ -195,7 +195,7 @@ class TestDoctor:
     def test_failures_end_with_one(self, run, make_kit):
         result = run("doctor", "--kit", make_kit("site").folder)
         assert result.exit_code == 1
-        assert "mend the failures" in result.stdout
+        assert "fix the failures" in result.stdout
 
     def test_json_lists_the_findings_by_participant(self, run, make_kit):
         result = run("doctor", "--kit", make_kit("server").folder, "--json")

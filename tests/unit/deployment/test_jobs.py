@@ -339,7 +339,7 @@ def test_an_older_job_is_replaced_whole_but_nothing_else_is(tmp_path):
     assert json.loads((tmp_path / "job" / "meta.json").read_text())["name"] == "ssfl"
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("years of work")
-    with pytest.raises(ConfigurationError, match="thesis exists and is no job folder; choose another place"):
+    with pytest.raises(ConfigurationError, match="thesis exists and is no job folder; choose another folder"):
         write_job(load_job("ssfl"), tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter").read_text() == "years of work"
 

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.kit import files as kit_files
+from grandrounds.deployment.kit import doctor as kit_doctor
 from grandrounds.deployment.kit.doctor import examine_kit
-from grandrounds.deployment.kit.overlay import Choices, apply_overlay
+from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.kit.read import read_kit
 
 
@@ -36,7 +36,7 @@ def same_python(monkeypatch):
 @pytest.fixture
 def site(make_kit, tmp_path):
     kit = make_kit("site")
-    apply_overlay(kit, Choices(datasets=phantom_site("hospital-a", tmp_path / "data", size=16, images=20)))
+    apply_overlay(kit, Settings(datasets=phantom_site("hospital-a", tmp_path / "data", size=16, images=20)))
     return kit
 
 
@@ -101,7 +101,7 @@ def test_it_writes_nothing(site):
 
 
 @pytest.mark.parametrize(
-    ("days", "level", "words"), [(-3, "failure", "ended 3 days ago"), (10, "warning", "ends in 10 days")]
+    ("days", "level", "words"), [(-3, "failure", "expired 3 days ago"), (10, "warning", "expires in 10 days")]
 )
 def test_a_certificates_end(make_kit, days, level, words):
     finding = found(make_kit("site", days=days), "certificate")[0]
@@ -119,7 +119,7 @@ def test_the_authoritys_certificate_counts_too(make_kit):
 def test_a_clock_that_is_behind_by_minutes(make_kit, minutes, behind):
     kit = make_kit("site", begins=minutes / (24 * 60))
     if behind:
-        assert "clock is behind" in failure(kit, "clock")
+        assert "clock is slow" in failure(kit, "clock")
     else:
         assert [finding.level for finding in found(kit, "clock")] == ["ok"]
 
@@ -152,9 +152,9 @@ def test_a_key_that_others_may_read(make_kit, mode, levels):
 
 def test_the_sites_that_a_server_asks_for_are_named(make_kit):
     kit = make_kit("server")
-    assert found(kit, "roster")[0].message == "must be there for every job: nobody"
-    apply_overlay(kit, Choices(mandatory=["hospital-a", "hospital-b"]))
-    assert found(kit, "roster")[0].message == "must be there for every job: hospital-a, hospital-b"
+    assert found(kit, "roster")[0].message == "mandatory for every job: none"
+    apply_overlay(kit, Settings(mandatory=["hospital-a", "hospital-b"]))
+    assert found(kit, "roster")[0].message == "mandatory for every job: hospital-a, hospital-b"
     (kit.local / "roster.json").write_text('{"mandatory": ["hospital-a"]}')
     assert "roster.json" in failure(kit, "roster")
 
@@ -231,8 +231,8 @@ def test_a_free_port(make_kit):
 
 
 def test_another_version_is_installed_than_was_pinned(site, monkeypatch):
-    monkeypatch.setattr(kit_files, "installed_digest", lambda: "b" * 64)
-    assert "which is pinned; install the pinned wheel" in failure(site, "package")
+    monkeypatch.setattr(kit_doctor, "installed_digest", lambda: "b" * 64)
+    assert "; install the pinned wheel" in failure(site, "package")
 
 
 def test_a_pinned_wheel_is_named_with_its_hash(site, monkeypatch):
@@ -246,15 +246,15 @@ def test_a_pinned_wheel_is_named_with_its_hash(site, monkeypatch):
     lock.write_text(json.dumps({**json.loads(lock.read_text()), "package": package}))
     (finding,) = found(site, "package")
     assert (finding.level, finding.message) == ("ok", "reviewed.whl (sha256 0123456789ab…), unchanged")
-    monkeypatch.setattr(kit_files, "installed_digest", lambda: "b" * 64)
-    assert "is not reviewed.whl (sha256 0123456789ab…), which is pinned" in failure(site, "package")
+    monkeypatch.setattr(kit_doctor, "installed_digest", lambda: "b" * 64)
+    assert "is not the pinned reviewed.whl (sha256 0123456789ab…)" in failure(site, "package")
 
 
 def test_local_files_of_another_kit(make_kit, site):
     other = make_kit("site", name="hospital-b")
     for path in site.local.glob("*.json"):
         (other.local / path.name).write_bytes(path.read_bytes())
-    assert "was set for hospital-a of project study" in failure(other, "overlay")
+    assert "belongs to hospital-a of project study" in failure(other, "overlay")
 
 
 def test_a_file_that_was_edited_after_the_overlay(site):
@@ -326,18 +326,18 @@ def test_a_gpu_that_is_not_offered(site, monkeypatch):
 
 def test_more_gpus_than_there_are(site, monkeypatch):
     monkeypatch.setattr("grandrounds.deployment.kit.machine._gpus_here", lambda: 1)
-    apply_overlay(site, Choices(gpus=2))
+    apply_overlay(site, Settings(gpus=2))
     assert "2 are offered to jobs, 1 found" in failure(site, "gpu")
 
 
 def test_storage_among_temporary_files(make_kit, tmp_path, monkeypatch):
-    assert "which is tidied up" in failure(make_kit("server"), "storage")
-    monkeypatch.setattr(kit_files, "TEMPORARY", (str(tmp_path),))
+    assert "which may be emptied" in failure(make_kit("server"), "storage")
+    monkeypatch.setattr(kit_doctor, "TEMPORARY", (str(tmp_path),))
     kit = make_kit("server", name="trial")
     apply_overlay(kit)
     assert [finding.level for finding in found(kit, "storage")] == ["ok"], "whoever puts a kit there knows it"
-    apply_overlay(kit, Choices(storage=tmp_path / "elsewhere"))
-    assert "which is tidied up" in failure(kit, "storage")
+    apply_overlay(kit, Settings(storage=tmp_path / "elsewhere"))
+    assert "which may be emptied" in failure(kit, "storage")
 
 
 def test_a_persons_kit_is_asked_for_less(make_kit):

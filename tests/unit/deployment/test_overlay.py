@@ -7,8 +7,7 @@ import pytest
 
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.kit import overlay
-from grandrounds.deployment.kit.overlay import LOCK, OVERLAYS, Choices, apply_overlay
-from grandrounds.deployment.kit.package_digest import file_digest
+from grandrounds.deployment.kit.overlay import LOCK, OVERLAYS, Settings, apply_overlay, file_digest
 from grandrounds.deployment.kit.policy import classes_fault
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.ledger.ledger import Ledger
@@ -24,9 +23,9 @@ def read(kit, name):
 
 def test_a_second_time_changes_nothing(make_kit):
     kit = make_kit("site")
-    assert {change.what for change in apply_overlay(kit)} == {"written"}
+    assert {change.state for change in apply_overlay(kit)} == {"written"}
     before = contents(kit)
-    assert {change.what for change in apply_overlay(kit)} == {"as it was"}
+    assert {change.state for change in apply_overlay(kit)} == {"unchanged"}
     assert contents(kit) == before
 
 
@@ -49,7 +48,7 @@ def test_startup_and_defaults_stay_as_they_were(make_kit):
 
 def test_what_the_site_has_set_stays(make_kit):
     kit = make_kit("site")
-    apply_overlay(kit, Choices(gpus=2))
+    apply_overlay(kit, Settings(gpus=2))
     mine = {**read(kit, "privacy.json"), "default_scope": "standard", "note": "ours"}
     (kit.local / "privacy.json").write_text(json.dumps(mine))
     apply_overlay(kit)
@@ -62,8 +61,8 @@ def test_another_policy_takes_the_place_of_the_one_that_is_there(make_kit):
     kit = make_kit("site")
     apply_overlay(kit)
     strict = OVERLAYS / "privacy_strict.json"
-    for choices in (Choices(privacy=strict), None):
-        apply_overlay(kit, choices)
+    for settings in (Settings(privacy=strict), None):
+        apply_overlay(kit, settings)
         assert read(kit, "privacy.json") == json.loads(strict.read_text())
 
 
@@ -80,7 +79,7 @@ def test_a_server_stores_beside_its_kit_unless_told(make_kit, tmp_path):
     kit = make_kit("server")
     apply_overlay(kit)
     assert read(kit, "resources.json")["components"][1]["args"]["uri_root"] == str(kit.folder / "storage" / "jobs")
-    apply_overlay(kit, Choices(storage=tmp_path / "big"))
+    apply_overlay(kit, Settings(storage=tmp_path / "big"))
     apply_overlay(kit)
     assert read(kit, "resources.json")["components"][1]["args"]["uri_root"] == str(tmp_path / "big" / "jobs")
     assert not (kit.local / "privacy.json").exists()
@@ -91,24 +90,24 @@ def test_data_sets_keep_their_places(make_kit, tmp_path, monkeypatch, relative):
     kit = make_kit("site")
     config = phantom_site("hospital-a", tmp_path / "data", size=16, images=12)
     monkeypatch.chdir(tmp_path)
-    apply_overlay(kit, Choices(datasets=config.relative_to(tmp_path) if relative else config))
+    apply_overlay(kit, Settings(datasets=config.relative_to(tmp_path) if relative else config))
     entry = read(kit, "grandrounds.json")["datasets"]["phantom"]
     assert entry == {"manifest": str(config.parent / "manifest.csv"), "root": str(config.parent / "images.npz")}
 
 
 @pytest.mark.parametrize(
-    ("kind", "choices", "reason"),
+    ("kind", "settings", "reason"),
     [
-        ("server", Choices(gpus=1), "--gpus is for a site"),
-        ("site", Choices(storage=OVERLAYS), "--storage is for a server"),
-        ("person", Choices(), "is the kit of a person"),
+        ("server", Settings(gpus=1), "--gpus is for a site"),
+        ("site", Settings(storage=OVERLAYS), "--storage is for a server"),
+        ("person", Settings(), "is the kit of a person"),
     ],
 )
-def test_a_choice_that_does_not_fit_the_kit_is_refused(make_kit, kind, choices, reason):
+def test_a_choice_that_does_not_fit_the_kit_is_refused(make_kit, kind, settings, reason):
     kit = make_kit(kind)
     before = contents(kit)
     with pytest.raises(ConfigurationError, match=reason):
-        apply_overlay(kit, choices)
+        apply_overlay(kit, settings)
     assert contents(kit) == before
 
 
@@ -119,7 +118,7 @@ def test_a_policy_that_the_gate_would_not_take_is_not_written(make_kit, tmp_path
     kit = make_kit("site")
     before = contents(kit)
     with pytest.raises(ConfigurationError, match="must have a filter with path"):
-        apply_overlay(kit, Choices(privacy=sample))
+        apply_overlay(kit, Settings(privacy=sample))
     assert contents(kit) == before
 
 
@@ -141,7 +140,7 @@ def test_a_wheel_is_pinned_and_stays_pinned(make_kit, tmp_path, monkeypatch):
     kit = make_kit("site")
     reviewed = wheel(tmp_path, "x = 1")
     monkeypatch.setattr(overlay, "installed_digest", lambda: overlay.wheel_digest(reviewed))
-    apply_overlay(kit, Choices(wheel=reviewed))
+    apply_overlay(kit, Settings(wheel=reviewed))
     pinned = read(kit, LOCK)["package"]
     assert pinned["wheel"] == reviewed.name
     assert pinned["wheel_sha256"] == file_digest(reviewed)
@@ -154,4 +153,4 @@ def test_a_wheel_is_pinned_and_stays_pinned(make_kit, tmp_path, monkeypatch):
 
 def test_a_wheel_that_is_not_installed_is_refused(make_kit, tmp_path):
     with pytest.raises(ConfigurationError, match="is not what is installed"):
-        apply_overlay(make_kit("site"), Choices(wheel=wheel(tmp_path, "x = 2")))
+        apply_overlay(make_kit("site"), Settings(wheel=wheel(tmp_path, "x = 2")))

@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from grandrounds.deployment.kit.package_digest import file_digest, installed_digest, wheel_digest
+from grandrounds.deployment.kit.overlay import file_digest, installed_digest, wheel_digest
 from grandrounds.errors import ConfigurationError
 
 FILES = {"grandrounds/__init__.py": b"x = 1\n", "grandrounds/data/a.py": b"y = 2\n"}

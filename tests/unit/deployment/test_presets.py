@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from grandrounds.commands.options import configured_job
+from grandrounds.commands.options import SimulatedJobArguments
 from grandrounds.deployment.jobs import check_job, job_names, load_job, write_job
 from grandrounds.deployment.presets import PRESETS_FILE, presets_of, with_preset
 from grandrounds.errors import ConfigurationError
@@ -147,7 +147,8 @@ def test_an_assignment_wins_and_the_record_tells_what_it_changed(assignments, la
 
 
 def test_the_command_lines_job_has_the_preset_and_what_was_set_after_it():
-    job, sites = configured_job("fedperl", 3, None, ["executor.steps=4"], "code")
+    arguments = SimulatedJobArguments("fedperl", sites=3, assignments=["executor.steps=4"], preset="code")
+    job, sites = arguments.checked()
     assert job.options("controller")["preset"] == "code, but executor.steps"
     assert job.options("executor")["steps"] == 4
     assert job.options("controller")["rounds"] == 200

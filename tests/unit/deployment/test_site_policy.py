@@ -58,10 +58,10 @@ def test_a_wider_permission_of_an_older_overlay_is_taken_back(before):
     ("allowed", "fault"),
     [
         (["a.B"], "^grandrounds.* is not allowed"),
-        (["*", *component_classes()], r"^\* is allowed, which is too much"),
-        ([*component_classes(), "grandrounds.files."], "grandrounds.files. is allowed, which is too much"),
-        ([*component_classes(), "nvflare."], "nvflare. is allowed, which is too much"),
-        ([SWARM, *component_classes()], "SwarmClientController is allowed, which is too much"),
+        (["*", *component_classes()], r"^\* must not be allowed"),
+        ([*component_classes(), "grandrounds.files."], "grandrounds.files. must not be allowed"),
+        ([*component_classes(), "nvflare."], "nvflare. must not be allowed"),
+        ([SWARM, *component_classes()], "SwarmClientController must not be allowed"),
         (["a.B", "grandrounds_of_others.C", *component_classes()], "^$"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_server_may_listen_to_what_a_site_may_not_send():
     receiver = "nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver"
     allowed = {"class_allow_list": [receiver, *component_classes()]}
     assert classes_fault(allowed, at_site=False) == ""
-    assert classes_fault(allowed, at_site=True) == f"{receiver} is allowed, which is too much"
+    assert classes_fault(allowed, at_site=True) == f"{receiver} must not be allowed"
 
 
 def test_a_server_builds_no_controller_of_flares():

@@ -55,7 +55,7 @@ def test_the_given_job_stays_as_it_is():
 
 
 def test_a_mandatory_site_must_take_part():
-    with pytest.raises(ConfigurationError, match="z must be there, but does not take part"):
+    with pytest.raises(ConfigurationError, match="z is mandatory, but does not take part"):
         with_roster(load_job("fedperl"), ["a", "b"], ["z"])
 
 
@@ -70,18 +70,18 @@ def test_two_jobs_do_not_take_the_same_memory_of_a_gpu():
     assert not manager.check_resources(asked, context)[0]
     manager.cancel_resources(asked, token, context)
     assert manager.check_resources(asked, context)[0]
-    assert "  takes at a: num_of_gpus=1, mem_per_gpu_in_GiB=16.0" in lines_of(disclose(job))
+    assert "  reserves at a: num_of_gpus=1, mem_per_gpu_in_GiB=16.0" in lines_of(disclose(job))
 
 
 def test_fewer_sites_than_needed_are_refused_before_submission():
     with pytest.raises(ConfigurationError, match="needs 3 sites"):
-        with_roster(load_job("fedperl"), ["a", "b"], least=3)
+        with_roster(load_job("fedperl"), ["a", "b"], min_sites=3)
 
 
 @pytest.mark.parametrize(
     ("connected", "reason"),
     [
-        (["b", "c"], "a must be there and is not connected"),
+        (["b", "c"], "a is mandatory and not connected"),
         (["a", "z"], "needs 2 sites, 1 are connected"),
         ([], "none"),
     ],
@@ -93,7 +93,7 @@ def test_a_job_is_not_submitted_without_those_it_needs(connected, reason):
 
 
 def test_a_job_for_all_counts_all():
-    job = with_roster(load_job("fedperl"), least=2)
+    job = with_roster(load_job("fedperl"), min_sites=2)
     require_roster(job, ["x", "y"])
     with pytest.raises(GrandRoundsError, match="needs 2 sites"):
         require_roster(job, ["x"])
@@ -123,15 +123,15 @@ def test_whatever_else_a_job_brings_to_the_sites_is_named():
         "task_result_filters": [{"tasks": ["train"], "filters": [noise]}],
     }
     lines = lines_of(disclose(Job(job.meta, job.server, client)))
-    (line,) = (line for line in lines if "besides" in line)
-    assert {*line.removeprefix("  and besides: ").split(", ")} == {"nvflare.x.Recorder", noise["path"], "a.B"}
-    assert not any("besides" in line for line in lines_of(disclose(job)))
+    (line,) = (line for line in lines if "further classes" in line)
+    assert {*line.removeprefix("  further classes: ").split(", ")} == {"nvflare.x.Recorder", noise["path"], "a.B"}
+    assert not any("further classes" in line for line in lines_of(disclose(job)))
 
 
 def test_the_lines_say_where_and_under_which_policy():
     job = with_roster(load_job("fedperl"), ["a", "b"], ["a"])
     text = "\n".join(lines_of(disclose(job)))
-    assert "runs at: a, b (at least 2; must be there: a)" in text
+    assert "runs at: a, b (minimum 2; mandatory: a)" in text
     assert "each site's default scope" in text
     assert "hospital-x" in "\n".join(lines_of(disclose(load_job("fedperl")), ["hospital-x"]))
     asked = Job({**job.meta, "scope": "strict"}, job.server, job.client)

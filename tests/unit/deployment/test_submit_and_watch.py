@@ -78,7 +78,7 @@ def go(monkeypatch, tmp_path):
     def submit(server, attempts=1, mandatory=(), patience=200.0):
         monkeypatch.setattr(submission, "admin_session", server.session)
         told = []
-        job = with_roster(load_job("fedperl"), mandatory=mandatory, least=1)
+        job = with_roster(load_job("fedperl"), mandatory=mandatory, min_sites=1)
         return submit_and_watch(None, job, tmp_path / "out", told.append, attempts, patience), told
 
     return submit
@@ -155,12 +155,12 @@ def test_a_site_that_must_be_there_is_waited_for_before_the_job_goes_on(go):
     server = Server([RUNS, DIES], [ENDS], summaries=["failed", "finished"], connected=connected)
     outcome, told = go(server, attempts=2, mandatory=["a"])
     assert (outcome.finished, len(outcome.jobs)) == (True, 2)
-    assert sum(line.startswith("waiting: a must be there") for line in told) == 2
+    assert sum(line.startswith("waiting: a is mandatory") for line in told) == 2
 
 
 def test_the_first_submission_waits_for_nobody(go):
     server = Server([ENDS], summaries=[], connected=("b",))
-    with pytest.raises(GrandRoundsError, match="a must be there and is not connected"):
+    with pytest.raises(GrandRoundsError, match="a is mandatory and not connected"):
         go(server, attempts=2, mandatory=["a"])
     assert server.submitted == []
 
@@ -172,7 +172,7 @@ def test_a_site_that_comes_back_is_taken_in_by_the_next_job(go):
     server = Server([RUNS, *[ALONE] * 9], [RUNS, ENDS], summaries=["aborted", "finished"])
     outcome, told = go(server, attempts=2)
     assert (outcome.finished, server.aborted) == (True, ["job-1"])
-    assert "b has come back; the job is stopped, to go on with all sites" in told
+    assert "b is back; the job is stopped, to continue with all sites" in told
 
 
 def test_without_another_attempt_the_job_goes_on_with_those_it_has(go):
@@ -200,7 +200,7 @@ def test_a_site_that_has_not_taken_the_job_is_named_once_and_in_the_outcome(go):
     server.deployed = ["server: OK", "a: OK", "b: scope 'study' is not allowed"]
     outcome, told = go(server)
     assert outcome.refused == {"b": "scope 'study' is not allowed"}
-    assert told.count("b has not taken the job: scope 'study' is not allowed") == 1
+    assert told.count("b has not accepted the job: scope 'study' is not allowed") == 1
 
 
 def test_clients_that_cannot_be_asked_stop_no_job(go, monkeypatch):

@@ -1,4 +1,4 @@
-"""Is a participant's certificate in order, and is the server at the other end the one that the kit is for?"""
+"""Checks of a participant's certificate and of the server's identity."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def certificate_fault(kit: Kit) -> str:
-    """What is wrong with the kit's certificate and key, whatever the date; nothing if they are in order.
+    """The fault of the kit's certificate and key, apart from dates; empty if there is none.
 
     Raises:
         ConfigurationError: if a certificate cannot be read.
@@ -60,23 +60,23 @@ def certificate_fault(kit: Kit) -> str:
 
 
 def days_left(certificate: x509.Certificate, now: datetime | None = None) -> float:
-    """Days until a certificate ends; negative when it has ended."""
+    """Days until a certificate expires; negative if it has expired."""
     return (certificate.not_valid_after_utc - (now or datetime.now(UTC))) / timedelta(days=1)
 
 
 def not_yet_valid(certificate: x509.Certificate, now: datetime | None = None) -> bool:
-    """Whether a certificate begins later than now: then this machine's clock is behind."""
+    """Whether a certificate becomes valid later than now: then this machine's clock is slow."""
     return certificate.not_valid_before_utc > (now or datetime.now(UTC)) + CLOCK_TOLERANCE
 
 
 def connection_fault(kit: Kit, seconds: float = CONNECT_SECONDS) -> str:
-    """Why the kit's owner could not talk to the server; nothing if it could.
+    """Why the kit's owner cannot connect to the server; empty if it can.
 
-    Only a handshake is made: nobody logs in, so a site that is at work is left alone.
+    Makes a handshake only, without a login, so that a running site is not disturbed.
     """
     try:
         addresses = socket.getaddrinfo(kit.host, kit.port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError) as error:  # the latter for a name that cannot be one
+    except (socket.gaierror, UnicodeError) as error:  # UnicodeError: not a valid name
         reason = getattr(error, "strerror", None) or error
         return f"the name {kit.host!r} is not known ({reason}); ask for a DNS entry, or add it to /etc/hosts"
     try:
@@ -96,8 +96,10 @@ def connection_fault(kit: Kit, seconds: float = CONNECT_SECONDS) -> str:
     except ssl.SSLError as error:
         return f"the server at {kit.host}:{kit.port} does not accept the certificate ({error.reason or error})"
     except OSError as error:
-        place = f"{kit.host}:{kit.port} ({addresses[0][4][0]})"
-        return f"no connection to {place}: {error.strerror or error}; is the server up, and is the port open outwards?"
+        address = f"{kit.host}:{kit.port} ({addresses[0][4][0]})"
+        return (
+            f"no connection to {address}: {error.strerror or error}; is the server up, and is the port open outwards?"
+        )
 
 
 def _handshake(kit: Kit, seconds: float) -> str:
@@ -107,7 +109,7 @@ def _handshake(kit: Kit, seconds: float) -> str:
         socket.create_connection((kit.host, kit.port), seconds) as plain,
         context.wrap_socket(plain, server_hostname=kit.host) as secured,
     ):
-        # By TLS 1.3 the server looks at this certificate after the handshake; its refusal is the first that it says.
+        # In TLS 1.3 the server checks this certificate after the handshake; a refusal is its first message.
         secured.settimeout(min(seconds, REFUSAL_SECONDS))
         with suppress(TimeoutError):
             secured.recv(1)

@@ -1,17 +1,21 @@
-"""Can this participant take part? A startup kit is examined, before its first start or while it runs, and left as it is.
+"""Checks of a startup kit, before its first start or while it runs; the kit is not changed.
 
-FLARE's own preflight check logs in as the site, which cuts a running site off. Here nobody logs in: the only connection is
-a handshake of certificates with the server.
+FLARE's own preflight check logs in as the site, which disconnects a running site. Here the only connection is a TLS
+handshake with the server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
+from grandrounds import __version__
 from grandrounds.data.doctor import Finding
-from grandrounds.deployment.kit import files as kit_files
-from grandrounds.deployment.kit import machine as kit_machine
+from grandrounds.data.manifest import read_manifest
+from grandrounds.data.site import CONFIG_NAME, read_site_config
+from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.certificates import (
     WARNING_DAYS,
     certificate_fault,
@@ -20,47 +24,71 @@ from grandrounds.deployment.kit.certificates import (
     not_yet_valid,
     read_certificate,
 )
+from grandrounds.deployment.kit.overlay import (
+    AUTHORIZATION,
+    DEFAULT,
+    LEDGER_FOLDER,
+    LOCK,
+    PRIVACY,
+    RESOURCES,
+    file_digest,
+    installed_digest,
+)
+from grandrounds.deployment.kit.policy import (
+    JOB_MANAGER,
+    added_classes,
+    classes_fault,
+    component,
+    component_classes,
+    roles_with_own_code,
+)
 from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.server.sites import ROSTER, read_roster
+from grandrounds.files import read_json_object
+from grandrounds.privacy.gate.policy import read_policies
+from grandrounds.privacy.ledger.ledger import Ledger
 
+APPLY = "apply the overlay: grandrounds overlay"
+TEMPORARY = ("/tmp", "/var/tmp")
 OTHERS = 0o077
-"""Rights in a file's mode that are not its owner's."""
+"""Access rights of others than the owner in a file's mode."""
 Check = Callable[[Kit], Iterator[Finding]]
 
 
 def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
-    """Run all checks that fit the kind of participant; each gives at least one finding.
+    """Run all checks for the kind of participant; each returns findings.
 
     Args:
         kit: of a server, a site or a person.
         network: whether the server may be contacted.
     """
-    checks: list[Check] = [kit_machine.python, kit_machine.packages, _certificate, _clock]
+    checks: list[Check] = [machine.python, machine.packages, _certificate, _clock]
     if kit.kind != "person":
         checks += [
-            kit_files.package,
-            kit_files.overlay,
-            kit_files.allowed_classes,
-            kit_files.authorisation,
-            kit_machine.disk,
+            package,
+            overlay,
+            allowed_classes,
+            authorisation,
+            machine.disk,
         ]
     if kit.kind == "site":
-        checks += [kit_files.logs, kit_files.privacy, kit_files.privacy_ledger, kit_files.data_sets, kit_machine.gpu]
+        checks += [logs, privacy, privacy_ledger, data_sets, machine.gpu]
     if kit.kind == "server":
-        checks += [kit_files.roster, kit_files.storage, _port]
+        checks += [roster, storage, _port]
     elif network:
         checks.append(_server)
     return list(chain.from_iterable(_guarded(check, kit) for check in checks))
 
 
 def _guarded(check: Check, kit: Kit) -> list[Finding]:
-    """What keeps a check from being made is itself a finding, and the others go on."""
+    """The findings of a check; a check that fails with an error is itself a finding."""
     try:
         return list(check(kit))
     except (GrandRoundsError, OSError) as error:
         reason = str(error)
     except Exception as error:  # a file that was edited by hand may have any form
-        reason = f"{type(error).__name__}: {error}; a file in {kit.local} is not as it must be, see those edited last"
+        reason = f"{type(error).__name__}: {error}; a file in {kit.local} is invalid; see those edited last"
     return [Finding("failure", check.__name__.strip("_").replace("_", " "), reason)]
 
 
@@ -71,23 +99,27 @@ def _certificate(kit: Kit) -> Iterator[Finding]:
         return
     left = min(days_left(read_certificate(path)) for path in (kit.certificate, kit.authority))
     if left < 0:
-        yield Finding("failure", "certificate", f"it ended {-left:.0f} days ago; ask the operator for a new kit")
+        yield Finding("failure", "certificate", f"it expired {-left:.0f} days ago; ask the operator for a new kit")
     elif left < WARNING_DAYS:
-        yield Finding("warning", "certificate", f"it ends in {left:.0f} days; ask the operator for a new kit in time")
+        yield Finding(
+            "warning", "certificate", f"it expires in {left:.0f} days; ask the operator for a new kit in time"
+        )
     else:
         yield Finding("ok", "certificate", f"of {kit.name}, project {kit.project}, for {left:.0f} more days")
     if kit.key.stat().st_mode & OTHERS:
         yield Finding(
-            "warning", "certificate", f"{kit.key} is open to other users of this machine; chmod 600 {kit.key}"
+            "warning", "certificate", f"other users of this machine can access {kit.key}; chmod 600 {kit.key}"
         )
 
 
 def _clock(kit: Kit) -> Iterator[Finding]:
     if not_yet_valid(read_certificate(kit.certificate)):
-        message = "the certificate begins in the future: this machine's clock is behind; set it, for example by NTP"
+        message = (
+            "the certificate becomes valid in the future: this machine's clock is slow; set it, for example by NTP"
+        )
         yield Finding("failure", "clock", message)
     else:
-        yield Finding("ok", "clock", "not behind the certificate's beginning")
+        yield Finding("ok", "clock", "not slow: the certificate is already valid")
 
 
 def _server(kit: Kit) -> Iterator[Finding]:
@@ -100,14 +132,159 @@ def _server(kit: Kit) -> Iterator[Finding]:
 
 def _port(kit: Kit) -> Iterator[Finding]:
     running = bool(running_processes(kit))
-    fault = kit_machine.port_fault(kit.port)
+    fault = machine.port_fault(kit.port)
     if not fault:
-        level, message = ("warning", "the server runs, but nobody listens there") if running else ("ok", "free")
+        level, message = ("warning", "the server runs, but does not listen on it") if running else ("ok", "free")
     elif running:
-        level, message = "ok", "this kit's server listens"
+        level, message = "ok", "this kit's server listens on it"
     else:
         level, message = (
             "failure",
             f"it cannot be used ({fault}); stop the program that uses it, or provision with another fed_learn_port",
         )
     yield Finding(level, "port", f"{kit.port}: {message}")  # type: ignore[arg-type]
+
+
+def package(kit: Kit) -> Iterator[Finding]:
+    """The installed package is the pinned one."""
+    lock_file = kit.local / LOCK
+    if not lock_file.is_file():
+        yield Finding("failure", "package", f"nothing is pinned in this kit; {APPLY} {kit.folder}")
+        return
+    pinned = read_json_object(lock_file).get("package", {})
+    name = f"version {pinned.get('version')}"
+    if "wheel" in pinned:
+        name = f"{pinned['wheel']} (sha256 {pinned['wheel_sha256'][:12]}…)"
+    if pinned.get("contents") != installed_digest():
+        message = (
+            f"the installed package (version {__version__}) is not the pinned {name}; install the pinned wheel, or review "
+            "the other one and pin it by grandrounds overlay --wheel"
+        )
+        yield Finding("failure", "package", message)
+    elif "wheel" not in pinned:
+        yield Finding("warning", "package", f"{name} is pinned by its files, not by a wheel; {APPLY} --wheel")
+    else:
+        yield Finding("ok", "package", f"{name}, unchanged")
+
+
+def overlay(kit: Kit) -> Iterator[Finding]:
+    """The participant's files are unchanged since the overlay, and the lock is this kit's."""
+    if not (kit.local / LOCK).is_file():
+        return
+    content = read_json_object(kit.local / LOCK)
+    owner = (content.get("project"), content.get("participant"))
+    if owner != (kit.project, kit.name):
+        message = (
+            f"local/ belongs to {owner[1]} of project {owner[0]}, but this is the kit of {kit.name} of {kit.project}"
+        )
+        yield Finding("failure", "overlay", f"{message}; {APPLY} {kit.folder} after removing {LOCK}")
+        return
+    files = content.get("files", {})
+    edited = [name for name, digest in files.items() if not _unchanged(kit.local / name, digest)]
+    if edited:
+        message = (
+            f"{', '.join(edited)} changed since the overlay; check the change, then {APPLY} {kit.folder} to lock it"
+        )
+        yield Finding("warning", "overlay", message)
+    else:
+        yield Finding("ok", "overlay", f"{', '.join(files)} unchanged")
+
+
+def allowed_classes(kit: Kit) -> Iterator[Finding]:
+    """FLARE may build this package's components, and neither its other functions nor classes that bypass the gate."""
+    resources = _in_force(kit, RESOURCES)
+    if fault := classes_fault(resources, kit.kind == "site"):
+        yield Finding("failure", "allowed classes", f"{RESOURCES}: {fault}; {APPLY} {kit.folder}")
+    else:
+        yield Finding("ok", "allowed classes", f"FLARE's own and {len(component_classes())} of this package")
+    if added := added_classes(resources):
+        message = (
+            f"jobs may call {', '.join(added)} as well, with any arguments; remove from {RESOURCES} what is not needed"
+        )
+        yield Finding("warning", "allowed classes", message)
+
+
+def authorisation(kit: Kit) -> Iterator[Finding]:
+    """No role may send code with a job."""
+    roles = roles_with_own_code(_in_force(kit, AUTHORIZATION))
+    if roles:
+        message = f"jobs of {', '.join(roles)} may bring code of their own (byoc); {APPLY} {kit.folder}, and restart"
+        yield Finding("failure", "authorisation", message)
+    else:
+        yield Finding("ok", "authorisation", "no job may bring code of its own")
+
+
+def logs(kit: Kit) -> Iterator[Finding]:
+    """The site's logs stay at the site."""
+    if _in_force(kit, RESOURCES).get("allow_log_streaming", True) is not False:
+        message = f"the site's error log is sent to the server and may contain file names; {APPLY} {kit.folder}"
+        yield Finding("failure", "logs", message)
+    else:
+        yield Finding("ok", "logs", "stay at the site")
+
+
+def privacy(kit: Kit) -> Iterator[Finding]:
+    """The site has a valid privacy policy."""
+    path = kit.local / PRIVACY
+    if not path.is_file():
+        yield Finding("failure", "privacy", f"there is no {PRIVACY}: every job decides what leaves; {APPLY}")
+        return
+    content = read_json_object(path)
+    policies = read_policies(content, PRIVACY)
+    default = content["default_scope"]
+    rules = ", ".join(f"{rule.kind.value}: {rule.treatment.name}" for rule in policies[default].releases) or "nothing"
+    yield Finding("ok", "privacy", f"scope {default!r} allows {rules}")
+    if len(policies) > 1:
+        others = ", ".join(sorted(policies.keys() - {default}))
+        yield Finding(
+            "warning", "privacy", f"a job may choose another scope ({others}); keep only scopes that you accept"
+        )
+
+
+def privacy_ledger(kit: Kit) -> Iterator[Finding]:
+    """The site's privacy ledger exists and is complete."""
+    bookings = len(Ledger(kit.local / LEDGER_FOLDER, kit.name).content().bookings)
+    yield Finding("ok", "privacy ledger", f"complete, {bookings} bookings")
+
+
+def data_sets(kit: Kit) -> Iterator[Finding]:
+    """The site's manifests can be read."""
+    path = kit.local / CONFIG_NAME
+    if not path.is_file():
+        message = f"there is no local/{CONFIG_NAME}: only synthetic images can be used; {APPLY} --datasets FILE"
+        yield Finding("warning", "data sets", message)
+        return
+    for name, location in read_site_config(path).items():
+        records = read_manifest(location.manifest).records
+        labels = sorted({record.label for record in records if record.label})
+        found = ", ".join(labels) if labels else "none"
+        splits = ", ".join(f"{sum(r.split == split for r in records)} {split}" for split in ("train", "val", "test"))
+        message = f"{name!r}: {splits}; labels: {found}; check the images by grandrounds doctor --site-config"
+        yield Finding("ok" if labels else "warning", "data sets", message)
+
+
+def roster(kit: Kit) -> Iterator[Finding]:
+    """The server's list of mandatory sites can be read; a damaged one stops every run."""
+    names = read_roster(kit.local / ROSTER)
+    yield Finding("ok", "roster", f"mandatory for every job: {', '.join(names) or 'none'}")
+
+
+def storage(kit: Kit) -> Iterator[Finding]:
+    """Jobs and results are not in a folder for temporary files."""
+    root = Path(component(_in_force(kit, RESOURCES), JOB_MANAGER).get("args", {}).get("uri_root", TEMPORARY[0]))
+    if any(root.is_relative_to(folder) for folder in TEMPORARY) and not root.is_relative_to(kit.folder):
+        yield Finding(
+            "failure", "storage", f"jobs and results are in {root}, which may be emptied; {APPLY} --storage DIR"
+        )
+    else:
+        yield Finding("ok", "storage", f"jobs and results are in {root}")
+
+
+def _in_force(kit: Kit, name: str) -> dict[str, Any]:
+    """A file of the kit as FLARE reads it: the participant's own, else the default."""
+    own = kit.local / name
+    return read_json_object(own if own.is_file() else kit.local / f"{name}{DEFAULT}")
+
+
+def _unchanged(path: Path, digest: str) -> bool:
+    return path.is_file() and file_digest(path) == digest

@@ -1,4 +1,4 @@
-"""What a participant's machine must have: Python, packages, room on the disk, GPUs, a port."""
+"""Checks of a participant's machine: Python, packages, disk space, GPUs, port."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ LIMIT_SECONDS = 20
 
 
 def python(kit: Kit) -> Iterator[Finding]:
-    """The interpreter; FLARE's scripts take ``python3`` of the path, which must be this one."""
+    """The interpreter; FLARE's scripts use ``python3`` of the path, which must be this one."""
     level = "ok" if sys.version_info[:2] >= MIN_PYTHON else "failure"
     advice = "" if level == "ok" else f"; install {'.'.join(map(str, MIN_PYTHON))} or newer"
     yield Finding(level, "python", f"{platform.python_version()} at {sys.executable}{advice}")  # type: ignore[arg-type]
     found = shutil.which("python3")
     if kit.kind != "person" and (found is None or not _same_environment(found)):
         message = (
-            f"FLARE's start script would take {found or 'no python3'}; put {sys.prefix}/bin first on the PATH of whoever "
+            f"FLARE's start script would use {found or 'no python3'}; put {sys.prefix}/bin first on the PATH of whoever "
             "starts the kit"
         )
         yield Finding("warning", "python", message)
 
 
 def packages(kit: Kit) -> Iterator[Finding]:
-    """Versions of what the package needs, as its own description says."""
+    """Versions of the package's requirements."""
     wrong = []
     try:
         needed = requires(PACKAGE.name) or ()
@@ -64,11 +64,11 @@ def packages(kit: Kit) -> Iterator[Finding]:
 
 
 def disk(kit: Kit) -> Iterator[Finding]:
-    """Room for checkpoints, decoded images and logs, all of which are kept in the kit."""
+    """Disk space for checkpoints, decoded images and logs, which are kept in the kit."""
     free = shutil.disk_usage(kit.folder).free
     message = f"{free / GIB:.1f} GiB free at {kit.folder}"
     if free < MIN_DISK:
-        yield Finding("failure", "disk", f"{message}; make room, at least {GOOD_DISK // GIB} GiB")
+        yield Finding("failure", "disk", f"{message}; free some space, at least {GOOD_DISK // GIB} GiB")
     elif free < GOOD_DISK:
         yield Finding("warning", "disk", f"{message}; {GOOD_DISK // GIB} GiB are advised")
     else:
@@ -76,7 +76,7 @@ def disk(kit: Kit) -> Iterator[Finding]:
 
 
 def gpu(kit: Kit) -> Iterator[Finding]:
-    """As many GPUs as the site offers to jobs."""
+    """The number of GPUs is the one that the site offers to jobs."""
     manager = component(read_json_object(kit.local / "resources.json"), GPU_MANAGER)
     offered, found = int(manager.get("args", {}).get("num_of_gpus", 0)), _gpus_here()
     if offered > found:
@@ -92,7 +92,7 @@ def gpu(kit: Kit) -> Iterator[Finding]:
 
 
 def port_fault(port: int) -> str:
-    """Why no server could listen at a port of this machine; nothing if it could."""
+    """Why a server cannot listen on a port of this machine; empty if it can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -103,7 +103,7 @@ def port_fault(port: int) -> str:
 
 
 def _gpus_here() -> int:
-    """By NVIDIA's own tool: asking torch would take memory on a GPU that is at work."""
+    """By NVIDIA's tool, because torch would allocate memory on the GPU."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True

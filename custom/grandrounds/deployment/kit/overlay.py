@@ -1,13 +1,16 @@
-"""Our overlay on a startup kit: the participant's own files, set as this project needs them, and a lock that says so.
+"""This project's overlay on a startup kit: the participant's local files, and a lock with their digests.
 
-The overlay writes into the kit's folder ``local`` and nowhere else. Files that FLARE or the participant has made are
-changed only where a rule of :mod:`grandrounds.deployment.kit.policy` says so, so applying it twice changes nothing.
+The overlay writes into the kit's folder ``local`` only. It changes existing files only by the rules of
+:mod:`grandrounds.deployment.kit.policy`, so applying it twice changes nothing. The lock also pins the installed package by a
+digest of its files, which is the same for a wheel and for its installation.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +18,6 @@ from typing import Any, Literal
 from grandrounds import __version__
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.jobs import PACKAGE
-from grandrounds.deployment.kit.package_digest import file_digest, installed_digest, wheel_digest
 from grandrounds.deployment.kit.policy import server_resources, site_resources, without_own_code
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError
@@ -27,6 +29,7 @@ from grandrounds.privacy.ledger.ledger import Ledger
 
 RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "privacy.json"
 LOCK = "grandrounds.lock.json"
+UNCHANGED: Literal["unchanged"] = "unchanged"
 LEDGER_FOLDER = "privacy"
 DEFAULT = ".default"
 FLAGS = {"mandatory": "--mandatory-sites"}
@@ -34,20 +37,21 @@ FLAGS = {"mandatory": "--mandatory-sites"}
 CHECKOUT = PACKAGE.parents[1] / "provisioning"
 PROVISIONING = CHECKOUT if CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "grandrounds" / "provisioning"
 OVERLAYS = PROVISIONING / "overlays"
+UNREVIEWED = ("__pycache__", ".pyc")
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What a participant chooses; None keeps what the kit has.
+class Settings:
+    """The participant's settings; None keeps what the kit has.
 
     Attributes:
         wheel: the reviewed wheel; the installed package must be its.
         datasets: a ``grandrounds.json``; relative paths in it are relative to its folder.
         privacy: a ``privacy.json`` of the site.
-        gpus: that jobs may ask for.
-        gpu_memory: of each, in GiB.
-        storage: of the server, for jobs and results.
-        mandatory: of the server, sites without which no job starts; an empty list for none.
+        gpus: number of GPUs that jobs may reserve.
+        gpu_memory: memory of each, in GiB.
+        storage: the server's folder for jobs and results.
+        mandatory: sites without which the server starts no job; an empty list for none.
     """
 
     wheel: Path | None = None
@@ -61,52 +65,52 @@ class Choices:
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one file of the kit."""
+    """The result for one file of the kit."""
 
     path: Path
-    what: Literal["written", "changed", "as it was"]
+    state: Literal["written", "changed", "unchanged"]
 
 
-def apply_overlay(kit: Kit, choices: Choices | None = None) -> list[Change]:
+def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
     """Set a kit's ``local`` folder as this project needs it.
 
-    A server gets allowed classes, rights and a storage beside the kit's other folders; a site gets allowed classes, rights,
-    the privacy policy, an empty privacy ledger and its data sets. All inputs are checked before the first file is written.
+    A server gets allowed classes, rights and a storage folder; a site gets allowed classes, rights, the privacy policy, an
+    empty privacy ledger and its data sets. All inputs are checked before the first file is written.
 
     Args:
         kit: of a server or a site.
-        choices: the participant's.
+        settings: the participant's.
 
     Returns:
-        What became of each file.
+        The result for each file.
 
     Raises:
-        ConfigurationError: if the kit is a person's, a choice does not fit the kit, or a file is missing or wrong.
+        ConfigurationError: if the kit is a person's, a setting does not fit the kit, or a file is missing or wrong.
     """
-    choices = choices or Choices()
-    _require_fitting(kit, choices)
+    settings = settings or Settings()
+    _require_fitting(kit, settings)
     contents: dict[str, Any] = {
-        RESOURCES: _resources(kit, choices),
+        RESOURCES: _resources(kit, settings),
         AUTHORIZATION: without_own_code(_existing(kit, AUTHORIZATION) or read_json_object(OVERLAYS / AUTHORIZATION)),
     }
     if kit.kind == "site":
-        contents[PRIVACY] = _privacy(kit, choices)
-        datasets = _datasets(choices)
+        contents[PRIVACY] = _privacy(kit, settings)
+        datasets = _datasets(settings)
         contents |= {} if datasets is None else {CONFIG_NAME: datasets}
-    elif choices.mandatory is not None:
-        contents[ROSTER] = {MANDATORY: list(require_names(list(choices.mandatory), "--mandatory-sites"))}
-    lock = _package(kit, choices.wheel)
+    elif settings.mandatory is not None:
+        contents[ROSTER] = {MANDATORY: list(require_names(list(settings.mandatory), "--mandatory-sites"))}
+    lock = _package(kit, settings.wheel)
     first = not (kit.local / LOCK).is_file()
     changes = [_write(kit.local / name, content) for name, content in contents.items()]
     if kit.kind == "site" and first:
-        # Only now: a ledger that is missing later was removed, and must not begin again at nothing spent.
+        # Only the first time: a ledger that is missing later was removed, and a new one would hide what was spent.
         Ledger.create(kit.local / LEDGER_FOLDER, kit.name)
     locked = [name for name in (RESOURCES, AUTHORIZATION, PRIVACY, CONFIG_NAME, ROSTER) if (kit.local / name).is_file()]
     lock |= {"files": {name: file_digest(kit.local / name) for name in locked}}
     return [*changes, _write(kit.local / LOCK, {"participant": kit.name, "project": kit.project, **lock})]
 
 
-def _require_fitting(kit: Kit, choices: Choices) -> None:
+def _require_fitting(kit: Kit, settings: Settings) -> None:
     if kit.kind == "person":
         raise ConfigurationError(
             f"{kit.folder} is the kit of a person ({kit.name}); overlays are for servers and sites"
@@ -114,38 +118,38 @@ def _require_fitting(kit: Kit, choices: Choices) -> None:
     only = {"server": ("storage", "mandatory"), "site": ("datasets", "privacy", "gpus", "gpu_memory")}
     other = "site" if kit.kind == "server" else "server"
     for name in only[other]:
-        if getattr(choices, name) is not None:
+        if getattr(settings, name) is not None:
             raise ConfigurationError(
                 f"{kit.folder} is the kit of a {kit.kind}; {FLAGS.get(name, '--' + name.replace('_', '-'))} is for a {other}"
             )
 
 
-def _resources(kit: Kit, choices: Choices) -> dict[str, Any]:
+def _resources(kit: Kit, settings: Settings) -> dict[str, Any]:
     default = kit.local / (RESOURCES + DEFAULT)
     current = _existing(kit, RESOURCES) or read_json_object(default)
     if kit.kind == "site":
-        return site_resources(current, choices.gpus, choices.gpu_memory)
-    # FLARE's own choice is a folder of temporary files, which machines empty, and which two servers would share.
+        return site_resources(current, settings.gpus, settings.gpu_memory)
+    # FLARE's default is a folder for temporary files, which machines empty and two servers would share.
     first = _existing(kit, RESOURCES) is None
-    storage = choices.storage or (kit.folder / "storage" if first else None)
+    storage = settings.storage or (kit.folder / "storage" if first else None)
     return server_resources(current, storage.absolute() if storage else None)
 
 
-def _privacy(kit: Kit, choices: Choices) -> dict[str, Any]:
-    if choices.privacy is None and (existing := _existing(kit, PRIVACY)):
+def _privacy(kit: Kit, settings: Settings) -> dict[str, Any]:
+    if settings.privacy is None and (existing := _existing(kit, PRIVACY)):
         return existing
-    source = choices.privacy or OVERLAYS / PRIVACY
+    source = settings.privacy or OVERLAYS / PRIVACY
     content = read_json_object(source)
     read_policies(content, str(source))
     return content
 
 
-def _datasets(choices: Choices) -> dict[str, Any] | None:
-    """The site's data sets with absolute paths, so that the file means the same in the kit."""
-    if choices.datasets is None:
+def _datasets(settings: Settings) -> dict[str, Any] | None:
+    """The site's data sets with absolute paths, because the file moves into the kit."""
+    if settings.datasets is None:
         return None
-    locations = read_site_config(choices.datasets)
-    content = read_json_object(choices.datasets)
+    locations = read_site_config(settings.datasets)
+    content = read_json_object(settings.datasets)
     for name, location in locations.items():
         entry = content["datasets"][name]
         entry |= {"manifest": str(location.manifest.absolute()), "root": str(location.root.absolute())}
@@ -153,7 +157,7 @@ def _datasets(choices: Choices) -> dict[str, Any] | None:
 
 
 def _package(kit: Kit, wheel: Path | None) -> dict[str, Any]:
-    """What is installed; a wheel that was pinned stays pinned until another one is given."""
+    """The installed package; a pinned wheel stays pinned until another one is given."""
     installed = installed_digest()
     package: dict[str, Any] = {"version": __version__, "contents": installed}
     pinned = (_existing(kit, LOCK) or {}).get("package", {})
@@ -184,6 +188,49 @@ def _write(path: Path, content: dict[str, Any]) -> Change:
         write_json(path, content)
         return Change(path, "written")
     if read_json_object(path) == content:
-        return Change(path, "as it was")
+        return Change(path, UNCHANGED)
     write_json(path, content)
     return Change(path, "changed")
+
+
+def installed_digest(package: Path = PACKAGE) -> str:
+    """SHA-256 over the names and contents of all files of the installed package; caches of the interpreter do not count.
+
+    Example:
+        >>> len(installed_digest())
+        64
+    """
+    files = (path for path in package.rglob("*") if path.is_file())
+    return _digest((f"{package.name}/{path.relative_to(package).as_posix()}", path.read_bytes()) for path in files)
+
+
+def wheel_digest(wheel: Path, package: str = PACKAGE.name) -> str:
+    """The digest that an installation of this wheel has.
+
+    Raises:
+        ConfigurationError: if the file is no wheel, or one of another package.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.startswith(f"{package}/") and not name.endswith("/")]
+            digest = _digest((name, archive.read(name)) for name in names)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ConfigurationError(f"{wheel} cannot be read as a wheel: {error}") from error
+    if not names:
+        raise ConfigurationError(f"{wheel} is no wheel of {package}: there is no folder {package} in it")
+    return digest
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, as ``sha256sum`` prints it."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _digest(files: Iterable[tuple[str, bytes]]) -> str:
+    lines = [f"{name}\0{hashlib.sha256(content).hexdigest()}\n" for name, content in files if not _cached(name)]
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def _cached(name: str) -> bool:
+    return any(part in name for part in UNREVIEWED)

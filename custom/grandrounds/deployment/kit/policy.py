@@ -1,4 +1,4 @@
-"""What a participant's own files must say, whatever they said before; each rule is applied to plain values.
+"""The rules for a participant's own files, applied to plain values.
 
 FLARE reads ``resources.json``, ``authorization.json`` and ``privacy.json`` in a kit's folder ``local``; no job can change
 them. Every function returns a changed copy and changes nothing when applied twice.
@@ -17,18 +17,18 @@ from grandrounds.deployment.jobs import PACKAGE, Job, job_names, load_job, named
 from grandrounds.errors import ConfigurationError
 
 EVERYTHING = "*"
-"""In FLARE's list of allowed classes: whatever Python can import."""
+"""In FLARE's list of allowed classes: everything that Python can import."""
 JOB_FILTERS = ("grandrounds.privacy.gate.filters.GaussianPrivacy",)
-"""Filters that a job may add, beside the site's own."""
-AROUND_THE_GATE = (
+"""Filters that a job may add to the site's own."""
+BYPASS_GATE = (
     "nvflare.app_common.ccwf.",
     "nvflare.app_common.logging.",
     "nvflare.app_common.widgets.convert_to_fed_event.",
     "nvflare.app_opt.tracking.",
     "nvflare.app_opt.xgboost.",
 )
-"""FLARE's classes that send what passes none of a site's filters: messages between sites, events, log files."""
-AROUND_THE_ROSTER = (
+"""FLARE's classes that send data past a site's filters: messages between sites, events, log files."""
+BYPASS_ROSTER = (
     "nvflare.app_common.ccwf.",
     "nvflare.app_common.psi.dh_psi.",
     "nvflare.app_common.workflows.",
@@ -37,19 +37,19 @@ AROUND_THE_ROSTER = (
     "nvflare.app_opt.tf.fedopt_ctl.",
     "nvflare.app_opt.xgboost.",
 )
-"""FLARE's controllers: they do not ask for the sites that a server's roster names, and send what no gate takes."""
+"""FLARE's controllers: they ignore a server's list of mandatory sites, and send tasks that no gate accepts."""
 OWN_CODE = "byoc"
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands")
 GPU_MANAGER, JOB_MANAGER = "resource_manager", "job_manager"
 
 
 def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: float | None) -> dict[str, Any]:
-    """A site's ``resources.json``: our classes allowed, none that goes around the gate, logs kept at home, GPUs counted.
+    """A site's ``resources.json``: this package's classes allowed, none that bypass the gate, no log streaming, GPUs.
 
     Args:
-        resources: FLARE's default, or what the site has made of it.
-        gpus: number of GPUs that jobs may ask for; None leaves what is said.
-        gpu_memory: of each, in GiB; None leaves what is said.
+        resources: FLARE's default, or the site's own.
+        gpus: number of GPUs that jobs may reserve; None leaves the number.
+        gpu_memory: of each, in GiB; None leaves it.
 
     Raises:
         ConfigurationError: if GPUs are given and the file has no GPU manager.
@@ -69,14 +69,14 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
 
 
 def server_resources(resources: dict[str, Any], storage: Path | None) -> dict[str, Any]:
-    """A server's ``resources.json``: our classes allowed, no controller of FLARE's, jobs and results where nobody tidies up.
+    """A server's ``resources.json``: this package's classes allowed, none of FLARE's controllers, a permanent storage.
 
     Args:
-        resources: FLARE's default, or what the operator has made of it.
-        storage: folder of the server for jobs and results; None leaves what is said.
+        resources: FLARE's default, or the operator's own.
+        storage: folder of the server for jobs and results; None leaves it.
 
     Raises:
-        ConfigurationError: if a storage is given and the file has no place for it.
+        ConfigurationError: if a storage is given and the file has no job manager.
     """
     changed = with_allowed_classes(resources, at_site=False)
     if storage is not None:
@@ -88,29 +88,29 @@ def server_resources(resources: dict[str, Any], storage: Path | None) -> dict[st
 
 
 def component_classes() -> list[str]:
-    """Full names of this package's classes that its jobs are made of, and of the filters that a job may add.
+    """Full names of the classes in this package's jobs, and of the filters that a job may add.
 
-    Not the whole package: FLARE calls whatever a job names, with the job's arguments, and a function that runs a program
-    is as good as code of the job's own. Not jobs that need what goes around the gate: those are for the simulator.
+    Not the whole package: FLARE calls whatever a job names with the job's arguments, and a function that runs a program
+    would be as good as code of the job's own. Jobs that bypass the gate are for the simulator and excluded.
 
     Example:
         >>> "grandrounds.methods.fedperl.executor.FedPerlExecutor" in component_classes()
         True
     """
-    jobs = [job for job in map(load_job, job_names()) if not _goes_around(job)]
+    jobs = [job for job in map(load_job, job_names()) if not _bypasses_gate(job)]
     named = {path for job in jobs for part in (job.server, job.client) for path in named_classes(part)}
     return sorted({*JOB_FILTERS, *(path for path in named if _ours(path))})
 
 
 def with_allowed_classes(resources: dict[str, Any], at_site: bool) -> dict[str, Any]:
-    """A copy in which FLARE builds this package's components, beside the classes that it builds anyway.
+    """A copy in which this package's components are allowed, beside the classes that were allowed before.
 
-    What was allowed of this package before is replaced, a permission for everything is taken back, and that of FLARE's
-    classes that go around the gate (at a site) or around the roster (at a server).
+    Earlier entries of this package are replaced. An entry for everything is removed, and so are FLARE's classes that bypass
+    the gate (at a site) or the list of mandatory sites (at a server).
     """
     changed, components = copy.deepcopy(resources), component_classes()
     kept = [
-        entry for entry in _allowed(changed) if entry not in components and not _too_much(entry, components, at_site)
+        entry for entry in _allowed(changed) if entry not in components and not _forbidden(entry, components, at_site)
     ]
     changed["class_allow_list"] = [*kept, *components]
     changed["class_list_enforcement_mode"] = "enforce"
@@ -118,23 +118,23 @@ def with_allowed_classes(resources: dict[str, Any], at_site: bool) -> dict[str, 
 
 
 def classes_fault(resources: dict[str, Any], at_site: bool) -> str:
-    """What is wrong with a list of allowed classes; nothing if it is in force and allows no more than it should.
+    """The fault of a list of allowed classes; empty if it is enforced and allows nothing forbidden.
 
     Example:
         >>> classes_fault({"class_allow_list": ["grandrounds.", *component_classes()]}, at_site=True)
-        'grandrounds. is allowed, which is too much'
+        'grandrounds. must not be allowed'
     """
     allowed, components = _allowed(resources), component_classes()
     if missing := [name for name in components if name not in allowed]:
         return f"{missing[0]} is not allowed"
-    if more := [entry for entry in allowed if _too_much(entry, components, at_site)]:
-        return f"{more[0]} is allowed, which is too much"
+    if more := [entry for entry in allowed if _forbidden(entry, components, at_site)]:
+        return f"{more[0]} must not be allowed"
     in_force = resources.get("class_list_enforcement_mode", "enforce") == "enforce"
     return "" if in_force else "the list of allowed classes is not enforced"
 
 
 def added_classes(resources: dict[str, Any]) -> list[str]:
-    """What is allowed beside FLARE's own list and this package's components: a decision of the participant.
+    """Classes that the participant has allowed beside FLARE's own list and this package's components.
 
     Example:
         >>> added_classes({"class_allow_list": [*component_classes(), "subprocess.Popen"]})
@@ -214,11 +214,11 @@ def _ours(entry: str) -> bool:
     return entry.partition(".")[0] == PACKAGE.name
 
 
-def _too_much(entry: str, components: Collection[str], at_site: bool) -> bool:
-    closed = AROUND_THE_GATE if at_site else AROUND_THE_ROSTER
+def _forbidden(entry: str, components: Collection[str], at_site: bool) -> bool:
+    closed = BYPASS_GATE if at_site else BYPASS_ROSTER
     around = any(entry.startswith(part) or part.startswith(entry) for part in closed)
     return entry == EVERYTHING or around or (_ours(entry) and entry not in components)
 
 
-def _goes_around(job: Job) -> bool:
-    return any(path.startswith(AROUND_THE_GATE) for path in named_classes(job.client))
+def _bypasses_gate(job: Job) -> bool:
+    return any(path.startswith(BYPASS_GATE) for path in named_classes(job.client))

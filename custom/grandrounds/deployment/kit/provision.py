@@ -1,6 +1,6 @@
-"""Startup kits from a project's description, all made in one place.
+"""Startup kits of a whole project, made in one place.
 
-That is for a trial, or where every hospital trusts the operator with its private key.
+For a trial, or if every hospital trusts the operator with its private key.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_project(path: Path) -> dict[str, Any]:
 
 
 def local_project(project: dict[str, Any], sites: Sequence[str], port: int) -> dict[str, Any]:
-    """The project as it runs on this machine: these sites, this port, reached by the loopback address.
+    """The project for this machine: these sites and this port, at the loopback address.
 
     Example:
         >>> project = {"name": "p", "participants": [{"name": "s", "type": "server"}, {"name": "a", "type": "client"}]}
@@ -53,8 +53,8 @@ def local_project(project: dict[str, Any], sites: Sequence[str], port: int) -> d
         if entry["type"] == "server":
             entry |= {"fed_learn_port": port, "host_names": ["localhost", "127.0.0.1"], "default_host": "localhost"}
             entry.pop("admin_port", None)
-    places = [{"name": site, "type": SITE, "org": site.replace("-", "_")} for site in sites]
-    return {**project, "participants": [*others, *places]}
+    local_sites = [{"name": site, "type": SITE, "org": site.replace("-", "_")} for site in sites]
+    return {**project, "participants": [*others, *local_sites]}
 
 
 def write_project(project: dict[str, Any], path: Path) -> None:
@@ -68,14 +68,14 @@ def provision(project: Path, out: Path) -> Path:
 
     Args:
         project: its description.
-        out: folder for kits and for the authority's state; made again, it adds a generation of kits.
+        out: folder for the kits and the authority's state; a second call adds a generation of kits.
 
     Returns:
         The folder with one kit for each participant.
 
     Raises:
         ConfigurationError: if the description is wrong.
-        GrandRoundsError: if FLARE refuses it; its last lines are told.
+        GrandRoundsError: if FLARE refuses it; with its last lines.
     """
     name = str(read_project(project)["name"])
     out.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def provision(project: Path, out: Path) -> Path:
         "-w",
         str(out.absolute()),
     ]
-    # FLARE's command line keeps its settings in the home folder: here it has one of its own.
+    # FLARE's command line keeps its settings in the home folder; it gets one of its own here.
     environment = {**os.environ, "HOME": str(out.absolute())}
     ended = subprocess.run(
         [*command, "--force"],

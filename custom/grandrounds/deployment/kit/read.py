@@ -1,6 +1,6 @@
 """A startup kit: the folder that FLARE's provisioning makes for a server, a site or a person.
 
-Nothing here starts, stops or writes anything: a kit is only read, also while its processes run.
+A kit is only read here, also while its processes run.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ PROCESSES = Path("/proc")
 
 @dataclass(frozen=True)
 class Kit:
-    """What a kit says about itself.
+    """The identity of a kit.
 
     Attributes:
         folder: the kit.
         kind: of the participant.
-        name: of the participant; jobs and records call a site so.
+        name: of the participant; the name of a site in jobs and records.
         project: the consortium's name.
-        host: where the server is reached.
-        port: there.
+        host: the server's host name.
+        port: the server's port.
     """
 
     folder: Path
@@ -45,12 +45,12 @@ class Kit:
 
     @property
     def startup(self) -> Path:
-        """What provisioning made: keys, certificates, start scripts. Nobody changes it."""
+        """Keys, certificates and start scripts, made by provisioning and never changed."""
         return self.folder / "startup"
 
     @property
     def local(self) -> Path:
-        """What the participant decides: allowed classes, rights, privacy, data sets."""
+        """The participant's own files: allowed classes, rights, privacy, data sets."""
         return self.folder / "local"
 
     @property
@@ -73,7 +73,7 @@ def read_kit(folder: Path) -> Kit:
     """Read a startup kit.
 
     Raises:
-        ConfigurationError: if the folder is no kit, or a file of it is missing, damaged or incomplete; the file is named.
+        ConfigurationError: if the folder is no kit, or one of its files is missing, damaged or incomplete.
     """
     folder = folder.absolute()
     found = [name for name in MARKERS if (folder / "startup" / name).is_file()]
@@ -93,15 +93,15 @@ def read_kit(folder: Path) -> Kit:
 
 
 def running_processes(kit: Kit) -> list[int]:
-    """Ids of the kit's FLARE processes, its jobs' included, ascending; they name the kit's folder as their workspace.
+    """Ids of the kit's FLARE processes, ascending, those of its jobs included.
 
-    On systems without ``/proc`` only FLARE's own pid file is looked at.
+    Without ``/proc`` only FLARE's pid files are read.
     """
-    return processes_of(kit.folder) if PROCESSES.is_dir() else _noted(kit.folder)
+    return processes_of(kit.folder) if PROCESSES.is_dir() else _from_pid_files(kit.folder)
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Ids of all FLARE processes and start scripts whose arguments name a place in ``folder``, ascending."""
+    """Ids of all FLARE processes and start scripts whose arguments name a path in ``folder``, ascending."""
     wanted = folder.resolve()
     found = []
     for entry in PROCESSES.iterdir():
@@ -132,7 +132,7 @@ def _port(value: Any) -> int:
 def _arguments(process: Path) -> list[str]:
     try:
         return (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:  # it has ended in the meantime, or is somebody else's
+    except OSError:  # it has ended, or belongs to another user
         return []
 
 
@@ -140,7 +140,7 @@ def _inside(argument: str, folder: Path) -> bool:
     return argument.startswith("/") and Path(os.path.realpath(argument)).is_relative_to(folder)
 
 
-def _noted(folder: Path) -> list[int]:
+def _from_pid_files(folder: Path) -> list[int]:
     found = []
     for name in ("pid.fl", "daemon_pid.fl"):
         try:

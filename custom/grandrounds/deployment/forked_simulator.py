@@ -1,11 +1,11 @@
-"""FLARE's simulator for fewer threads than sites, with workers that have imported everything before they start.
+"""FLARE's simulator for fewer threads than sites, with workers forked from a process that has made all imports.
 
-FLARE 2.9 starts a program for every task of every site then. Each imports torch and FLARE for seconds, and before each the
-simulator pauses for a second, and for another one until it looks whether the program listens. Here FLARE starts a small
-program in its place, which has a worker forked by a server that made the imports once, and stands for it: it ends with the
-worker, and the worker with it. Where a worker cannot be had in this way, it becomes the program that FLARE asked for.
+With fewer threads than sites FLARE 2.9 starts a program for every task of every site. Each imports torch and FLARE for
+seconds, and the simulator pauses for two seconds before each. Here FLARE starts a small stand-in program instead. It asks a
+server, which made the imports once, to fork a worker; stand-in and worker end together. If no worker can be forked, the
+stand-in becomes the program that FLARE asked for.
 
-    python -m grandrounds.deployment.warm_simulator <job> <further arguments of nvflare simulator>
+    python -m grandrounds.deployment.forked_simulator <job> <further arguments of nvflare simulator>
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IMPORTED_LATER = (
     "nvflare.app_common.executors.client_api_executor",
     "nvflare.app_common.widgets.convert_to_fed_event",
 )
-"""What FLARE's worker imports as it goes on."""
+"""Modules that FLARE's worker imports later."""
 CLASS_PATH = re.compile(r'"path"\s*:\s*"([\w.]+)\.\w+"')
 STAND_IN = """#!{python} -IS
 import json, os, socket, sys
@@ -65,7 +65,7 @@ def main() -> None:
         try:
             _simulate(sys.argv[1:])
         finally:
-            # An interrupted simulator has ended its child processes already.
+            # An interrupted simulator has already ended its child processes.
             with suppress(ProcessLookupError, ChildProcessError):
                 if server:
                     os.kill(server, signal.SIGTERM)
@@ -73,15 +73,15 @@ def main() -> None:
 
 
 def start_server(folder: Path, job: Path) -> int | None:
-    """Fork the server of workers, and have FLARE start the stand-in where it would start Python.
+    """Fork the server of workers, and let FLARE start the stand-in where it would start Python.
 
     Args:
-        folder: for the socket and the stand-in; for this user alone.
-        job: FLARE's job folder; its classes are imported beforehand.
+        folder: for the socket and the stand-in; private to this user.
+        job: FLARE's job folder; its classes are imported in advance.
 
     Returns:
-        The server's process, or None if the folder's name is too long for a socket, or FLARE could not start a program
-        there: it splits its command at spaces, and disks for temporary files may hold no programs (``noexec``).
+        The server's process, or None if the folder's name is too long for a socket, or FLARE cannot start a program
+        there: FLARE splits its command at spaces, and a disk for temporary files may be ``noexec``.
     """
     stand_in = write_stand_in(folder)
     if shlex.split(str(stand_in)) != [str(stand_in)] or not os.access(stand_in, os.X_OK):
@@ -102,7 +102,7 @@ def start_server(folder: Path, job: Path) -> int | None:
 
 
 def write_stand_in(folder: Path) -> Path:
-    """Write the small program that FLARE starts; what is no worker of the simulator it leaves to Python."""
+    """Write the program that FLARE starts; it passes everything but the simulator's workers on to Python."""
     program = folder / "python"
     program.write_text(STAND_IN.format(python=sys.executable, worker=WORKER, variable=ADDRESS_VARIABLE))
     program.chmod(0o700)
@@ -119,18 +119,18 @@ def _simulate(arguments: list[str]) -> None:
 
 
 class _ShortPauses:
-    """The module ``time`` for one that pauses too long."""
+    """The module ``time`` with short pauses."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
     def sleep(self, seconds: float) -> None:
-        """As ``time.sleep``, but not for long."""
+        """As ``time.sleep``, but for ``MAX_PAUSE`` at most."""
         time.sleep(min(seconds, MAX_PAUSE))
 
 
 def _serve(listener: socket.socket, job: Path) -> None:
-    """In the server: import, then fork a worker for each connection until the simulator has gone; it does not return."""
+    """In the server: import, then fork a worker for each connection until the simulator ends; does not return."""
     simulator = os.getppid()
     try:
         import_module(WORKER)
@@ -161,10 +161,10 @@ def modules_of(job: Path) -> list[str]:
 
 
 def _work(line: socket.socket) -> None:
-    """In the worker: FLARE's own, with the stand-in's arguments and surroundings; it does not return."""
+    """In the worker: run FLARE's worker with the stand-in's arguments, environment and folder; does not return."""
     status = 1
     try:
-        # A session of its own, as FLARE gives it: at its end a worker may kill its process group.
+        # A session of its own, as FLARE gives it: when it ends, a worker may kill its process group.
         os.setsid()
         line.settimeout(None)
         with line.makefile("rb") as stream:
@@ -176,7 +176,7 @@ def _work(line: socket.socket) -> None:
         sys.path[:0] = [path for path in paths if path and path not in sys.path]
         sys.argv = [WORKER, *request["arguments"]]
         threading.Thread(target=_end_with, args=(line,), daemon=True).start()
-        # FLARE numbers its streams from where its import has begun: two workers of a site must not begin at one number.
+        # FLARE numbers its streams from the time of the import; two workers of a site must not share a number.
         vars(import_module(STREAMS))["sid_base"] = time.time_ns() // 1000
         worker = import_module(WORKER)
         arguments = worker.parse_arguments()
@@ -192,7 +192,7 @@ def _work(line: socket.socket) -> None:
 
 
 def _end_with(line: socket.socket) -> None:
-    """FLARE ends the stand-in; the worker sees the end of the line and ends as well."""
+    """End with the stand-in: FLARE ends it, which closes the connection."""
     with suppress(OSError):
         line.recv(1)
     os._exit(1)

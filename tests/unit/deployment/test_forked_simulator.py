@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.deployment.forked_simulator import ADDRESS_VARIABLE, WORKER, modules_of, start_server, write_stand_in
 from grandrounds.deployment.jobs import load_job, write_job
-from grandrounds.deployment.warm_simulator import ADDRESS_VARIABLE, WORKER, modules_of, start_server, write_stand_in
 
 
 @pytest.fixture
@@ -72,19 +72,19 @@ def test_without_a_server_a_stand_in_becomes_the_worker(folder):
 KILLS_ITS_GROUP = """
 import json, os, socket
 from types import SimpleNamespace
-from grandrounds.deployment import warm_simulator
+from grandrounds.deployment import forked_simulator
 
 def run(**given):
     os.killpg(os.getpgrp(), 9)
 
 worker = SimpleNamespace(parse_arguments=lambda: SimpleNamespace(workspace="."), main=None, mpm=SimpleNamespace(run=run))
-warm_simulator.import_module = lambda name: worker
+forked_simulator.import_module = lambda name: worker
 simulator, line = socket.socketpair()
 simulator.sendall(json.dumps({"arguments": [], "environment": {}, "folder": os.getcwd()}).encode() + b"\\n")
 child = os.fork()
 if not child:
     simulator.close()
-    warm_simulator._work(line)
+    forked_simulator._work(line)
 line.close()
 print(os.waitpid(child, 0)[1], simulator.recv(1))
 """

@@ -1,0 +1,90 @@
+"""``grandrounds provision`` and ``grandrounds overlay``: startup kits, and what this project needs in them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grandrounds.commands.options import Json, comma_separated
+from grandrounds.commands.output import results, say, say_json
+
+Wheel = Annotated[Path | None, typer.Option(help="The reviewed wheel; it must be the installed one.")]
+PROVISION_HELP = """Make the startup kits of a project and apply this project's overlay to those of the server and the sites.
+
+All private keys are made here. If a hospital's key must not leave the hospital, use nvflare cert and nvflare package
+instead, as provisioning/README.md describes, and run grandrounds overlay at the hospital.
+
+[bold]Examples[/bold]
+
+\\b
+  grandrounds provision provisioning/project.yml --out kits
+  grandrounds provision provisioning/project.yml --out kits --wheel dist/grandrounds-0.1.0-py3-none-any.whl
+"""
+OVERLAY_HELP = """Set a startup kit's local files: allowed classes, rights, privacy policy, data sets, storage.
+
+Only files in the kit's folder local are written. Applying the overlay again changes nothing, and the site's own settings
+stay. Rights and the privacy policy are read when FLARE starts: restart a running site afterwards.
+
+[bold]Examples[/bold]
+
+\\b
+  grandrounds overlay /opt/kits/server --storage /srv/flare --mandatory-sites hospital-a,hospital-b
+  grandrounds overlay /opt/kits/hospital-a --wheel grandrounds-0.1.0-py3-none-any.whl --datasets grandrounds.json
+  grandrounds overlay /opt/kits/hospital-a --gpus 1 --gpu-memory 24
+"""
+
+
+def provision(
+    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="The project's description, a YAML file.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the kits and the private keys of the authority: keep it secret.")
+    ] = Path("kits"),
+    wheel: Wheel = None,
+) -> None:
+    """Make all kits and apply the overlay."""
+    from grandrounds.deployment.kit.overlay import Settings, apply_overlay
+    from grandrounds.deployment.kit.provision import provision as make
+    from grandrounds.deployment.kit.read import read_kit
+
+    kits = make(project, out)
+    for folder in sorted(path for path in kits.iterdir() if (path / "startup").is_dir()):
+        kit = read_kit(folder)
+        if kit.kind != "person":
+            apply_overlay(kit, Settings(wheel=wheel))
+        say(results(), f"{kit.kind}: {folder}")
+
+
+def overlay(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of a server or a site.")],
+    wheel: Wheel = None,
+    datasets: Annotated[Path | None, typer.Option(help="Site: a grandrounds.json with its data sets.")] = None,
+    privacy: Annotated[Path | None, typer.Option(help="Site: its privacy.json; default: this project's.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="Site: number of GPUs that jobs may reserve.")] = None,
+    gpu_memory: Annotated[float | None, typer.Option(min=0, help="Site: memory of each GPU, in GiB.")] = None,
+    storage: Annotated[Path | None, typer.Option(help="Server: folder for jobs and results.")] = None,
+    mandatory_sites: Annotated[
+        str | None, typer.Option(help="Server: sites without which no job starts, a,b; '' for none.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Apply the overlay and show which files were changed."""
+    from grandrounds.deployment.kit.overlay import UNCHANGED, Settings, apply_overlay
+    from grandrounds.deployment.kit.read import read_kit, running_processes
+
+    found = read_kit(kit)
+    mandatory = None if mandatory_sites is None else comma_separated(mandatory_sites) or []
+    changes = apply_overlay(found, Settings(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory))
+    changed = any(change.state != UNCHANGED for change in changes)
+    restart = changed and bool(running_processes(found))
+    if json:
+        entries = [{**asdict(change), "path": str(change.path)} for change in changes]
+        say_json({"participant": found.name, "kind": found.kind, "files": entries, "restart": restart})
+        return
+    console = results()
+    for change in changes:
+        say(console, f"{change.state}: {change.path}")
+    if restart:
+        say(console, f"{found.name} is running: restart it, because rights and privacy are read at its start")
