@@ -194,7 +194,7 @@ def test_no_job_starts_without_a_site_that_the_server_asks_for(federation, tmp_p
     finally:
         roster.unlink()
     assert (summary["status"], summary["rounds_done"]) == ("failed", 0)
-    assert summary["reason"].startswith(f"{asked} must be there and is not connected")
+    assert summary["reason"].startswith(f"{asked} is mandatory and not connected")
 
 
 def by_command_line(kit, job):

@@ -155,7 +155,7 @@ def await_sites(
             names = ", ".join(found) or "none"
             if missing:
                 raise GrandRoundsError(
-                    f"{', '.join(missing)} must be there and is not connected after {timeout:g} s (connected: {names}); "
+                    f"{', '.join(missing)} is mandatory and not connected after {timeout:g} s (connected: {names}); "
                     "ask its administrator to run grandrounds doctor --kit"
                 )
             raise GrandRoundsError(
