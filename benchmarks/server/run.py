@@ -34,13 +34,14 @@ from benchmarks.measure import (
 )
 from benchmarks.parties import site_names
 from benchmarks.report import Drawing
-from grandrounds.federation.aggregation import OrderedMean, apply_update
 from grandrounds.federation.checkpoints import CheckpointFolder, TensorFileStore
+from grandrounds.federation.server.averaging import OrderedMean
 from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.model_store import ModelStore
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer
 from grandrounds.methods.fedperl.similarity import SimilarityTracker, layer_moments, similarity_matrix
 from grandrounds.plotting import draw_legend, draw_line, label_axes, looks, new_axes
+from grandrounds.protocol.tensors import apply_update
 
 SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)
 LAYERS, VECTORS, WIDTH, CLASSES = 100, 4, 128, 7

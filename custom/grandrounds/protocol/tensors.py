@@ -119,3 +119,13 @@ def widened(state: Mapping[str, Tensor], precision: UpdatePrecision, name: str) 
         if value.is_floating_point() and value.dtype != DTYPES[precision]:
             raise MessageError(f"{name}[{key!r}] must be {DTYPES[precision]} as it says, got {value.dtype}")
     return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
+
+
+def apply_update(state: Mapping[str, Tensor], update: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``state + update`` in fresh tensors, entry by entry; entries without an update are shared unchanged."""
+    return {name: value + update[name] if name in update else value for name, value in state.items()}
+
+
+def difference(after: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``after - before`` in fresh tensors, floating entries only: the update that a site sends."""
+    return {name: after[name] - value for name, value in before.items() if value.is_floating_point()}

@@ -7,7 +7,8 @@ from itertools import permutations
 import pytest
 import torch
 
-from grandrounds.federation.aggregation import OrderedMean, apply_update, difference
+from grandrounds.federation.server.averaging import OrderedMean
+from grandrounds.protocol.tensors import apply_update, difference
 from grandrounds.seeding import torch_generator
 
 SITES = ["site-1", "site-2", "site-10"]

@@ -21,7 +21,6 @@ from nvflare.fuel.utils import fobs
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.aggregation import difference
 from grandrounds.federation.paths import DETAILS_VARIABLE, state_folder
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
@@ -59,6 +58,7 @@ from grandrounds.protocol.messages import (
     round_updates,
 )
 from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.tensors import difference
 
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)
 ARCHITECTURE_FACTS = ("backbone", "architecture")

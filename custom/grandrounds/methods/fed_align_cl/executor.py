@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.aggregation import difference
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import OPTIMIZER, SiteExecutor
 from grandrounds.federation.site.store import copy_to_cpu
@@ -51,6 +50,7 @@ from grandrounds.models.backbones.resnet22 import recompute_activations
 from grandrounds.models.norm import norm_entries, normalises_by_batch
 from grandrounds.models.split import embedding_width, split_network
 from grandrounds.protocol.messages import GLOBAL, Payload, Release, ReleaseKind, Result, State, model_update
+from grandrounds.protocol.tensors import difference
 from grandrounds.seeding import numpy_generator, torch_generator
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

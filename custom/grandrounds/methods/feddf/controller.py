@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.options import ServerComputeOptions, UpdateOptions
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
@@ -27,7 +26,7 @@ from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, floating_entries, require_like
 from grandrounds.protocol.registration import Registration
-from grandrounds.protocol.tensors import UpdatePrecision
+from grandrounds.protocol.tensors import UpdatePrecision, apply_update
 from grandrounds.seeding import numpy_generator
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from grandrounds.federation.aggregation import difference
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.mutual.local_executor import DeliveredModelExecutor
 from grandrounds.protocol.messages import (
@@ -19,6 +18,7 @@ from grandrounds.protocol.messages import (
     model_update,
     require_like,
 )
+from grandrounds.protocol.tensors import difference
 
 
 class FusionExecutor(DeliveredModelExecutor):

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grandrounds.federation.aggregation import apply_update
 from grandrounds.federation.checkpoints import PARTS, TensorFileStore
 from grandrounds.methods.fedperl.model_store import LOST, ModelStore, PeerDelivery
 from grandrounds.methods.fedperl.options import PeerOptions, StoreOptions
@@ -27,6 +26,7 @@ from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
+from grandrounds.protocol.tensors import apply_update
 from grandrounds.seeding import numpy_generator
 
 

@@ -18,7 +18,6 @@ from nvflare.app_common.ccwf.common import Constant, make_task_name
 from nvflare.app_common.ccwf.swarm_client_ctl import SwarmClientController
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.aggregation import apply_update, difference
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.mutual.local_executor import LocalTrainingExecutor
@@ -39,6 +38,7 @@ from grandrounds.protocol.messages import (
     require_like,
 )
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.tensors import apply_update, difference
 
 CONFIGURATION = "grandrounds"
 """Entry of the swarm's configuration that holds the problem, the seed, the run's name and the rounds."""
