@@ -58,6 +58,7 @@ def split_network(network: nn.Module) -> SplitNetwork:
         network: its last child is its head.
 
     Example:
+        >>> import torch
         >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2))
         >>> encoder, head = split_network(network)
         >>> images = torch.ones(5, 1, 2, 2)
