@@ -28,13 +28,9 @@ MAX_BATCH_SIZE = 65_536
 
 
 def pack(states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Join the states of several sites.
-
-    Args:
-        states: by site.
+    """Join the states of several sites, given by site.
 
     Example:
-        >>> import torch
         >>> list(pack({"site-1": {"layers.0.weight": torch.zeros(1)}}))
         ['site-1/layers.0.weight']
     """
@@ -45,7 +41,6 @@ def unpack(joined: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Undo :func:`pack`.
 
     Example:
-        >>> import torch
         >>> unpack({"site-1/layers.0.weight": torch.zeros(1)})
         {'site-1': {'layers.0.weight': tensor([0.])}}
     """

@@ -27,7 +27,7 @@ from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result
 
 
 class FedAlignController(AveragingController):
-    """Plain mean of the noisy models; every site gets the banks and discriminators of the others, which nobody averages.
+    """Plain mean of the noisy models; every site gets the banks and discriminators of the others, which are not averaged.
 
     A round is one communication. What a site has sent reaches the others with the next model, once: of a site that misses a
     communication the others have nothing to align with until it has answered again.

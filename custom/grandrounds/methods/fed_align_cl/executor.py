@@ -43,7 +43,6 @@ from grandrounds.methods.fed_align_cl.schedule import (
     LocalInterval,
     after_warm_up,
     interval_of_round,
-    needs_forgotten,
 )
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.backbones.resnet22 import recompute_activations
@@ -126,7 +125,7 @@ class FedAlignExecutor(SiteExecutor):
         """Whether the communication after an interval shows what was forgotten, for an epoch that uses it."""
         # Two epochs' ends are compared, so the first has to be examined one epoch earlier than it is used.
         early = int(self.curriculum.comparison == "epoch_to_epoch")
-        return self.method.curriculum and needs_forgotten(interval.epoch + early, self.schedule.warm_up)
+        return self.method.curriculum and after_warm_up(interval.epoch + 1 + early, self.schedule.warm_up)
 
     def _memory(self, network: nn.Module, images: TrainingImages) -> Memory:
         """The memory, after the deployed model was compared with the local model of the last answer."""

@@ -116,13 +116,3 @@ def after_warm_up(epoch: int, warm_up: int = 5) -> bool:
     require_at_least(epoch, 1, "epoch")
     require_at_least(warm_up, 0, "warm_up")
     return epoch > warm_up
-
-
-def needs_forgotten(epoch: int, warm_up: int = 5) -> bool:
-    """Whether forgotten images must be known at the end of an epoch: only if the next epoch has a curriculum.
-
-    Example:
-        >>> needs_forgotten(4), needs_forgotten(5)
-        (False, True)
-    """
-    return after_warm_up(epoch + 1, warm_up)

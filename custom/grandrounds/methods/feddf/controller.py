@@ -104,7 +104,7 @@ class FusionController(DeliveringController):
         """
         if self.delivers:
             if result.update is not None:
-                raise MessageError(f"{site} has sent an update in the last round, which nobody uses")
+                raise MessageError(f"{site} has sent an update in the last round, which is not used")
             return
         if result.update is None:
             raise MessageError("the result has no update")

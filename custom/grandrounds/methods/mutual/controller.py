@@ -134,7 +134,7 @@ class MutualController(RoundController):
         """
         if not self._publishing:
             if SOFT_LABELS in result.releases:
-                raise MessageError(f"{site} has sent soft labels in a round in which nobody learns from them")
+                raise MessageError(f"{site} has sent soft labels in a round without an exchange")
             return
         release = result.releases.get(SOFT_LABELS)
         if release is None or release.kind is not self.release_kind or set(release.tensors) != {VALUES}:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,14 +206,10 @@ def local_batches(rows: Indices, batch_size: int, epochs: float, generator: np.r
         >>> [len(batch) for batch in batches]
         [3, 3, 3]
     """
-    return _local_batches(rows, batch_size, local_batch_count(len(rows), batch_size, epochs), generator)
-
-
-def _local_batches(rows: Indices, batch_size: int, count: int, generator: np.random.Generator) -> Iterator[Indices]:
-    while count > 0:
-        batches = whole_batches(generator.permutation(rows), batch_size)[:count]
-        count -= len(batches)
-        yield from batches
+    count = local_batch_count(len(rows), batch_size, epochs)
+    each = len(rows) // batch_size
+    passes = (whole_batches(generator.permutation(rows), batch_size) for _ in range(-(-count // each)))
+    return islice(chain.from_iterable(passes), count)
 
 
 def label_trust(epoch: int, epochs: int, ratio: float = 10.0) -> float:

@@ -1,7 +1,7 @@
-"""How much the others listen to a client: RHFL's client confidence and RHFL+'s.
+"""Client confidence: the weights of clients in RHFL and RHFL+.
 
-MDH-FL listens to all alike. RHFL (Fang & Ye, CVPR 2022) weighs a client by how fast its loss on its own noisy labels falls;
-RHFL+ (Fang, Ye & Du, IEEE TMC 2024) also by how far its parameters moved for it. Both are as in the authors' code.
+MDH-FL weights all clients equally. RHFL (Fang & Ye, CVPR 2022) weights a client by how fast its loss on its own noisy labels
+falls; RHFL+ (Fang, Ye & Du, IEEE TMC 2024) also by how far its parameters moved. Both are as in the authors' code.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from grandrounds.methods.fed_align_cl.schedule import (
     after_warm_up,
     communications,
     interval_of_round,
-    needs_forgotten,
     site_batch_size,
 )
 
@@ -63,9 +62,8 @@ def test_rounds_cover_every_iteration_once(iterations, pace):
     assert [s.ends_epoch for s in intervals] == 2 * ([False] * (rounds - 1) + [True])
 
 
-def test_alignment_starts_after_the_warm_up_and_scores_are_made_just_in_time():
+def test_alignment_starts_after_the_warm_up():
     assert [epoch for epoch in range(1, 9) if after_warm_up(epoch, 5)] == [6, 7, 8]
-    assert [epoch for epoch in range(1, 9) if needs_forgotten(epoch, 5)] == [5, 6, 7, 8]
     assert after_warm_up(1, 0)
 
 

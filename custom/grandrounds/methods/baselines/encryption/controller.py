@@ -150,7 +150,7 @@ class EncryptedMeanController(DeliveringController):
         """
         if self.delivers:
             if result.releases:
-                raise MessageError(f"{site} has sent a model in the last round, which nobody uses")
+                raise MessageError(f"{site} has sent a model in the last round, which is not used")
             return
         release = result.releases.get(WEIGHTS)
         if release is None or release.kind is not ReleaseKind.ENCRYPTED_VALUES or set(release.tensors) != {WEIGHTS}:

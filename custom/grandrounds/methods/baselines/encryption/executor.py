@@ -145,15 +145,7 @@ def encrypted_numbers(state: State) -> int:
 
 
 def encrypt_weights(state: State, key: bytes) -> Tensor:
-    """Encrypt a model.
-
-    Args:
-        state: of the model; integer entries are left out.
-        key: either of the keys.
-
-    Returns:
-        The ciphertexts, packed as a vector of bytes.
-    """
+    """Encrypt the floating-point entries of a model with either of the keys; returns packed ciphertexts."""
     flat = [value.detach().cpu().double().flatten() for value in floating_entries(state).values()]
     return encrypt(torch.cat([*flat, torch.ones(1, dtype=torch.float64)]), key)
 
