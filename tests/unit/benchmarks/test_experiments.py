@@ -1,0 +1,69 @@
+"""Configurations, results and jobs fit together; the runner lists what has no result."""
+
+import json
+
+import pytest
+
+from benchmarks.experiment import BENCHMARKS, Experiment, Row, experiment_class, mean_of
+from benchmarks.report import write
+from benchmarks.results import Results
+
+NAMES = sorted(path.parent.name for path in BENCHMARKS.glob("*/configuration.json"))
+
+
+def experiment(name, tmp_path, assignments=()):
+    (tmp_path / "start.pt").touch()
+    return experiment_class(name)(name, tmp_path, tmp_path, BENCHMARKS / name / "results", assignments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_result_is_that_of_a_row(name, tmp_path):
+    made = experiment(name, tmp_path)
+    results = {path for path in made.results.rglob("*.json") if not path.name.startswith("plane_")}
+    assert results <= {made.result(row) for row in made.rows()}
+    assert results
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_has_options_that_its_job_accepts(name, tmp_path):
+    made = experiment(name, tmp_path)
+    for row in made.rows(seeds=[1]):
+        assert made.job(row, {"dataset": "skin"}).options("controller")["seed"] == 1
+
+
+def test_rows_are_chosen_by_pattern_and_seed_in_the_order_of_settings_and_seeds(tmp_path):
+    made = experiment("fedirm_ham10000", tmp_path)
+    assert list(made.rows(["one_fedirm", "lesion_s*"], [2, 3])) == [
+        *(Row("lesion", "silent", seed) for seed in (2,)),
+        *(Row("lesion", "self_training", seed) for seed in (2,)),
+        *(Row("lesion", "silent", seed) for seed in (3,)),
+        *(Row("lesion", "self_training", seed) for seed in (3,)),
+        *(Row("one", "fedirm", seed) for seed in (2, 3)),
+    ]
+
+
+def test_later_options_win_and_those_of_the_partition_go_there(tmp_path):
+    made = experiment("mdhfl_pbc", tmp_path, ["controller.rounds=2", "partition.public_images=64"])
+    row = Row("pair_20", "mdhfl", 3)
+    assert made.options(row)[-2:] == ["controller.seed=3", "controller.rounds=2"]
+    choices = made.partition_choices(row)
+    assert (choices["noise"], choices["noise_rate"], choices["public_images"]) == ("pair", 0.2, 64)
+
+
+def test_a_result_is_read_back_and_shown(tmp_path):
+    content = json.loads((BENCHMARKS / "privacy_utility" / "results" / "infinite_fedavg_none_1.json").read_text())
+    (tmp_path / "infinite_fedavg_none_1.json").write_text(json.dumps(content))
+    assert list(Results("privacy_utility", tmp_path).settings["infinite"]) == ["fedavg_none"]
+    write("privacy_utility", tmp_path, tmp_path / "page")
+    rows = [line for line in (tmp_path / "page" / "README.md").read_text().splitlines() if line.startswith("| FedAvg")]
+    assert rows == ["| FedAvg, all images with labels | none | infinite | — | — | 1 | 0.876 | 0.262 | 0.708 |"]
+
+
+def test_the_mean_is_over_the_sites_that_report_a_metric():
+    assert mean_of([{"a": 1.0}, {"a": 0.5}, {"b": 3.0}], "a", 3) == 0.75
+    assert mean_of([{"b": 3.0}], "a", 3) is None
+
+
+def test_an_experiment_without_measures_of_its_own_is_the_plain_one():
+    assert issubclass(experiment_class("fedperl_ham10000"), Experiment)
+    assert experiment_class("fedperl_fmnist") is experiment_class("fedperl_cifar10")
