@@ -41,8 +41,9 @@ class OptionEntry(NamedTuple):
 
 
 def options_of(job: Job, part: str) -> list[OptionEntry]:
-    """All options of a part of a job, in the order of the job's own file."""
+    """All options of a part of a job, in the order of the job's own file; the problem is a part of its own."""
     found = {entry.name: entry for group in _groups(job, part).values() for entry in entries_of(group)}
+    found.pop("problem", None)
     order = {name: number for number, name in enumerate(job.options(part))}
     return sorted(found.values(), key=lambda entry: order.get(entry.name, len(order)))
 

@@ -55,9 +55,7 @@ def test_a_mandatory_site_is_waited_for_however_many_others_there_are():
 
 
 def test_a_mandatory_site_that_stays_away_is_named():
-    with pytest.raises(
-        GrandRoundsError, match=r"^z is mandatory and not connected after 0.01 s \(connected: a, b\)"
-    ):
+    with pytest.raises(GrandRoundsError, match=r"^z is mandatory and not connected after 0.01 s \(connected: a, b\)"):
         await_sites(Arrivals(["a", "b"]), 1, timeout=0.01, abort_signal=Signal(), pause=30, mandatory=["a", "z"])
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
@@ -15,8 +16,21 @@ from grandrounds.federation.paths import SERVER, state_folder
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.methods.baselines.swarm.executor import CONFIGURATION
 from grandrounds.models.registry import require_buildable
+from grandrounds.options import Min, Options, take_options
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.problem import Problem
+
+
+@dataclass(frozen=True)
+class SwarmOptions(Options):
+    """A swarm and its deadlines."""
+
+    rounds: Annotated[int, "rounds of the swarm", Min(2)]
+    run_name: Annotated[str, "name of the folder of the run's files"] = "swarm"
+    min_sites: Annotated[int, "minimum number of sites", Min(2)] = 2
+    seed: Annotated[int, "seed of all random choices except which site averages"] = 1
+    start_timeout: Annotated[float, "seconds in which the sites must be ready and the first of them begin"] = 300.0
+    round_timeout: Annotated[float, "seconds without progress after which the swarm ends"] = 3600.0
 
 
 class SwarmController(SwarmServerController):
@@ -29,46 +43,33 @@ class SwarmController(SwarmServerController):
 
     Args:
         problem: what is learnt; see :class:`~grandrounds.protocol.problem.Problem`.
-        rounds: of the swarm; at least 2.
-        run_name: names the folder of the run's files.
-        min_sites: minimum number of sites.
-        seed: of all random choices except which site averages.
-        start_timeout: seconds in which sites must get ready, and the first of them begin.
-        round_timeout: seconds after which a swarm that makes no progress is given up.
+        options: those of :class:`SwarmOptions`.
     """
 
-    def __init__(
-        self,
-        *,
-        problem: dict[str, Any],
-        rounds: int,
-        run_name: str = "swarm",
-        min_sites: int = 2,
-        seed: int = 1,
-        start_timeout: float = 300.0,
-        round_timeout: float = 3600.0,
-    ) -> None:
-        for name, value, least in (("rounds", rounds, 2), ("min_sites", min_sites, 2)):
-            if value < least:
-                raise ConfigurationError(f"{name} must be at least {least}, got {value}")
+    swarm: SwarmOptions
+
+    def __init__(self, *, problem: dict[str, Any], **options: Any) -> None:
+        self.swarm, unknown = take_options(SwarmOptions, options)
+        if unknown:
+            raise ConfigurationError(f"SwarmController has no option {', '.join(sorted(unknown))}")
         self.problem = Problem.from_dict(problem)
         require_buildable(self.problem.model_spec(pretrained=False), self.problem.image_size)
         if self.problem.weights is not None:
             raise ConfigurationError("problem.weights must be null: the server sends no model")
         super().__init__(
-            num_rounds=rounds,
-            configure_task_timeout=start_timeout,
-            start_task_timeout=start_timeout,
-            progress_timeout=round_timeout,
+            num_rounds=self.swarm.rounds,
+            configure_task_timeout=self.swarm.start_timeout,
+            start_task_timeout=self.swarm.start_timeout,
+            progress_timeout=self.swarm.round_timeout,
             # FLARE counts from its own start, and sites report only when they train.
-            max_status_report_interval=start_timeout + round_timeout,
+            max_status_report_interval=self.swarm.start_timeout + self.swarm.round_timeout,
         )
         # FLARE's two seconds are too few for sites that are at work, and there is no argument for it.
-        self.end_workflow_timeout = start_timeout
-        self.rounds = rounds
-        self.min_sites = min_sites
-        self.run_name = require_run_name(run_name)
-        self.seed = seed
+        self.end_workflow_timeout = self.swarm.start_timeout
+        self.rounds = self.swarm.rounds
+        self.min_sites = self.swarm.min_sites
+        self.run_name = require_run_name(self.swarm.run_name)
+        self.seed = self.swarm.seed
         self._reason = ""
 
     def start_controller(self, fl_ctx: FLContext) -> None:
