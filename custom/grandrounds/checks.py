@@ -1,4 +1,4 @@
-"""Argument checks that say what was expected and what came."""
+"""Argument checks whose errors name the argument, what was expected and what came."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def require_fraction(value: float, name: str) -> float:
     return value
 
 
-def require_at_least(value: float, least: float, name: str) -> None:
-    """Raise ``ValueError`` unless ``value >= least`` (NaN fails)."""
-    if not value >= least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
+def require_at_least(value: float, minimum: float, name: str) -> None:
+    """Raise ``ValueError`` unless ``value >= minimum`` (NaN fails)."""
+    if not value >= minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
 def require_probabilities(probabilities: Tensor, name: str) -> None:

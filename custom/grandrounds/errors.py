@@ -1,4 +1,4 @@
-"""Errors that a user can fix: each message names the file, field or site, and says what to do."""
+"""Errors that a user can fix: each message names the file, option or site, and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DataError(GrandRoundsError):
 
 
 class ConfigurationError(GrandRoundsError):
-    """A job, a site's configuration or a command asks for something that does not exist or does not fit together."""
+    """A job, a site's configuration or a command has a value that does not exist or does not fit."""
 
 
 class MessageError(GrandRoundsError):

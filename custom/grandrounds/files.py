@@ -1,7 +1,4 @@
-"""Writing files so that nobody ever sees half of one, and reading JSON files so that what is wrong is named.
-
-Writing whole folders so that nobody ever sees half of one.
-"""
+"""Atomic writing of files and folders, and reading of JSON with errors that name the file and the key."""
 
 from __future__ import annotations
 
@@ -77,7 +74,7 @@ def append_line(path: Path, content: Any) -> None:
     line = (json.dumps(content) + "\n").encode()
     try:
         stream = path.open("ab")
-    except FileNotFoundError:  # asked only then: most lines follow others
+    except FileNotFoundError:  # only then: most lines follow others
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("ab")
     with stream:
@@ -106,11 +103,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def require_object(
     content: Any, where: str, required: Collection[str] = (), optional: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """Check an object in a JSON file: all keys that it needs are there, and none that nobody knows.
+    """Check an object in a JSON file: all required keys are there, and no unknown ones.
 
     Args:
         content: as it was read.
-        where: the file and the place in it.
+        where: the file and the entry in it.
         required: keys that must be there.
         optional: keys that may be there.
 
@@ -118,7 +115,7 @@ def require_object(
         The object.
 
     Raises:
-        ConfigurationError: naming the place and the key.
+        ConfigurationError: naming the entry and the key.
 
     Example:
         >>> require_object({"lines": 3}, "a.json", ["lines"])["lines"]
@@ -152,7 +149,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def temporary_sibling(folder: Path) -> Iterator[Path]:
-    """A new empty folder beside ``folder``, removed when the block ends unless it was put in place."""
+    """A new empty folder beside ``folder``, removed when the block ends unless it was renamed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     temporary.chmod(0o755)

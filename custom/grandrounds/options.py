@@ -64,7 +64,7 @@ class Range(NamedTuple):
         return above and (value < self.maximum if self.open_maximum else value <= self.maximum)
 
     def __str__(self) -> str:
-        """The range as the error message and the documentation say it."""
+        """The range in words, for errors and documentation."""
         low = f"{'above' if self.open_minimum else 'at least'} {self.minimum:g}"
         high = f"{'below' if self.open_maximum else 'at most'} {self.maximum:g}"
         if math.isinf(self.maximum):
@@ -203,7 +203,7 @@ def require_value(value: Any, annotation: Any, bounds: Range | None, name: str) 
 
 
 def require_type(value: Any, annotation: Any, name: str) -> None:
-    """Check that a value is what the annotation of its argument says.
+    """Check a value against the annotation of its argument.
 
     Args:
         value: as JSON gives it.
@@ -212,7 +212,7 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
         name: how the error calls it.
 
     Raises:
-        ConfigurationError: if it is not; the message says what is expected and what came.
+        ConfigurationError: if it does not fit; with what was expected and what came.
         TypeError: if the annotation is none of these.
 
     Example:

@@ -1,4 +1,4 @@
-"""One canonical order of sites, so that sums and choices do not depend on who answered first."""
+"""One canonical order of sites, so that sums and choices do not depend on the order of answers."""
 
 from __future__ import annotations
 

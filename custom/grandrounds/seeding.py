@@ -1,4 +1,4 @@
-"""One random stream per (run, round, site, purpose), so that nothing depends on who ran first or where.
+"""One random stream per (run, round, site, purpose), so that results do not depend on order or machine.
 
 Seeds are derived by hashing what they are for. A site that is trained in another process, in another order or after a
 restart draws the same numbers, and two purposes never share a stream.

@@ -114,7 +114,7 @@ def read_saved(path: Path, mapped: bool = False) -> dict[str, Any]:
     try:
         return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=mapped or None))
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing: has somebody deleted it?") from error
+        raise CheckpointError(f"{path} is missing; was it deleted?") from error
     except Exception as error:
         raise CheckpointError(
             f"{path}: the checkpoint is damaged ({type(error).__name__}); without it the run goes on from the one before"
@@ -158,7 +158,7 @@ class CheckpointFolder:
 
     Each file holds the round, the configuration it belongs to and the content (nested dictionaries and lists of tensors
     and plain values). It is written under a temporary name, flushed to disk and renamed. The last ``KEPT`` are kept, or
-    those that another party's checkpoints need.
+    those that another party's checkpoints refer to.
 
     Args:
         folder: where the files are; made when first needed.
@@ -185,7 +185,7 @@ class CheckpointFolder:
             content: nested dictionaries and lists of tensors and plain values.
             parts: large states that change rarely, by name, each with the round it is from; one that is on disk already
                 is not written again, and may be None.
-            needed: rounds after which somebody may go on: the newest checkpoint of each of these rounds or before is kept,
+            needed: rounds after which a run may be resumed: the newest checkpoint of each of these rounds or before is kept,
                 and this one. None keeps the last ``KEPT``.
 
         Raises:
@@ -196,7 +196,7 @@ class CheckpointFolder:
             if self._parts.path(name, version).exists():
                 continue
             if state is None:
-                raise CheckpointError(f"{self._parts.path(name, version)} is missing: has somebody deleted it?")
+                raise CheckpointError(f"{self._parts.path(name, version)} is missing; was it deleted?")
             self._parts.save(name, version, state)
         saved = {"round": round_number, "configuration": self._configuration, "content": dict(content)}
         with replacing(self._path(round_number)) as stream:
@@ -251,7 +251,7 @@ def require_same_configuration(mine: Mapping[str, Any], saved: Mapping[str, Any]
     """Check that what was saved belongs to this configuration.
 
     Raises:
-        CheckpointError: naming the first option that differs; a fingerprint, which tells a reader nothing, comes last.
+        CheckpointError: naming the first option that differs; a fingerprint comes last.
     """
     now, then = _flat(mine), _flat(saved)
     for key in sorted(now.keys() | then.keys(), key=lambda name: (name == "architecture", name)):

@@ -82,15 +82,15 @@ class Party:
         return context
 
     def fire_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """FLARE's hook: tell all components, if any listens; a fatal error ends the run."""
-        if self.hears(event_type):
+        """FLARE's hook: fire an event if a component handles it; a fatal error ends the run."""
+        if self.has_handler(event_type):
             fire_event_to_components(event_type, self.handlers, fl_ctx)
         if event_type == EventType.FATAL_SYSTEM_ERROR:
             self.panic = str(fl_ctx.get_prop(FLContextKey.EVENT_DATA, "fatal error"))
             self.abort_signal.trigger(True)
 
-    def hears(self, event_type: str) -> bool:
-        """Whether an event has any effect on a component: FLARE's own hook, where it is not overridden, does nothing."""
+    def has_handler(self, event_type: str) -> bool:
+        """Whether a component handles an event: FLARE's own hook does nothing where it is not overridden."""
         return any(
             type(handler).handle_event is not FLComponent.handle_event or event_type in handler.get_event_handlers()
             for handler in self.handlers
@@ -265,7 +265,7 @@ def run_in_process(job: Path, workspace: Path, sites: Sequence[str], wire: bool 
     clients = [Client(name, name) for name in sites]
     server = _party(app, workspace, SERVER, clients)
     parties = {name: _party(app, workspace, name) for name in sites}
-    # FLARE's types before ours: who serialises first and registers later loses FLARE's own ones in this process.
+    # FLARE's types before ours: a process that serialises before it registers them loses FLARE's own.
     nvflare_fobs_initialize()
     fobs.register(TensorDecomposer)
     communicator = InProcessCommunicator(server, {name: Site(party) for name, party in parties.items()}, wire)
@@ -325,14 +325,16 @@ def _deploy(app: Path, workspace: Path, name: str) -> Path:
 
 def _party(app: Path, workspace: Path, name: str, clients: Sequence[Client] = ()) -> Party:
     folder = _deploy(app, workspace, name)
-    place = Workspace(str(folder), name)
+    site_workspace = Workspace(str(folder), name)
     is_server = name == SERVER
     configurator = (ServerJsonConfigurator if is_server else ClientJsonConfigurator)(
-        workspace_obj=place,
+        workspace_obj=site_workspace,
         config_file_name=(
-            place.get_server_app_config_file_path if is_server else place.get_client_app_config_file_path
+            site_workspace.get_server_app_config_file_path
+            if is_server
+            else site_workspace.get_client_app_config_file_path
         )(JOB_ID),
-        app_root=place.get_app_dir(JOB_ID),
+        app_root=site_workspace.get_app_dir(JOB_ID),
         args=Namespace(sp_scheme="", sp_target="", client_name=name, job_id=JOB_ID, workspace=str(folder), set=[]),
         kv_list=[],
     )

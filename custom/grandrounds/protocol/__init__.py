@@ -1,1 +1,1 @@
-"""What parties of a federation say to each other: messages, the problem, registration and the cost of a release."""
+"""What server and sites exchange: messages, the problem, registrations and the cost of a release."""

@@ -47,9 +47,9 @@ VALIDATION_PREFIX = "validation."
 METRICS = "metrics"
 FACTS = "facts"
 TREATED = "treated"
-"""Property of a release that a gate has treated, with the treatment's name."""
+"""Property of a release with the name of its treatment by a gate."""
 SPENT = "privacy.epsilon"
-"""Metric that a gate adds where its policy says so: what the data set has spent, the answer included."""
+"""Metric that a gate adds where its policy allows it: the epsilon that the data set has spent, the answer included."""
 REASON_HEADER = "grandrounds.reason"
 PROTOCOL = 1
 MAX_SAMPLES = 10**9
@@ -76,7 +76,7 @@ class Release:
     Attributes:
         kind: what they are.
         tensors: by name.
-        treated: what the site's gate says it has done to them; empty without a gate.
+        treated: the treatment that the site's gate reports; empty without a gate.
         precision: in which they have travelled, if they are a model's update.
     """
 

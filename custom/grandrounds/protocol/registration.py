@@ -1,4 +1,4 @@
-"""What a site says of itself before it first takes part: a few numbers and short texts."""
+"""The registration of a site before it first takes part: a few numbers and short texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_FACT_LENGTH = 128
 
 @dataclass(frozen=True)
 class Registration:
-    """A site's answer when it joins a run.
+    """A site's answer when it registers for a run.
 
     Attributes:
         scalars: finite numbers by name.

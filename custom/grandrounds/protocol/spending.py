@@ -1,10 +1,8 @@
-"""Whom a guarantee is about: what may differ between two data sets that must look alike from outside.
+"""The unit of privacy, and the cost of a release: the mechanism's parameters for accountant and ledger.
 
-An epsilon without this word says nothing. The same noise protects one image well and a whole hospital badly, and whether
-"the hospital" means that it takes part or what it has differs by a factor of two (Dwork & Roth, "The Algorithmic
-Foundations of Differential Privacy", 2014, chapter 2).
-
-What one release costs: the mechanism's parameters, as the accountant and the ledger need them.
+The unit is what may differ between two neighbouring data sets; an epsilon has no meaning without it. The same noise protects
+one image well and a whole hospital badly, and protecting a hospital's participation or its data differs by a factor of two
+(Dwork & Roth, "The Algorithmic Foundations of Differential Privacy", 2014, chapter 2).
 """
 
 from __future__ import annotations
@@ -50,10 +48,10 @@ def require_delta(delta: float) -> None:
 
 
 def update_sensitivity(clip: float, unit: Unit) -> float:
-    """How far two updates of norm at most ``clip`` can be apart, in L2.
+    """The L2 sensitivity of updates of norm at most ``clip``.
 
-    Without one's presence the update is zero: ``clip``. Two updates of two data sets may be opposite: ``2 clip``, and a
-    single record can do that as well, since training is no contraction; so for a record it is the same.
+    Without a site's presence the update is zero: ``clip``. Updates of two data sets may be opposite: ``2 clip``. A single
+    record can have the same effect, because training is no contraction.
 
     Args:
         clip: bound on the L2 norm of the whole update, positive.
@@ -67,10 +65,10 @@ def update_sensitivity(clip: float, unit: Unit) -> float:
 
 
 def distance(booked: Unit, claimed: Unit) -> float:
-    """By how much a sensitivity grows when a release is counted for another unit than it was made for.
+    """The factor of a sensitivity when a release is counted for another unit than it was made for.
 
-    What hides all data hides a record and the presence too: 1. From one data set to another is twice as far as from a
-    data set to nothing: 2. What hides one record hides no site: infinite.
+    Protection of all data covers a record and the presence: 1. Two data sets are twice as far apart as a data set and
+    nothing: 2. Protection of one record does not cover a site: infinite.
 
     Args:
         booked: the unit of the release's sensitivity.
@@ -90,8 +88,8 @@ class Mechanism(StrEnum):
 
     ``gaussian``: clipped, and noise added to the result. ``dp_sgd``: noise in every step of training, on gradients that
     were clipped sample by sample (Abadi et al., CCS 2016). ``no_guarantee``: anything else that left, such as noise
-    without clipping. ``outside_budget``: left with no guarantee, and the hospital has decided not to count it; an epsilon
-    says nothing of it.
+    without clipping. ``outside_budget``: left with no guarantee, and the hospital has decided not to count it; no
+    epsilon covers it.
     """
 
     GAUSSIAN = "gaussian"
@@ -153,8 +151,8 @@ class Spending:
         unit: whom the sensitivity is about.
         sensitivity: how far two neighbouring results can be apart, in L2; infinite without a guarantee.
         sigma: standard deviation of the noise.
-        sampling_rate: probability with which a record takes part in a step. Below one only for records: which sites take
-            part is no secret to the server, and what it knows protects nobody from it.
+        sampling_rate: probability with which a record takes part in a step. Below one only for records: the server
+            knows which sites take part.
         steps: how often the mechanism was used for this release, for example the steps of training in a round.
 
     Raises:

@@ -107,7 +107,7 @@ def widened(state: Mapping[str, Tensor], precision: UpdatePrecision, name: str) 
 
     Args:
         state: of tensors, as it came.
-        precision: in which it says it has travelled.
+        precision: in which it travelled.
         name: how an error calls the state.
 
     Raises:
@@ -117,7 +117,7 @@ def widened(state: Mapping[str, Tensor], precision: UpdatePrecision, name: str) 
         return dict(state)
     for key, value in state.items():
         if value.is_floating_point() and value.dtype != DTYPES[precision]:
-            raise MessageError(f"{name}[{key!r}] must be {DTYPES[precision]} as it says, got {value.dtype}")
+            raise MessageError(f"{name}[{key!r}] must be {DTYPES[precision]}, got {value.dtype}")
     return {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
 
 

@@ -28,7 +28,7 @@ def registered():
 )
 def test_an_event_is_heard_by_those_that_can_do_something(component, heard):
     party = SimpleNamespace(handlers=[FLComponent(), component])
-    assert {event for event in ("wanted", "other") if Party.hears(party, event)} == heard
+    assert {event for event in ("wanted", "other") if Party.has_handler(party, event)} == heard
 
 
 def test_a_carried_message_shares_no_tensor_and_no_dictionary():

@@ -113,7 +113,7 @@ def test_an_update_that_is_not_what_it_says_is_refused(state):
     message = sent("float16", {"w": torch.ones(2)})
     collection = from_shareable(message)
     collection.data["update"].data = state
-    with pytest.raises(MessageError, match=r"update\['w'\] must be torch.float16 as it says, got torch"):
+    with pytest.raises(MessageError, match=r"update\['w'\] must be torch.float16, got torch"):
         decode_result(collection.to_shareable(), task("float16"))
 
 

@@ -116,14 +116,6 @@ def test_a_record_goes_on_where_a_checkpoint_ends(tmp_path):
     assert found["bytes"] == {"a": {"up.update": 14}, "b": {"up.update": 1}}
 
 
-def test_rounds_that_an_earlier_version_has_saved_as_a_list_are_taken_over(tmp_path):
-    resumed = RunRecord(tmp_path, {})
-    resumed.load_state_dict({"rounds": [entry(1, ["a"])], "bytes": {}, "privacy": {}, "seconds": 1.0})
-    resumed.close_round(entry(2, ["a", "b"]))
-    resumed.write("finished")
-    assert summary(tmp_path)["contributions"] == {"a": 2, "b": 1}
-
-
 @pytest.mark.parametrize(("status", "lines"), [("running", 1), ("finished", 30)])
 def test_a_summary_is_laid_out_for_people_when_the_run_has_ended(tmp_path, status, lines):
     record = RunRecord(tmp_path, {"rounds": 3})

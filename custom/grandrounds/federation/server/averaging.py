@@ -229,7 +229,7 @@ class AveragingController(RoundController):
         return {**super().fingerprint(), "architecture": architecture_fingerprint(self.state)}
 
     def update_precision(self) -> UpdatePrecision:
-        """As the option says."""
+        """As the option ``update_precision``."""
         return self.updates.update_precision
 
     def state_dict(self) -> dict[str, Any]:

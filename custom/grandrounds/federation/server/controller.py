@@ -88,7 +88,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         """
         run = self.run
         shared = {
-            "problem": {**self.problem.to_dict(), "weights": None},  # a path of the server is nobody else's business
+            "problem": {**self.problem.to_dict(), "weights": None},  # a path of the server stays there
             "seed": run.seed,
             "run_name": run.run_name,
             "run_id": self.run_id,
@@ -120,7 +120,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         """FLARE's hook: nothing is left to do."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """FLARE's hook: report how far the run is to whoever asks for the job's statistics."""
+        """FLARE's hook: add the current round to the job's statistics."""
         super().handle_event(event_type, fl_ctx)
         collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
         if event_type == InfoCollector.EVENT_TYPE_GET_STATS and collector:
@@ -133,7 +133,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.log_warning(fl_ctx, f"{client.name}: an answer to {task_name} came too late and is not used")
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """FLARE's hook: run all rounds; the record says how the run ended, whatever happens."""
+        """FLARE's hook: run all rounds; the record has how the run ended, in any case."""
         self.fl_ctx, self._abort_signal = fl_ctx, abort_signal
         self.folder = state_folder(fl_ctx, self.run.run_name, SERVER)
         self.record = RunRecord(self.folder, {})
@@ -163,7 +163,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             raise
 
     def _close_record(self, status: str, reason: str) -> None:
-        """Write why the run ended early, for the next start and for whoever downloads the job."""
+        """Write why the run ended early, for the next start and for the job's download."""
         self.record.write(status, reason)
         self.record.publish(result_folder(self.fl_ctx), [])
 
@@ -283,8 +283,8 @@ class RoundController(Configurable, RoundHooks, Controller):
             return
         if checkpoint.round_number > self.rounds:
             raise ConfigurationError(
-                f"run {self.run.run_name!r} has done {checkpoint.round_number} rounds, rounds is {self.rounds}: ask for at "
-                "least as many, use another run_name, or resume=never to start again"
+                f"run {self.run.run_name!r} has done {checkpoint.round_number} rounds, rounds is {self.rounds}: set "
+                "controller.rounds to at least that, use another run_name, or resume=never to start again"
             )
         self._checkpoints.discard_from(checkpoint.round_number + 1)
         self.round_number = checkpoint.round_number

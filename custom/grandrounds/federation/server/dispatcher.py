@@ -1,4 +1,4 @@
-"""Sending tasks to sites and taking in their answers: registrations, results, who is dropped and who is refused."""
+"""Sends tasks to sites and takes in their answers: registrations, results, dropped and refused sites."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TaskDispatcher:
         hooks: of the method.
         run: how long answers are waited for, and how many are needed.
         classes: the vocabulary, for curves.
-        sites: who has registered, was refused or has missed rounds; kept up to date.
+        sites: registered, refused and paused sites; kept up to date.
         record: of the run.
         fl_ctx: FLARE's context of the server.
         abort_signal: FLARE's.

@@ -70,18 +70,18 @@ class Outcome:
     answered: list[str] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
 
-    def require(self, least: int, chosen: Sequence[str], round_number: int) -> list[str]:
+    def require(self, needed: int, chosen: Sequence[str], round_number: int) -> list[str]:
         """The chosen sites that answered.
 
         Raises:
-            GrandRoundsError: if they are fewer than ``least``, with the reason of each that did not.
+            GrandRoundsError: if they are fewer than ``needed``, with the reason of each that did not.
         """
         trained = [site for site in chosen if site in self.answered]
-        if len(trained) < least:
+        if len(trained) < needed:
             reasons = "; ".join(f"{site}: {self.dropped.get(site)}" for site in chosen if site not in trained)
             raise GrandRoundsError(
                 f"round {round_number}: {len(trained)} of {len(chosen)} sites gave a valid result, min_sites is "
-                f"{least} ({reasons}); fix the sites and submit the job again: it goes on after round "
+                f"{needed} ({reasons}); fix the sites and submit the job again: it goes on after round "
                 f"{round_number - 1}"
             )
         return trained

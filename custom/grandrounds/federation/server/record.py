@@ -1,14 +1,13 @@
-"""The record of a run: what happened in which round, to whom, at what cost, told as it was.
+"""The record of a run: what happened in each round, at which site, and how many bytes travelled.
 
-FLARE's own job status says ABNORMAL for runs that are fine and RUNNING for runs that are dead; this record does not depend
-on it. ``events.jsonl`` grows while the run goes on and has everything; ``summary.json`` is written whole after every round.
+FLARE's own job status is ABNORMAL for some runs that are fine and RUNNING for some that are dead; this record does not
+depend on it. ``events.jsonl`` grows while the run goes on; ``summary.json`` is written whole after every round.
 Both are kept with the run's checkpoints, so a resumed run continues them: after a ``resume`` event, what was written before
 it about later rounds is void (:func:`read_events` leaves it out).
 
-Scalars of a run for FLARE's tracking receivers: TensorBoard, MLflow, or whatever else a job names as a component.
-
-FLARE's own way, by which sites send metrics as federated events, passes no filter of task results. Here the server tells its
-receivers what sites have answered, after their filters: nothing reaches a tracker that is not in the run's record.
+Scalars also go to FLARE's tracking receivers (TensorBoard, MLflow, or another component of the job). FLARE's own way, by
+which sites send metrics as federated events, passes no filter of task results. Here the server sends its receivers the
+metrics of the sites' answers, after their filters: a tracker gets nothing that is not in the run's record.
 """
 
 from __future__ import annotations
@@ -76,11 +75,11 @@ class RunRecord:
             self.bytes[site][f"{direction}.{name}"] += size
 
     def note_privacy(self, site: str, treated: Mapping[str, str], metrics: Mapping[str, float]) -> None:
-        """Note what a site's gate says it has done to its releases, and what its data set has spent if it tells."""
-        told = {name: treatment for name, treatment in treated.items() if treatment}
-        if told:
+        """Note the treatments that a site's gate reports, and the epsilon that its data set has spent if it is reported."""
+        treatments = {name: treatment for name, treatment in treated.items() if treatment}
+        if treatments:
             entry = self.privacy.setdefault(site, {"treated": {}})
-            entry["treated"] |= told
+            entry["treated"] |= treatments
             entry |= {"epsilon": metrics[SPENT]} if SPENT in metrics else {}
 
     def note_models(self, names: Sequence[str]) -> None:
@@ -90,7 +89,7 @@ class RunRecord:
                 self.models[name] = hashlib.file_digest(stream, "sha256").hexdigest()
 
     def close_round(self, entry: dict[str, Any]) -> None:
-        """Add a finished round to the record; its event says how many bytes have travelled so far."""
+        """Add a finished round to the record; its event has the bytes that have travelled so far."""
         self._add_round(entry)
         sizes = [item for parts in self.bytes.values() for item in parts.items()]
         moved = {way: sum(size for name, size in sizes if name.startswith(f"{way}.")) for way in ("down", "up")}
@@ -151,10 +150,9 @@ class RunRecord:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the record of the rounds before the interruption."""
         self._started -= state["seconds"]
-        rounds = state["rounds"]  # earlier versions have saved them as a list
-        for entry in json.loads(rounds) if isinstance(rounds, str) else rounds:
+        for entry in json.loads(state["rounds"]):
             self._add_round(entry)
-        self.privacy = dict(state.get("privacy", {}))
+        self.privacy = dict(state["privacy"])
         for site, parts in state["bytes"].items():
             self.bytes[site].update(parts)
 
@@ -200,7 +198,7 @@ INCOMING = "in"
 
 
 def track(component: FLComponent, fl_ctx: FLContext, site: str, step: int, scalars: Mapping[str, float]) -> None:
-    """Tell the server's tracking receivers some scalars of a site; without receivers nothing happens.
+    """Send scalars of a site to the server's tracking receivers; without receivers nothing happens.
 
     Args:
         component: of the server; it fires the events.

@@ -33,7 +33,7 @@ class ModelSelection:
     """Keeps the best model so far.
 
     Rounds are compared over the same sites: one that has not scored a round counts with its last score, and when a site
-    scores for the first time the comparison begins anew, because nobody knows what it would have said before.
+    scores for the first time the comparison begins anew, because its earlier scores are unknown.
 
     Args:
         metric: name of a validation metric; higher is better.

@@ -72,7 +72,7 @@ class SiteRegistry:
         registered: what each site has registered.
         refused: sites whose registration was refused in this start of the run, with the reason; another start asks them
             again.
-        health: who has missed rounds.
+        health: which sites have missed rounds.
     """
 
     registered: dict[str, Registration] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def sample_sites(sites: Iterable[str], count: int | None, seed: int, round_numbe
 
 def await_sites(
     connected: Callable[[], Sequence[str]],
-    least: int,
+    needed: int,
     timeout: float,
     abort_signal: Signal,
     pause: float = 0.5,
@@ -131,7 +131,7 @@ def await_sites(
 
     Args:
         connected: the sites that are connected now.
-        least: how many are needed.
+        needed: how many sites.
         timeout: seconds to wait.
         abort_signal: ends the waiting.
         pause: seconds between looks.
@@ -147,7 +147,7 @@ def await_sites(
     while True:
         found = connected()
         missing = [site for site in mandatory if site not in found]
-        if len(found) >= least and not missing:
+        if len(found) >= needed and not missing:
             return True
         if abort_signal.triggered:
             return False
@@ -159,7 +159,7 @@ def await_sites(
                     "ask its administrator to run grandrounds doctor --kit"
                 )
             raise GrandRoundsError(
-                f"{len(found)} sites are connected after {timeout:g} s, min_sites is {least}: "
+                f"{len(found)} sites are connected after {timeout:g} s, min_sites is {needed}: "
                 f"start more sites or lower min_sites (connected: {names})"
             )
         time.sleep(min(pause, timeout))
@@ -173,7 +173,7 @@ def require_names(names: Any, where: str) -> tuple[str, ...]:
     """Check a list of sites' names.
 
     Raises:
-        ConfigurationError: naming the place, if it is no list of different names.
+        ConfigurationError: naming it, if it is no list of different names.
     """
     listed = isinstance(names, list | tuple) and all(isinstance(name, str) and name for name in names)
     if not listed or len(set(names)) < len(names):
@@ -194,7 +194,7 @@ def read_roster(path: Path) -> tuple[str, ...]:
     """Read a ``roster.json``.
 
     Raises:
-        ConfigurationError: if it is damaged, or says something else than mandatory sites.
+        ConfigurationError: if it is damaged, or has anything but mandatory sites.
     """
     if not path.is_file():
         return ()

@@ -104,7 +104,7 @@ class SiteContext:
         data: the site's images and labels.
         device: where to compute.
         precision: ``float32`` or ``bfloat16`` (autocast).
-        aborted: tells whether the task has been given up.
+        aborted: whether the task has been given up.
         cache: states that the site was sent.
         own_spec: the network that this site has for itself; None if it is the problem's.
         datasets: loads another data set of the site by its name.

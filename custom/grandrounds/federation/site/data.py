@@ -134,10 +134,10 @@ def own_model_spec(
             f"{where} asks for {_described(spec)}, but all sites of this job share one model, {_described(shared)}; remove "
             "the entry, or run a job with model=own"
         )
-    least = minimum_image_size(spec.backbone)
-    if problem.image_size < least:
+    minimum = minimum_image_size(spec.backbone)
+    if problem.image_size < minimum:
         raise ConfigurationError(
-            f"{where}: backbone {spec.backbone} needs images of at least {least} pixels, the job's problem.image_size is "
+            f"{where}: backbone {spec.backbone} needs images of at least {minimum} pixels, the job's problem.image_size is "
             f"{problem.image_size}; choose a smaller backbone"
         )
     return spec

@@ -1,6 +1,6 @@
 """Work in a child process, so that a crash in it costs one answer and not the job.
 
-FLARE 2.9 fails the whole job when one site's job process dies, whatever the job's least number of sites is. An image
+FLARE 2.9 fails the whole job when one site's job process dies, whatever the job's minimum number of sites. An image
 library that segfaults, or the system taking a process that needs too much memory, would end the work of every hospital.
 In a child process the same crash becomes an error of this task.
 
@@ -89,8 +89,8 @@ def run_isolated(
     Args:
         function: of a module's top level, so that the child can import it.
         arguments: that can be pickled.
-        aborted: is asked several times a second; when it says so, the child is killed.
-        seconds: the most that the child may take; None for no limit.
+        aborted: is called several times a second; when it is true, the child is killed.
+        seconds: maximum time of the child; None for no limit.
         reply: answers what the child asks by :func:`ask_parent`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a site keeps on disk between tasks: state by round, its best model, its models at the end, and whose run they are.
+"""What a site keeps on disk between tasks: state by round, its best model, its models at the end, and the run's identity.
 
 A simulator with fewer threads than sites starts a new process for every task, and a real site may be restarted, so nothing
 may live in memory alone.
@@ -139,7 +139,7 @@ class SiteStore:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another one that has taken its place; None if there is none."""
+    """What distinguishes a file from another one that has replaced it; None if there is none."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

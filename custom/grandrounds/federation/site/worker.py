@@ -1,4 +1,4 @@
-"""A site's task in a child process: what the child gets in place of FLARE's engine, and what it asks its parent."""
+"""A site's task in a child process, which has a substitute of FLARE's engine and asks the site's gate in its parent."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def run_in_child(
     Raises:
         TaskAborted: if the server gives the task up.
         WorkerLost: if the child dies.
-        WorkerStopped: if it takes longer than anybody waits for.
+        WorkerStopped: if it takes longer than the server waits for.
         Exception: whatever keeps the task from being done.
     """
     try:
@@ -134,7 +134,7 @@ def _work(
 
 
 def seconds_left(payload: Payload) -> float | None:
-    """How long a task may take: after that, nobody waits for its answer. None if the server does not say."""
+    """How long the server waits for the answer to a task; None if the task does not have it."""
     seconds: Any = payload.values.get("round_timeout")
     limited = isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0
     return float(seconds) if limited else None
