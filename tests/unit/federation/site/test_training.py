@@ -1,4 +1,4 @@
-"""The loop that all methods train in: it stops, seeds, skips, checks, and counts."""
+"""Local steps are seeded, checked and summed; the optimizers are torch's without its compiler."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from torch import nn
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, TaskAborted
-from grandrounds.federation.site.training import Meter, OptimizerStep, new_optimizer, train_steps
+from grandrounds.federation.site.training import SGD, Adam, Meter, OptimizerStep, new_optimizer, train_steps
 
 
 def context(aborted=lambda: False, seed=1):
@@ -87,3 +87,50 @@ def test_an_optimizer_is_of_its_kind_and_without_weight_decay_unless_asked(algor
     assert isinstance(made, kind)
     assert (made.param_groups[0]["lr"], made.param_groups[0]["weight_decay"]) == (0.25, 0)
     assert new_optimizer(weight().parameters(), algorithm, 0.1, weight_decay=0.5).param_groups[0]["weight_decay"] == 0.5
+
+
+OPTIONS = {"lr": 0.1, "weight_decay": 0.01, "fused": True}
+
+
+def trained(kind, steps, network=None, state=None):
+    torch.manual_seed(3)
+    network = network or nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    optimizer = kind(network.parameters(), **OPTIONS)
+    if state:
+        optimizer.load_state_dict(state)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        network(torch.rand(5, 4)).square().sum().backward()
+        optimizer.step()
+    return network, optimizer
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(Adam, torch.optim.Adam), (SGD, torch.optim.SGD)])
+def test_updates_and_states_are_torchs_bit_for_bit(ours, theirs):
+    network, optimizer = trained(ours, 4)
+    expected, other = trained(theirs, 4)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), expected.parameters(), strict=True))
+    assert optimizer.state_dict()["param_groups"] == other.state_dict()["param_groups"]
+    for number, entries in other.state_dict()["state"].items():
+        for name, value in entries.items():
+            torch.testing.assert_close(optimizer.state_dict()["state"][number][name], value, rtol=0, atol=0)
+
+
+def test_a_saved_state_goes_on_in_torchs_adam_and_back():
+    network, optimizer = trained(Adam, 2)
+    onward, _ = trained(torch.optim.Adam, 2, network, optimizer.state_dict())
+    straight, middle = trained(torch.optim.Adam, 2)
+    straight, _ = trained(Adam, 2, straight, middle.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(onward.parameters(), straight.parameters(), strict=True))
+
+
+def test_a_step_leaves_no_graph_and_switches_gradients_on_again():
+    network, _ = trained(SGD, 1)
+    assert all(parameter.grad_fn is None for parameter in network.parameters())
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(("kind", "torchs"), [(Adam, torch.optim.Adam), (SGD, torch.optim.SGD)])
+def test_they_pass_for_torchs(kind, torchs):
+    assert issubclass(kind, torchs)
+    assert kind.__name__ == torchs.__name__
