@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import auc, precision_recall_curve, roc_auc_score
 from torch import Tensor, nn
 
+from benchmarks.fed_align_cl_ham10000.domain_probe import site_probe
 from grandrounds.data.images.views import to_tensor
-from grandrounds.evaluation.domain_probe import plane_of, site_probe, site_silhouette
+from grandrounds.evaluation.embeddings import plane_of, site_silhouette
 from grandrounds.models.split import split_network
 
 BATCH = 128

@@ -89,7 +89,7 @@ def interval_of(draws: NDArray[np.float64], confidence: float = CONFIDENCE) -> t
         confidence: in (0, 1).
 
     Returns:
-        Lower and upper end; NaN if it is defined in fewer than half of the draws.
+        Lower and upper end; NaN if fewer than half of the draws are defined.
     """
     defined = draws[~np.isnan(draws)]
     if 2 * len(defined) < max(len(draws), 1):
@@ -99,13 +99,7 @@ def interval_of(draws: NDArray[np.float64], confidence: float = CONFIDENCE) -> t
 
 
 def score_estimates(confusion: NDArray[np.int64], resampled: NDArray[np.float64], cases: int) -> dict[str, Estimate]:
-    """Scores of all classes together with their intervals.
-
-    Args:
-        confusion: counts, shape ``(classes, classes)``.
-        resampled: those of bootstrap samples, shape ``(resamples, classes, classes)``.
-        cases: how many independent cases are behind the counts.
-    """
+    """Scores of all classes together with their intervals; counts of ``cases``, and those of their bootstrap samples."""
     values, draws = confusion_scores(confusion), confusion_scores(resampled)
     return {name: Estimate(float(value), *interval_of(draws[name]), cases) for name, value in values.items()}
 
@@ -164,11 +158,6 @@ def auc_estimates(
     cases: Cases, generator: np.random.Generator, resamples: int = AUC_RESAMPLES
 ) -> list[dict[str, Estimate]]:
     """AUROC and average precision of each class against the others, with intervals.
-
-    Args:
-        cases: with probabilities.
-        generator: where the bootstrap samples are drawn from.
-        resamples: how many; each takes as long as sorting the samples.
 
     Returns:
         An entry for each class, of ``auroc`` and ``average_precision``; both rest on the smaller side's cases.

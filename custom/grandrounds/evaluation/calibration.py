@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.selective import falling_confidence
+from grandrounds.evaluation.selective import coverage_at_risk, falling_confidence, risk_coverage, top_confidence
 
 Z = 1.645
 MIN_LEFT = 40
@@ -63,8 +63,8 @@ def reliability_points(
         confidence: in [0, 1], shape ``(samples,)``.
         correct: whether each prediction is right, bool, shape ``(samples,)``.
         z: quantile of the normal distribution; the larger, the fewer bins.
-        min_remaining: a bin is opened only while more samples than this are left.
-        min_gap: and only while the last bin's lowest confidence is this far above the lowest of all.
+        min_remaining: a bin is opened only while more samples than this are left,
+        min_gap: and while the last bin's lowest confidence is this far above the lowest of all.
 
     Returns:
         The bins by falling confidence; every sample is in one of them. Samples of equal confidence that fall into two bins
@@ -112,6 +112,24 @@ def calibration_errors(points: Sequence[ReliabilityPoint]) -> CalibrationErrors:
     total = sum(point.n for point in points)
     ece = math.fsum(point.n * abs(point.gap) for point in points) / total
     return CalibrationErrors(ece, max(abs(point.gap) for point in points))
+
+
+def confidence_metrics(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
+    """Calibration errors, risk at full coverage, AURC, and coverage at a risk of 0.1.
+
+    Args:
+        labels: true classes, shape ``(samples,)``, integers in [0, classes), at least one.
+        probabilities: predictions (not logits), shape ``(samples, classes)``.
+    """
+    confidence, correct = top_confidence(labels, probabilities)
+    errors, curve = calibration_errors(reliability_points(confidence, correct)), risk_coverage(confidence, correct)
+    return {
+        "ece": errors.ece,
+        "mce": errors.mce,
+        "risk": curve.full_coverage_risk,
+        "aurc": curve.area,
+        "coverage_at_risk_0.1": coverage_at_risk(curve, 0.1),
+    }
 
 
 def _bin_sizes(falling: Sequence[float], z: float, min_remaining: int, min_gap: float) -> list[int]:

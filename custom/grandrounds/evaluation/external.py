@@ -20,7 +20,7 @@ from grandrounds.data.images.views import to_tensor
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.calibration import calibration_errors, reliability_points
+from grandrounds.evaluation.calibration import confidence_metrics
 from grandrounds.evaluation.grouping import (
     ARGMAX,
     SUMMED,
@@ -31,7 +31,6 @@ from grandrounds.evaluation.grouping import (
 )
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.evaluation.per_class import per_class
-from grandrounds.evaluation.selective import coverage_at_risk, risk_coverage, top_confidence
 from grandrounds.files import write_csv
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
@@ -64,13 +63,11 @@ def predict(model: nn.Module, images: np.ndarray, rows: np.ndarray, device: torc
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """The readable test images of a site that have a label.
+    """The readable test images of a site that have a label, and how many could not be read.
 
     Attributes:
         images: uint8, shape ``(n, size, size, channels)``.
         labels: index into the vocabulary, int64, shape ``(n,)``.
-        names: the images' names.
-        unreadable: how many test images with a label could not be read.
         groups: the patient or lesion of each image, where it is known.
     """
 
@@ -153,16 +150,8 @@ def load_test_images(
             "images to predict"
         )
     names = [record.image for record in records]
-    cache = open_cache(
-        names,
-        location.root,
-        image_size,
-        channels,
-        cache_dir,
-        location.max_unreadable,
-        location.windows,
-        location.preprocess,
-    )
+    reading = (location.max_unreadable, location.windows, location.preprocess)
+    cache = open_cache(names, location.root, image_size, channels, cache_dir, *reading)
     readable = np.ones(len(names), np.bool_)
     readable[[row for row, _, _ in cache.quarantined]] = False
     rows = np.flatnonzero(readable)
@@ -175,11 +164,6 @@ def load_test_images(
 
 def predict_images(model: nn.Module, test: LabelledImages, device: torch.device) -> ImagePredictions:
     """Predict all images of a site.
-
-    Args:
-        model: gives logits; it must be on ``device``.
-        test: the images.
-        device: where to compute.
 
     Raises:
         ConfigurationError: if a prediction is not finite.
@@ -235,30 +219,17 @@ def scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> 
     """All scores of a set of predictions.
 
     Args:
-        labels: true classes, shape ``(samples,)``, integers in [0, classes).
+        labels: true classes, shape ``(samples,)``, integers in [0, classes), at least one.
         probabilities: predictions (not logits), shape ``(samples, classes)``; rows sum to one.
 
     Returns:
-        The metrics of :func:`~grandrounds.evaluation.metrics.classification_metrics`, and ``ece``, ``mce``, ``risk`` (at
-        full coverage), ``aurc`` and ``coverage_at_risk_0.1``.
+        Those of :func:`~grandrounds.evaluation.metrics.classification_metrics` and of
+        :func:`~grandrounds.evaluation.calibration.confidence_metrics`.
 
     Raises:
-        ValueError: if there is no sample, the shapes do not fit together, a label is no class, or a row is no
-            distribution.
+        ValueError: if the shapes do not fit together, a label is no class, or a row is no distribution.
     """
-    metrics = classification_metrics(labels, probabilities)
-    confidence, correct = top_confidence(labels, probabilities)
-    # A float32 softmax may sum to a little more than one.
-    confidence = confidence.clip(max=1)
-    errors = calibration_errors(reliability_points(confidence, correct))
-    curve = risk_coverage(confidence, correct)
-    return metrics | {
-        "ece": errors.ece,
-        "mce": errors.mce,
-        "risk": curve.full_coverage_risk,
-        "aurc": curve.area,
-        "coverage_at_risk_0.1": coverage_at_risk(curve, 0.1),
-    }
+    return classification_metrics(labels, probabilities) | confidence_metrics(labels, probabilities)
 
 
 def report(

@@ -1,10 +1,8 @@
-"""Where in an image a network finds its evidence: Grad-CAM, and how much of it lies where evidence can be.
+"""Grad-CAM: where in an image a network finds the evidence for its prediction, for any backbone.
 
 Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-Based Localization", ICCV 2017. The
-score whose gradient is taken is the difference of two logits. The probability, which Fed-Align-CL's code takes, has next
-to no gradient where the network is certain.
-
-Where in each image a network finds the evidence for its prediction: Grad-CAM of its last maps, for any backbone.
+score whose gradient is taken is the difference of two logits. The probability, which Fed-Align-CL's code takes, has
+almost no gradient where the network is certain.
 """
 
 from __future__ import annotations
@@ -61,8 +59,7 @@ def class_activation(network: nn.Module, layer: nn.Module, images: Tensor, posit
             the logits.
 
     Returns:
-        Shape ``(batch, height, width)``, each image's map scaled to a maximum of one (zero where nothing speaks for the
-        class).
+        Shape ``(batch, height, width)``, each image's map scaled to a maximum of one (zero without any evidence).
 
     Raises:
         ValueError: if the network is in training mode, or does not pass the layer once.
@@ -124,7 +121,7 @@ def share_inside(maps: Tensor, masks: Tensor) -> Tensor:
 
 
 def scenarios(right: Mapping[str, Tensor], ours: str, reference: str) -> dict[Scenario, Tensor]:
-    """Which images are worth looking at: those on which the compared methods agree, and those on which ours stands alone.
+    """The images on which the compared methods agree, and those on which only ours differs.
 
     Args:
         right: by method, whether it has each image right, bool of shape ``(images,)``.
@@ -182,7 +179,7 @@ def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
         for hook in hooks:
             hook.remove()
     if not found:
-        raise ValueError(f"{type(network).__name__} has no part that gives maps of more than one place")
+        raise ValueError(f"{type(network).__name__} has no part that gives maps of more than one position")
     return found[-1]
 
 

@@ -1,8 +1,7 @@
-"""A coarser question than the model was trained for: eight diagnoses, and a data set that says benign or malignant.
+"""Groups of classes: a model of eight diagnoses is tested on a data set that only says benign or malignant.
 
 FedPerl (Bdair et al., MELBA 2022, Table 9) tests its models on ISIC 2020 in this way. There are two readings of a
-prediction, and they differ: the group of the most probable class, and the group with the most probability. Three
-malignant diagnoses of 0.2 each are more than one benign of 0.3.
+prediction: the group of the most probable class, and the group with the highest summed probability.
 """
 
 from __future__ import annotations
@@ -73,9 +72,6 @@ def summed_probabilities(probabilities: NDArray[np.floating], grouping: Grouping
         probabilities: of the classes, shape ``(samples, classes)``.
         grouping: of the classes.
 
-    Returns:
-        Shape ``(samples, groups)``.
-
     Raises:
         ValueError: if the numbers of classes differ.
     """
@@ -87,10 +83,6 @@ def summed_probabilities(probabilities: NDArray[np.floating], grouping: Grouping
 
 def group_predictions(probabilities: NDArray[np.floating], grouping: Grouping) -> dict[str, NDArray[np.int64]]:
     """Both readings of each prediction.
-
-    Args:
-        probabilities: of the classes, shape ``(samples, classes)``.
-        grouping: of the classes.
 
     Returns:
         Indices of groups, shape ``(samples,)``: ``argmax`` is the group of the most probable class, ``summed`` the

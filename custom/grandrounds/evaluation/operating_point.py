@@ -1,8 +1,4 @@
-"""A threshold chosen on validation images, and what it does on test images.
-
-A threshold that is chosen on the images it is judged by looks better than it is. So the two are apart here: one function
-sees validation images only, the other applies what it found.
-"""
+"""Operating points: a threshold is chosen on validation images and scored on test images, which had no part in it."""
 
 from __future__ import annotations
 
@@ -76,13 +72,6 @@ def at_threshold(
     test: Cases, number: int, threshold: float, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> dict[str, Estimate]:
     """Sensitivity, specificity, precision and F1 of a class on test images at a threshold chosen elsewhere.
-
-    Args:
-        test: cases with probabilities.
-        number: of the class.
-        threshold: in [0, 1].
-        generator: where the bootstrap samples are drawn from.
-        resamples: how many.
 
     Raises:
         ValueError: if there are no probabilities, or the threshold is no fraction.

@@ -17,12 +17,12 @@ from grandrounds.checks import require_fraction
 def top_confidence(
     labels: NDArray[np.integer], probabilities: NDArray[np.floating]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The probability of the predicted class, and whether the prediction is right.
+    """The probability of the predicted class, at most 1, and whether the prediction is right.
 
     Args:
         labels: true classes, shape ``(samples,)``, integers in [0, classes).
         probabilities: predictions (not logits), shape ``(samples, classes)``. Of equal probabilities the lower class is
-            the prediction.
+            the prediction. A float32 softmax may sum to a little more than one.
 
     Returns:
         Confidence in [0, 1] and correctness, shape ``(samples,)`` each.
@@ -35,7 +35,8 @@ def top_confidence(
             "expected labels (samples,) and probabilities (samples, classes), "
             f"got {labels.shape} and {probabilities.shape}"
         )
-    return probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
+    confidence = probabilities.max(axis=1).astype(np.float64).clip(max=1)
+    return confidence, probabilities.argmax(axis=1) == labels
 
 
 def falling_confidence(

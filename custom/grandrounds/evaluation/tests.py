@@ -45,8 +45,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float 
     .. math:: \bar d \pm t_{n-1} \, s_d / \sqrt{n}, \qquad d_i = a_i - b_i
 
     Args:
-        a: results of the first method; what one entry is (a seed, a site, a mean over either) is the caller's choice,
-            but entries must be independent for the interval to mean anything.
+        a: results of the first method; entries (seeds, sites, or means over either) must be independent.
         b: results of the second, in the same order.
         confidence: of the interval, in (0, 1).
 
@@ -82,11 +81,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float 
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean of repetitions, seeds for example, with Student's interval.
-
-    Args:
-        values: independent repetitions, at least one.
-        confidence: of the interval, in (0, 1).
+    """Mean of independent repetitions, for example seeds, with Student's interval.
 
     Returns:
         Mean, lower and upper end; the ends are NaN for fewer than three values.

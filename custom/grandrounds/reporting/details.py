@@ -50,14 +50,7 @@ GLOSSARY: Mapping[str, str] = {
 
 
 class ComparisonSection(NamedTuple):
-    """Methods against each other.
-
-    Attributes:
-        reduced: what a page of many runs leaves out; empty if nothing.
-        figures: of all runs together.
-        tables: none if no two methods can be paired.
-        notes: the analyses of variance.
-    """
+    """Methods against each other; ``reduced`` says what a page of many runs leaves out, ``notes`` are on the ANOVAs."""
 
     reduced: str
     figures: Sequence[PageFigure]
@@ -66,16 +59,7 @@ class ComparisonSection(NamedTuple):
 
 
 class RunSection(NamedTuple):
-    """One run in detail.
-
-    Attributes:
-        name: of the run.
-        note: how it was trained.
-        caveats: of this run; empty where the first screen has them.
-        scores: tables of its test; none without one.
-        figures: of the run.
-        records: tables of communication and privacy.
-    """
+    """One run in detail: ``scores`` are tables of its test, ``records`` those of communication and privacy."""
 
     name: str
     note: str

@@ -66,9 +66,9 @@ def export_model(report: Report, run: Run, folder: Path, licence: str | None = N
 
     Args:
         report: on the run.
-        run: a finished run with one model for all.
+        run: a finished run with one model for all sites.
         folder: is made when missing.
-        licence: of the data that the model was trained on.
+        licence: of the training data.
 
     Returns:
         The files, and the bundle's folder.
@@ -100,7 +100,7 @@ def model_card(
         report: on the run, possibly among others.
         run: whose model it is.
         state: the model's ``state_dict``.
-        licence: of the data that it was trained on.
+        licence: of the training data.
         digest: SHA-256 of the weights' file, in hexadecimal.
     """
     problem = Problem.from_dict(run.problem)

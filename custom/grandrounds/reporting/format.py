@@ -42,13 +42,7 @@ PLURALS = {"class": "classes", "community": "communities"}
 
 
 class Cell(NamedTuple):
-    """A cell of a table.
-
-    Attributes:
-        text: the value.
-        interval: in smaller print behind it.
-        missing: whether the text says why there is no value.
-    """
+    """A cell of a table: a value, its interval in smaller print, or (``missing``) why there is no value."""
 
     text: str
     interval: str = ""
@@ -56,14 +50,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of the page.
-
-    Attributes:
-        header: names of the columns.
-        rows: as many cells each; the first names the row.
-        caption: what the table shows.
-        text_columns: how many columns at the left are text; the others are numbers.
-    """
+    """A table of the page; its first columns are text, the others numbers."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
@@ -72,14 +59,7 @@ class Table(NamedTuple):
 
 
 class PageFigure(NamedTuple):
-    """A figure as part of the page.
-
-    Attributes:
-        source: the picture as a ``data:`` address.
-        width: in pixels.
-        alt: for readers who cannot see it.
-        caption: how to read it.
-    """
+    """A figure of the page: the picture as a ``data:`` address, its width in pixels, alternative text and caption."""
 
     source: str
     width: int

@@ -168,7 +168,7 @@ def operating_points(run: Run, validation: Mapping[str, Any]) -> dict[str, Opera
         validation: cases of validation images by site.
 
     Returns:
-        By class; those with too few validation cases are left out.
+        By class; classes with too few validation cases are left out.
     """
     if not validation or not run.predictions or any(cases.probabilities is None for cases in run.predictions.values()):
         return {}

@@ -26,7 +26,7 @@ from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.run import MODELS, Run
 
 CaseGroups = Callable[[str, str, Sequence[str]], list[str]]
-"""Site, data set and images; the patient or lesion of each image."""
+"""From site, data set and images to the patient or lesion of each image."""
 PREFIX = "probability_"
 FIXED = ["image", "label", "predicted"]
 
@@ -35,12 +35,11 @@ class SitePredictions(NamedTuple):
     """The predictions of a run's model for a split of a site's images.
 
     Attributes:
-        site: whose images they are.
         images: shape ``(n, size, size, channels)``, 8 bit.
         labels: true classes, shape ``(n,)``.
         probabilities: of the classes, shape ``(n, classes)``.
         groups: the patient or lesion of each image.
-        model: what has predicted them, in evaluation mode.
+        model: in evaluation mode.
     """
 
     site: str
@@ -62,15 +61,7 @@ def predicted_model(folder: Path, sites: Sequence[str], wanted: str | None = Non
 def read_site_predictions(
     folder: Path, sites: Sequence[str], model: str, classes: Sequence[str], dataset: str, groups: CaseGroups | None
 ) -> dict[str, Cases]:
-    """The predictions of all sites that have some.
-
-    Args:
-        folder: with a folder for each site.
-        sites: their names.
-        model: ``common`` or ``own``.
-        classes: the run's vocabulary.
-        dataset: the name of the data, for ``groups``.
-        groups: tells the patient or lesion of an image; without it each image is a case.
+    """The predictions of all sites that have some; without ``groups`` each image is a case.
 
     Raises:
         DataError: if a file is damaged or of another vocabulary; file and line are named.
@@ -125,11 +116,7 @@ def read_predictions(path: Path, classes: Sequence[str], site: str, dataset: str
 
 
 def groups_in(sites_dir: Path) -> CaseGroups:
-    """Look patients and lesions up in the manifests of a partition.
-
-    Args:
-        sites_dir: a folder with one folder per site.
-    """
+    """Look patients and lesions up in the manifests of a partition, a folder with one folder per site."""
 
     def look_up(site: str, dataset: str, images: Sequence[str]) -> list[str]:
         """The images' groups by the site's own manifest."""

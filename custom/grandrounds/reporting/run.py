@@ -42,10 +42,8 @@ class Spent:
     """The privacy budget that a site's ledger has booked for one data set.
 
     Attributes:
-        site: whose ledger it is.
         unit: what is protected, for example a patient.
         epsilon: of all releases together, None if infinite.
-        delta: its delta.
         history: round and epsilon after each release, in order.
     """
 

@@ -18,6 +18,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.history import Event, RunHistory, sites_of
 from grandrounds.federation.server.record import EVENTS, SUMMARY, read_events
 from grandrounds.files import read_json_object
+from grandrounds.options import require_type
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.problem import Problem
@@ -26,27 +27,22 @@ from grandrounds.reporting.predictions import CaseGroups, predicted_model, read_
 from grandrounds.reporting.run import FINISHED, Run, Spent, method_name
 
 RESULTS, SERVER, SELECTED = "results", "server", "selected.pt"
-EXPECTED: Mapping[str, type | tuple[type, ...]] = {
+EXPECTED: Mapping[str, Any] = {
     "status": str,
     "rounds_done": int,
     "test": dict,
     "bytes": dict,
     "configuration": dict,
-    "rounds": list,
+    "rounds": list[Any],
     "selected": dict,
     "contributions": dict,
-    "seconds": (int, float),
+    "seconds": float,
 }
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A run's model.
-
-    Attributes:
-        weights: file with its state dictionary.
-        problem: what it was trained for; its vocabulary is the order of the model's outputs.
-    """
+    """A run's model: the file of its state dictionary, and the problem, whose classes are in the order of the outputs."""
 
     weights: Path
     problem: Problem
@@ -57,7 +53,7 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
 
     Args:
         path: a simulation's workspace, a folder with ``summary.json``, or a benchmark's result file.
-        name: how the report calls it.
+        name: of the run in the report.
         groups: gives the patient or lesion of an image; without it each image is a case.
         model: whose predictions are wanted, ``common`` or ``own``; None prefers the common one. A run that has only the
             other kind is reported with that.
@@ -236,11 +232,11 @@ def _read_summary(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is no summary of a run: expected an object, got {type(content).__name__}")
     if is_benchmark_result(content):
         raise ConfigurationError(f"{path.parent} is no run: {path.name} is a benchmark's result; name the file itself")
-    for key, kind in EXPECTED.items():
-        if not isinstance(content.get(key), kind):
-            raise DataError(
-                f"{path}: {key} must be {_kind(kind)}, got {_short(content.get(key))}; it is no summary of a run"
-            )
+    try:
+        for key, kind in EXPECTED.items():
+            require_type(content.get(key), kind, key)
+    except ConfigurationError as error:
+        raise DataError(f"{path}: {str(error)[:200]}; it is no summary of a run") from error
     return content
 
 
@@ -310,16 +306,6 @@ def _ledgers(path: Path) -> tuple[Spent, ...]:
 
 def _finite(value: float) -> float | None:
     return value if value < float("inf") else None
-
-
-def _kind(kind: type | tuple[type, ...]) -> str:
-    names = {str: "text", int: "a whole number", dict: "an object", list: "a list"}
-    return "a number" if isinstance(kind, tuple) else names[kind]
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _why_not(summary: dict[str, Any]) -> str:

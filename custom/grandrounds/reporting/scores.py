@@ -19,13 +19,11 @@ from grandrounds.evaluation.bootstrap import (
     resampled_confusions,
     score_estimates,
 )
-from grandrounds.evaluation.calibration import calibration_errors, reliability_points
+from grandrounds.evaluation.calibration import confidence_metrics
 from grandrounds.evaluation.cases import Cases, joined
-from grandrounds.evaluation.selective import coverage_at_risk, risk_coverage, top_confidence
 from grandrounds.reporting.run import Run
 from grandrounds.seeding import numpy_generator
 
-CHOSEN_RISK = 0.1
 Estimates = Mapping[str, Estimate]
 
 
@@ -122,22 +120,6 @@ def scores_of(run: Run) -> RunScores:
     )
 
 
-def confidence_of(cases: Cases) -> dict[str, float]:
-    """Calibration errors, and risk against coverage; empty without probabilities or with too few cases."""
-    if cases.probabilities is None or cases.count < MIN_CASES:
-        return {}
-    confidence, correct = top_confidence(cases.labels, cases.probabilities)
-    confidence = confidence.clip(max=1)
-    errors, curve = calibration_errors(reliability_points(confidence, correct)), risk_coverage(confidence, correct)
-    return {
-        "ece": errors.ece,
-        "mce": errors.mce,
-        "risk": curve.full_coverage_risk,
-        "aurc": curve.area,
-        f"coverage_at_risk_{CHOSEN_RISK}": coverage_at_risk(curve, CHOSEN_RISK),
-    }
-
-
 def _without_intervals(scores: Mapping[str, float]) -> dict[str, Estimate]:
     images = int(scores.get("n", 0))
     return {
@@ -168,7 +150,10 @@ def _group(cases: Cases, draws: NDArray[np.float64], with_auc: bool = False) -> 
         under = auc_estimates(cases, numpy_generator("report", "areas"))
         classes = [{**counted, **found} for counted, found in zip(classes, under, strict=True)]
         scores = {**scores, "auroc_macro": _macro([found["auroc"] for found in under])}
-    return EvalGroup(len(cases.labels), cases.count, scores, classes, confidence_of(cases))
+    confidence = {}
+    if cases.probabilities is not None and cases.count >= MIN_CASES:
+        confidence = confidence_metrics(cases.labels, cases.probabilities)
+    return EvalGroup(len(cases.labels), cases.count, scores, classes, confidence)
 
 
 def _macro(areas: list[Estimate]) -> Estimate:

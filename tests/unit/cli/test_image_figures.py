@@ -32,7 +32,7 @@ def test_models_are_shown_where_one_of_them_is_right_alone(run, two_runs, tmp_pa
 
 
 def test_the_sheet_has_the_images_of_the_scenarios_and_says_nothing_of_breasts(two_runs):
-    from grandrounds.commands.image_figures import scenario_figures
+    from grandrounds.commands.figures import scenario_figures
 
     ours, theirs, data = two_runs
     axes = scenario_figures(ours, [f"Other={theirs}"], data)["scenarios"].axes

@@ -71,7 +71,7 @@ def test_what_is_no_event_is_refused(make_run):
         (lambda text: text[: len(text) // 2], r"summary\.json is not valid JSON .*it was cut or altered"),
         (lambda text: "[]", "expected an object, got list"),
         (lambda text: "{}", "status must be text, got None"),
-        (lambda text: text.replace('"rounds_done": 3', '"rounds_done": "3"'), "rounds_done must be a whole number"),
+        (lambda text: text.replace('"rounds_done": 3', '"rounds_done": "3"'), "rounds_done must be an integer"),
         (lambda text: text.replace('"dataset": "skin", ', ""), "must have a data set and classes"),
     ],
 )

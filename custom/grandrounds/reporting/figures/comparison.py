@@ -26,13 +26,7 @@ HATCHES = ("", "//", "\\\\")
 
 
 def method_figure(values: Mapping[str, Sequence[float]], means: Mapping[str, Estimate], metric: str) -> Figure:
-    """A score of each method: its seeds as small dots, their mean as a mark, its interval as a line.
-
-    Args:
-        values: of the runs, by method.
-        means: of the methods; NaN ends are not drawn.
-        metric: what the score is called.
-    """
+    """A score of each method: its seeds as small dots, their mean as a mark, its interval (if not NaN) as a line."""
     left = 0.4 + 0.075 * max(len(name) for name in values)
     figure, axes = new_axes(height=1.1 + 0.34 * max(len(values), 2), left=left)
     for row, (name, found) in enumerate(values.items()):
@@ -100,14 +94,7 @@ def mean_curves(runs: Mapping[str, Curves]) -> dict[str, dict[int, float]]:
 
 
 class Utility(NamedTuple):
-    """The score of a method at a privacy budget.
-
-    Attributes:
-        method: without its protection.
-        unit: what the epsilon protects; empty without one.
-        epsilon: infinite without a ledger.
-        score: on test images.
-    """
+    """The test score of a method at a privacy budget per ``unit``; epsilon is infinite (and unit empty) without a ledger."""
 
     method: str
     unit: str
@@ -121,7 +108,7 @@ def utility_figure(points: Sequence[Utility], metric: str, chance: float) -> Fig
     Args:
         points: of all methods.
         metric: what the score is called.
-        chance: the score of a guess.
+        chance: the score of random guessing.
 
     Returns:
         None where no epsilon is finite, or there is one point alone.

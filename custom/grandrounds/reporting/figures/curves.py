@@ -57,7 +57,7 @@ def risk_curve(cases: Cases) -> Points | None:
     if cases.probabilities is None or cases.count < MIN_CASES:
         return None
     confidence, correct = top_confidence(cases.labels, cases.probabilities)
-    curve = risk_coverage(confidence.clip(max=1), correct)
+    curve = risk_coverage(confidence, correct)
     start = min(MIN_CASES, len(curve.risk)) - 1
     return Points(curve.coverage[start:], curve.risk[start:])
 
@@ -121,7 +121,7 @@ def reliability_figure(cases: Cases) -> Figure | None:
     if cases.probabilities is None or cases.count < MIN_CASES:
         return None
     confidence, correct = top_confidence(cases.labels, cases.probabilities)
-    points = reliability_points(confidence.clip(max=1), correct)
+    points = reliability_points(confidence, correct)
     figure, axes = _reliability_axes("confidence (probability of the prediction)", "Reliability")
     centres, shares = [point.confidence for point in points], [point.accuracy for point in points]
     axes.vlines(centres, centres, shares, color=PALE, linewidth=3)

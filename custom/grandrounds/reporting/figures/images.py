@@ -44,13 +44,7 @@ OVERLAY = 0.5
 
 
 class Samples(NamedTuple):
-    """Rows of predictions, each of shape ``(at most so many as were asked for,)``.
-
-    Attributes:
-        right: rightly predicted, with falling confidence.
-        wrong: wrongly predicted, with falling confidence.
-        uncertain: with rising confidence; a row may be among the others, too, where there are few.
-    """
+    """Rows of right and wrong predictions by falling confidence, and of all predictions by rising confidence."""
 
     right: NDArray[np.int64]
     wrong: NDArray[np.int64]
@@ -59,11 +53,6 @@ class Samples(NamedTuple):
 
 def choose_samples(labels: NDArray[np.int64], probabilities: NDArray[np.float64], count: int = SAMPLES) -> Samples:
     """Choose the cases of a sheet; of equal confidence the first.
-
-    Args:
-        labels: true classes, shape ``(n,)``.
-        probabilities: of the classes, shape ``(n, classes)``.
-        count: how many of each kind.
 
     Raises:
         ValueError: if ``count`` is below one or the lengths differ.
@@ -130,18 +119,15 @@ def plane_figure(
     names: Mapping[str, str] | None = None,
     captions: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Draw the same images as several models embed them.
+    """Draw the same images as several models embed them: a panel for each model, with one legend.
 
     Args:
         planes: by the model's name, the images' positions, shape ``(images, 2)``, see
-            :func:`~grandrounds.evaluation.domain_probe.plane_of`.
-        sites: the hospital of each image.
+            :func:`~grandrounds.evaluation.embeddings.plane_of`.
+        sites: the hospital of each image; with more hospitals than colours, colours repeat.
         malignant: shape ``(images,)``; crosses, all others are circles.
         names: of the hospitals in the legend, where they have others.
         captions: by the model's name, what is written below its panel, such as the probe's accuracy.
-
-    Returns:
-        A panel for each model beside each other, with one legend. With more hospitals than colours, colours repeat.
 
     Raises:
         ValueError: if there is no plane, or the numbers of images differ.
@@ -167,13 +153,10 @@ def plane_figure(
 
 
 def breast_masks(images: NDArray[np.uint8]) -> Tensor:
-    """Where a prepared mammogram shows the breast: all else is 0 there (:mod:`grandrounds.data.images.mammogram`).
+    """Where a prepared mammogram shows the breast: all else is 0 (:mod:`grandrounds.data.images.mammogram`).
 
     Args:
         images: shape ``(images, height, width, channels)``.
-
-    Returns:
-        bool, shape ``(images, height, width)``.
 
     Example:
         >>> breast_masks(np.array([[[[0], [9]]]], np.uint8)).tolist()

@@ -20,8 +20,8 @@ from align_hospitals import (
 from synchronous import synchronous_iteration
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.fed_align_cl_ham10000.domain_probe import site_probe
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
-from grandrounds.evaluation.domain_probe import site_probe
 from grandrounds.methods.fed_align_cl.curriculum import correct_predictions
 from grandrounds.methods.fed_align_cl.executor import averaged_entries
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
