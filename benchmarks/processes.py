@@ -15,31 +15,24 @@ from grandrounds.errors import GrandRoundsError
 
 
 def run_all(commands: Iterable[Sequence[str]], workers: int) -> None:
-    """Run commands, a few at a time, and go on with the others when one fails.
-
-    Args:
-        commands: each with its arguments; one is drawn when there is a worker for it.
-        workers: how many at once.
+    """Run commands, a few at a time; each is drawn when there is a worker for it, and the others go on when one fails.
 
     Raises:
         GrandRoundsError: when all have ended, naming those that failed.
     """
-    waiting, lock = iter(commands), Lock()
+    waiting, lock, failed = iter(commands), Lock(), list[str]()
 
-    def work() -> list[str]:
-        """Run what is waiting, one after the other, until nothing is; give what failed."""
-        failed: list[str] = []
+    def work(_: int) -> None:
         while True:
             with lock:
                 command = next(waiting, None)
             if command is None:
-                return failed
-            status = subprocess.call(list(command))
-            if status:
+                return
+            if status := subprocess.call(list(command)):
                 failed.append(f"{' '.join(command)} (exit status {status})")
 
     with ThreadPoolExecutor(workers) as pool:
-        failed = [failure for found in pool.map(lambda _: work(), range(workers)) for failure in found]
+        list(pool.map(work, range(workers)))
     if failed:
         raise GrandRoundsError(f"{len(failed)} runs failed: {'; '.join(failed)}")
 
@@ -64,12 +57,7 @@ def children_of(process: int) -> list[int]:
 
 
 def running_module(kit: Path, module: str) -> list[int]:
-    """Ids of a kit's processes that run a certain module of FLARE, ascending.
-
-    Args:
-        kit: the kit's folder.
-        module: the last part of its name, for example ``worker_process``, a site's job.
-    """
+    """Ids of a kit's processes that run a certain module of FLARE, ascending."""
     return [process for process in processes_of(kit) if module in _read(PROCESSES / str(process) / "cmdline")]
 
 

@@ -65,16 +65,6 @@ def separability(
     """Linear probe and silhouette of each layer, of all images and of benign ones alone.
 
     Where sites differ in the share of malignant images, a probe of all images can name a site by the diagnosis.
-
-    Args:
-        layers: of all images, in the order of ``LAYERS``.
-        sites: of each image.
-        truth: classes, 0 is benign.
-        groups: patients or lesions, which no split of the probe divides.
-        plane: whether coordinates of the images in a plane are wanted.
-
-    Returns:
-        The measures, and the coordinates, by layer.
     """
     benign = truth == 0
     same = np.array_equal(*layers)

@@ -33,16 +33,7 @@ class OneVsRest(NamedTuple):
 def one_vs_rest(
     labels: NDArray[np.integer], probabilities: NDArray[np.floating], threshold: float | None
 ) -> list[OneVsRest]:
-    r"""Scores of each class, :math:`\text{positive}_{ic} = [p_{ic} \ge t]`.
-
-    Args:
-        labels: true classes, shape ``(samples,)``.
-        probabilities: predictions (not logits), shape ``(samples, classes)``.
-        threshold: :math:`t`; None calls positive the most probable class alone (the lower of two equal ones).
-
-    Returns:
-        One entry per class. Without samples of the class, AUC and sensitivity are NaN; without others, AUC and specificity.
-    """
+    r"""Scores of each class, :math:`\text{positive}_{ic} = [p_{ic} \ge t]`."""
     classes = np.arange(probabilities.shape[1])
     true = labels[:, None] == classes
     most_probable = probabilities.argmax(axis=1)[:, None] == classes

@@ -53,23 +53,7 @@ SIZES = {"cifar10": Sizes(100, 2000, 2000), "fashion_mnist": Sizes(10, 3500, 350
 def make_fedmatch_partition(
     dataset: str, root: Path, out: Path, distribution: Distribution, images: Path, seed: int = 1, **sizes: Any
 ) -> dict[str, Any]:
-    """Divide a data set between FedMatch's clients and write their manifests and site configurations.
-
-    Args:
-        dataset: ``cifar10`` or ``fashion_mnist``.
-        root: the data set's folder.
-        out: the partition's folder.
-        distribution: of the unlabelled images.
-        images: folder for the unpacked images of a data set that a manifest cannot point into.
-        seed: of all random choices.
-        sizes: other numbers than those of FedMatch, see :class:`Sizes`.
-
-    Returns:
-        The content of ``partition.json``, with ``used_up``: the images of each class that could not be drawn.
-
-    Raises:
-        DataError: if the data set is incomplete or too small.
-    """
+    """Divide a data set between FedMatch's clients and write their manifests and site configurations."""
     if dataset == "cifar10":
         packed = batches_folder(root) is not None
         records, source = read_cifar10(unpack_cifar10(root, images) if packed else root)
@@ -93,13 +77,6 @@ def fedmatch_clients(
     on each of its two neighbours, and the rest on the others, and takes the next images of the classes it drew. When a class
     is used up the client goes without, as in the published code. FedMatch tests one model on all test images; here every
     site has a share of the same size, so that the mean accuracy over sites is the accuracy over all.
-
-    Returns:
-        The records of ``site-1`` to ``site-N`` and of ``server``; and how many images of each class were drawn when the
-        class was used up.
-
-    Raises:
-        DataError: if there are too few images.
     """
     held_out = sizes.validation + sizes.test
     if len(records) <= held_out:

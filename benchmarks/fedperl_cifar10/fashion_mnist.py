@@ -33,18 +33,7 @@ HEADER = 8
 
 
 def read_fashion_mnist(root: Path, folder: Path) -> tuple[tuple[Record, ...], Path]:
-    """Read the records; training and test images are first put into one file, because a site points to one.
-
-    Args:
-        root: folder of the idx files, under their published names.
-        folder: where ``fashion_mnist.npz`` (55 MB) is written, unless it is there already.
-
-    Returns:
-        The records, training images first (all in split ``train``), and the file, which is the images' root.
-
-    Raises:
-        DataError: if a file is missing or damaged, or images and labels differ in number.
-    """
+    """Read the records; training and test images are first put into one file, because a site points to one."""
     files = {
         part: [root / f"{prefix}-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1")]
         for part, prefix in PREFIXES.items()

@@ -42,11 +42,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def case(name: str, size: int, batch: int, repeats: int) -> dict[str, Any]:
-    """Steps of one network.
-
-    Raises:
-        SystemExit: if the compiled network has another gradient.
-    """
+    """Steps of one network."""
     torch.set_num_threads(1)
     torch._inductor.config.compile_threads = 1
     keep_freed_memory()

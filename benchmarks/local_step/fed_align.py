@@ -49,12 +49,7 @@ def make_optimizers(
 
 
 class FedAlignCase(Case):
-    """Iterations on one batch.
-
-    Args:
-        image_size: in pixels.
-        steps: of a measurement.
-    """
+    """Iterations on one batch."""
 
     method = "Fed-Align-CL"
     loops = ("ours", "textbook", HALF)

@@ -42,13 +42,6 @@ class FedIRMCase(Case):
 
     Without labels, dropout is drawn in another order by the two loops, but for the passes of the loss in the first step. So
     updates are compared after one step with dropout and, for the small network, after three with one that drops nothing.
-
-    Args:
-        part: ``labelled`` or ``unlabelled``.
-        backbone: of the network.
-        image_size: in pixels.
-        batch_size: images of a step.
-        steps: of a measurement.
     """
 
     method = "FedIRM"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.local_step import textbook
 from benchmarks.local_step.case import HALF, Case, Work, in_precision, phantom_context, precision_of
-from benchmarks.local_step.released import as_released, fedperl_round
+from benchmarks.local_step.released import as_released
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import new_optimizer
@@ -35,11 +35,6 @@ class FedPerlCase(Case):
     """Steps from a model that has been trained a little, with the anonymised peer of two sites that went on from it.
 
     The threshold is the median confidence of the pseudo-labels, so that about half of the images are accepted.
-
-    Args:
-        backbone: of all models.
-        image_size: in pixels.
-        steps: of a measurement.
     """
 
     method = "FedPerl"
@@ -73,11 +68,12 @@ class FedPerlCase(Case):
             return network, lambda: self._learn(network, context, peer, weight, steps)
         options = {"steps": steps, "batch_size": BATCH, "threshold": self._threshold, "gamma": GAMMA}
         state = peer.state_dict()
-        if loop == "textbook":
-            optimizer, other = torch.optim.Adam(network.parameters(), lr=RATE), in_precision(self._start, dtype)
-            return network, lambda: textbook.fedperl_round(network, optimizer, self._context, [state], other, **options)
-        network, other = as_released(network), as_released(in_precision(self._start, dtype))
-        return network, lambda: fedperl_round(network, self._context, [state], other, learning_rate=RATE, **options)
+        other = in_precision(self._start, dtype)
+        if loop == "released":
+            network, other = as_released(network), as_released(other)
+        optimizer, released = torch.optim.Adam(network.parameters(), lr=RATE), loop == "released"
+        arguments = (network, optimizer, self._context, [state], other)
+        return network, lambda: textbook.fedperl_round(*arguments, released=released, **options)
 
     def _learn(self, network: nn.Module, context: SiteContext, peer: nn.Module, weight: float, steps: int) -> None:
         """A round as the package's executor makes it, from the peer's model on."""

@@ -38,12 +38,7 @@ AS_RELEASED, LEAST = "ours, as released", "forward, backward, Adam"
 
 
 class MDHFLCase(Case):
-    """Passes over a few public images at one site.
-
-    Args:
-        backbone: of the site.
-        steps: of a measurement.
-    """
+    """Passes over a few public images at one site."""
 
     method = "MDH-FL"
     loops = ("ours", "textbook", LEAST, AS_RELEASED, "released", HALF)
@@ -85,12 +80,7 @@ class MDHFLCase(Case):
 
 
 class RowsCase(Case):
-    """Predictions on public images, as a site publishes them; nothing is trained, and the difference is that of the rows.
-
-    Args:
-        backbone: of the site.
-        batches: of the textbook's loop, which takes those of the alignment.
-    """
+    """Predictions on public images, as a site publishes them; nothing is trained, and the difference is that of the rows."""
 
     method = "MDH-FL"
     loops = ("ours", "textbook")

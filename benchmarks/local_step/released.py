@@ -4,8 +4,8 @@ Written from descriptions of that code, not from it. Networks are in torch's def
 in Python, losses are read in every step. What belongs to a whole round there (copies of models, files, workers that load
 images) is left out.
 
-* FedPerl: the peers' states are loaded anew in every step; strong views are drawn of all images; SiLU computes its sigmoid
-  once more in the backward pass; the consistency loss is computed and has no gradient.
+* FedPerl (``textbook.fedperl_round`` with ``released``): the peers' states are loaded anew in every step; strong views are
+  drawn of all images; SiLU computes its sigmoid once more in the backward pass; the consistency loss has no gradient.
 * FedIRM: eleven passes beside that of the loss find out what is certain, each of the whole network; their mean is that of
   logits, and the threshold is one that no entropy reaches.
 * RHFL: a divergence for every other site, and a new Adam for every batch.
@@ -13,7 +13,7 @@ images) is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.local_step.case import in_default_layout
-from benchmarks.local_step.textbook import median_frequency_weights
-from grandrounds.data.batches import index_batches
-from grandrounds.data.images.views import draw_views, to_tensor
-from grandrounds.federation.site.context import SiteContext
+from benchmarks.local_step.textbook import descend
 
 Indices = NDArray[Any]
 MORE_PASSES = 11
@@ -64,60 +61,6 @@ def as_released(network: nn.Module) -> nn.Module:
     return released
 
 
-def fedperl_round(
-    network: nn.Module,
-    context: SiteContext,
-    peers: Sequence[Mapping[str, Tensor]],
-    peer_network: nn.Module,
-    *,
-    steps: int,
-    batch_size: int,
-    threshold: float,
-    learning_rate: float,
-    beta: float = 0.5,
-    gamma: float = 0.01,
-) -> float:
-    """Train in place with the batches and views that the package draws; arguments as in ``textbook_round``.
-
-    Returns:
-        The mean of what the code prints as its loss.
-    """
-    data = context.data
-    batches = [
-        index_batches(data.rows(kind), batch_size, steps, context.generator(f"{kind} batches"))
-        for kind in ("labelled", "unlabelled")
-    ]
-    weights = median_frequency_weights(data.class_counts("labelled"))
-    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
-    printed = 0.0
-    with context.torch_seeded("training"):
-        for step, (labelled, unlabelled) in enumerate(zip(*batches, strict=True)):
-            key = context.key("unlabelled views")
-            images = _images(draw_views(data.images, labelled, "weak", context.key("labelled views"), step))
-            weak, strong = (
-                _images(draw_views(data.images, unlabelled, view, key, step)) for view in ("weak", "strong")
-            )
-            logits = network(images)
-            loss = F.cross_entropy(logits, torch.from_numpy(data.labels[labelled]), weight=weights.to(logits))
-            with torch.no_grad():
-                own = F.softmax(network(weak), dim=1)
-                theirs = [_prediction(peer_network, state, weak) for state in peers]
-                confidence, pseudo_labels = ((own + sum(theirs)) / (len(peers) + 1)).max(dim=1)
-            accepted = confidence >= threshold
-            if accepted.any():
-                loss = loss + beta * F.cross_entropy(network(strong[accepted]), pseudo_labels[accepted])
-                loss = loss + gamma * sum(F.mse_loss(prediction, own) for prediction in theirs) / len(peers)
-            _descend(optimizer, loss)
-            printed += loss.item()
-    return printed / steps
-
-
-def _prediction(network: nn.Module, state: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    network.load_state_dict(state)
-    network.eval()
-    return F.softmax(network(images), dim=1)
-
-
 def fedirm_step(
     network: nn.Module,
     teacher: nn.Module,
@@ -131,23 +74,7 @@ def fedirm_step(
     batch_size: int,
     temperature: float = 2.0,
 ) -> float:
-    """A step without labels, in place.
-
-    Args:
-        network: the student, in training mode.
-        teacher: its moving average, in training mode, without gradients.
-        optimizer: of the student.
-        views: two of the batch, the student's first.
-        target: relation matrix of the labelled sites, shape ``(classes, classes)``.
-        factor: of the whole loss, ramp and scale.
-        number: of the site's step, from 0.
-        min_confidence: of a prediction that is kept.
-        batch_size: of a full batch.
-        temperature: of the relation matrix.
-
-    Returns:
-        The loss.
-    """
+    """A step without labels, in place."""
     logits = network(views[0])
     probabilities = F.softmax(logits, dim=1)
     with torch.no_grad():
@@ -159,7 +86,7 @@ def fedirm_step(
     matching = _matching(logits, labels, (entropy < NO_ENTROPY) & (confidence >= min_confidence), target, temperature)
     consistency = (probabilities - taught).square().sum() / batch_size
     loss = factor * (consistency + 0.5 * matching)
-    _descend(optimizer, loss)
+    descend(optimizer, loss)
     alpha = min(1 - 1 / (number + 1), 0.99)
     for theirs, ours in zip(teacher.parameters(), network.parameters(), strict=True):
         theirs.data.mul_(alpha).add_(ours.data, alpha=1 - alpha)
@@ -193,22 +120,12 @@ def fedirm_labelled_step(
     matrices.append(
         F.softmax(torch.stack(rows) / torch.bincount(labels, minlength=len(rows)).clamp(min=1)[:, None], dim=1)
     )
-    _descend(optimizer, loss)
+    descend(optimizer, loss)
     return loss.item()
 
 
 def rhfl_pass(network: nn.Module, batches: Sequence[Tensor], others: Sequence[Sequence[Tensor]], rate: float) -> float:
-    """Learn from the others on public images, in place.
-
-    Args:
-        network: in training mode.
-        batches: public images.
-        others: of each other site its probabilities, batch by batch.
-        rate: of Adam.
-
-    Returns:
-        The mean loss.
-    """
+    """Learn from the others on public images, in place."""
     total = 0.0
     for number, images in enumerate(batches):
         logits = network(images)
@@ -216,16 +133,6 @@ def rhfl_pass(network: nn.Module, batches: Sequence[Tensor], others: Sequence[Se
             F.kl_div(F.log_softmax(logits, dim=1), rows[number].clone(), reduction="batchmean") for rows in others
         ]
         loss = sum(losses[1:], losses[0]) / len(losses)
-        _descend(torch.optim.Adam(network.parameters(), lr=rate), loss)
+        descend(torch.optim.Adam(network.parameters(), lr=rate), loss)
         total += loss.item()
     return total / len(batches)
-
-
-def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-
-
-def _images(batch: Indices) -> Tensor:
-    return to_tensor(batch).contiguous()

@@ -85,11 +85,7 @@ def compared(case: Case, repeats: int) -> dict[str, Any]:
 
 
 def checked_difference(case: Case, ours: str, other: str) -> float:
-    """Relative difference of two loops' updates in double precision.
-
-    Raises:
-        SystemExit: if it is more than rounding.
-    """
+    """Relative difference of two loops' updates in double precision."""
     difference = case.difference(ours, other)
     if not difference < LARGEST_DIFFERENCE:
         raise SystemExit(f"{case.method}, {case.title}: {ours} and {other} differ by {difference:.1e} of the update")
@@ -140,15 +136,7 @@ def operations(work: Work) -> float:
 def operations_of_convolution_backward(
     gradient: Shape, images: Shape, weight: Shape, *others: Any, **options: Any
 ) -> int:
-    """As many as forward for each gradient that is asked for; torch's own count ignores groups.
-
-    Args:
-        gradient: shape of the gradient of the output.
-        images: shape of the input.
-        weight: shape of the weights: ``(channels_out, channels_in / groups, height, width)``.
-        others: bias, stride and so on; the last one tells which gradients of input, weights and bias are asked for.
-        options: of the counter.
-    """
+    """As many as forward for each gradient that is asked for; torch's own count ignores groups."""
     forward = 2 * gradient[0] * math.prod(gradient[2:]) * math.prod(weight)
     return forward * sum(others[-1][:2])
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grandrounds.data.batches import index_batches
-from grandrounds.data.images.views import draw_views, to_tensor
+from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.federation.site.context import SiteContext
 
 EPSILON = 1e-300
@@ -38,39 +38,31 @@ def fedperl_round(
     threshold: float = 0.6,
     beta: float = 0.5,
     gamma: float = 0.01,
+    released: bool = False,
 ) -> None:
     r"""Train in place: :math:`L = \mathrm{wCE} + \beta L_u + \gamma L_{con}` (Bdair et al., MELBA 2022, Eq. 3, 5, 8 and 9).
 
-    Batches and views are those that the package draws for the same context.
-
-    Args:
-        network: in training mode.
-        optimizer: of its parameters.
-        context: of the task.
-        peers: states of the peers, at least one.
-        peer_network: takes the peers' states in turn.
-        steps: how many.
-        batch_size: labelled images, and unlabelled images, of a step.
-        threshold: least confidence of a pseudo-label.
-        beta: factor of the unsupervised loss, the mean over accepted images.
-        gamma: factor of the consistency loss, the mean squared difference of probabilities.
+    Batches and views are those that the package draws for the same context. ``released`` computes what the publication's
+    code does: no gradient of consistency, torch's default layout, and a loss that is read in every step.
     """
     data = context.data
-    labelled_batches = index_batches(data.rows("labelled"), batch_size, steps, context.generator("labelled batches"))
-    unlabelled_batches = index_batches(
-        data.rows("unlabelled"), batch_size, steps, context.generator("unlabelled batches")
-    )
+    batches = [
+        index_batches(data.rows(kind), batch_size, steps, context.generator(f"{kind} batches"))
+        for kind in ("labelled", "unlabelled")
+    ]
     class_weights = median_frequency_weights(data.class_counts("labelled"))
-    labelled_key, unlabelled_key = context.key("labelled views"), context.key("unlabelled views")
+
+    def draw(rows: NDArray[np.int64], view: View, kind: str, step: int) -> Tensor:
+        images = to_tensor(draw_views(data.images, rows, view, context.key(f"{kind} views"), step))
+        return images.contiguous() if released else images
+
     with context.torch_seeded("training"):
-        for step, (labelled, unlabelled) in enumerate(zip(labelled_batches, unlabelled_batches, strict=True)):
-            images = to_tensor(draw_views(data.images, labelled, "weak", labelled_key, step))
-            weak = to_tensor(draw_views(data.images, unlabelled, "weak", unlabelled_key, step))
-            strong = to_tensor(draw_views(data.images, unlabelled, "strong", unlabelled_key, step))
-            logits = network(images)
-            labels = torch.from_numpy(data.labels[labelled])
-            loss = F.cross_entropy(logits, labels, weight=class_weights.to(logits))
-            own = F.softmax(network(weak), dim=1)
+        for step, (labelled, unlabelled) in enumerate(zip(*batches, strict=True)):
+            logits = network(draw(labelled, "weak", "labelled", step))
+            weak, strong = (draw(unlabelled, view, "unlabelled", step) for view in ("weak", "strong"))
+            loss = F.cross_entropy(logits, torch.from_numpy(data.labels[labelled]), weight=class_weights.to(logits))
+            with torch.set_grad_enabled(not released):
+                own = F.softmax(network(weak), dim=1)
             theirs = []
             for state in peers:
                 peer_network.load_state_dict(state)
@@ -81,9 +73,9 @@ def fedperl_round(
             if accepted.any():
                 loss = loss + beta * F.cross_entropy(network(strong[accepted]), pseudo_labels[accepted])
             loss = loss + gamma * sum(F.mse_loss(own, prediction) for prediction in theirs) / len(peers)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            descend(optimizer, loss)
+            if released:
+                loss.item()
 
 
 def median_frequency_weights(counts: np.ndarray) -> Tensor:
@@ -107,9 +99,7 @@ def mutual_pass(
     total = 0.0
     for batch in batches:
         loss = mutual_loss(network, as_tensor(images[batch], network), [theirs[batch] for theirs in others])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        descend(optimizer, loss)
         total += loss.item()
     return total / len(batches)
 
@@ -141,26 +131,14 @@ def fed_align_iteration(
     others: Sequence[nn.Module],
     noise: Tensor,
 ) -> None:
-    """Train in place: classification, a discriminator step per other hospital, one encoder step from all pairs.
-
-    Args:
-        encoder: of the hospital.
-        head: of the same network.
-        discriminator: of the hospital.
-        optimizers: by role.
-        images: a batch.
-        labels: its classes.
-        batches: noisy embeddings of each other hospital.
-        others: their discriminators.
-        noise: that is added to the hospital's own embeddings where it is the target.
-    """
-    _descend(optimizers["classification"], _cross_entropy(head(encoder(images)), labels))
+    """Train in place: classification, a discriminator step per other hospital, one encoder step from all pairs."""
+    descend(optimizers["classification"], _cross_entropy(head(encoder(images)), labels))
     for theirs in batches:
         with torch.no_grad():
             own = encoder(images)
         wrong = 1 - discriminator(theirs).sigmoid()
         loss = -(discriminator(own).sigmoid() + EPSILON).log().mean() - (wrong + EPSILON).log().mean()
-        _descend(optimizers["discriminator"], loss)
+        descend(optimizers["discriminator"], loss)
     optimizers["adversarial"].zero_grad()
     for _ in others:
         (-(discriminator(encoder(images)).sigmoid() + EPSILON).log().mean()).backward()
@@ -174,7 +152,8 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return -probabilities[torch.arange(len(labels)), labels].log().mean()
 
 
-def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One step of an optimizer."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -34,13 +34,7 @@ class Measured:
 
 
 def in_turn(case: Case, repeats: int, between: Callable[[], None]) -> dict[str, Measured]:
-    """Measure all loops of a case.
-
-    Args:
-        case: what to measure.
-        repeats: rounds of each loop that count.
-        between: called after each turn, when no loop runs.
-    """
+    """Measure all loops of a case."""
     forking = multiprocessing.get_context("fork")
     channels, processes = {}, []
     for loop in case.loops:

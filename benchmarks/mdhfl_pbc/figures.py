@@ -18,13 +18,7 @@ KINDS = {"symmetric": "symmetric flips", "pair": "pair flips"}
 
 
 def figures(results: Settings, titles: Mapping[str, str], shown: tuple[str, ...]) -> Iterator[Drawing]:
-    """All figures, each with a name and a description.
-
-    Args:
-        results: runs by setting, method and seed.
-        titles: of the methods.
-        shown: methods whose confusion is drawn.
-    """
+    """All figures, each with a name and a description."""
     for kind, name in KINDS.items():
         curves = accuracy_by_noise(results, kind)
         if curves:

@@ -19,12 +19,7 @@ CHANNELS = 12
 
 
 class AttackedNetwork(nn.Module):
-    """The small network of the first publication: without pooling, and smooth, so that its gradients tell most.
-
-    Args:
-        classes: number of classes.
-        size: side of the images.
-    """
+    """The small network of the first publication: without pooling, and smooth, so that its gradients tell most."""
 
     def __init__(self, classes: int, size: int) -> None:
         super().__init__()

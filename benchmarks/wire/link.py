@@ -65,12 +65,7 @@ class _Line:
 
 
 class SlowLink:
-    """A proxy before a port of this machine, in a thread of its own.
-
-    Args:
-        target: port to which connections are passed on.
-        seed: of the losses.
-    """
+    """A proxy before a port of this machine, in a thread of its own."""
 
     def __init__(self, target: int, seed: int = 0) -> None:
         self.port = 0
