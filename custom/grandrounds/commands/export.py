@@ -28,7 +28,7 @@ def export(
     sites_dir: Annotated[Path | None, typer.Option(help="Folder of the partition that the run had.")] = None,
     licence: Annotated[str | None, typer.Option(help="Licence of the data that the model was trained on.")] = None,
 ) -> None:
-    """Write the model and say where it is."""
+    """Write the model and print its path."""
     from grandrounds.reporting.export import export_model
     from grandrounds.reporting.model import report_on
     from grandrounds.reporting.predictions import groups_in

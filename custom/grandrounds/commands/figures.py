@@ -157,7 +157,7 @@ def image_figures(run: Path, sites_dir: Path) -> dict[str, Figure]:
 
 
 def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[str, Figure]:
-    """Where the models of several runs look: where all are right, all are wrong, and where one stands alone.
+    """Where the models of several runs look: where all are right, all are wrong, and where only one differs.
 
     Args:
         run: whose model is in question.

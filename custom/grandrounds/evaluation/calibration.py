@@ -84,18 +84,18 @@ def reliability_points(
     sizes = _bin_sizes(falling.tolist(), z, min_remaining, min_gap)
     cuts = np.cumsum(sizes)[:-1]
     return [
-        ReliabilityPoint(float(sure.mean()), float(hit.mean()), len(sure))
-        for sure, hit in zip(np.split(falling, cuts), np.split(right, cuts), strict=True)
+        ReliabilityPoint(float(bin_confidence.mean()), float(hits.mean()), len(hits))
+        for bin_confidence, hits in zip(np.split(falling, cuts), np.split(right, cuts), strict=True)
     ]
 
 
 def calibration_errors(points: Sequence[ReliabilityPoint]) -> CalibrationErrors:
-    r"""How far confidence and accuracy are apart.
+    r"""The difference of confidence and accuracy over all bins.
 
     .. math:: \mathrm{ECE} = \sum_v \frac{n_v}{N} |\mathrm{acc}_v - \mathrm{conf}_v|, \qquad
         \mathrm{MCE} = \max_v |\mathrm{acc}_v - \mathrm{conf}_v|
 
-    with :math:`N` the number of all samples. (FedPerl's text says "bin size", which cannot be meant.)
+    with :math:`N` the number of all samples. (FedPerl's text says "bin size".)
 
     Args:
         points: the bins, at least one.

@@ -73,7 +73,7 @@ def cases_of(
 
 
 def cases_from_confusion(confusion: NDArray[np.int64]) -> Cases:
-    """Cases from counts alone, each image a case: all that scores by the predicted class need.
+    """Cases from counts alone, each image a case: enough for scores of the predicted class.
 
     Example:
         >>> cases_from_confusion(np.array([[1, 0], [2, 0]])).labels

@@ -239,7 +239,7 @@ def encode_counts(curves: SiteCurves, classes: Sequence[str]) -> NDArray[np.int6
 
 
 def decode_counts(array: NDArray[np.int64], classes: Sequence[str], minimum: int) -> SiteCurves:
-    """The counts in an array that came from somebody else.
+    """Decode counts that another party has sent, and check them.
 
     Args:
         array: see :func:`encode_counts`.

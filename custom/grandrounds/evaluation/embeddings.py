@@ -18,7 +18,7 @@ PERPLEXITY = 30.0
 
 
 def site_silhouette(embeddings: Embeddings, sites: Names) -> float:
-    """The mean silhouette of the hospitals, each weighing the same: 1 is apart, 0 mixed, below 0 swapped.
+    """The mean silhouette of the hospitals, equally weighted: 1 is separated, 0 mixed, below 0 swapped.
 
     Args:
         embeddings: shape ``(images, features)``, finite.

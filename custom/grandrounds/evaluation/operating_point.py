@@ -46,9 +46,9 @@ def choose_operating_point(validation: Cases, number: int, sensitivity: float = 
 
     Example:
         >>> from grandrounds.evaluation.cases import cases_of
-        >>> sure = np.linspace(0.05, 0.95, 20)
-        >>> found = choose_operating_point(cases_of(np.repeat([0, 1], 10), np.stack([1 - sure, sure], axis=1)), 1)
-        >>> round(found.threshold, 3), found.sensitivity, found.specificity  # the second least sure of ten
+        >>> scores = np.linspace(0.05, 0.95, 20)
+        >>> found = choose_operating_point(cases_of(np.repeat([0, 1], 10), np.stack([1 - scores, scores], axis=1)), 1)
+        >>> round(found.threshold, 3), found.sensitivity, found.specificity  # the second lowest of ten
         (0.571, 0.9, 1.0)
     """
     require_fraction(sensitivity, "sensitivity")

@@ -111,7 +111,7 @@ def _sites(content: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _spent(content: Mapping[str, Any]) -> tuple[Spent, ...]:
-    """The largest epsilon of the sites' ledgers, which a benchmark keeps in place of all of them."""
+    """The largest epsilon of the sites' ledgers, which a benchmark keeps instead of all of them."""
     budget = content.get("budget")
     return (Spent(ANY_SITE, budget["unit"], float(budget["epsilon"]), float(content["delta"])),) if budget else ()
 
@@ -184,7 +184,7 @@ def _relation(number: int, entry: Mapping[str, Any]) -> Event:
 
 
 def _rows(rows: Sequence[list[float] | None]) -> dict[str, Any]:
-    """A matrix whose unknown rows are zero, with a support that says so."""
+    """A matrix whose unknown rows are zero, with a support of zero."""
     return {
         "matrix": [row or [0.0] * len(rows) for row in rows],
         "support": [int(row is not None) for row in rows],

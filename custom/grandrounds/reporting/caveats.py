@@ -52,8 +52,8 @@ def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison 
     single = [method for method, runs in methods.items() if len(runs) < MIN_SEEDS]
     found = []
     if single:
-        fewest = min(len(methods[method]) for method in single)
-        seeds = "one seed" if fewest == 1 else f"{fewest} seeds"
+        minimum = min(len(methods[method]) for method in single)
+        seeds = "one seed" if minimum == 1 else f"{minimum} seeds"
         found.append(
             f"{format_list(single)}: fewer than {MIN_SEEDS} seeds (at least one method has {seeds}). Another seed can "
             "change a score by more than methods differ."
@@ -74,7 +74,7 @@ def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison 
     if unclear:
         found.append(
             f"{format_list(unclear)}: the difference to {comparison.reference} could be chance (Bonferroni-adjusted p of "
-            f"{CHANCE:.2f} or more, or too few {comparison.kind}s to tell)."
+            f"{CHANCE:.2f} or more, or too few {comparison.kind}s)."
         )
     if comparison.left_out:
         found.append(
@@ -140,7 +140,7 @@ def _of_small_sites(scores: RunScores) -> list[str]:
 
 
 def _of_shift(run: Run, scores: RunScores) -> list[str]:
-    """Whether sites differ by more than their patients: in the mix of classes, or in how well the model does."""
+    """Whether sites differ by more than their patients: in the mix of classes, or in the model's accuracy."""
     found = []
     known = {site: group for site, group in scores.sites.items() if group.cases >= MIN_CASES}
     if len(known) > 1:

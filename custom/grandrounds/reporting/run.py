@@ -79,7 +79,7 @@ class Run:
         rounds_done: complete rounds.
         seconds: how long it took.
         selected: round, metric and score of the selected model.
-        spent: what the sites' privacy ledgers say.
+        spent: the budgets booked in the sites' privacy ledgers.
         communities: the community of each site, where it is known.
         unit: what a case is: ``patient or lesion``, or ``image``.
         options: the executors' options, where the job's files are there.

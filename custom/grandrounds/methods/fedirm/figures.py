@@ -84,7 +84,7 @@ def mean_of_rows(matrices: Sequence[Matrix], supports: Sequence[NDArray[np.integ
 
     Args:
         matrices: at least one, each of shape ``(classes, classes)``.
-        supports: what stands behind the rows of each, shape ``(classes,)``; a row is known where it is above zero.
+        supports: samples or patients behind the rows of each, shape ``(classes,)``; a row is known where it is above zero.
 
     Returns:
         The mean; rows that are known nowhere are NaN.

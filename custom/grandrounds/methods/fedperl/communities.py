@@ -1,6 +1,6 @@
 """Sites in communities: hospitals whose images come from the same source (FedPerl's word; Bdair et al., MELBA 2022).
 
-FedPerl's claim is that hospitals find their community by the likeness of their models, without being told of it. To see
+FedPerl's claim is that hospitals find their community by the similarity of their models, without knowing it. To see
 whether they do, figures put the members of a community side by side and compare within with between.
 """
 

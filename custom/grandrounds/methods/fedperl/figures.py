@@ -62,7 +62,7 @@ class SimilarityRound(NamedTuple):
 
 
 def figures(history: RunHistory) -> list[Drawing]:
-    """Peer frequency and similarity, as far as the run has them; the members of a community stand side by side."""
+    """Peer frequency and similarity, as far as the run has them; members of a community are side by side."""
     groups = history.communities
     sites = community_order(groups) if groups else list(history.sites)
     first = first_round_with_peers(history.events)

@@ -196,7 +196,7 @@ def _of_scores(report: Report) -> list[Drawing]:
             site_figure(tested, report.sites, report.metric) if tested else None,
             f"{SCORE_NAMES[report.metric]} of each method at each site; the table below has the numbers",
             "A mark is the score of a method at a site, of several seeds their mean, the line its 95 % interval. "
-            "Overlapping intervals do not mean that methods are equal: the paired differences below say more.",
+            "Overlapping intervals do not mean that methods are equal: see the paired differences below.",
         ),
     ]
 
@@ -204,12 +204,12 @@ def _of_scores(report: Report) -> list[Drawing]:
 def _utility(report: Report) -> list[Drawing]:
     points = _utilities(report)
     units = sorted({point.unit for point in points if point.unit})
-    apart = "" if len(units) == 1 else f" Epsilons per {' and per '.join(units)} are guarantees of different kinds."
+    note = "" if len(units) == 1 else f" Epsilons per {' and per '.join(units)} are guarantees of different kinds."
     return drawing_of(
         "utility_privacy",
         utility_figure(points, report.metric, report.chance),
         f"{SCORE_NAMES[report.metric]}: {'; '.join(map(_format_utility, points))}",
-        f"The largest epsilon of a method's ledgers; without a ledger nothing is guaranteed.{apart}",
+        f"The largest epsilon of a method's ledgers; without a ledger nothing is guaranteed.{note}",
     )
 
 

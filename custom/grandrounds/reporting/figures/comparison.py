@@ -125,8 +125,8 @@ def utility_figure(points: Sequence[Utility], metric: str, chance: float) -> Fig
         draw_line(axes, look[name], [epsilon for epsilon, _ in own], [score for _, score in own], label)
     axes.axhline(chance, color=GREY, linewidth=1, linestyle=":", label="a guess")
     axes.set_xscale("log")
-    apart = [epsilon for epsilon, before in zip(finite, [0.0, *finite], strict=False) if epsilon > 1.2 * before]
-    axes.set_xticks([*apart, end], [*(f"{epsilon:.2g}" for epsilon in apart), "none"])
+    ticks = [epsilon for epsilon, before in zip(finite, [0.0, *finite], strict=False) if epsilon > 1.2 * before]
+    axes.set_xticks([*ticks, end], [*(f"{epsilon:.2g}" for epsilon in ticks), "none"])
     axes.minorticks_off()
     axes.set_xlim(finite[0] / 1.5, end * 1.5)
     axes.set_ylim(0, 1.02)

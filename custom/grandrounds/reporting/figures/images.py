@@ -182,10 +182,10 @@ def scenario_figure(
         found: indices of the images by scenario, see :func:`~grandrounds.evaluation.grad_cam.scenarios`.
         ours: the model in question, one of ``maps``.
         reference: the model that it extends.
-        breast: whether the images are prepared mammograms, so that a map's share inside the breast can be told.
+        breast: whether the images are prepared mammograms, so that a map's share inside the breast is shown.
 
     Returns:
-        Four rows; a scenario without an image says so. Below each map of a mammogram stands its share inside the breast,
+        Four rows; a scenario without an image says so. Below each map of a mammogram is its share inside the breast,
         which of a map without activation is a dash.
 
     Raises:
