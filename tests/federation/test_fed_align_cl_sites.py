@@ -152,5 +152,5 @@ def test_a_batch_size_that_no_site_has_is_refused(size, go, monkeypatch):
 
     monkeypatch.setattr(executor.FedAlignExecutor, "train", spoilt)
     found = go(1, sites=SITES)
-    assert "must say the batch size" in found.summary["rounds"][0]["dropped"]["site-3"]
+    assert "must report the batch size" in found.summary["rounds"][0]["dropped"]["site-3"]
     assert found.summary["rounds"][0]["answered"] == SITES[:2]

@@ -103,7 +103,7 @@ def test_a_site_with_another_network_is_refused_and_the_others_go_on(run, hospit
     described = json.loads(path.read_text()) | {"models": {"phantom": {"backbone": "resnet10"}}}
     path.write_text(json.dumps(described))
     found = run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
-    assert "has another network (resnet10) than the job (compact)" in found.summary["refused"]["site-2"]
+    assert "has a resnet10 that differs from the job's" in found.summary["refused"]["site-2"]
     assert found.summary["rounds"][0]["answered"] == ["site-1", "site-3"]
 
 
@@ -142,7 +142,7 @@ def test_a_resumed_run_goes_on_from_the_sum(run, hospitals, tmp_path):
         ("controller.rounds=1", "rounds must be at least 2"),
         ("controller.min_sites=1", "min_sites must be at least 2: the sum of one model is that model"),
         ("problem.weights=weights.pt", "problem.weights must be null"),
-        ("executor.model=shared", "model must be own"),
+        ("executor.model=shared", "needs model=own"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(assignment, message, run, hospitals, tmp_path):
