@@ -1,19 +1,29 @@
-"""What is measured: a few local steps of a method, by the package and by plain loops that make the same update."""
+"""What is measured: a few local steps of a method, by the package and by plain loops that make the same update.
+
+Loops run in turn, each in a process of its own: the machine's other work affects all alike, and memory is that of one
+loop. The processes are forked after the imports. Those of the package keep freed memory, as a site's do.
+"""
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.measure import Cost, clocked, peak_mib, resident_mib
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.federation.site.worker import keep_freed_memory
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
@@ -111,3 +121,58 @@ def phantom_context(site: str, problem: Problem, images: int, labelled: int, rou
 def precision_of(loop: str) -> str:
     """The option ``executor.precision`` of a loop."""
     return "bfloat16" if loop == HALF else "float32"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a loop took.
+
+    Attributes:
+        first: cost of the first round, which warms up.
+        costs: of the rounds that count.
+        mib: greatest resident memory of the first round beyond what the process had before it.
+    """
+
+    first: Cost
+    costs: list[Cost]
+    mib: float
+
+
+def in_turn(case: Case, repeats: int, between: Callable[[], None]) -> dict[str, Measured]:
+    """Measure all loops of a case."""
+    forking = multiprocessing.get_context("fork")
+    channels, processes = {}, []
+    for loop in case.loops:
+        channels[loop], theirs = forking.Pipe()
+        processes.append(forking.Process(target=_serve, args=(theirs, case, loop), daemon=True))
+        processes[-1].start()
+        theirs.close()
+    first = {loop: _asked(channel) for loop, channel in channels.items()}
+    costs: dict[str, list[Cost]] = {loop: [] for loop in channels}
+    for _ in range(repeats):
+        for loop, channel in channels.items():
+            costs[loop].append(_asked(channel)[0])
+        between()
+    for channel, process in zip(channels.values(), processes, strict=True):
+        channel.send(False)
+        process.join()
+    return {loop: Measured(first[loop][0], costs[loop], first[loop][1]) for loop in channels}
+
+
+def _asked(channel: Connection) -> tuple[Cost, float]:
+    channel.send(True)
+    cost, mib = channel.recv()
+    return cost, mib
+
+
+def _serve(channel: Connection, case: Case, loop: str) -> None:
+    # What the parent has freed would be used again, and not be seen.
+    ctypes.CDLL(None).malloc_trim(0)
+    if loop.startswith("ours"):
+        keep_freed_memory()
+    while channel.recv():
+        work = case.prepare(loop)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        before = resident_mib()
+        cost, _ = clocked(work)
+        channel.send((cost, peak_mib() - before))

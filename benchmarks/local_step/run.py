@@ -24,12 +24,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.local_step.case import Case, Work
+from benchmarks.local_step.case import Case, Measured, Work, in_turn
 from benchmarks.local_step.fed_align import FedAlignCase
 from benchmarks.local_step.fedirm import FedIRMCase
 from benchmarks.local_step.fedperl import FedPerlCase
 from benchmarks.local_step.mutual import MDHFLCase, RowsCase
-from benchmarks.local_step.turns import Measured, in_turn
 from benchmarks.measure import clocked, milliseconds, run, spread, table
 
 LARGEST_DIFFERENCE = 1e-8

@@ -1,7 +1,7 @@
 """Attack a site that sends its updates as they are, and one whose updates pass the gate.
 
-Images are phantoms. Everything takes a few minutes on one CPU core. The noise is the operating system's, so the last digits
-differ from run to run. The pictures of the first attack are written to ``figures/inversion.png``.
+Images are phantoms. Everything takes a few minutes on one CPU core. The noise is the operating system's, so the last
+digits differ from run to run. The pictures of the first attack are written to ``figures/inversion.png``.
 """
 
 from __future__ import annotations
