@@ -20,7 +20,7 @@ from grandrounds.deployment.jobs import Job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.files import write_json
-from grandrounds.privacy.accounting.accountant import min_noise_multiplier
+from grandrounds.privacy.accounting import min_noise_multiplier
 from grandrounds.privacy.gate.policy import GATE
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.spending import Unit

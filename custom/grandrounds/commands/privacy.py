@@ -74,7 +74,7 @@ def summary(policy: SitePolicy) -> dict[str, Any]:
 
 def rounds_within(rule: ReleaseRule, policy: SitePolicy) -> int | None:
     """How many releases of a rule stay within the lowest target; None without a target or without an epsilon."""
-    from grandrounds.privacy.accounting.accountant import exceeds, gaussian_epsilon
+    from grandrounds.privacy.accounting import exceeds, gaussian_epsilon
     from grandrounds.privacy.gate.treatment import ClipAndNoise, ClipAndNoiseSamples
 
     target = min(policy.target_epsilon.values(), default=math.inf)

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from grandrounds.data.families import Preprocess
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
-from grandrounds.data.images.ct_windows import windows_from
-from grandrounds.data.images.dicom import Window
+from grandrounds.data.images.dicom import Window, windows_from
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object, require_object

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.mobile import MobileNetV2, ShuffleNet
-from grandrounds.models.backbones.resnet9 import ResNet9
 from grandrounds.models.backbones.resnet22 import ResNet22
-from grandrounds.models.backbones.small_resnets import CompactNet, ResNet10, ResNet12
+from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import replace_module, to_group_norm
 from grandrounds.models.split import find_stem, head_name, head_of

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from grandrounds.privacy.accounting.accountant import gaussian_epsilon
+from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.ledger.ledger import Ledger
 

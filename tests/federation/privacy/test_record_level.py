@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.privacy.accounting.accountant import spent_epsilon
+from grandrounds.privacy.accounting import spent_epsilon
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.spending import Mechanism, Unit
 

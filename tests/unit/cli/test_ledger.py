@@ -4,8 +4,7 @@ import re
 import pytest
 
 from grandrounds.data.manifest import Record, write_manifest
-from grandrounds.privacy.accounting.accountant import gaussian_epsilon
-from grandrounds.privacy.accounting.renyi import renyi_epsilon
+from grandrounds.privacy.accounting import gaussian_epsilon, renyi_epsilon
 from grandrounds.privacy.ledger.chain import ChainedFile
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from grandrounds.commands import privacy
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.accounting.accountant import gaussian_epsilon
+from grandrounds.privacy.accounting import gaussian_epsilon
 
 GATE = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
 UPDATE = {"kind": "model_update", "name": "update", "treatment": "clip_and_noise", "clip": 1.0, "noise_multiplier": 16}

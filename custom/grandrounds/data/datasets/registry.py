@@ -33,8 +33,7 @@ from grandrounds.data.families import (
     Preprocess,
     SkinOptions,
 )
-from grandrounds.data.images.ct_windows import HAEMORRHAGE_WINDOWS, windows_from
-from grandrounds.data.images.dicom import Window
+from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, Window, windows_from
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.options import PartitionOptions
 from grandrounds.errors import ConfigurationError

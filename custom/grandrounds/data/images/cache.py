@@ -23,9 +23,8 @@ import numpy as np
 
 from grandrounds.checks import require_fraction
 from grandrounds.data.families import Preprocess
-from grandrounds.data.images.ct_windows import require_channels
 from grandrounds.data.images.decoding import Pixels, to_square
-from grandrounds.data.images.dicom import Window
+from grandrounds.data.images.dicom import Window, require_channels
 from grandrounds.data.images.mammogram import mammogram_square, read_mammogram
 from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.errors import ConfigurationError, DataError

@@ -1,5 +1,8 @@
 """Mammograms of all devices in one form: all bits of the file, breast alone, chest wall left, square.
 
+A digital detector leaves the background at one exact value; a scanned film has noise, labels and tape there. The two
+need different thresholds: a film's threshold would cut the dark fat below the skin of a digital image.
+
 Source: A. Jimenez-Sanchez et al., "Memory-aware curriculum federated learning for breast cancer classification",
 Computer Methods and Programs in Biomedicine 229, 2023, which crops the background, resizes to a height of 2048 pixels
 with the aspect kept and pads to a square; mirroring follows N. Wu et al., "Deep neural networks improve radiologists'
@@ -9,15 +12,179 @@ performance in breast cancer screening", IEEE TMI 39(4), 2020.
 from __future__ import annotations
 
 import io
+import math
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.breast_mask import Levels, Mask, bounding_box, breast_mask, chest_wall_on_right
 from grandrounds.data.images.decoding import DICOM_SUFFIXES
 from grandrounds.data.images.dicom import read_grey
 from grandrounds.errors import DataError
+
+Levels = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+COARSE_SIDE = 256
+"""Longest side, in pixels, of the image in which the breast is searched."""
+
+DIGITAL_BACKGROUND = 0.05
+"""Least share of pixels at exactly the lowest value for the background to be a digital detector's."""
+
+DIGITAL_GAP = 0.02
+"""Within this share of the range above the background a digital image has nearly no pixels, a film's noise many."""
+
+DIGITAL_NEAR = 0.05
+"""Largest share of pixels in that gap, of those at the background's value, in a digital image."""
+
+FULL_BOX = 0.9
+"""A region that fills more of its bounding box than this is a sheet of film on the scanner's black, and no breast."""
+
+FILM_GAMMA = 0.5
+"""Exponent that spreads the dark values of a film, so that the threshold separates fat from background."""
+
+DETACHED = 2
+"""Width in coarse pixels of bridges that are cut: labels and tape at the skin."""
+
+OTSU_BINS = 256
+MIN_SHARE = 0.01
+"""Smallest share of the image that a breast takes."""
+
+
+def otsu_threshold(values: NDArray[np.floating]) -> float:
+    r"""The threshold with the largest variance between the values below and above it; equal values are at it.
+
+    .. math:: t^* = \arg\max_t \; w_0(t)\,w_1(t)\,(\mu_1(t) - \mu_0(t))^2
+
+    Source: N. Otsu, "A threshold selection method from gray-level histograms", IEEE Transactions on Systems, Man, and
+    Cybernetics 9(1), 1979. Over a histogram of 256 bins; of equal maxima the middle one counts.
+
+    Example:
+        >>> otsu_threshold(np.array([0.0, 0.0, 0.0, 1.0, 1.0]))
+        0.5
+        >>> otsu_threshold(np.array([3.0, 3.0]))
+        3.0
+    """
+    low, high = float(values.min()), float(values.max())
+    if high <= low:
+        return low
+    counts, edges = np.histogram(values, OTSU_BINS, (low, high))
+    centres = (edges[:-1] + edges[1:]) / 2
+    below = counts.cumsum()[:-1].astype(np.float64)
+    above = counts.sum() - below
+    sums = (counts * centres).cumsum()
+    spread = sums[:-1] / np.maximum(below, 1) - (sums[-1] - sums[:-1]) / np.maximum(above, 1)
+    between = below * above * spread**2
+    best = np.flatnonzero(between >= between.max() * (1 - 1e-12))
+    return float(edges[1:-1][best[[0, -1]]].mean())
+
+
+def breast_mask(levels: Levels) -> Mask:
+    """Which pixels belong to the breast: the largest bright region, without labels, holes filled.
+
+    Args:
+        levels: grey levels in any unit, bright tissue, shape ``(H, W)``.
+
+    Returns:
+        Shape ``(H, W)``; nowhere true if the image has one level only or no region takes a hundredth of it. The region
+        was found at no more than 256 pixels a side and widened by one of those pixels, so that the skin is inside.
+
+    Example:
+        >>> image = np.zeros((8, 8), np.float32)
+        >>> image[2:6, :5] = 1.0
+        >>> breast_mask(image).sum(axis=1).tolist()
+        [0, 5, 6, 6, 6, 6, 5, 0]
+    """
+    step = max(1, math.ceil(max(levels.shape) / COARSE_SIDE))
+    region = _breast_region(levels, _block_means(levels, step))
+    if region.mean() < MIN_SHARE:
+        return np.zeros(levels.shape, np.bool_)
+    from scipy import ndimage  # for these images alone: sites without mammograms do not wait for it
+
+    widened = ndimage.binary_dilation(region)
+    height, width = levels.shape
+    return np.asarray(widened.repeat(step, axis=0).repeat(step, axis=1)[:height, :width], np.bool_)
+
+
+def bounding_box(mask: Mask) -> tuple[slice, slice]:
+    """Rows and columns from the first to the last that hold something.
+
+    Raises:
+        ValueError: if the mask is empty.
+
+    Example:
+        >>> bounding_box(np.array([[False, False], [False, True]]))
+        (slice(1, 2, None), slice(1, 2, None))
+    """
+    if not mask.any():
+        raise ValueError("the mask is empty, so it has no bounding box")
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+
+
+def chest_wall_on_right(mask: Mask) -> bool | None:
+    """Whether the chest wall is on the right, from the shape alone: a breast is tallest there and ends in the nipple.
+
+    None if both outer thirds of the mask, cropped to its bounding box, hold the same number of pixels.
+
+    Example:
+        >>> chest_wall_on_right(np.triu(np.ones((6, 6), np.bool_)))
+        True
+        >>> chest_wall_on_right(np.ones((6, 6), np.bool_)) is None
+        True
+    """
+    third = max(1, mask.shape[1] // 3)
+    left, right = int(mask[:, :third].sum()), int(mask[:, -third:].sum())
+    return None if left == right else right > left
+
+
+def _block_means(levels: Levels, step: int) -> Levels:
+    height, width = levels.shape
+    padded = np.pad(levels, ((0, -height % step), (0, -width % step)), mode="edge")
+    blocks = padded.reshape(padded.shape[0] // step, step, padded.shape[1] // step, step)
+    return np.asarray(blocks.mean(axis=(1, 3)), np.float32)
+
+
+def _breast_region(levels: Levels, coarse: Levels) -> Mask:
+    low, high = float(levels.min()), float(levels.max())
+    region = np.zeros(coarse.shape, np.bool_)
+    if high <= low:
+        return region
+    gap = low + DIGITAL_GAP * (high - low)
+    if _is_digital(levels, low, gap):
+        region = _largest_region(coarse > gap)
+    if not region.any() or _fills_its_box(region):
+        on_film = _largest_region(_above_film(coarse, low, high))
+        region = on_film if on_film.any() else region
+    return region
+
+
+def _is_digital(levels: Levels, low: float, gap: float) -> bool:
+    background = float((levels == low).mean())
+    near = float(((levels > low) & (levels < gap)).mean())
+    return background >= DIGITAL_BACKGROUND and near <= DIGITAL_NEAR * background
+
+
+def _fills_its_box(region: Mask) -> bool:
+    return float(region[bounding_box(region)].mean()) > FULL_BOX
+
+
+def _above_film(coarse: Levels, low: float, high: float) -> Mask:
+    # Scans are padded with the lowest value, which would make two classes of padding and film.
+    spread = ((coarse - low) / (high - low)) ** FILM_GAMMA
+    return np.asarray(spread > otsu_threshold(spread[coarse > low]), np.bool_)
+
+
+def _largest_region(bright: Mask) -> Mask:
+    # Opening cuts thin bridges; tiny images would lose everything to it.
+    from scipy import ndimage
+
+    opened = ndimage.binary_opening(bright, iterations=DETACHED)
+    labels, count = ndimage.label(opened if opened.any() else bright)
+    if count == 0:
+        return np.zeros(bright.shape, np.bool_)
+    sizes = np.bincount(labels.ravel())[1:]
+    return np.asarray(ndimage.binary_fill_holes(labels == int(sizes.argmax()) + 1), np.bool_)
 
 
 def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:

@@ -22,9 +22,8 @@ from typing import IO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.images.ct_windows import read_windows
 from grandrounds.data.images.decoding import DICOM_SUFFIXES, Pixels, decode_image, eight_bit
-from grandrounds.data.images.dicom import Window
+from grandrounds.data.images.dicom import Window, read_windows
 from grandrounds.errors import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm", *DICOM_SUFFIXES)

@@ -18,7 +18,7 @@ from grandrounds.checks import require_at_least
 from grandrounds.errors import MessageError
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
 from grandrounds.methods.fed_align_cl.options import BankRows, EmbeddingNoiseOptions
-from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
 BANK, EMBEDDINGS, DISCRIMINATOR = "bank", "embeddings", "discriminator"
 BATCH_SIZE, BATCH_SIZES = "batch_size", "batch_sizes"

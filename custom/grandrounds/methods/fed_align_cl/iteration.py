@@ -33,7 +33,7 @@ from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import statistics_untouched
 from grandrounds.models.split import split_network
 from grandrounds.ordering import natural_sorted
-from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbo
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions, ScheduleOptions
 from grandrounds.methods.fed_align_cl.schedule import LocalInterval, site_batch_size
 from grandrounds.models.split import find_stem
-from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
 PREDICTION_BATCH = 64
 

@@ -18,8 +18,7 @@ from torch import Generator, Tensor
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
-from grandrounds.privacy.mechanisms.gaussian import floating_entries, require_clip
-from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes, floating_entries, require_clip, with_noise
 
 RUNNING_VARIANCE = "running_var"
 

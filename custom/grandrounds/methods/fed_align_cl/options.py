@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from grandrounds.data.images.views import View
 from grandrounds.options import POSITIVE, Min, Options
-from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.seeding import numpy_generator
 
 Role = Literal["classification", "adversarial", "discriminator"]

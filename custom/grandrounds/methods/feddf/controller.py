@@ -20,7 +20,7 @@ from grandrounds.federation.site.context import SiteContext, StateCache, choose_
 from grandrounds.federation.site.data import load_dataset
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.feddf.fusion import FusionOptions, distil, ensemble_soft_labels, means_by_architecture
-from grandrounds.methods.mutual.delivery import DeliveringController
+from grandrounds.methods.mutual.controller import DeliveringController
 from grandrounds.models.registry import build_model
 from grandrounds.options import Options
 from grandrounds.ordering import natural_sorted

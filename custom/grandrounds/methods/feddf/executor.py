@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.methods.mutual.local_executor import DeliveredModelExecutor
+from grandrounds.methods.mutual.executor import DeliveredModelExecutor
 from grandrounds.protocol.messages import (
     GLOBAL,
     UPDATE,

@@ -6,8 +6,13 @@ from typing import Any, ClassVar
 
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.methods.supervised.dp_training import require_single_images, train_privately
-from grandrounds.methods.supervised.training import TrainingOptions, rows_to_learn, train_supervised
+from grandrounds.methods.supervised.training import (
+    TrainingOptions,
+    require_single_images,
+    rows_to_learn,
+    train_privately,
+    train_supervised,
+)
 from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
 from grandrounds.protocol.messages import Payload, Result
 from grandrounds.protocol.spending import Spending

@@ -16,7 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.privacy.accounting.accountant import exceeds, spent_epsilon
+from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, Expected
@@ -24,7 +24,7 @@ from grandrounds.privacy.gate.policy import SitePolicy
 from grandrounds.privacy.gate.treatment import RecordLevel
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
-from grandrounds.privacy.mechanisms.secure_noise import RandomBytes
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.protocol.messages import CURVES, FACTS, METRICS, PROTOCOL, SPENT, TRAIN, TREATED, UPDATE
 from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
 

@@ -23,8 +23,7 @@ from grandrounds.evaluation.curves import COUNTS, coarsen_curves, decode_counts,
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.options import POSITIVE, Min, Options, Range, require_value
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
-from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, clip_rows, require_clip
-from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
+from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, RandomBytes, clip_rows, require_clip, with_noise
 from grandrounds.protocol.spending import Mechanism, Spending, Unit, no_guarantee, update_sensitivity
 
 State = Mapping[str, Tensor]

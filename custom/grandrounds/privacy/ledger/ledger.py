@@ -1,6 +1,6 @@
 """The privacy ledger: every release of a site and the epsilon spent, in one file of the site, outside any job.
 
-It counts over rounds, restarts and jobs on the same data set, by :mod:`grandrounds.privacy.accounting.accountant`. A release
+It counts over rounds, restarts and jobs on the same data set, by :mod:`grandrounds.privacy.accounting`. A release
 is booked before it leaves: if the process dies in between, the ledger has a release too many, never one too few. Nothing in
 it describes an image.
 """
@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
-from grandrounds.privacy.accounting.accountant import exceeds, spent_epsilon
-from grandrounds.privacy.accounting.renyi import renyi_epsilon
+from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
 from grandrounds.privacy.ledger.chain import Chain, ChainedFile
 from grandrounds.privacy.ledger.entries import Amendment, Booking, DatasetIdentity, Opening, Purpose, read_line
 from grandrounds.protocol.spending import Spending, Unit, counted

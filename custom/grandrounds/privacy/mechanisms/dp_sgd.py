@@ -25,7 +25,7 @@ from torch.func import functional_call, grad, vmap
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import POSITIVE, Min, Options, Range
-from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes, with_noise
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -4,21 +4,97 @@ Clipping is flat, over all floating-point entries of an update together (McMahan
 Recurrent Language Models", ICLR 2018). Without it noise of any size has no epsilon. The mechanism: Dwork & Roth, "The
 Algorithmic Foundations of Differential Privacy", 2014, appendix A; its exact guarantee: Balle & Wang, "Improving the
 Gaussian Mechanism for Differential Privacy", ICML 2018.
+
+Noise comes from the operating system's cryptographic generator: unpredictable outside the site, never repeated.
+
+There is no seed on purpose. With a seed that others know, such as a job's, they can subtract the noise. A seed that is kept
+at the site repeats its stream after a crash or a restored backup, and two updates with the same noise reveal their
+difference. The outputs of NumPy's and torch's generators reveal their state.
+
+Noise in floating point has gaps that may reveal what it should hide (Mironov, "On Significance of the Least Significant Bits
+for Differential Privacy", CCS 2012). Therefore noise is added in double precision, and the sum is rounded to a grid that is
+much coarser than the gaps and much finer than the noise.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.mechanisms.secure_noise import RandomBytes, with_noise
 from grandrounds.protocol.spending import Mechanism, Spending, Unit, update_sensitivity
+
+RandomBytes = Callable[[int], bytes]
+PAIRS_AT_ONCE = 1 << 18
+MANTISSA_BITS = 53
+GRID_BITS = 20
+
+
+def standard_normals(count: int, random_bytes: RandomBytes = os.urandom) -> NDArray[np.float64]:
+    r"""Independent draws of :math:`N(0, 1)` (Box & Muller, Annals of Mathematical Statistics 1958).
+
+    .. math:: z_{1,2} = \sqrt{-2 \ln u_1} \, (\cos 2 \pi u_2, \sin 2 \pi u_2)
+
+    Args:
+        count: their number.
+        random_bytes: returns that many unpredictable bytes.
+
+    Returns:
+        Shape ``(count,)``. With 53 bits per uniform number, none is beyond 8.6; the tail beyond has probability 1e-17.
+
+    Example:
+        >>> abs(standard_normals(2, lambda size: bytes([255] * 8 + [0] * 8))).tolist()  # u = (1, 0): length 0
+        [0.0, 0.0]
+    """
+    normals = np.empty(count + count % 2, np.float64)
+    for start in range(0, len(normals), 2 * PAIRS_AT_ONCE):
+        pairs = min(PAIRS_AT_ONCE, (len(normals) - start) // 2)
+        words = np.frombuffer(random_bytes(16 * pairs), np.uint64).reshape(pairs, 2) >> np.uint64(64 - MANTISSA_BITS)
+        # One is added to the first only, so that its logarithm is finite.
+        length = np.sqrt(-2.0 * np.log((words[:, 0] + np.uint64(1)) * 2.0**-MANTISSA_BITS))
+        angle = 2.0 * np.pi * (words[:, 1] * 2.0**-MANTISSA_BITS)
+        normals[start : start + pairs] = length * np.cos(angle)
+        normals[start + pairs : start + 2 * pairs] = length * np.sin(angle)
+    return normals[:count]
+
+
+def grid_spacing(sigma: float) -> float:
+    """The spacing of the grid: a power of two, about a millionth of the noise.
+
+    Example:
+        >>> grid_spacing(1.0) == 2.0**-20, grid_spacing(1.5) == 2.0**-20
+        (True, True)
+    """
+    return float(2.0 ** (math.floor(math.log2(sigma)) - GRID_BITS))
+
+
+def with_noise(value: Tensor, sigma: float, random_bytes: RandomBytes = os.urandom) -> Tensor:
+    """Add noise to every entry in double precision, rounded to the grid.
+
+    Args:
+        value: any shape, finite.
+        sigma: standard deviation of the noise, positive.
+        random_bytes: returns that many unpredictable bytes.
+
+    Returns:
+        A new double-precision tensor on the CPU, of the same shape.
+
+    Raises:
+        ValueError: if ``sigma`` is not positive and finite.
+    """
+    if not 0 < sigma < math.inf:
+        raise ValueError(f"sigma must be a positive number, got {sigma}: without noise there is no guarantee")
+    noise = torch.from_numpy(standard_normals(value.numel(), random_bytes)).reshape(value.shape)
+    spacing = grid_spacing(sigma)
+    return torch.round((value.detach().cpu().double() + sigma * noise) / spacing) * spacing
+
 
 State = Mapping[str, Tensor]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.data.images.breast_mask import bounding_box, breast_mask, chest_wall_on_right, otsu_threshold
+from grandrounds.data.images.mammogram import bounding_box, breast_mask, chest_wall_on_right, otsu_threshold
 from grandrounds.data.manifest import read_table
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grandrounds.methods.fed_align_cl.noise import absolute_noise, relative_noise
-from grandrounds.privacy.accounting.accountant import gaussian_epsilon
+from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.seeding import torch_generator
 
 COUNT = 1_000_000

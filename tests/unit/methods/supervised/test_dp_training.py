@@ -16,9 +16,8 @@ from grandrounds.methods.fedirm.executor import FedIRMExecutor
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.methods.mutual.executor import MutualExecutor
-from grandrounds.methods.supervised.dp_training import train_privately
 from grandrounds.methods.supervised.executor import SupervisedExecutor
-from grandrounds.methods.supervised.training import TrainingOptions
+from grandrounds.methods.supervised.training import TrainingOptions, train_privately
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions, RecordLevelOptions
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import Mechanism

@@ -11,7 +11,7 @@ import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones import resnet22_unpickle
-from grandrounds.models.backbones.resnet22_weights import convert_published, from_published, published_name
+from grandrounds.models.backbones.resnet22 import convert_published, from_published, published_name
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
@@ -171,7 +171,7 @@ def test_the_command_line_says_why_in_one_line(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "grandrounds.models.backbones.resnet22_weights",
+        "grandrounds.models.backbones.resnet22",
         str(tmp_path / "none.p"),
         "out.pt",
     ]

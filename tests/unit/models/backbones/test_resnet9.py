@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from grandrounds.models.backbones.resnet9 import ResNet9
+from grandrounds.models.backbones.small_resnets import ResNet9
 from grandrounds.models.registry import build_model, minimum_image_size
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator

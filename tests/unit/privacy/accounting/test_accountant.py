@@ -8,15 +8,16 @@ import math
 import pytest
 from scipy.stats import norm
 
-from grandrounds.privacy.accounting.accountant import (
+from grandrounds.privacy.accounting import (
     combined_multiplier,
     composed_epsilon,
     exceeds,
     gaussian_epsilon,
     min_noise_multiplier,
+    renyi_epsilon,
+    sampled_gaussian_divergence,
     spent_epsilon,
 )
-from grandrounds.privacy.accounting.renyi import renyi_epsilon, sampled_gaussian_divergence
 from grandrounds.privacy.ledger.entries import Purpose
 from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee
 

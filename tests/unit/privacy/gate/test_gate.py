@@ -9,7 +9,7 @@ import torch
 from gate_answers import NOISY, ROWS, SKIN, TARGET, UPDATE, answer, audited, booked, facts, refusal
 from gate_answers import update as update_part
 
-from grandrounds.privacy.accounting.accountant import gaussian_epsilon
+from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.privacy.gate.inspection import Part

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.privacy.accounting.accountant import gaussian_epsilon
+from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.ledger import ledger as ledger_module
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger, dataset_fingerprint

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from grandrounds.privacy.mechanisms.secure_noise import PAIRS_AT_ONCE, grid_spacing, standard_normals, with_noise
+from grandrounds.privacy.mechanisms.gaussian import PAIRS_AT_ONCE, grid_spacing, standard_normals, with_noise
 
 COUNT = 400_000
 WIDE = 7.0

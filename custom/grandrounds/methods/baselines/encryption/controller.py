@@ -10,8 +10,7 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.paths import SERVER, key_folders
 from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, find_key, require_encrypted
 from grandrounds.methods.baselines.encryption.executor import SUM, WEIGHTS, encrypted_numbers
-from grandrounds.methods.mutual.controller import MutualController
-from grandrounds.methods.mutual.delivery import DeliveringController
+from grandrounds.methods.mutual.controller import DeliveringController, MutualController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, recent

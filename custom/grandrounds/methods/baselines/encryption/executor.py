@@ -21,8 +21,7 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.methods.baselines.encryption.ciphertexts import decrypt, encrypt, find_key
-from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, MutualExecutor
-from grandrounds.methods.mutual.local_executor import DeliveredModelExecutor
+from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, DeliveredModelExecutor, MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, require_probabilities
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, State, floating_entries

@@ -20,7 +20,7 @@ from nvflare.app_common.ccwf.swarm_client_ctl import SwarmClientController
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import copy_to_cpu
-from grandrounds.methods.mutual.local_executor import LocalTrainingExecutor
+from grandrounds.methods.mutual.executor import LocalTrainingExecutor
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import (
     GLOBAL,

@@ -1,1 +1,0 @@
-"""Privacy accounting: what releases cost together, in (epsilon, delta)."""
