@@ -19,7 +19,6 @@ from grandrounds.commands import (
     figures,
     jobs,
     kit,
-    ledger,
     partition,
     poc,
     privacy,
@@ -84,8 +83,8 @@ def build_app() -> typer.Typer:
         app.command(help=text)(function)
     app.add_typer(partition.build_group(), name="partition")
     app.add_typer(poc.build_group(), name="poc")
-    app.add_typer(ledger.build_group(), name="ledger")
-    app.add_typer(privacy.build_group(), name="privacy")
+    app.add_typer(privacy.build_ledger_group(), name="ledger")
+    app.add_typer(privacy.build_policy_group(), name="privacy")
     return app
 
 
