@@ -123,7 +123,7 @@ def _prepared(
 
 
 def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcome | None:
-    from grandrounds.deployment.disclosure import disclose, lines_of
+    from grandrounds.deployment.disclosure import disclosure
     from grandrounds.deployment.job_watch import admin_session, connected_sites
     from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.submission import require_gpu_sites, submit_and_watch
@@ -137,7 +137,7 @@ def _run(job: Job, kit: Path, out: Path, attempts: int, dry_run: bool) -> Outcom
         if not dry_run:
             raise
     require_gpu_sites(job, [] if dry_run else connected)
-    for line in lines_of(disclose(job), connected):
+    for line in disclosure(job, connected):
         say(console, line)
     if dry_run:
         return None

@@ -212,6 +212,12 @@ def named_classes(content: Any) -> Iterator[str]:
         yield from named_classes(part)
 
 
+def deployed_sites(job: Job) -> list[str]:
+    """The sites that a job is deployed to; empty for all."""
+    deployed = [str(site) for sites in job.meta["deploy_map"].values() for site in sites]
+    return [site for site in deployed if site not in ("@ALL", "server")]
+
+
 def class_of(path: str) -> type[Any]:
     """The class of a component by its full name.
 
@@ -228,21 +234,10 @@ def class_of(path: str) -> type[Any]:
     return found
 
 
-def accepted_options(component: type) -> set[str]:
-    """Names of the arguments of a class, those of its bases included.
-
-    Example:
-        >>> from grandrounds.methods.fedperl.controller import FedPerlController
-        >>> {"peers", "weighting", "rounds"} <= accepted_options(FedPerlController)
-        True
-    """
-    return set(option_types(component))
-
-
 def _known_options(job: Job, part: str) -> list[str]:
     if part == "problem":
         return [field.name for field in fields(Problem)]
-    return sorted(accepted_options(class_of((job.controller if part == "controller" else job.executor)["path"])))
+    return sorted(option_types(class_of((job.controller if part == "controller" else job.executor)["path"])))
 
 
 def _value(text: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from nvflare.fuel.flare_api.flare_api import Session
 
 from grandrounds.deployment.job_watch import JobWatch, SiteWatch, admin_session, connected_sites, refusals, summary_in
-from grandrounds.deployment.jobs import Job, write_job
+from grandrounds.deployment.jobs import Job, deployed_sites, write_job
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
@@ -108,7 +108,7 @@ def require_gpu_sites(job: Job, connected: Collection[str]) -> None:
     Raises:
         ConfigurationError: naming the sites that do not take part.
     """
-    named = _named_sites(job)
+    named = deployed_sites(job)
     taking_part = named or sorted(connected)
     absent = sorted(set(job.meta.get("resource_spec", {})).difference(taking_part, [EVERY_SITE]))
     if absent and taking_part:
@@ -125,7 +125,7 @@ def require_roster(job: Job, connected: Collection[str]) -> None:
     Raises:
         GrandRoundsError: naming the sites that are missing.
     """
-    named = _named_sites(job)
+    named = deployed_sites(job)
     missing = [site for site in job.meta.get("mandatory_clients", ()) if site not in connected]
     if missing:
         raise GrandRoundsError(
@@ -139,12 +139,6 @@ def require_roster(job: Job, connected: Collection[str]) -> None:
             f"the job needs {min_sites} sites, {len(available)} are connected ({', '.join(available) or 'none'}); wait for "
             "the others"
         )
-
-
-def _named_sites(job: Job) -> list[str]:
-    """The sites that a job is deployed to; empty for all."""
-    deployed = [site for sites in job.meta["deploy_map"].values() for site in sites]
-    return [site for site in deployed if site not in ("@ALL", "server")]
 
 
 def submit_and_watch(

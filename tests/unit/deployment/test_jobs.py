@@ -16,7 +16,6 @@ from grandrounds.deployment import jobs
 from grandrounds.deployment.jobs import (
     JOBS,
     PACKAGE,
-    accepted_options,
     check_job,
     job_names,
     load_job,
@@ -25,6 +24,7 @@ from grandrounds.deployment.jobs import (
 )
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
+from grandrounds.options import option_types
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -80,7 +80,7 @@ def test_every_job_says_all_its_options(name):
     for entry in (job.controller, job.executor):
         module, _, class_name = entry["path"].rpartition(".")
         component = getattr(__import__(module, fromlist=[class_name]), class_name)
-        assert set(entry["args"]) == accepted_options(component), "a reader must see every value"
+        assert set(entry["args"]) == set(option_types(component)), "a reader must see every value"
     assert job.meta["name"] == name
     assert job.meta["min_clients"] == job.options("controller")["min_sites"]
 
@@ -345,7 +345,7 @@ def test_an_older_job_is_replaced_whole_but_nothing_else_is(tmp_path):
 
 
 def test_options_of_the_bases_are_accepted_too():
-    known = accepted_options(FedPerlExecutor)
+    known = set(option_types(FedPerlExecutor))
     assert {"consistency_weight", "threshold", "learning_rate", "cpu_threads"} <= known
     assert "options" not in known
     assert "self" not in known

@@ -8,7 +8,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
-from grandrounds.deployment.disclosure import disclose, lines_of
+from grandrounds.deployment.disclosure import disclosure, releases_of
 from grandrounds.deployment.job_watch import JobWatch, summary_in
 from grandrounds.deployment.jobs import Job, load_job, with_options, write_job
 from grandrounds.deployment.submission import (
@@ -70,7 +70,7 @@ def test_two_jobs_do_not_take_the_same_memory_of_a_gpu():
     assert not manager.check_resources(asked, context)[0]
     manager.cancel_resources(asked, token, context)
     assert manager.check_resources(asked, context)[0]
-    assert "  reserves at a: num_of_gpus=1, mem_per_gpu_in_GiB=16.0" in lines_of(disclose(job))
+    assert "  reserves at a: num_of_gpus=1, mem_per_gpu_in_GiB=16.0" in disclosure(job)
 
 
 def test_fewer_sites_than_needed_are_refused_before_submission():
@@ -100,18 +100,17 @@ def test_a_job_for_all_counts_all():
 
 
 def test_the_disclosure_names_what_leaves():
-    shown = disclose(load_job("fedperl"))
-    assert {name: str(kind) for name, kind in shown.releases.items()} == {"update": "model_update"}
-    assert shown.dataset == "phantom"
-    relations = disclose(load_job("fedirm")).releases
+    job = load_job("fedperl")
+    assert {name: str(kind) for name, kind in releases_of(job).items()} == {"update": "model_update"}
+    assert "data set 'phantom'" in disclosure(job)[0]
+    relations = releases_of(load_job("fedirm"))
     assert "class_statistics" in {str(kind) for kind in relations.values()}
 
 
 def test_a_model_that_stays_is_not_among_the_releases():
     job = with_options(load_job("local"), ["executor.model=own"])
-    shown = disclose(job)
-    assert "update" not in shown.releases
-    assert any("nothing; and scalar metrics" in line for line in lines_of(shown))
+    assert "update" not in releases_of(job)
+    assert any("nothing; and scalar metrics" in line for line in disclosure(job))
 
 
 def test_whatever_else_a_job_brings_to_the_sites_is_named():
@@ -122,20 +121,20 @@ def test_whatever_else_a_job_brings_to_the_sites_is_named():
         "components": [{"id": "x", "path": "nvflare.x.Recorder"}],
         "task_result_filters": [{"tasks": ["train"], "filters": [noise]}],
     }
-    lines = lines_of(disclose(Job(job.meta, job.server, client)))
+    lines = disclosure(Job(job.meta, job.server, client))
     (line,) = (line for line in lines if "further classes" in line)
     assert {*line.removeprefix("  further classes: ").split(", ")} == {"nvflare.x.Recorder", noise["path"], "a.B"}
-    assert not any("further classes" in line for line in lines_of(disclose(job)))
+    assert not any("further classes" in line for line in disclosure(job))
 
 
 def test_the_lines_say_where_and_under_which_policy():
     job = with_roster(load_job("fedperl"), ["a", "b"], ["a"])
-    text = "\n".join(lines_of(disclose(job)))
+    text = "\n".join(disclosure(job))
     assert "runs at: a, b (minimum 2; mandatory: a)" in text
     assert "each site's default scope" in text
-    assert "hospital-x" in "\n".join(lines_of(disclose(load_job("fedperl")), ["hospital-x"]))
+    assert "hospital-x" in "\n".join(disclosure(load_job("fedperl"), ["hospital-x"]))
     asked = Job({**job.meta, "scope": "strict"}, job.server, job.client)
-    assert any("privacy: scope strict" in line for line in lines_of(disclose(asked)))
+    assert any("privacy: scope strict" in line for line in disclosure(asked))
 
 
 @pytest.mark.parametrize(
