@@ -102,6 +102,11 @@ class OptionInfo(NamedTuple):
     default: Any
     meaning: str
 
+    @property
+    def allowed(self) -> str:
+        """Type and range in words."""
+        return f"{self.type}, {self.range}" if self.range else self.type
+
 
 class Options:
     """A group of options, as a frozen dataclass; checks every value against its annotation.

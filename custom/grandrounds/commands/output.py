@@ -77,9 +77,6 @@ def score_table(summary: Mapping[str, Any]) -> Table:
 
     ``common`` is the model that the federation selected, ``own`` the one that scored best on the site's validation images. A
     job that exchanges no models has no common model, and a site without test images has no score.
-
-    Args:
-        summary: a run's ``summary.json``.
     """
     tests: Mapping[str, Mapping[str, float]] = summary["test"]
     models = [model for model in MODELS if any(f"{model}.n" in scores for scores in tests.values())]
@@ -99,22 +96,14 @@ def score_table(summary: Mapping[str, Any]) -> Table:
 
 
 def facts(summary: Mapping[str, Any]) -> list[str]:
-    """Selected round, bytes and time of a run, one line each.
-
-    Args:
-        summary: a run's ``summary.json``.
-    """
+    """Selected round, bytes and time of a run, from its ``summary.json``, one line each."""
     selected = summary["selected"]
     lines = [f"selected: the model after round {selected['round']} of {summary['rounds_done']}"]
     if selected.get("metric"):
         lines[0] += f" ({selected['metric']} {selected['score']:.3f}, mean over the sites' validation images)"
-    moved = {
-        direction: sum(
-            size for parts in summary["bytes"].values() for name, size in parts.items() if name.startswith(direction)
-        )
-        for direction in ("down.", "up.")
-    }
-    lines.append(f"moved: {megabytes(moved['down.'])} to the sites, {megabytes(moved['up.'])} from them")
+    sizes = [(name, size) for parts in summary["bytes"].values() for name, size in parts.items()]
+    down, up = (megabytes(sum(size for name, size in sizes if name.startswith(way))) for way in ("down.", "up."))
+    lines.append(f"moved: {down} to the sites, {up} from them")
     rounds = sum(entry["round_seconds"] for entry in summary["rounds"])
     lines.append(f"time: {duration(rounds)} in {summary['rounds_done']} rounds")
     return lines

@@ -117,8 +117,7 @@ class RunProgress:
     Attributes:
         rounds: total number; 0 until the run has started.
         done: complete rounds, those before a resumption included.
-        site: the site that answered last.
-        task: its task.
+        site: the site that answered last, after its ``task``.
         losses: of the training sites in the current round.
         score: metric, mean and round of the model scored last.
         seconds: durations of the rounds since this start.

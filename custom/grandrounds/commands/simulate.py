@@ -71,7 +71,7 @@ def simulate(
         raise typer.BadParameter("--wire is for the engine in-process: with flare all messages are serialised")
     job, sites = arguments.checked()
     folder = workspace or Path("runs") / job.run_name
-    events = simulation.simulation_of(job, folder).record / EVENTS
+    events = simulation.Simulation(folder.absolute(), job.run_name).record / EVENTS
     try:
         with progress_on(notes()) as progress, Follower(events, progress.show):
             summary = simulation.simulate(

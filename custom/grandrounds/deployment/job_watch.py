@@ -112,10 +112,6 @@ class JobWatch:
     FLARE lists a job as running while its processes exist. The final status follows their end after some seconds; if it does
     not, the job has lost its server.
 
-    Attributes:
-        job: FLARE's id.
-        patience: seconds that a job may be RUNNING without any process.
-
     Example:
         >>> watch = JobWatch("j", patience=20)
         >>> [watch.observe("RUNNING", alive, seconds) for alive, seconds in ((["j"], 0), ([], 5), ([], 30))]
@@ -123,7 +119,9 @@ class JobWatch:
     """
 
     job: str
+    """FLARE's id."""
     patience: float = 30.0
+    """Seconds that a job may be RUNNING without any process."""
     _gone_since: float | None = None
 
     def observe(self, status: str, alive: Collection[str], seconds: float) -> State:
@@ -154,10 +152,6 @@ class SiteWatch:
     FLARE does not let a site back into a running job, only into the next one. At a job's end its sites stop one after
     another, so a site counts only after a while, and only while another one works.
 
-    Attributes:
-        job: FLARE's id.
-        patience: seconds that a site must be idle.
-
     Example:
         >>> watch = SiteWatch("j", patience=10)
         >>> both = [{"client_name": "a", "job_id": "j"}, {"client_name": "b", "job_id": "j"}]
@@ -167,7 +161,9 @@ class SiteWatch:
     """
 
     job: str
+    """FLARE's id."""
     patience: float = 10.0
+    """Seconds that a site must be idle."""
     _worked: set[str] = field(default_factory=set)
     _idle_since: dict[str, float] = field(default_factory=dict)
 
@@ -192,9 +188,6 @@ def refusals(meta: Mapping[str, Any]) -> dict[str, str]:
     """The sites that have not accepted a job, with their reasons, from FLARE's record of its deployment.
 
     A site that refuses takes no part in the run, so the run's own record does not contain it.
-
-    Args:
-        meta: FLARE's metadata of the job.
 
     Example:
         >>> refusals({"job_deploy_detail": ["server: OK", "a: BYOC not permitted", "b: OK"]})

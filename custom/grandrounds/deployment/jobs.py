@@ -34,14 +34,7 @@ PARTS = ("controller", "executor", "problem")
 
 @dataclass(frozen=True)
 class Job:
-    """A job's three files, as plain values.
-
-    Attributes:
-        meta: name and deployment.
-        server: the configuration with the controller.
-        client: the configuration with the executor.
-        source: the folder it was read from.
-    """
+    """A job's three files as plain values, and the folder they were read from."""
 
     meta: dict[str, Any]
     server: dict[str, Any]

@@ -32,16 +32,7 @@ OUTCOME_WAIT, OUTCOME_SECONDS = "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "15"
 
 @dataclass(frozen=True)
 class Federation:
-    """The kits of a federation on this machine.
-
-    Attributes:
-        folder: contains everything.
-        kits: the folder with one kit for each participant.
-        server: name of the server's kit.
-        sites: names of the sites' kits.
-        operator: kit of the person who may stop everything.
-        researcher: kit of the person who submits jobs.
-    """
+    """The kits of a federation on this machine: its folders, and the names of the kits in them."""
 
     folder: Path
     kits: Path
@@ -68,7 +59,7 @@ def prepare(
         folder: new or empty.
         sites: names of the hospitals.
         port: of the server, free.
-        settings: of the sites' overlays, by name; ``""`` for all other sites.
+        settings: of the sites' overlays, by name.
         project: the description from which people, server and builders are taken.
 
     Raises:
@@ -87,10 +78,9 @@ def prepare(
         (folder / part).mkdir(parents=True)
     write_project(description, folder / "project.yml")
     kits = provision(folder / "project.yml", folder / "kits")
-    for name in (roles["server"], *sites):
-        apply_overlay(
-            read_kit(kits / name), (settings or {}).get(name, (settings or {}).get("") if name in sites else None)
-        )
+    apply_overlay(read_kit(kits / roles["server"]))
+    for site in sites:
+        apply_overlay(read_kit(kits / site), (settings or {}).get(site))
     federation = Federation(folder, kits, roles["server"], tuple(sites), roles["project_admin"], roles["lead"])
     write_json(folder / DESCRIPTION, asdict(federation), default=str)
     return federation

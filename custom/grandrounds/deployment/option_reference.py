@@ -9,7 +9,6 @@ import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING
-from typing import Any, NamedTuple
 
 from grandrounds.deployment.jobs import PARTS, Job, class_of, job_names, load_job
 from grandrounds.options import OptionInfo, describe, groups_of
@@ -24,33 +23,12 @@ all its options, and some differ from the default: `grandrounds jobs JOB` shows 
 """
 
 
-class OptionEntry(NamedTuple):
-    """An option as it is shown.
-
-    Attributes:
-        name: of the option.
-        allowed: its type and range in words.
-        default: as JSON writes it; ``MISSING`` if the option must be set.
-        meaning: its one-line description.
-    """
-
-    name: str
-    allowed: str
-    default: Any
-    meaning: str
-
-
-def options_of(job: Job, part: str) -> list[OptionEntry]:
+def options_of(job: Job, part: str) -> list[OptionInfo]:
     """All options of a part of a job, in the order of the job's own file; the problem is a part of its own."""
-    found = {entry.name: entry for group in _groups(job, part).values() for entry in entries_of(group)}
+    found = {entry.name: entry for group in _groups(job, part).values() for entry in describe(group)}
     found.pop("problem", None)
     order = {name: number for number, name in enumerate(job.options(part))}
     return sorted(found.values(), key=lambda entry: order.get(entry.name, len(order)))
-
-
-def entries_of(group: type) -> list[OptionEntry]:
-    """The options of a group."""
-    return [OptionEntry(info.name, _allowed(info), info.default, info.meaning) for info in describe(group)]
 
 
 def option_reference() -> str:
@@ -83,14 +61,10 @@ def _section(group: type, jobs: list[str], count: int) -> str:
     who = "all jobs" if len(jobs) == count else ", ".join(f"`{name}`" for name in jobs)
     lines = [f"### {group.__name__}\n", f"{text} Used by {who}.\n"]
     lines += ["| option | value | default | meaning |", "|---|---|---|---|"]
-    for entry in entries_of(group):
+    for entry in describe(group):
         default = "required" if entry.default is MISSING else f"`{json.dumps(entry.default)}`"
         lines.append(f"| `{entry.name}` | {_cell(entry.allowed)} | {default} | {_cell(entry.meaning)} |")
     return "\n".join([*lines, ""])
-
-
-def _allowed(info: OptionInfo) -> str:
-    return f"{info.type}, {info.range}" if info.range else info.type
 
 
 def _cell(text: str) -> str:

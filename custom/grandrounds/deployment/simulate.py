@@ -36,20 +36,19 @@ class RecordSnapshot:
     """The state of a record before a run, to distinguish this run's results from those of earlier ones.
 
     Attributes:
-        summary: time of ``summary.json``, in nanoseconds; None if there was none.
+        summary: time of ``summary.json``, in nanoseconds; 0 if there was none.
         events: size of ``events.jsonl``, in bytes.
     """
 
-    summary: int | None
+    summary: int
     events: int
 
     @classmethod
     def of(cls, record: Path) -> RecordSnapshot:
         """The state of a record now."""
         summary, events = record / SUMMARY, record / EVENTS
-        return cls(
-            summary.stat().st_mtime_ns if summary.is_file() else None, events.stat().st_size if events.is_file() else 0
-        )
+        written = summary.stat().st_mtime_ns if summary.is_file() else 0
+        return cls(written, events.stat().st_size if events.is_file() else 0)
 
     def newer_summary(self, record: Path) -> dict[str, Any]:
         """The summary, if it was written since; else an empty dictionary."""
@@ -69,12 +68,7 @@ class RecordSnapshot:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The folders of a simulated run.
-
-    Attributes:
-        workspace: the user's folder.
-        run_name: the name of the run.
-    """
+    """The folders of a simulated run below the user's workspace."""
 
     workspace: Path
     run_name: str
@@ -103,11 +97,6 @@ class Simulation:
     def log(self) -> Path:
         """The log of the last run."""
         return self.workspace / "run.log"
-
-
-def simulation_of(job: Job, workspace: Path) -> Simulation:
-    """The folders of a run of this job in this workspace."""
-    return Simulation(workspace.absolute(), job.run_name)
 
 
 def sites_of(partition: Path) -> tuple[list[str], dict[str, Any]]:
@@ -166,7 +155,7 @@ def simulate(
         )
     if workspace.exists() and not workspace.is_dir():
         raise ConfigurationError(f"{workspace} is no folder; choose another workspace")
-    run = simulation_of(job, workspace)
+    run = Simulation(workspace.absolute(), job.run_name)
     before = RecordSnapshot.of(run.record)
     folder = write_job(job, run.workspace / "job")
     variables = {
@@ -193,15 +182,10 @@ def allowed_classes() -> dict[str, Any]:
     return {"format_version": 2, "class_allow_list": ["grandrounds.", "nvflare."]}
 
 
-def allow_package(flare: Path) -> None:
-    """Let FLARE build this package's classes in jobs that bring no code."""
-    write_json(flare / "local" / "resources.json", allowed_classes())
-
-
 def _run_flare(
     job: Path, run: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], before: RecordSnapshot
 ) -> None:
-    allow_package(run.flare)
+    write_json(run.flare / "local" / "resources.json", allowed_classes())
     program = SIMULATOR if threads >= len(sites) else FORKED_SIMULATOR
     command = [sys.executable, "-m", *program, str(job), "-w", str(run.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
@@ -218,14 +202,8 @@ def _collect(run: Simulation, sites: list[str], before: RecordSnapshot) -> dict[
     summary = before.newer_summary(run.record)
     if not summary:
         raise GrandRoundsError(f"the run left no summary in {run.record}")
-    _copy_record(
-        run,
-        [
-            path.name
-            for path in run.record.iterdir()
-            if path.suffix in (".json", ".jsonl", ".pt") and not path.name.startswith(CHECKPOINT_PREFIX)
-        ],
-    )
+    files = [path for path in run.record.iterdir() if path.suffix in (".json", ".jsonl", ".pt")]
+    _copy_record(run, [path.name for path in files if not path.name.startswith(CHECKPOINT_PREFIX)])
     for site in sites:
         for path in (run.state / run.run_name / site).glob("predictions_*.csv"):
             (run.results / site).mkdir(exist_ok=True)

@@ -90,9 +90,7 @@ def with_roster(
 def with_gpu_memory(job: Job, gpu_memory: Mapping[str, float]) -> Job:
     """A copy of the job that reserves a part of a GPU at some sites; elsewhere it shares the GPU with other jobs.
 
-    Args:
-        job: stays as it is.
-        gpu_memory: in GiB, by site. FLARE gives this memory to no other job, and checks that the site has it.
+    FLARE gives this memory (in GiB, by site) to no other job, and checks that the site has it.
     """
     reserved = {site: {"num_of_gpus": 1, "mem_per_gpu_in_GiB": memory} for site, memory in gpu_memory.items()}
     return replace(job, meta={**job.meta, "resource_spec": {**job.meta.get("resource_spec", {}), **reserved}})

@@ -65,13 +65,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
     """
     checks: list[Check] = [machine.python, machine.packages, _certificate, _clock]
     if kit.kind != "person":
-        checks += [
-            package,
-            overlay,
-            allowed_classes,
-            authorisation,
-            machine.disk,
-        ]
+        checks += [package, overlay, allowed_classes, authorisation, machine.disk]
     if kit.kind == "site":
         checks += [logs, privacy, privacy_ledger, data_sets, machine.gpu]
     if kit.kind == "server":
@@ -90,6 +84,10 @@ def _guarded(check: Check, kit: Kit) -> list[Finding]:
     except Exception as error:  # a file that was edited by hand may have any form
         reason = f"{type(error).__name__}: {error}; a file in {kit.local} is invalid; see those edited last"
     return [Finding("failure", check.__name__.strip("_").replace("_", " "), reason)]
+
+
+def _finding(check: str, fault: str, good: str) -> Finding:
+    return Finding("failure", check, fault) if fault else Finding("ok", check, good)
 
 
 def _certificate(kit: Kit) -> Iterator[Finding]:
@@ -113,21 +111,14 @@ def _certificate(kit: Kit) -> Iterator[Finding]:
 
 
 def _clock(kit: Kit) -> Iterator[Finding]:
-    if not_yet_valid(read_certificate(kit.certificate)):
-        message = (
-            "the certificate becomes valid in the future: this machine's clock is slow; set it, for example by NTP"
-        )
-        yield Finding("failure", "clock", message)
-    else:
-        yield Finding("ok", "clock", "not slow: the certificate is already valid")
+    message = "the certificate becomes valid in the future: this machine's clock is slow; set it, for example by NTP"
+    fault = message if not_yet_valid(read_certificate(kit.certificate)) else ""
+    yield _finding("clock", fault, "not slow: the certificate is already valid")
 
 
 def _server(kit: Kit) -> Iterator[Finding]:
-    fault = connection_fault(kit)
-    if fault:
-        yield Finding("failure", "server", fault)
-    else:
-        yield Finding("ok", "server", f"{kit.host}:{kit.port} answers, with a certificate of project {kit.project}")
+    answers = f"{kit.host}:{kit.port} answers, with a certificate of project {kit.project}"
+    yield _finding("server", connection_fault(kit), answers)
 
 
 def _port(kit: Kit) -> Iterator[Finding]:
@@ -147,24 +138,21 @@ def _port(kit: Kit) -> Iterator[Finding]:
 
 def package(kit: Kit) -> Iterator[Finding]:
     """The installed package is the pinned one."""
-    lock_file = kit.local / LOCK
-    if not lock_file.is_file():
+    if not (kit.local / LOCK).is_file():
         yield Finding("failure", "package", f"nothing is pinned in this kit; {APPLY} {kit.folder}")
         return
-    pinned = read_json_object(lock_file).get("package", {})
+    pinned = read_json_object(kit.local / LOCK).get("package", {})
     name = f"version {pinned.get('version')}"
     if "wheel" in pinned:
         name = f"{pinned['wheel']} (sha256 {pinned['wheel_sha256'][:12]}…)"
-    if pinned.get("contents") != installed_digest():
-        message = (
-            f"the installed package (version {__version__}) is not the pinned {name}; install the pinned wheel, or review "
-            "the other one and pin it by grandrounds overlay --wheel"
-        )
-        yield Finding("failure", "package", message)
-    elif "wheel" not in pinned:
+    if pinned.get("contents") == installed_digest() and "wheel" not in pinned:
         yield Finding("warning", "package", f"{name} is pinned by its files, not by a wheel; {APPLY} --wheel")
-    else:
-        yield Finding("ok", "package", f"{name}, unchanged")
+        return
+    fault = (
+        f"the installed package (version {__version__}) is not the pinned {name}; install the pinned wheel, or review the "
+        "other one and pin it by grandrounds overlay --wheel"
+    )
+    yield _finding("package", fault if pinned.get("contents") != installed_digest() else "", f"{name}, unchanged")
 
 
 def overlay(kit: Kit) -> Iterator[Finding]:
@@ -172,19 +160,17 @@ def overlay(kit: Kit) -> Iterator[Finding]:
     if not (kit.local / LOCK).is_file():
         return
     content = read_json_object(kit.local / LOCK)
-    owner = (content.get("project"), content.get("participant"))
-    if owner != (kit.project, kit.name):
-        message = (
-            f"local/ belongs to {owner[1]} of project {owner[0]}, but this is the kit of {kit.name} of {kit.project}"
+    project, participant = content.get("project"), content.get("participant")
+    if (project, participant) != (kit.project, kit.name):
+        owner = (
+            f"local/ belongs to {participant} of project {project}, but this is the kit of {kit.name} of {kit.project}"
         )
-        yield Finding("failure", "overlay", f"{message}; {APPLY} {kit.folder} after removing {LOCK}")
+        yield Finding("failure", "overlay", f"{owner}; {APPLY} {kit.folder} after removing {LOCK}")
         return
     files = content.get("files", {})
-    edited = [name for name, digest in files.items() if not _unchanged(kit.local / name, digest)]
+    edited = ", ".join(name for name, digest in files.items() if not _unchanged(kit.local / name, digest))
     if edited:
-        message = (
-            f"{', '.join(edited)} changed since the overlay; check the change, then {APPLY} {kit.folder} to lock it"
-        )
+        message = f"{edited} changed since the overlay; check the change, then {APPLY} {kit.folder} to lock it"
         yield Finding("warning", "overlay", message)
     else:
         yield Finding("ok", "overlay", f"{', '.join(files)} unchanged")
@@ -193,34 +179,26 @@ def overlay(kit: Kit) -> Iterator[Finding]:
 def allowed_classes(kit: Kit) -> Iterator[Finding]:
     """FLARE may build this package's components, and neither its other functions nor classes that bypass the gate."""
     resources = _in_force(kit, RESOURCES)
-    if fault := classes_fault(resources, kit.kind == "site"):
-        yield Finding("failure", "allowed classes", f"{RESOURCES}: {fault}; {APPLY} {kit.folder}")
-    else:
-        yield Finding("ok", "allowed classes", f"FLARE's own and {len(component_classes())} of this package")
-    if added := added_classes(resources):
-        message = (
-            f"jobs may call {', '.join(added)} as well, with any arguments; remove from {RESOURCES} what is not needed"
-        )
+    fault = classes_fault(resources, kit.kind == "site")
+    good = f"FLARE's own and {len(component_classes())} of this package"
+    yield _finding("allowed classes", f"{RESOURCES}: {fault}; {APPLY} {kit.folder}" if fault else "", good)
+    if added := ", ".join(added_classes(resources)):
+        message = f"jobs may call {added} as well, with any arguments; remove from {RESOURCES} what is not needed"
         yield Finding("warning", "allowed classes", message)
 
 
 def authorisation(kit: Kit) -> Iterator[Finding]:
     """No role may send code with a job."""
-    roles = roles_with_own_code(_in_force(kit, AUTHORIZATION))
-    if roles:
-        message = f"jobs of {', '.join(roles)} may bring code of their own (byoc); {APPLY} {kit.folder}, and restart"
-        yield Finding("failure", "authorisation", message)
-    else:
-        yield Finding("ok", "authorisation", "no job may bring code of its own")
+    roles = ", ".join(roles_with_own_code(_in_force(kit, AUTHORIZATION)))
+    fault = f"jobs of {roles} may bring code of their own (byoc); {APPLY} {kit.folder}, and restart" if roles else ""
+    yield _finding("authorisation", fault, "no job may bring code of its own")
 
 
 def logs(kit: Kit) -> Iterator[Finding]:
     """The site's logs stay at the site."""
-    if _in_force(kit, RESOURCES).get("allow_log_streaming", True) is not False:
-        message = f"the site's error log is sent to the server and may contain file names; {APPLY} {kit.folder}"
-        yield Finding("failure", "logs", message)
-    else:
-        yield Finding("ok", "logs", "stay at the site")
+    streamed = _in_force(kit, RESOURCES).get("allow_log_streaming", True) is not False
+    fault = f"the site's error log is sent to the server and may contain file names; {APPLY} {kit.folder}"
+    yield _finding("logs", fault if streamed else "", "stay at the site")
 
 
 def privacy(kit: Kit) -> Iterator[Finding]:
@@ -272,12 +250,9 @@ def roster(kit: Kit) -> Iterator[Finding]:
 def storage(kit: Kit) -> Iterator[Finding]:
     """Jobs and results are not in a folder for temporary files."""
     root = Path(component(_in_force(kit, RESOURCES), JOB_MANAGER).get("args", {}).get("uri_root", TEMPORARY[0]))
-    if any(root.is_relative_to(folder) for folder in TEMPORARY) and not root.is_relative_to(kit.folder):
-        yield Finding(
-            "failure", "storage", f"jobs and results are in {root}, which may be emptied; {APPLY} --storage DIR"
-        )
-    else:
-        yield Finding("ok", "storage", f"jobs and results are in {root}")
+    temporary = any(root.is_relative_to(folder) for folder in TEMPORARY) and not root.is_relative_to(kit.folder)
+    where = f"jobs and results are in {root}"
+    yield _finding("storage", f"{where}, which may be emptied; {APPLY} --storage DIR" if temporary else "", where)
 
 
 def _in_force(kit: Kit, name: str) -> dict[str, Any]:

@@ -77,13 +77,6 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
     A server gets allowed classes, rights and a storage folder; a site gets allowed classes, rights, the privacy policy, an
     empty privacy ledger and its data sets. All inputs are checked before the first file is written.
 
-    Args:
-        kit: of a server or a site.
-        settings: the participant's.
-
-    Returns:
-        The result for each file.
-
     Raises:
         ConfigurationError: if the kit is a person's, a setting does not fit the kit, or a file is missing or wrong.
     """

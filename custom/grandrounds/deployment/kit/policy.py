@@ -38,7 +38,7 @@ BYPASS_ROSTER = (
     "nvflare.app_opt.xgboost.",
 )
 """FLARE's controllers: they ignore a server's list of mandatory sites, and send tasks that no gate accepts."""
-OWN_CODE = "byoc"
+OWN_CODE, REFUSED = "byoc", (None, "none", "no")
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands")
 GPU_MANAGER, JOB_MANAGER = "resource_manager", "job_manager"
 
@@ -53,11 +53,6 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
 
     Raises:
         ConfigurationError: if GPUs are given and the file has no GPU manager.
-
-    Example:
-        >>> changed = site_resources({"class_allow_list": ["nvflare.x"]}, None, None)
-        >>> changed["class_allow_list"] == ["nvflare.x", *component_classes()], changed["allow_log_streaming"]
-        (True, False)
     """
     changed = with_allowed_classes(resources, at_site=True)
     changed["allow_log_streaming"] = False
@@ -71,12 +66,8 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
 def server_resources(resources: dict[str, Any], storage: Path | None) -> dict[str, Any]:
     """A server's ``resources.json``: this package's classes allowed, none of FLARE's controllers, a permanent storage.
 
-    Args:
-        resources: FLARE's default, or the operator's own.
-        storage: folder of the server for jobs and results; None leaves it.
-
     Raises:
-        ConfigurationError: if a storage is given and the file has no job manager.
+        ConfigurationError: if a folder for jobs and results is given and the file has no job manager.
     """
     changed = with_allowed_classes(resources, at_site=False)
     if storage is not None:
@@ -92,10 +83,6 @@ def component_classes() -> list[str]:
 
     Not the whole package: FLARE calls whatever a job names with the job's arguments, and a function that runs a program
     would be as good as code of the job's own. Jobs that bypass the gate are for the simulator and excluded.
-
-    Example:
-        >>> "grandrounds.methods.fedperl.executor.FedPerlExecutor" in component_classes()
-        True
     """
     jobs = [job for job in map(load_job, job_names()) if not _bypasses_gate(job)]
     named = {path for job in jobs for part in (job.server, job.client) for path in named_classes(part)}
@@ -134,12 +121,7 @@ def classes_fault(resources: dict[str, Any], at_site: bool) -> str:
 
 
 def added_classes(resources: dict[str, Any]) -> list[str]:
-    """Classes that the participant has allowed beside FLARE's own list and this package's components.
-
-    Example:
-        >>> added_classes({"class_allow_list": [*component_classes(), "subprocess.Popen"]})
-        ['subprocess.Popen']
-    """
+    """Classes that the participant has allowed beside FLARE's own list and this package's components."""
     known = {*DEFAULT_CLASS_ALLOW_LIST, *component_classes()}
     return [entry for entry in _allowed(resources) if entry not in known]
 
@@ -174,11 +156,8 @@ def roles_with_own_code(authorization: dict[str, Any]) -> list[str]:
         >>> roles_with_own_code({"permissions": {"lead": {"byoc": "any"}, "admin": "any", "member": {"view": "any"}}})
         ['admin', 'lead']
     """
-    found = []
-    for role, rights in authorization.get("permissions", {}).items():
-        if _by_name(rights).get(OWN_CODE, "none") not in ("none", "no"):
-            found.append(role)
-    return sorted(found)
+    permissions = authorization.get("permissions", {})
+    return sorted(role for role, rights in permissions.items() if _by_name(rights).get(OWN_CODE) not in REFUSED)
 
 
 def component(resources: dict[str, Any], identifier: str) -> dict[str, Any]:

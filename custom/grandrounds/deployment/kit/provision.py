@@ -79,21 +79,11 @@ def provision(project: Path, out: Path) -> Path:
     """
     name = str(read_project(project)["name"])
     out.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "nvflare.cli",
-        "provision",
-        "-p",
-        str(project.absolute()),
-        "-w",
-        str(out.absolute()),
-    ]
-    # FLARE's command line keeps its settings in the home folder; it gets one of its own here.
-    environment = {**os.environ, "HOME": str(out.absolute())}
+    command = [sys.executable, "-m", "nvflare.cli", "provision"]
     ended = subprocess.run(
-        [*command, "--force"],
-        env=environment,
+        [*command, "-p", str(project.absolute()), "-w", str(out.absolute()), "--force"],
+        # FLARE's command line keeps its settings in the home folder; it gets one of its own here.
+        env={**os.environ, "HOME": str(out.absolute())},
         cwd=out,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -6,6 +6,7 @@ A kit is only read here, also while its processes run.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,16 +26,7 @@ PROCESSES = Path("/proc")
 
 @dataclass(frozen=True)
 class Kit:
-    """The identity of a kit.
-
-    Attributes:
-        folder: the kit.
-        kind: of the participant.
-        name: of the participant; the name of a site in jobs and records.
-        project: the consortium's name.
-        host: the server's host name.
-        port: the server's port.
-    """
+    """A kit's folder, its participant's kind and name, the project's name, and the server's host and port."""
 
     folder: Path
     kind: Kind
@@ -103,14 +95,13 @@ def running_processes(kit: Kit) -> list[int]:
 def processes_of(folder: Path) -> list[int]:
     """Ids of all FLARE processes and start scripts whose arguments name a path in ``folder``, ascending."""
     wanted = folder.resolve()
-    found = []
-    for entry in PROCESSES.iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            arguments = _arguments(entry)
-            flare = any("nvflare.private" in part or part.endswith("sub_start.sh") for part in arguments)
-            if flare and any(_inside(part, wanted) for part in arguments):
-                found.append(int(entry.name))
-    return sorted(found)
+    entries = [entry for entry in PROCESSES.iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()]
+    return sorted(int(entry.name) for entry in entries if _is_flare_in(wanted, _arguments(entry)))
+
+
+def _is_flare_in(folder: Path, arguments: Sequence[str]) -> bool:
+    flare = any("nvflare.private" in part or part.endswith("sub_start.sh") for part in arguments)
+    return flare and any(_inside(part, folder) for part in arguments)
 
 
 def _kit(folder: Path, kind: Kind, content: dict[str, Any]) -> Kit:
