@@ -24,7 +24,7 @@ from grandrounds.data.manifest import (
     require_known_label,
     write_manifest,
 )
-from grandrounds.data.partition.mutual import DrawnLabel, write_drawn_labels
+from grandrounds.data.partition.label_noise import DrawnLabel, write_drawn_labels
 from grandrounds.data.partition.public_set import PublicSet, list_path, write_public_set
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError, DataError

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition.mutual import (
+from grandrounds.data.partition.label_noise import (
     DrawnLabel,
     LabelNoise,
     flip_labels,
