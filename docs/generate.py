@@ -35,7 +35,7 @@ def command_line() -> str:
 
 def pages() -> dict[str, str]:
     """The generated pages by file name."""
-    return {"options.md": option_reference().rstrip() + "\n", "command-line.md": command_line()}
+    return {"options.md": option_reference(), "command-line.md": command_line()}
 
 
 if __name__ == "__main__":

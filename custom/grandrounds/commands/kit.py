@@ -19,7 +19,7 @@ instead, as provisioning/README.md describes, and run grandrounds overlay at the
 
 [bold]Examples[/bold]
 
-\\b
+\b
   grandrounds provision provisioning/project.yml --out kits
   grandrounds provision provisioning/project.yml --out kits --wheel dist/grandrounds-0.1.0-py3-none-any.whl
 """
@@ -30,7 +30,7 @@ stay. Rights and the privacy policy are read when FLARE starts: restart a runnin
 
 [bold]Examples[/bold]
 
-\\b
+\b
   grandrounds overlay /opt/kits/server --storage /srv/flare --mandatory-sites hospital-a,hospital-b
   grandrounds overlay /opt/kits/hospital-a --wheel grandrounds-0.1.0-py3-none-any.whl --datasets grandrounds.json
   grandrounds overlay /opt/kits/hospital-a --gpus 1 --gpu-memory 24

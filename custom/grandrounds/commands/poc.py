@@ -17,7 +17,7 @@ Everything is in one folder, FLARE's home included.
 
 [bold]Examples[/bold]
 
-\\b
+\b
   grandrounds poc up runs/poc --sites hospital-a,hospital-b,hospital-c
   grandrounds poc submit runs/poc fedperl --set controller.rounds=3
   grandrounds poc down runs/poc

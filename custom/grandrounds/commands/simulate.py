@@ -47,7 +47,7 @@ def simulate(
     arguments: SimulatedJobArguments,
     workspace: Annotated[
         Path | None,
-        typer.Option(help="Folder for everything that the run writes. [default: runs/RUN_NAME]", show_default=False),
+        typer.Option(help="Folder for everything that the run writes; default: runs/RUN_NAME.", show_default=False),
     ] = None,
     engine: Annotated[
         EngineChoice, typer.Option(help="One process, or FLARE's simulator: slower, with real processes and messages.")

@@ -36,7 +36,7 @@ summary says.
 
 [bold]Examples[/bold]
 
-\\b
+\b
   grandrounds submit fedperl --kit kits/researcher@consortium.example --dry-run
   grandrounds submit fedperl --kit kits/researcher@consortium.example --dataset skin --classes nevus,melanoma
   grandrounds submit fedperl --kit KIT --mandatory-sites hospital-a --min-sites 3 --resume auto --attempts 3
@@ -48,7 +48,7 @@ def submit(
     arguments: JobArguments,
     kit: Annotated[Path, typer.Option(help="Your startup kit.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results. [default: runs/RUN_NAME]", show_default=False)
+        Path | None, typer.Option(help="Folder for results; default: runs/RUN_NAME.", show_default=False)
     ] = None,
     sites: Annotated[str | None, typer.Option(help="Sites that take part, a,b,c; default: all connected.")] = None,
     mandatory_sites: Annotated[
