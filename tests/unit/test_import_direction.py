@@ -31,7 +31,7 @@ SHARED_METHODS = {"supervised", "fixmatch"}
 BORROWED = {("feddf", "mutual"), ("baselines", "mutual")}
 """A method may import these methods beside the shared ones."""
 MATHS = {
-    "loss", "relation", "schedule", "similarity", "soft_labels", "uncertainty", "weights",
+    "loss", "relation", "schedule", "similarity", "soft_labels", "uncertainty",
 }  # fmt: skip
 """Modules of methods that need torch, numpy, the standard library and each other only."""
 SHARED_MATHS = {("models", "norm"), ("models", "compute")}

@@ -25,7 +25,13 @@ from grandrounds.methods.fed_align_cl.bank import (
 )
 from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory, correct_predictions, draw_order
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour
-from grandrounds.methods.fed_align_cl.local_steps import LocalSteps, TrainingImages, require_channels
+from grandrounds.methods.fed_align_cl.local_steps import (
+    LocalInterval,
+    LocalSteps,
+    TrainingImages,
+    interval_of_round,
+    require_channels,
+)
 from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.noise import noisy_weights
 from grandrounds.methods.fed_align_cl.options import (
@@ -38,11 +44,6 @@ from grandrounds.methods.fed_align_cl.options import (
     Role,
     ScheduleOptions,
     WeightNoiseOptions,
-)
-from grandrounds.methods.fed_align_cl.schedule import (
-    LocalInterval,
-    after_warm_up,
-    interval_of_round,
 )
 from grandrounds.methods.supervised.training import labelled_rows
 from grandrounds.models.backbones.resnet22 import recompute_activations
@@ -125,7 +126,7 @@ class FedAlignExecutor(SiteExecutor):
         """Whether the communication after an interval shows what was forgotten, for an epoch that uses it."""
         # Two epochs' ends are compared, so the first has to be examined one epoch earlier than it is used.
         early = int(self.curriculum.comparison == "epoch_to_epoch")
-        return self.method.curriculum and after_warm_up(interval.epoch + 1 + early, self.schedule.warm_up)
+        return self.method.curriculum and self.schedule.warmed_up(interval.epoch + 1 + early)
 
     def _memory(self, network: nn.Module, images: TrainingImages) -> Memory:
         """The memory, after the deployed model was compared with the local model of the last answer."""
@@ -143,18 +144,14 @@ class FedAlignExecutor(SiteExecutor):
         """The epoch's order, the same in all of its rounds: the memory changes at the end of an epoch only."""
         generator = numpy_generator(context.seed, "site", context.site, "epoch", interval.epoch, "order")
         forgotten = memory.forgotten()
-        if self.method.curriculum and after_warm_up(interval.epoch, self.schedule.warm_up):
+        if self.method.curriculum and self.schedule.warmed_up(interval.epoch):
             return draw_order(forgotten, self.curriculum, generator)
         return generator.permutation(len(forgotten)).astype(np.int64)
 
     def _neighbours(
         self, payload: Payload, network: nn.Module, interval: LocalInterval, context: SiteContext
     ) -> dict[str, Neighbour]:
-        if (
-            not self.method.alignment
-            or not after_warm_up(interval.epoch, self.schedule.warm_up)
-            or BANK not in payload.parts
-        ):
+        if BANK not in payload.parts or not self.method.alignment or not self.schedule.warmed_up(interval.epoch):
             return {}
         width = embedding_width(split_network(network).head)
         discriminators = unpack(payload.parts.get(DISCRIMINATOR, {}))
@@ -185,7 +182,7 @@ class FedAlignExecutor(SiteExecutor):
         context, noise = work.context, self.embedding_noise
         releases = model_update(self._update(sent, work.trainer.network, context))
         following = interval_of_round(context.round_number + 1, self.schedule.iterations, self.schedule.pace)
-        if not self.method.alignment or not after_warm_up(following.epoch, self.schedule.warm_up):
+        if not self.method.alignment or not self.schedule.warmed_up(following.epoch):
             return releases
         bank = work.bank(self.alignment, noise, noise.random_bytes(context.key("bank noise")))
         discriminator = copy_to_cpu(work.trainer.discriminator.state_dict())

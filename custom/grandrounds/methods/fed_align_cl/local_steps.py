@@ -1,9 +1,14 @@
-"""A site's work between two communications: its images in their order, its iterations, and the bank for the others."""
+"""A site's work between two communications: its images in their order, its iterations, and the bank for the others.
+
+Jiménez-Sánchez et al., 2021, Algorithm 1. All sites make the same number of iterations in an epoch, each with a batch size
+of its own. Epochs, iterations and rounds count from 1.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +23,69 @@ from grandrounds.methods.fed_align_cl.bank import bank_size, make_bank, upcoming
 from grandrounds.methods.fed_align_cl.curriculum import Indices, epoch_batches
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions, ScheduleOptions
-from grandrounds.methods.fed_align_cl.schedule import LocalInterval, site_batch_size
 from grandrounds.models.split import find_stem
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
 PREDICTION_BATCH = 64
+
+
+class LocalInterval(NamedTuple):
+    """The iterations from ``first`` to ``last`` of an epoch, after which the sites communicate."""
+
+    epoch: int
+    first: int
+    last: int
+    ends_epoch: bool
+
+
+def site_batch_size(images: int, iterations: int, minimum: int = 2, site: str = "the site") -> int:
+    r"""The batch size of a site: :math:`B_n = \lfloor m_n / Q \rfloor`.
+
+    Args:
+        images: :math:`m_n`, its training images. :math:`m_n - Q B_n` of them are not visited in an epoch.
+        iterations: :math:`Q`, of an epoch.
+        minimum: the smallest batch: 2 with batch norm, which cannot train on one sample, else 1.
+        site: for errors.
+
+    Raises:
+        DataError: if there are too few images for that many iterations.
+
+    Example:
+        >>> [site_batch_size(images, 120) for images in (1022, 287, 596)]
+        [8, 2, 4]
+    """
+    size = images // iterations
+    if images < minimum:
+        raise DataError(f"{site} has {images} training images and needs {minimum} for a batch; leave it out of the job")
+    if size < minimum:
+        raise DataError(
+            f"{site} has {images} training images, which make no batch of {minimum} for each of {iterations} iterations; "
+            f"set iterations to at most {images // minimum}"
+        )
+    return size
+
+
+def communications(iterations: int, pace: int) -> tuple[int, ...]:
+    r"""The iterations of an epoch of :math:`Q` after which the sites communicate: every :math:`\tau`, and the last.
+
+    Example:
+        >>> communications(120, 40), communications(120, 50)
+        ((40, 80, 120), (50, 100, 120))
+    """
+    return tuple(min(start + pace, iterations) for start in range(0, iterations, pace))
+
+
+def interval_of_round(round_number: int, iterations: int, pace: int) -> LocalInterval:
+    """The iterations of a round: the sites communicate once in a round, every ``pace`` iterations.
+
+    Example:
+        >>> interval_of_round(3, 120, 50), interval_of_round(4, 120, 50).epoch
+        (LocalInterval(epoch=1, first=101, last=120, ends_epoch=True), 2)
+    """
+    ends = communications(iterations, pace)
+    epoch, index = divmod(round_number - 1, len(ends))
+    first = ends[index - 1] + 1 if index else 1
+    return LocalInterval(epoch + 1, first, ends[index], ends_epoch=index == len(ends) - 1)
 
 
 class TrainingImages:
@@ -52,15 +115,9 @@ class TrainingImages:
         return len(self._rows)
 
     def viewed(self, numbers: np.ndarray, purpose: str, step: int) -> tuple[Tensor, Tensor]:
-        """Views of images, as they are trained on.
+        """Views of images by number, as they are trained on, and their classes, on the context's device.
 
-        Args:
-            numbers: of the images.
-            purpose: what the views are drawn for.
-            step: which batch of that purpose, from 0.
-
-        Returns:
-            Shape ``(batch, channels, height, width)``, and the images' classes, on the context's device.
+        The views, shape ``(batch, channels, height, width)``, are drawn for a purpose and its batch ``step``, from 0.
         """
         return self._batch(numbers, self._view, self._context.key(purpose), step)
 
@@ -92,16 +149,7 @@ def require_channels(channels: int, network: nn.Module, site: str) -> None:
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """One site between two communications.
-
-    Attributes:
-        trainer: its networks, trained in place.
-        images: its training images.
-        order: of the epoch's images.
-        interval: which iterations.
-        schedule: iterations of an epoch, and pace.
-        context: of the task.
-    """
+    """One site between two communications, with the order of the epoch's images; the networks are trained in place."""
 
     trainer: AlignmentTrainer
     images: TrainingImages
@@ -111,14 +159,7 @@ class LocalSteps:
     context: SiteContext
 
     def train(self, neighbours: Mapping[str, Neighbour], options: AlignmentOptions) -> dict[str, float]:
-        """Train for the iterations of the interval.
-
-        Args:
-            neighbours: what the other sites have sent.
-            options: how encoders are aligned.
-
-        Returns:
-            The means of the losses over the iterations.
+        """Train for the iterations of the interval with what other sites have sent; return the means of the losses.
 
         Raises:
             TaskAborted: if the task was given up.
@@ -144,15 +185,7 @@ class LocalSteps:
 
         The mean of the networks is known only when all have answered, so the encoder is the site's local one:
         the bank travels with the weights and is no older than they are. After the end of the order it starts again,
-        because that of the next epoch is not drawn yet.
-
-        Args:
-            options: size of a bank, and whether rows are repeated.
-            noise: clipping and noise.
-            random_bytes: where the noise comes from.
-
-        Returns:
-            Shape ``(size, width)``, float32, on the CPU.
+        because that of the next epoch is not drawn yet. Shape ``(size, width)``, float32, on the CPU.
         """
         batch_size, context = self.images.batch_size, self.context
         size = bank_size(self.schedule.pace, batch_size, options.max_bank_size)

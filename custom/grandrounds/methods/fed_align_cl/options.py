@@ -33,6 +33,10 @@ class ScheduleOptions(Options):
     warm_up: Annotated[int, "epochs without alignment and curriculum", Min(0)] = 5
     learning_rate: Annotated[float, "of classification; default of the other two optimizers", POSITIVE] = 1e-5
 
+    def warmed_up(self, epoch: int) -> bool:
+        """Whether an epoch, counted from 1, uses alignment and curriculum (the paper's e > 5)."""
+        return epoch > self.warm_up
+
 
 @dataclass(frozen=True)
 class AlignmentOptions(Options):
@@ -62,10 +66,7 @@ class AlignmentOptions(Options):
     ] = "padded"
 
     def learning_rates(self, classification: float) -> dict[Role, float]:
-        """The learning rate of each optimizer.
-
-        Args:
-            classification: the default of the others.
+        """The learning rate of each optimizer; that of classification is the default of the others.
 
         Example:
             >>> AlignmentOptions(alignment_learning_rate=1e-6).learning_rates(1e-5)
@@ -135,9 +136,5 @@ class EmbeddingNoiseOptions(Options):
     ] = "system"
 
     def random_bytes(self, *purpose: int | str) -> RandomBytes:
-        """Where the noise comes from.
-
-        Args:
-            purpose: what a seeded stream is for.
-        """
+        """Where the noise comes from; ``purpose`` is what a seeded stream is for."""
         return os.urandom if self.embedding_noise_source == "system" else numpy_generator(*purpose).bytes

@@ -1,12 +1,14 @@
 """FedPerl's figures: which peers each site was given, and how similar the models are.
 
-Bdair et al. (FedPerl, MELBA 2022) judge by peer frequency (their Fig. 3) and similarity whether communities form. The
-figures of pseudo-labels are FixMatch's.
+Bdair et al. (FedPerl, MELBA 2022) claim that hospitals whose images come from the same source, a community, find each other
+by the similarity of their models. So the figures put the members of a community side by side and compare peer frequency
+(their Fig. 3) and similarity within communities with those between them. The figures of pseudo-labels are FixMatch's.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,15 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.history import Event, RunHistory
-from grandrounds.methods.fedperl.communities import (
-    chance_within_group,
-    community_blocks,
-    community_order,
-    mean_similarity,
-    pick_matrix,
-    require_square,
-    within_group_share,
-)
+from grandrounds.ordering import natural_sorted
 from grandrounds.plotting import (
     BLUE,
     GREY,
@@ -48,13 +42,7 @@ MAX_ROWS_WITH_NAMES = 60
 
 
 class SimilarityRound(NamedTuple):
-    """The similarity of the models after a round.
-
-    Attributes:
-        round_number: counts from 1.
-        sites: those that have trained, in the order of the rows.
-        matrix: similarities, shape ``(sites, sites)``.
-    """
+    """Similarities after a round, shape ``(sites, sites)``, with the sites that have trained in the order of the rows."""
 
     round_number: int
     sites: Sequence[str]
@@ -118,7 +106,7 @@ def peer_frequency_figure(
     Raises:
         ValueError: if the matrix does not fit the sites.
     """
-    require_square(frequency, sites)
+    _require_square(frequency, sites)
     side = max(3.2, 0.42 * len(sites))
     widths = [side, 1.7] if own else [side]
     figure = new_figure(sum(widths) + 2.6, side + 1.2)
@@ -216,7 +204,7 @@ def _draw_own_share(axes: Axes, sites: Sequence[str], own: Mapping[str, tuple[fl
 
 def _on_all_sites(entry: SimilarityRound, sites: Sequence[str]) -> NDArray[np.float64]:
     """The matrix with a row for every site; NaN for those that have not trained and on the diagonal."""
-    require_square(entry.matrix, entry.sites)
+    _require_square(entry.matrix, entry.sites)
     matrix = np.full((len(sites), len(sites)), np.nan)
     rows = [list(sites).index(site) for site in entry.sites]
     matrix[np.ix_(rows, rows)] = entry.matrix
@@ -240,7 +228,9 @@ def _draw_mean_similarity(
     axes.set_ylabel("mean similarity", fontsize=NORMAL)
     round_axis(axes)
     if first_peers is not None:
-        _mark_round(axes, first_peers, f"peers from round {first_peers}")
+        axes.axvline(first_peers, color=GREY, linewidth=1, linestyle=":")
+        label, above = f"peers from round {first_peers}", axes.get_xaxis_transform()
+        axes.text(first_peers, 1.02, label, ha="center", va="bottom", fontsize=SMALL, color=GREY, transform=above)
 
 
 def _name_rows_and_columns(axes: Axes, sites: Sequence[str], rows: bool = True) -> None:
@@ -256,19 +246,18 @@ def _name_rows_and_columns(axes: Axes, sites: Sequence[str], rows: bool = True) 
 
 def _draw_boundaries(axes: Axes, sites: Sequence[str], groups: Mapping[str, str], columns: bool = True) -> None:
     """Draw lines between the rows, and the columns, of different communities."""
-    for block in community_blocks(sites, groups)[1:]:
-        axes.axhline(block.first - 0.5, color="white", linewidth=3)
-        axes.axhline(block.first - 0.5, color="black", linewidth=1)
-        if columns:
-            axes.axvline(block.first - 0.5, color="white", linewidth=3)
-            axes.axvline(block.first - 0.5, color="black", linewidth=1)
+    for _, first, _ in community_blocks(sites, groups)[1:]:
+        for colour, width in (("white", 3), ("black", 1)):
+            axes.axhline(first - 0.5, color=colour, linewidth=width)
+            if columns:
+                axes.axvline(first - 0.5, color=colour, linewidth=width)
 
 
 def _name_communities(axes: Axes, sites: Sequence[str], groups: Mapping[str, str]) -> None:
     """Write the communities' names on the right, each beside the middle of its rows."""
     blocks = community_blocks(sites, groups)
     right = axes.secondary_yaxis("right")
-    right.set_yticks([block.first + (block.size - 1) / 2 for block in blocks], [block.name for block in blocks])
+    right.set_yticks([first + (size - 1) / 2 for _, first, size in blocks], [name for name, _, _ in blocks])
     right.tick_params(length=0, labelsize=SMALL)
     right.spines[:].set_visible(False)
 
@@ -282,8 +271,77 @@ def _write_numbers(axes: Axes, picture: AxesImage, values: NDArray[np.float64]) 
         axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=SMALL, color=colour)
 
 
-def _mark_round(axes: Axes, round_number: int, text: str) -> None:
-    """Draw a vertical line at a round, and write above the axes what happens there."""
-    axes.axvline(round_number, color=GREY, linewidth=1, linestyle=":")
-    above = axes.get_xaxis_transform()
-    axes.text(round_number, 1.02, text, ha="center", va="bottom", fontsize=SMALL, color=GREY, transform=above)
+def community_order(groups: Mapping[str, str]) -> list[str]:
+    """Sites in natural order, with the members of a community side by side; ``groups`` is the community of each site."""
+    sites = natural_sorted(groups)
+    communities = list(dict.fromkeys(groups[site] for site in sites))
+    return sorted(sites, key=lambda site: communities.index(groups[site]))
+
+
+def community_blocks(sites: Sequence[str], groups: Mapping[str, str]) -> list[tuple[str, int, int]]:
+    """Runs of neighbouring sites of one community: its name, the first row and the number of rows.
+
+    Example:
+        >>> community_blocks(["a", "b", "c"], {"a": "scanner", "b": "scanner", "c": "camera"})
+        [('scanner', 0, 2), ('camera', 2, 1)]
+    """
+    communities = [groups[site] for site in sites]
+    starts = [row for row, name in enumerate(communities) if row == 0 or name != communities[row - 1]]
+    ends = [*starts[1:], len(sites)]
+    return [(communities[start], start, end - start) for start, end in zip(starts, ends, strict=True)]
+
+
+def mean_similarity(
+    matrix: NDArray[np.float64], sites: Sequence[str], groups: Mapping[str, str]
+) -> tuple[float, float]:
+    r"""Mean similarity of two sites of one community, and of two sites of different ones; NaN without such a pair.
+
+    .. math:: \bar W_{in} = \operatorname{mean}\{W_{mn} : m \ne n, g_m = g_n\}, \qquad
+        \bar W_{out} = \operatorname{mean}\{W_{mn} : g_m \ne g_n\}
+
+    of the matrix :math:`W`, shape ``(sites, sites)``, with the sites in the order of the rows in communities :math:`g`.
+
+    Raises:
+        ValueError: if the matrix does not fit the sites.
+    """
+    _require_square(matrix, sites)
+    community = np.array([groups[site] for site in sites])
+    same = community[:, None] == community[None, :]
+    pairs = matrix[same & ~np.eye(len(sites), dtype=bool)], matrix[~same]
+    within, between = (float(values.mean()) if len(values) else math.nan for values in pairs)
+    return within, between
+
+
+def chance_within_group(groups: Mapping[str, str]) -> dict[str, float]:
+    """The share of other sites in a site's group: what random selection of peers gives; NaN for a single site."""
+    others = len(groups) - 1
+    members = list(groups.values())
+    return {site: (members.count(group) - 1) / others if others else math.nan for site, group in groups.items()}
+
+
+def within_group_share(picks: Iterable[tuple[str, str]], groups: Mapping[str, str]) -> dict[str, float]:
+    """The share of each site's peers that are in its own group; NaN for a site without picks.
+
+    Args:
+        picks: pairs of (target, peer), one for each peer sent.
+        groups: the group (for example the imaging device) of each site.
+    """
+    made = list(picks)
+    total = Counter(target for target, _ in made)
+    own = Counter(target for target, peer in made if groups[target] == groups[peer])
+    return {site: own[site] / total[site] if total[site] else math.nan for site in groups}
+
+
+def pick_matrix(picks: Iterable[tuple[str, str]], sites: Sequence[str]) -> NDArray[np.float64]:
+    """How often each site (row) had each other site (column) as a peer, as shares of the row; zero without picks."""
+    position = {site: row for row, site in enumerate(sites)}
+    counts = np.zeros((len(sites), len(sites)))
+    for target, peer in picks:
+        counts[position[target], position[peer]] += 1
+    totals = counts.sum(axis=1, keepdims=True)
+    return np.where(totals > 0, counts / np.maximum(totals, 1), 0.0)
+
+
+def _require_square(matrix: NDArray[np.float64], sites: Sequence[str]) -> None:
+    if matrix.shape != (len(sites), len(sites)):
+        raise ValueError(f"the matrix must have shape ({len(sites)}, {len(sites)}), got {matrix.shape}")

@@ -2,20 +2,23 @@
 
 No model travels. The server keeps the latest soft labels of each site and the losses behind client confidence; it sends one
 sum, the same for all sites (MDH-FL, arXiv 2308.00155; RHFL, Fang & Ye, CVPR 2022; FedMD, Li & Wang, 2019).
+
+MDH-FL weights all clients equally. RHFL weights a client by how fast its loss on its own noisy labels falls; RHFL+ (Fang, Ye
+& Du, IEEE TMC 2024) also by how far its parameters moved. Both are as in the authors' code.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.methods.mutual.options import STRENGTHS, ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, add_up, decode, recent
-from grandrounds.methods.mutual.weights import ccr_weights, eccr_weights, equal_weights
 
 
 class SoftLabelExchange:
@@ -46,7 +49,7 @@ class SoftLabelExchange:
             number: of the exchange.
             images: public images of this exchange.
             loss: mean loss on the site's labels, for client confidence; None without.
-            change: how far local training has moved the model, for RHFL+'s; see ``weights.parameter_change``.
+            change: how far local training has moved the model, for RHFL+'s; see ``learner.parameter_change``.
 
         Returns:
             The soft labels as decoded.
@@ -115,3 +118,92 @@ class SoftLabelExchange:
         else:
             weights = eccr_weights(previous, current, [self._changes[site] for site in sites], strength)
         return dict(zip(sites, weights, strict=True))
+
+
+def equal_weights(clients: int) -> list[float]:
+    r"""The weights of MDH-FL, and of the first epoch of RHFL and RHFL+: :math:`1/(P-1)`, so that the others' sum to one.
+
+    Raises:
+        ValueError: with fewer than two clients.
+
+    Example:
+        >>> equal_weights(3)
+        [0.5, 0.5, 0.5]
+    """
+    if clients < 2:
+        raise ValueError(f"there must be at least 2 clients to learn from each other, got {clients}")
+    return [1 / (clients - 1)] * clients
+
+
+def ccr_weights(previous: Sequence[float], current: Sequence[float], strength: float = 0.5) -> list[float]:
+    r"""Client confidence re-weighting (RHFL).
+
+    .. math::
+        q_p = \frac{L_p^{t-1} - L_p^t}{L_p^t}, \qquad
+        w = \mathrm{softmax}\Big( \frac{1}{P-1} + \beta \frac{q_p}{\sum_j q_j} \Big)
+
+    When losses rise on the whole, the sum is negative and the client that does worst gets most; :func:`eccr_weights` does
+    not have this.
+
+    Args:
+        previous: every client's mean loss on its own labels one epoch ago, above zero.
+        current: the same now.
+        strength: :math:`\beta`.
+
+    Returns:
+        One weight for each client; they sum to one over all clients. Equal where nobody's loss changed.
+
+    Raises:
+        ValueError: if there are fewer than two clients, their numbers differ, or a loss is not positive and finite.
+
+    Example:
+        >>> [round(weight, 4) for weight in ccr_weights([1, 1, 1], [0.5, 0.8, 1.0])]
+        [0.4147, 0.3072, 0.278]
+    """
+    base = equal_weights(len(current))
+    qualities = _relative_gains(previous, current)
+    total = sum(qualities)
+    if total == 0:
+        return [1 / len(current)] * len(current)
+    scores = [share + strength * quality / total for share, quality in zip(base, qualities, strict=True)]
+    return [float(weight) for weight in torch.tensor(scores, dtype=torch.float64).softmax(dim=0)]
+
+
+def eccr_weights(
+    previous: Sequence[float], current: Sequence[float], changes: Sequence[float], strength: float = 1.2
+) -> list[float]:
+    r"""Enhanced client confidence re-weighting (RHFL+).
+
+    .. math::
+        q_p = \frac{L_p^{t-1} - L_p^t}{L_p^t (1 + \Delta_p)}, \qquad
+        w_p \propto \max\Big(0, \frac{1}{P-1} + \beta \frac{q_p}{\sum_j |q_j|}\Big)
+
+    The code has no maximum: a client that does badly can get a negative weight there, and pushes the others away.
+
+    Arguments, result and errors are those of :func:`ccr_weights`; ``changes`` is :math:`\Delta_p`, see
+    :func:`~grandrounds.methods.mutual.learner.parameter_change`, at least zero and finite.
+
+    Example:
+        >>> [round(weight, 4) for weight in eccr_weights([1, 1, 1], [0.5, 0.8, 1.0], [0, 0, 0])]
+        [0.5407, 0.2741, 0.1852]
+    """
+    base = equal_weights(len(current))
+    if len(changes) != len(current) or not all(0 <= change < math.inf for change in changes):
+        raise ValueError(f"expected {len(current)} changes, not negative and finite, got {list(changes)}")
+    gains = _relative_gains(previous, current)
+    qualities = [gain / (1 + change) for gain, change in zip(gains, changes, strict=True)]
+    total = sum(map(abs, qualities))
+    if total == 0:
+        return [1 / len(current)] * len(current)
+    scores = [max(0.0, share + strength * quality / total) for share, quality in zip(base, qualities, strict=True)]
+    # Many clients may all be at zero, as their 1/(P-1) is small.
+    return [score / sum(scores) for score in scores] if any(scores) else [1 / len(current)] * len(current)
+
+
+def _relative_gains(previous: Sequence[float], current: Sequence[float]) -> list[float]:
+    if len(previous) != len(current):
+        raise ValueError(f"expected two losses of each client, got {len(previous)} and {len(current)}")
+    for loss in (*previous, *current):
+        if not 0 < loss < math.inf:
+            raise ValueError(f"losses must be positive and finite, got {loss}")
+    return [(before - now) / now for before, now in zip(previous, current, strict=True)]

@@ -7,7 +7,7 @@ because those have to be subtracted from a sum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ from grandrounds.methods.mutual.training import (
     recalibrate_batch_norm,
     train_locally,
 )
-from grandrounds.methods.mutual.weights import parameter_change
 from grandrounds.seeding import derive_seed
 
 Indices = NDArray[np.int64]
@@ -46,7 +45,7 @@ class MutualLearner:
         local: how to train locally.
 
     Attributes:
-        change: how far local training has moved the model, for RHFL+'s client confidence; see ``weights.parameter_change``.
+        change: how far local training has moved the model, for RHFL+'s client confidence; see :func:`parameter_change`.
     """
 
     def __init__(
@@ -174,6 +173,19 @@ class MutualLearner:
             step = AlignmentStep(self.network, self._alignment)
             step.load_state_dict(state["optimizer"])
             self._step = (int(state["epoch"]), step)
+
+
+def parameter_change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
+    r"""How far a model has moved: the mean over its parameter tensors of the norm of their change.
+
+    .. math:: \Delta = \frac{1}{K} \sum_{k=1}^{K} \lVert \theta_k - \theta_k^0 \rVert_2
+
+    Example:
+        >>> parameter_change([torch.tensor([3.0, 4.0]), torch.ones(1)], [torch.zeros(2), torch.zeros(1)])  # (5 + 1) / 2
+        3.0
+    """
+    norms = [torch.linalg.vector_norm(now - then) for now, then in zip(after, before, strict=True)]
+    return float(torch.stack(norms).mean())
 
 
 def _by_image(values: Tensor, part: Indices, images: int) -> Tensor:

@@ -1,19 +1,30 @@
-"""Figures show the numbers they were given, in their places."""
+"""Figures show the numbers they were given, in their places; shares of peers within a site's own community."""
 
 import io
+import itertools
 import math
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.methods.fedperl.communities import community_blocks, community_order, mean_similarity
-from grandrounds.methods.fedperl.figures import SimilarityRound, peer_frequency_figure, similarity_figure
+from grandrounds.methods.fedperl.figures import (
+    SimilarityRound,
+    chance_within_group,
+    community_blocks,
+    community_order,
+    mean_similarity,
+    peer_frequency_figure,
+    pick_matrix,
+    similarity_figure,
+    within_group_share,
+)
 
 SITES = ["site-1", "site-3", "site-2", "site-4"]
 GROUPS = {"site-1": "camera", "site-3": "camera", "site-2": "scanner", "site-4": "film"}
 FREQUENCY = np.array([[0, 0.75, 0.25, 0], [0.5, 0, 0.5, 0], [0.125, 0.875, 0, 0], [0, 0, 0, 0]])
 LIKENESS = np.array([[1, 0.9, 0.2, 0.4], [0.9, 1, 0.3, 0.5], [0.2, 0.3, 1, 0.6], [0.4, 0.5, 0.6, 1]])
+DEVICES = dict(zip("abcdefghij", ["isic"] * 5 + ["ham"] * 3 + ["pad", "derm"], strict=True))
 
 
 def rendered(figure):
@@ -50,9 +61,7 @@ def test_communities_stand_side_by_side_in_natural_order():
     assert community_order({f"site-{n}": "odd" if n % 2 else "even" for n in (10, 9, 2, 1)}) == [
         "site-1", "site-9", "site-2", "site-10",
     ]  # fmt: skip
-    assert [tuple(block) for block in community_blocks(SITES, GROUPS)] == [
-        ("camera", 0, 2), ("scanner", 2, 1), ("film", 3, 1),
-    ]  # fmt: skip
+    assert community_blocks(SITES, GROUPS) == [("camera", 0, 2), ("scanner", 2, 1), ("film", 3, 1)]
 
 
 def test_mean_similarity_leaves_out_the_diagonal():
@@ -168,3 +177,28 @@ def test_a_figure_is_drawn_without_a_display_and_the_same_each_time():
     first, second = (rendered(peer_frequency_figure(FREQUENCY, SITES, GROUPS)) for _ in range(2))
     assert len(np.unique(first.reshape(-1, 3), axis=0)) > 10
     np.testing.assert_array_equal(first, second)
+
+
+def test_chance_matches_the_ten_sites_of_the_paper():
+    chance = chance_within_group(DEVICES)
+    assert chance["a"] == pytest.approx(4 / 9)
+    assert chance["f"] == pytest.approx(2 / 9)
+    assert chance["i"] == 0.0
+    assert math.isnan(chance_within_group({"a": "isic"})["a"])
+
+
+def test_chance_is_what_picking_every_other_site_once_gives():
+    picks = list(itertools.permutations(DEVICES, 2))
+    assert within_group_share(picks, DEVICES) == pytest.approx(chance_within_group(DEVICES))
+
+
+def test_share_within_the_group_is_of_each_sites_own_picks():
+    share = within_group_share([("a", "b"), ("a", "c"), ("a", "f"), ("f", "a")], DEVICES)
+    assert share["a"] == pytest.approx(2 / 3)
+    assert share["f"] == 0.0
+    assert math.isnan(share["b"])
+
+
+def test_pick_matrix_has_targets_in_rows_and_sums_to_one_where_there_are_picks():
+    matrix = pick_matrix([("b", "a"), ("b", "c"), ("b", "a"), ("b", "a"), ("c", "b")], ["a", "b", "c"])
+    assert matrix.tolist() == [[0, 0, 0], [0.75, 0, 0.25], [0, 1, 0]]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
-from grandrounds.methods.mutual.learner import MutualLearner
+from grandrounds.methods.mutual.learner import MutualLearner, parameter_change
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
 from grandrounds.methods.mutual.public import PublicImages
 from grandrounds.methods.mutual.schedule import exchange_chunks, local_batches, public_order
@@ -321,3 +321,8 @@ def test_public_images_are_turned_anew_in_each_exchange_and_alike_at_all_sites()
         return member.align(others, np.arange(18), number, 1)
 
     assert loss("site-1", 1) == loss("site-2", 1) != loss("site-1", 2)
+
+
+def test_the_change_of_parameters_is_the_mean_of_the_norms():
+    after = [torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.ones(4)]
+    assert parameter_change(after, [torch.zeros(2, 2), torch.zeros(4)]) == pytest.approx((5 + 2) / 2)
