@@ -1,7 +1,7 @@
-"""One question to several sites and their answers, with a deadline.
+"""One task for each of several sites and their answers, with a deadline.
 
-FLARE's ``broadcast`` gives every site the same payload, so each site gets a task of its own. A task's status says that an
-answer came, not that it was good: answers are counted here.
+FLARE's ``broadcast`` gives every site the same payload, so each site gets a task of its own. A task's status is about its
+delivery and not about the answer, so valid answers are counted here.
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ class Exchange:
         abort_signal: Signal,
         counted: Collection[str] | None = None,
     ) -> Outcome:
-        """Ask all and wait.
+        """Send all tasks and wait for the answers.
 
         Args:
-            assignments: what each site is asked.
+            assignments: by site.
             enough: number of valid answers after which only ``grace`` is waited.
             abort_signal: FLARE's.
             counted: the sites whose answers count towards ``enough``; None for all.

@@ -198,15 +198,7 @@ INCOMING = "in"
 
 
 def track(component: FLComponent, fl_ctx: FLContext, site: str, step: int, scalars: Mapping[str, float]) -> None:
-    """Send scalars of a site to the server's tracking receivers; without receivers nothing happens.
-
-    Args:
-        component: of the server; it fires the events.
-        fl_ctx: a context of the server.
-        site: whose scalars they are.
-        step: the round.
-        scalars: by name.
-    """
+    """Send scalars of a site to the server's tracking receivers; without receivers nothing happens."""
     with fl_ctx.get_engine().new_context() as context:
         for name, value in scalars.items():
             data = create_analytic_dxo(name, float(value), AnalyticsDataType.SCALAR, global_step=step).to_shareable()

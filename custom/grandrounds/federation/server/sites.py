@@ -127,18 +127,10 @@ def await_sites(
     pause: float = 0.5,
     mandatory: Collection[str] = (),
 ) -> bool:
-    """Wait until enough sites are connected, the mandatory ones among them.
-
-    Args:
-        connected: the sites that are connected now.
-        needed: how many sites.
-        timeout: seconds to wait.
-        abort_signal: ends the waiting.
-        pause: seconds between looks.
-        mandatory: sites that must be there.
+    """Wait until ``needed`` sites are connected, the mandatory ones among them; look every ``pause`` seconds.
 
     Returns:
-        Whether they are there; False when the run was aborted.
+        Whether they are connected; False when the run was aborted.
 
     Raises:
         GrandRoundsError: after the timeout, naming the sites that are connected or, first, those that must be and are not.

@@ -104,17 +104,14 @@ def locate(dataset: str, site: str, fl_ctx: FLContext) -> DatasetLocation:
 def own_model_spec(
     problem: Problem, site: str, own: bool, backbones: Mapping[str, str], chosen: ModelOverride | None
 ) -> ModelSpec | None:
-    """The network that a site has for itself.
+    """The network that a site has for itself; None if it is the problem's.
 
     Args:
-        problem: what is learnt, with the network of those that choose nothing.
+        problem: with the network of sites without a choice.
         site: the site's name.
         own: whether sites have models of their own.
         backbones: the job's choice by site.
         chosen: the site's own choice, which overrides the job's.
-
-    Returns:
-        The network; None if it is the problem's.
 
     Raises:
         ConfigurationError: naming the file or the option, if the choice does not exist, does not fit the problem's images,
@@ -182,13 +179,7 @@ class SiteAccess:
         self._datasets: dict[tuple[str, Problem], SiteData] = {}
 
     def context(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal, needs_labels: bool) -> SiteContext:
-        """What a task needs to know.
-
-        Args:
-            payload: the task.
-            fl_ctx: FLARE's context of the site.
-            abort_signal: of the task.
-            needs_labels: whether a site without a labelled training image is refused.
+        """The context of a task; with ``needs_labels`` a site without a labelled training image is refused.
 
         Raises:
             ConfigurationError: if the site does not define the data set, or its network does not fit.

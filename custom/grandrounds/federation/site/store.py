@@ -89,11 +89,7 @@ class SiteStore:
         return checkpoint.content if checkpoint else {}
 
     def commit(self, needed: Collection[int] | None = None) -> None:
-        """Keep the state that was staged: what it was made for has left the site.
-
-        Args:
-            needed: the rounds of the server's checkpoints, see :meth:`CheckpointFolder.save`.
-        """
+        """Keep the staged state: what it was made for has left the site; ``needed`` as in :meth:`CheckpointFolder.save`."""
         if self._keeps_nothing():
             return
         for round_number in self._staged.rounds():
@@ -102,13 +98,9 @@ class SiteStore:
     def offer_best(
         self, model_round: int, score: float, state: Mapping[str, Tensor], needed: Collection[int] | None = None
     ) -> None:
-        """Keep the model if it scores at least as well as the best so far (ties go to the later, as in FedPerl).
+        """Keep the model of a round if it scores at least as well as the best so far (ties go to the later, as in FedPerl).
 
-        Args:
-            model_round: the round after which the model was made.
-            score: on this site's validation images, higher is better.
-            state: the model.
-            needed: rounds of models before which the server may go on, see :meth:`CheckpointFolder.save`.
+        ``needed`` are rounds of models before which the server may go on, see :meth:`CheckpointFolder.save`.
         """
         self._best.discard_from(model_round)
         best = self._best.load(with_parts=False)

@@ -1,10 +1,7 @@
-"""Adam and SGD that do not wait for torch's compiler.
+"""What all methods' local training shares: steps, their checks and sums, and optimizers.
 
-Torch's own import it when the first of them is made and in each step, to mark their methods as not to be compiled. Nothing
-is compiled here, and the import takes a process longer than the training of a short task; where FLARE starts a process for
-every task it is paid for each. In all else these classes are torch's: the same updates, the same states.
-
-What all methods' local training shares: steps, their checks and sums, and optimizers.
+``Adam`` and ``SGD`` are torch's, with the same updates and states, but do not import torch's compiler. Torch's own import it
+to mark their methods as not to be compiled, which takes longer than a short task, in every process that FLARE starts.
 """
 
 from __future__ import annotations
@@ -82,13 +79,7 @@ def proximal_loss(parameters: Sequence[Tensor], start: Sequence[Tensor], weight:
 
 
 class OptimizerStep:
-    """Takes optimizer steps from the model that a round starts from.
-
-    Args:
-        network: whose parameters are trained, with the weights the round starts from.
-        optimizer: of its parameters.
-        proximal_weight: mu; above 0 the steps are drawn back to where they start (FedProx).
-    """
+    """Takes optimizer steps from the model that a round starts from, with FedProx's term where ``proximal_weight`` > 0."""
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, proximal_weight: float = 0.0) -> None:
         self._optimizer = optimizer
@@ -97,7 +88,7 @@ class OptimizerStep:
         self._start = [parameter.detach().clone() for parameter in self._parameters] if proximal_weight else []
 
     def step(self, loss: Tensor) -> None:
-        """Go one step down the loss."""
+        """Take one step down the loss."""
         if self._weight:
             loss = loss + proximal_loss(self._parameters, self._start, self._weight)
         self._optimizer.zero_grad(set_to_none=True)
@@ -106,16 +97,10 @@ class OptimizerStep:
 
 
 def require_finite(values: Tensor, what: str, step: int, rate: str = "executor.learning_rate") -> None:
-    """Stop when training has diverged.
-
-    Args:
-        values: a loss, or predictions.
-        what: their name.
-        step: the local step, from 0.
-        rate: the option that should be lowered.
+    """Stop when a loss or predictions are not finite: training has diverged.
 
     Raises:
-        GrandRoundsError: naming the step and what to change.
+        GrandRoundsError: naming the step (from 0) and ``rate``, the option to lower.
     """
     if not bool(torch.isfinite(values).all()):
         raise GrandRoundsError(f"training diverged: the {what} of step {step} is not finite; lower {rate}")
@@ -125,7 +110,7 @@ class Step(Protocol):
     """Takes an optimizer step, as :class:`OptimizerStep` does."""
 
     def step(self, loss: Tensor) -> None:
-        """Go one step down the loss."""
+        """Take one step down the loss."""
         ...
 
 

@@ -72,11 +72,7 @@ class _GateOfParent:
 
 
 def declare_dp_training(training: Spending | None, fl_ctx: FLContext) -> None:
-    """Ask the site's gate, if there is one, before a training that hides single images.
-
-    Args:
-        training: what a round of it costs; None if it hides none.
-        fl_ctx: of the task.
+    """Ask the site's gate, if there is one, before a training that hides single images; None stands for any other.
 
     Raises:
         GrandRoundsError: if the gate refuses.
@@ -93,14 +89,7 @@ def run_in_child(
     fl_ctx: FLContext,
     abort_signal: Signal,
 ) -> Answer:
-    """Do one task in a child process.
-
-    Args:
-        work: a method of an executor that can be pickled.
-        task_name: FLARE's.
-        payload: of the task.
-        fl_ctx: of the task.
-        abort_signal: of the task.
+    """Do one task in a child process, by a method of an executor that can be pickled.
 
     Raises:
         TaskAborted: if the server gives the task up.
