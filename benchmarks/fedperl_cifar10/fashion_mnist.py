@@ -11,14 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.data.datasets.published import (
-    LabelledImages,
-    digest_of,
-    is_made_from,
-    read_labels,
-    require_labels,
-    write_arrays,
-)
+from grandrounds.data.datasets.cifar10 import LabelledImages, write_once
+from grandrounds.data.datasets.published import read_labels, require_labels
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
@@ -41,10 +35,8 @@ def read_fashion_mnist(root: Path, folder: Path) -> tuple[tuple[Record, ...], Pa
     for path in (path for pair in files.values() for path in pair):
         if not path.is_file():
             raise DataError(f"no Fashion-MNIST in {root}: {path.name} is missing")
-    digest = digest_of(path for pair in files.values() for path in pair)
-    unpacked = folder / UNPACKED
-    if not is_made_from(unpacked, digest):
-        write_arrays({part: _read_part(*pair) for part, pair in files.items()}, unpacked, digest)
+    sources = [path for pair in files.values() for path in pair]
+    unpacked = write_once(folder / UNPACKED, sources, lambda: {part: _read_part(*pair) for part, pair in files.items()})
     return read_labels(unpacked, FASHION_MNIST_CLASSES, "Fashion-MNIST"), unpacked
 
 

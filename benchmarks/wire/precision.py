@@ -24,7 +24,7 @@ from nvflare.apis.shareable import Shareable
 from benchmarks.experiment import DATA
 from benchmarks.measure import run as run_measurement
 from benchmarks.measure import spread, table
-from grandrounds.data.datasets.skin.ham10000 import HAM10000_CLASSES, read_ham10000
+from grandrounds.data.datasets.dermoscopy import HAM10000_CLASSES, read_ham10000
 from grandrounds.data.partition.divide import by_source
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.splits import assign_splits

@@ -16,22 +16,18 @@ Data 10:41, 2023. There is no patient key.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-
-import numpy as np
 
 from grandrounds.data.datasets.published import (
     image_called,
     images_in_archive,
     read_class_folders,
-    require_distinct,
-    require_labels,
+    read_labels,
+    read_records,
 )
-from grandrounds.data.images.readers import open_images
-from grandrounds.data.manifest import Record, read_table, require_known_label
+from grandrounds.data.manifest import Record, require_known_label
 from grandrounds.errors import DataError
 
 BLOOD_CELL_CLASSES = (
@@ -68,10 +64,7 @@ INT20: Mapping[str, str | None] = MappingProxyType({
 
 
 def read_matek19(root: Path | str) -> tuple[tuple[Record, ...], dict[str, int]]:
-    """Read the records of Matek-19 from the folder that the archive publishes.
-
-    Args:
-        root: ``AML-Cytomorphology``, with the folders ``BAS`` to ``PMO`` of TIFF files, or any folder above it.
+    """Read the records of Matek-19: ``AML-Cytomorphology`` with the folders ``BAS`` to ``PMO``, or any folder above it.
 
     Returns:
         The records of thirteen classes, 18,347 images when the data set is whole, and the images left out, by folder.
@@ -85,9 +78,7 @@ def read_matek19(root: Path | str) -> tuple[tuple[Record, ...], dict[str, int]]:
 def read_mll23(root: Path | str) -> tuple[tuple[Record, ...], dict[str, int]]:
     """Read the records of MLL23, or of INT-20.
 
-    Args:
-        root: the folder with the folders of the eighteen classes, under the names of MLL23 (``basophil``) or of INT-20
-            (``09-BASO``).
+    ``root`` has the folders of the eighteen classes, under the names of MLL23 (``basophil``) or of INT-20 (``09-BASO``).
 
     Returns:
         The records of thirteen classes, 32,816 images of MLL23 when it is whole, and the images left out, by folder.
@@ -110,7 +101,7 @@ PBC_CLASSES = (
 ARCHIVE_MANIFEST = "pbc_barcelona_manifest.csv"
 ARCHIVE = "pbc_barcelona_96.zip"
 BLOODMNIST = ("bloodmnist.npz", "bloodmnist_64.npz", "bloodmnist_128.npz", "bloodmnist_224.npz")
-PARTS = ("train", "val", "test")
+LABELS = {f"{part}_images": f"{part}_labels" for part in ("train", "val", "test")}
 
 
 def read_pbc(root: Path | str) -> tuple[tuple[Record, ...], Path]:
@@ -133,10 +124,7 @@ def read_pbc(root: Path | str) -> tuple[tuple[Record, ...], Path]:
 
 
 def read_bloodmnist(root: Path | str) -> tuple[tuple[Record, ...], Path]:
-    """Read the records of BloodMNIST from its npz file.
-
-    Args:
-        root: the file, or the folder that has ``bloodmnist.npz`` (28 pixels) or one of the larger ones.
+    """Read the records of BloodMNIST from its npz file, or the folder of ``bloodmnist.npz`` or one of the larger ones.
 
     Returns:
         The records, all in split ``train``, those of the published training part first; and the file.
@@ -148,35 +136,16 @@ def read_bloodmnist(root: Path | str) -> tuple[tuple[Record, ...], Path]:
     path = next((path for path in (root, *(root / name for name in BLOODMNIST)) if path.is_file()), None)
     if path is None:
         raise DataError(f"no BloodMNIST in {root}: looked for {', '.join(BLOODMNIST)}; name its folder")
-    with open_images(path) as reader:
-        names = set(reader.names())
-    records = tuple(record for part in PARTS for record in _bloodmnist_part(path, part))
-    if names != {record.image for record in records}:
-        raise DataError(f"{path} has {len(names)} images and {len(records)} labels; every image needs one label")
-    return records, path
-
-
-def _bloodmnist_part(path: Path, part: str) -> tuple[Record, ...]:
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            labels = content[f"{part}_labels"]
-    except KeyError as error:
-        raise DataError(f"{path}: array {part}_labels is missing; expected labels of {', '.join(PARTS)}") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    column = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    numbers = require_labels(column, len(PBC_CLASSES), f"{path}: {part}_labels")
-    return tuple(
-        Record(f"{part}_images/{row}", PBC_CLASSES[label], source="BloodMNIST") for row, label in enumerate(numbers)
-    )
+    return read_labels(path, PBC_CLASSES, "BloodMNIST", LABELS), path
 
 
 def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
     table, archive = root / ARCHIVE_MANIFEST, root / ARCHIVE
     images = images_in_archive(archive, table)
-    records: list[Record] = []
-    for line, row in read_table(table, ("image", "label", "source")):
-        require_known_label(row["label"], PBC_CLASSES, f"{table} line {line}, column label")
-        image = image_called(row["image"], images, f"{table} line {line}", str(archive))
-        records.append(Record(image, row["label"], source=row["source"]))
-    return require_distinct(tuple(records), table), archive
+
+    def record(row: dict[str, str], where: str) -> Record:
+        """The record of a row."""
+        require_known_label(row["label"], PBC_CLASSES, f"{where}, column label")
+        return Record(image_called(row["image"], images, where, archive), row["label"], source=row["source"])
+
+    return read_records(table, ("image", "label", "source"), record), archive

@@ -1,8 +1,8 @@
-"""CIFAR's published files, which are pickles: these can run anything when they are opened carelessly.
+"""CIFAR-10: 60,000 colour images of 32x32 pixels in ten classes.
 
-Here only what the published files contain is admitted.
-
-CIFAR-10: 60,000 colour images of 32x32 pixels in ten classes.
+Its published files are pickles, which can run anything when they are opened carelessly; here only what the published
+files contain is admitted. Because a site's images have one root, they are written once into an npz file, as ``train/0``,
+``train/1``, ... and ``test/0``, ... with their labels beside them.
 
 Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009; the archive
 ``cifar-10-python.tar.gz``.
@@ -10,28 +10,43 @@ Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grandrounds.data.datasets.published import (
-    LabelledImages,
-    digest_of,
-    is_made_from,
-    read_labels,
-    require_labels,
-    write_arrays,
-)
+from grandrounds.data.datasets.published import read_labels, require_labels
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
+from grandrounds.files import replacing
 
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+SOURCE = "CIFAR-10"
+
+UNPACKED = "cifar10.npz"
+ARCHIVES = (UNPACKED, "cifar10_jpeg.npz")
+BATCHES_FOLDER = "cifar-10-batches-py"
+META_FILE = "batches.meta"
+BATCHES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
+)
+DIGEST = "source_sha256"
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
+
+
+class LabelledImages(NamedTuple):
+    """Images, uint8 of shape ``(n, height, width)`` or ``(n, height, width, 3)``, and their labels, shape ``(n,)``."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.integer]
 
 
 class _CifarUnpickler(pickle.Unpickler):
@@ -54,7 +69,7 @@ class _CifarUnpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
 
 
-def unpickled(path: Path, dataset: str) -> dict[bytes, Any]:
+def _unpickled(path: Path) -> dict[bytes, Any]:
     """What a published file holds.
 
     Raises:
@@ -65,55 +80,30 @@ def unpickled(path: Path, dataset: str) -> dict[bytes, Any]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle raises almost anything
-        raise DataError(f"{path} is no file of {dataset}'s Python version: {error}") from error
+        raise DataError(f"{path} is no file of {SOURCE}'s Python version: {error}") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} is no file of {dataset}'s Python version: expected a dictionary")
+        raise DataError(f"{path} is no file of {SOURCE}'s Python version: expected a dictionary")
     return content
 
 
-def require_names(path: Path, key: str, names: Sequence[str], dataset: str) -> None:
-    """Raise ``DataError`` unless the file of names lists these classes in this order."""
-    found = unpickled(path, dataset).get(key.encode())
-    if found != [name.encode() for name in names]:
-        raise DataError(f"{path}: {key} must be {', '.join(names)}, got {found!r}")
-
-
-def read_batch(path: Path, key: str, classes: int, dataset: str) -> LabelledImages:
-    """Images and labels of one published file.
-
-    Raises:
-        DataError: if the file is not as it is published.
-    """
-    content = unpickled(path, dataset)
-    rows, labels = content.get(b"data"), content.get(key.encode())
+def _read_batch(path: Path) -> LabelledImages:
+    content = _unpickled(path)
+    rows, labels = content.get(b"data"), content.get(b"labels")
     if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != PIXELS:
         raise DataError(f"{path}: data must be rows of {PIXELS} bytes")
     if not isinstance(labels, list) or len(labels) != len(rows):
-        raise DataError(f"{path}: {key} must be a list of {len(rows)} numbers, one for each image")
-    numbers = require_labels(np.array(labels), classes, f"{path}: {key}")
+        raise DataError(f"{path}: labels must be a list of {len(rows)} numbers, one for each image")
+    numbers = require_labels(np.array(labels), len(CIFAR10_CLASSES), f"{path}: labels")
     # A row is the red plane, then the green, then the blue one.
     images = rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
     return LabelledImages(images, np.array(numbers))
 
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-SOURCE = "CIFAR-10"
-
-UNPACKED = "cifar10.npz"
-ARCHIVES = (UNPACKED, "cifar10_jpeg.npz")
-BATCHES_FOLDER = "cifar-10-batches-py"
-META_FILE = "batches.meta"
-BATCHES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
-)
-
-
 def read_cifar10(root: Path | str) -> tuple[tuple[Record, ...], Path]:
     """Read the records of CIFAR-10 from an npz file.
 
-    Args:
-        root: the file, or the folder that has ``cifar10.npz`` (what :func:`unpack_cifar10` writes) or
-            ``cifar10_jpeg.npz`` (``train_jpeg``, ``train_offsets``, ``train_labels``, and the same of ``test``).
+    ``root`` is the file, or the folder that has ``cifar10.npz`` (what :func:`unpack_cifar10` writes) or
+    ``cifar10_jpeg.npz`` (``train_jpeg``, ``train_offsets``, ``train_labels``, and the same of ``test``).
 
     Returns:
         The records, training images first (all in split ``train``), and the file, which is the images' root.
@@ -143,12 +133,7 @@ def batches_folder(root: Path | str) -> Path | None:
 def unpack_cifar10(root: Path | str, folder: Path | str) -> Path:
     """Write the images of the published batches into ``<folder>/cifar10.npz`` (184 MB), unless they are there already.
 
-    Args:
-        root: ``cifar-10-batches-py`` (``data_batch_1`` to ``5``, ``test_batch``, ``batches.meta``) or the folder it is in.
-        folder: where to write; made when it is missing.
-
-    Returns:
-        The file.
+    ``root`` is ``cifar-10-batches-py`` (``data_batch_1`` to ``5``, ``test_batch``, ``batches.meta``) or its folder.
 
     Raises:
         DataError: if a batch is missing, contains anything that the published files do not, or is damaged.
@@ -156,18 +141,44 @@ def unpack_cifar10(root: Path | str, folder: Path | str) -> Path:
     batches = batches_folder(root)
     if batches is None:
         raise DataError(f"no CIFAR-10 in {root}: looked for {META_FILE} there and in {BATCHES_FOLDER}")
-    require_names(batches / META_FILE, "label_names", CIFAR10_CLASSES, SOURCE)
+    found = _unpickled(batches / META_FILE).get(b"label_names")
+    if found != [name.encode() for name in CIFAR10_CLASSES]:
+        raise DataError(f"{batches / META_FILE}: label_names must be {', '.join(CIFAR10_CLASSES)}, got {found!r}")
+
+    def read() -> dict[str, LabelledImages]:
+        """The images of both parts."""
+        parts = {part: [_read_batch(batches / name) for name in names] for part, names in BATCHES.items()}
+        return {part: LabelledImages(*map(np.concatenate, zip(*own, strict=True))) for part, own in parts.items()}
+
     names = [META_FILE, *(name for part in BATCHES.values() for name in part)]
-    digest = digest_of(batches / name for name in names)
-    path = Path(folder) / UNPACKED
-    if not is_made_from(path, digest):
-        parts = {
-            part: [read_batch(batches / name, "labels", len(CIFAR10_CLASSES), SOURCE) for name in files]
-            for part, files in BATCHES.items()
-        }
-        write_arrays({part: _joined(found) for part, found in parts.items()}, path, digest)
+    return write_once(Path(folder) / UNPACKED, [batches / name for name in names], read)
+
+
+def write_once(path: Path, sources: Iterable[Path], read: Callable[[], Mapping[str, LabelledImages]]) -> Path:
+    """Write images and labels by part into an npz file, uncompressed, unless it was made from the same ``sources``.
+
+    Raises:
+        DataError: naming the source that cannot be read.
+    """
+    digest = hashlib.sha256()
+    for source in sources:
+        try:
+            with source.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError as error:
+            raise DataError(f"{source} cannot be read: {error.strerror or error}") from error
+    if not _is_made_from(path, digest.hexdigest()):
+        arrays: dict[str, Any] = {DIGEST: np.array(digest.hexdigest())}
+        for part, (images, labels) in read().items():
+            arrays |= {part: images, f"{part}_labels": labels.astype(np.uint8)}
+        with replacing(path) as stream:
+            np.savez(stream, **arrays)
     return path
 
 
-def _joined(parts: list[LabelledImages]) -> LabelledImages:
-    return LabelledImages(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+def _is_made_from(path: Path, digest: str) -> bool:
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            return DIGEST in content and str(content[DIGEST]) == digest
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return False

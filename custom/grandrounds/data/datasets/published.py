@@ -1,27 +1,24 @@
-"""Pieces of the readers of published data sets: tables, folders of images, folders as classes, and labelled arrays.
+"""Pieces of the readers of published data sets: tables, folders of images, folders as classes, and labels.
 
-Images are found wherever below a data set's folder its archives were unpacked. CIFAR-10 and Fashion-MNIST are published in
-formats of their own, in several files each; because a site's images have one root, they are written once into an npz file,
-as ``train/0``, ``train/1``, ... and ``test/0``, ... with their labels beside them.
+Images are found wherever below a data set's folder its archives were unpacked.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.images.readers import open_images
-from grandrounds.data.manifest import Record, require_known_label
+from grandrounds.data.manifest import Record, read_table, require_known_label
 from grandrounds.errors import DataError
-from grandrounds.files import replacing
 
 BENIGN: Final = "benign"
 MALIGNANT: Final = "malignant"
@@ -30,19 +27,22 @@ MALIGNANCY_CLASSES = (BENIGN, MALIGNANT)
 NO_CLASS = ""
 """The label of images that belong to no class of the vocabulary and are not used."""
 
-PARTS = ("train", "test")
-DIGEST = "source_sha256"
+TRAIN_AND_TEST: Mapping[str, str] = MappingProxyType({"train": "train_labels", "test": "test_labels"})
+FLAGS = {"1": True, "1.0": True, "0": False, "0.0": False}
 
 
 def find_table(root: Path, names: Sequence[str], dataset: str) -> Path:
     """The first of these files, by paths below ``root``, that is there.
 
     Raises:
-        DataError: if none is; the message lists these files.
+        DataError: if none is; the message lists these files, or says that a spreadsheet must be saved as CSV.
     """
     for name in names:
         if (root / name).is_file():
             return root / name
+    for sheet in ((root / name).with_suffix(suffix) for name in names for suffix in (".xls", ".xlsx")):
+        if sheet.is_file():
+            raise DataError(f"{sheet} is a spreadsheet; save it as {sheet.with_suffix('.csv').name} beside it")
     raise DataError(f"no {dataset} in {root}: looked for {', '.join(names)}; name the data set's own folder")
 
 
@@ -85,29 +85,46 @@ def images_in_archive(archive: Path, table: Path) -> dict[str, str]:
         raise DataError(f"{archive}, which {table.name} belongs to, cannot be read: {error}") from error
 
 
-def image_called(name: str, images: Mapping[str, str], where: str, places: str) -> str:
+def image_called(name: str, images: Mapping[str, str], where: str, root: Path) -> str:
     """The path of an image that a table names.
 
     Raises:
-        DataError: if it is missing; ``where`` is file and line, ``places`` the folders that were searched.
+        DataError: if it is missing; ``where`` is file and line, ``root`` the folder or archive of ``images``.
     """
     if name not in images:
-        raise DataError(f"{where}: image {name!r} was looked for in {places} and not found; complete the data set")
+        raise DataError(f"{where}: image {name!r} was looked for in {root} and not found; complete the data set")
     return images[name]
 
 
-def require_distinct(records: tuple[Record, ...], table: Path) -> tuple[Record, ...]:
-    """Return the records if no image occurs twice.
+def read_records(
+    table: Path, columns: Sequence[str], record_of: Callable[[dict[str, str], str], Record | None]
+) -> tuple[Record, ...]:
+    """One record for each row of a table, from the row and its file and line; none where ``record_of`` returns None.
 
     Raises:
-        DataError: naming the table and the first image that does.
+        DataError: if the table is damaged, or an image occurs twice.
     """
-    seen: set[str] = set()
-    for record in records:
-        if record.image in seen:
+    rows = ((row, f"{table} line {line}") for line, row in read_table(table, columns))
+    found: dict[str, Record] = {}
+    for record in (record_of(row, where) for row, where in rows):
+        if record is not None and found.setdefault(record.image, record) is not record:
             raise DataError(f"{table}: image {record.image!r} is listed twice; remove one row")
-        seen.add(record.image)
-    return records
+    return tuple(found.values())
+
+
+def marked_column(row: Mapping[str, str], columns: Sequence[str], where: str) -> str:
+    """The one of these columns that holds 1.
+
+    Raises:
+        DataError: if the others do not hold 0, or there are several or none.
+    """
+    for name in columns:
+        if row[name] not in FLAGS:
+            raise DataError(f"{where}, column {name}: expected 0 or 1, got {row[name]!r}")
+    marked = [name for name in columns if FLAGS[row[name]]]
+    if len(marked) != 1:
+        raise DataError(f"{where}: expected 1 in one of the columns {', '.join(columns)}, got {len(marked)}")
+    return marked[0]
 
 
 def _files(root: Path, suffix: str) -> Iterator[Path]:
@@ -158,63 +175,16 @@ def mapped_label(name: str, labels: Mapping[str, str], where: str) -> str:
     return labels[name]
 
 
-class LabelledImages(NamedTuple):
-    """Images and their labels.
-
-    Attributes:
-        images: shape ``(n, height, width)`` or ``(n, height, width, 3)``, uint8.
-        labels: shape ``(n,)``, integers, index into the vocabulary.
-    """
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.integer]
-
-
-def write_arrays(parts: Mapping[str, LabelledImages], path: Path, digest: str) -> None:
-    """Write images and labels into an npz file, uncompressed, so that nobody ever sees half of it.
+def read_labels(
+    path: Path, classes: Sequence[str], source: str, arrays: Mapping[str, str] = TRAIN_AND_TEST
+) -> tuple[Record, ...]:
+    """The records of an npz file: one per image, array by array, all in split ``train``.
 
     Args:
-        parts: the images of ``train`` and ``test``.
         path: the file.
-        digest: of what the images were made from, see :func:`digest_of`.
-    """
-    arrays: dict[str, Any] = {DIGEST: np.array(digest)}
-    for part, (images, labels) in parts.items():
-        arrays |= {part: images, f"{part}_labels": labels.astype(np.uint8)}
-    with replacing(path) as stream:
-        np.savez(stream, **arrays)
-
-
-def is_made_from(path: Path, digest: str) -> bool:
-    """Whether the file at ``path`` was written by :func:`write_arrays` from the same source."""
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            return DIGEST in content and str(content[DIGEST]) == digest
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-        return False
-
-
-def digest_of(files: Iterable[Path]) -> str:
-    """SHA-256 of the contents of some files, one after the other, in hexadecimal.
-
-    Raises:
-        DataError: naming the file that cannot be read.
-    """
-    digest = hashlib.sha256()
-    for path in files:
-        try:
-            with path.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()
-
-
-def read_labels(path: Path, classes: Sequence[str], source: str) -> tuple[Record, ...]:
-    """The records of an npz file with images ``train`` and ``test`` and their labels ``train_labels`` and ``test_labels``.
-
-    Returns:
-        One record per image, those of ``train`` first; all in split ``train``. A label is an index into ``classes``.
+        classes: the vocabulary; a label is an index into it.
+        source: of the records.
+        arrays: the name of the labels, of shape ``(n,)`` or ``(n, 1)``, by the name of their images.
 
     Raises:
         DataError: if an array is missing, a label is no class, or images and labels differ in number.
@@ -224,11 +194,15 @@ def read_labels(path: Path, classes: Sequence[str], source: str) -> tuple[Record
     records: list[Record] = []
     try:
         with np.load(path, allow_pickle=False) as content:
-            for part in PARTS:
-                labels = require_labels(content[f"{part}_labels"], len(classes), f"{path}: {part}_labels")
-                records += (Record(f"{part}/{row}", classes[label], source=source) for row, label in enumerate(labels))
+            for images, name in arrays.items():
+                found = content[name]
+                column = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+                labels = require_labels(column, len(classes), f"{path}: {name}")
+                records += (
+                    Record(f"{images}/{row}", classes[label], source=source) for row, label in enumerate(labels)
+                )
     except KeyError as error:
-        raise DataError(f"{path}: {error.args[0]}; expected labels of {' and '.join(PARTS)}") from error
+        raise DataError(f"{path}: {error.args[0]}; expected {', '.join(arrays.values())}") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     if names != {record.image for record in records}:

@@ -18,13 +18,20 @@ from grandrounds.data.datasets.blood import (
     read_pbc,
 )
 from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, read_cifar10
+from grandrounds.data.datasets.dermoscopy import (
+    HAM10000_CLASSES,
+    ISIC2018_CLASSES,
+    ISIC2020_CLASSES,
+    by_malignancy,
+    read_ham10000,
+    read_isic2018,
+    read_isic2020,
+)
+from grandrounds.data.datasets.lesions import LESION_CLASSES, read_lesions
 from grandrounds.data.datasets.mammography.collection import COLLECTION, MAMMOGRAPHY, read_mammography
 from grandrounds.data.datasets.mammography.records import vocabulary
 from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
 from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, Progress, read_rsna_ich
-from grandrounds.data.datasets.skin.ham10000 import HAM10000_CLASSES, by_malignancy, read_ham10000
-from grandrounds.data.datasets.skin.isic import ISIC2018_CLASSES, ISIC2020_CLASSES, read_isic2018, read_isic2020
-from grandrounds.data.datasets.skin.lesions import LESION_CLASSES, read_lesions
 from grandrounds.data.families import (
     CtOptions,
     LesionOptions,

@@ -232,7 +232,7 @@ def read_rsna_ich(
     table = find_table(root, (TABLE,), "RSNA-ICH")
     labels, counts = single_labels(read_subtypes(table), options.multi)
     images = _images(root)
-    paths = {image: image_called(image, images, str(table), str(root)) for image in labels}
+    paths = {image: image_called(image, images, str(table), root) for image in labels}
     files = {image: root / path for image, path in paths.items()}
     owners = find_patients(files, options.patients or root / PATIENTS, progress)
     records = tuple(

@@ -1,5 +1,7 @@
 """Images are found wherever an archive was unpacked, and of two copies always the same one."""
 
+from pathlib import Path
+
 import pytest
 
 from grandrounds.data.datasets.published import (
@@ -7,7 +9,7 @@ from grandrounds.data.datasets.published import (
     image_called,
     images_by_folder,
     images_by_name,
-    require_distinct,
+    read_records,
 )
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
@@ -46,8 +48,12 @@ def test_the_first_table_that_is_there_is_taken(tmp_path):
 
 
 def test_images_that_are_missing_or_listed_twice_are_named(tmp_path):
-    assert image_called("a", {"a": "b/a.jpg"}, "t.csv line 2", "here") == "b/a.jpg"
+    assert image_called("a", {"a": "b/a.jpg"}, "t.csv line 2", Path("here")) == "b/a.jpg"
     with pytest.raises(DataError, match=r"t\.csv line 2: image 'c' was looked for in here and not found; complete"):
-        image_called("c", {"a": "b/a.jpg"}, "t.csv line 2", "here")
+        image_called("c", {"a": "b/a.jpg"}, "t.csv line 2", Path("here"))
+    (tmp_path / "t.csv").write_text("image\na\nb\nc\na\n")
     with pytest.raises(DataError, match=r"t\.csv: image 'a' is listed twice; remove one row"):
-        require_distinct((Record("a"), Record("b"), Record("a")), tmp_path / "t.csv")
+        read_records(tmp_path / "t.csv", ["image"], lambda row, _: Record(row["image"]))
+    (tmp_path / "t.csv").write_text("image\na\nb\n")
+    kept = read_records(tmp_path / "t.csv", ["image"], lambda row, _: Record("a") if row["image"] == "a" else None)
+    assert kept == (Record("a"),)

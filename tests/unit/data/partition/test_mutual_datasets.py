@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from grandrounds.data.datasets.blood import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23
-from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES
-from grandrounds.data.datasets.published import LabelledImages, write_arrays
+from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, LabelledImages, write_once
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.partition.public_set import read_public_set
@@ -61,8 +60,7 @@ def archive(path, seed, per_class, classes):
         labels = np.repeat(np.arange(classes), count)
         return LabelledImages(generator.integers(0, 256, (len(labels), 32, 32, 3), dtype=np.uint8), labels)
 
-    write_arrays({"train": part(per_class), "test": part(1)}, path, "0" * 64)
-    return path
+    return write_once(path, [], lambda: {"train": part(per_class), "test": part(1)})
 
 
 def test_the_public_images_are_of_cifar_100_and_the_private_ones_of_cifar_10(tmp_path):

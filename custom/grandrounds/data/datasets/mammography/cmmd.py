@@ -20,7 +20,6 @@ from grandrounds.errors import DataError
 
 SOURCE = "CMMD"
 TABLE = "CMMD_clinicaldata_revision.csv"
-SHEET = "CMMD_clinicaldata_revision.xlsx"
 COLUMNS = ("ID1", "LeftRight", "classification")
 CLASSIFICATION: Mapping[str, Finding] = {"Benign": BENIGN, "Malignant": MALIGNANT}
 KEYWORDS = (*LATERALITY, "ViewPosition", "Manufacturer")
@@ -62,8 +61,6 @@ def read_cmmd(root: Path | str, progress: Progress | None = None) -> tuple[tuple
 
 
 def _findings(root: Path) -> dict[Breast, Finding]:
-    if not (root / TABLE).is_file() and (root / SHEET).is_file():
-        raise DataError(f"{root / SHEET} is a spreadsheet; save it as {TABLE} beside it")
     table = find_table(root, (TABLE,), SOURCE)
     findings: dict[Breast, list[Finding]] = defaultdict(list)
     for line, row in read_table(table, COLUMNS):

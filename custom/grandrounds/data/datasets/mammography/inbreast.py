@@ -15,13 +15,12 @@ from grandrounds.data.datasets.mammography.records import Finding, Mammogram
 from grandrounds.data.datasets.published import BENIGN, MALIGNANT, NORMAL, find_table, images_by_name
 from grandrounds.data.families import BiradsThree
 from grandrounds.data.images.mammogram import Laterality
-from grandrounds.data.manifest import Row, read_table
+from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 
 SOURCE = "INbreast"
 VENDOR = "Siemens"
 TABLE = "INbreast.csv"
-SHEET = "INbreast.xls"
 COLUMNS = ("File Name", "Bi-Rads", "Laterality", "View")
 SIDES: tuple[Laterality, ...] = ("L", "R")
 
@@ -44,10 +43,11 @@ def read_inbreast(root: Path | str, birads_3: BiradsThree = "malignant") -> tupl
         DataError: if the table, a column, a value or an image is missing or wrong; file, line and column are named.
     """
     root = Path(root)
-    table, rows = _rows(root)
+    table = find_table(root, (TABLE,), SOURCE)
+    header = table.read_bytes().partition(b"\n")[0]
     files = _files(root)
     found = []
-    for line, row in rows:
+    for line, row in read_table(table, COLUMNS, ";" if b";" in header else ","):
         where = f"{table} line {line}"
         if not row["File Name"]:
             continue
@@ -57,16 +57,6 @@ def read_inbreast(root: Path | str, birads_3: BiradsThree = "malignant") -> tupl
     if len({one.image for one in found}) < len(found):
         raise DataError(f"{table}: an image is listed twice; remove one row")
     return tuple(found)
-
-
-def _rows(root: Path) -> tuple[Path, list[Row]]:
-    if not (root / TABLE).is_file() and (root / SHEET).is_file():
-        raise DataError(
-            f"{root / SHEET} is a spreadsheet; save it as {TABLE} beside it, separated by commas or semicolons"
-        )
-    table = find_table(root, (TABLE,), SOURCE)
-    header = table.read_bytes().partition(b"\n")[0]
-    return table, read_table(table, COLUMNS, ";" if b";" in header else ",")
 
 
 def _files(root: Path) -> dict[str, _File]:

@@ -83,7 +83,7 @@ def _read_published_layout(root: Path, table: Path) -> tuple[Mammogram, ...]:
         raise DataError(f"{table} has no row like 'mdb001 G CIRC B 535 425 197'; take the data set's own file")
     images = images_by_name(root, ".pgm")
     return tuple(
-        _film(image_called(name, images, str(table), f"{root} and the folders in it"), name, most_severe(found))
+        _film(image_called(name, images, str(table), root), name, most_severe(found))
         for name, found in sorted(findings.items())
     )
 
@@ -95,7 +95,7 @@ def _read_archive_layout(root: Path) -> tuple[Mammogram, ...]:
     for line, row in read_table(table, ("image", "label")):
         where = f"{table} line {line}"
         require_known_label(row["label"], tuple(BY_NAME), f"{where}, column label")
-        image = image_called(row["image"], images, where, str(archive))
+        image = image_called(row["image"], images, where, archive)
         found.append(_film(image, Path(image).stem, BY_NAME[row["label"]]))
     return tuple(found)
 

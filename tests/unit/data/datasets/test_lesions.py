@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from grandrounds.data.datasets.skin.lesions import (
+from grandrounds.data.datasets.lesions import (
     LESION_CLASSES,
     Removed,
     read_derm7pt,

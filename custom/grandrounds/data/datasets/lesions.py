@@ -24,15 +24,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from grandrounds.data.datasets.dermoscopy import HAM10000_LESION_LABELS, read_ham10000
 from grandrounds.data.datasets.published import (
     NO_CLASS,
     find_table,
     image_called,
     images_by_name,
     mapped_label,
-    require_distinct,
+    marked_column,
+    read_records,
 )
-from grandrounds.data.datasets.skin.ham10000 import HAM10000_LESION_LABELS, read_ham10000
 from grandrounds.data.families import Variant
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import DataError
@@ -72,7 +73,6 @@ DOWNSAMPLED = "_downsampled"
 
 GROUND_TRUTH_2019 = "ISIC_2019_Training_GroundTruth.csv"
 METADATA_2019 = "ISIC_2019_Training_Metadata.csv"
-FLAGS = {"1": True, "1.0": True, "0": False, "0.0": False}
 PAD_METADATA = "metadata.csv"
 PAD_COLUMNS = ("patient_id", "lesion_id", "diagnostic", "img_id")
 DERM7PT_METADATA = ("meta/meta.csv", "release_v0/meta/meta.csv")
@@ -80,12 +80,7 @@ DERM7PT_COLUMNS = ("case_num", "diagnosis", "derm")
 
 
 class Removed(NamedTuple):
-    """How many images of ISIC 2019 were removed because HAM10000 has them.
-
-    Attributes:
-        same_name: under the same ISIC identifier.
-        same_content: under another name, byte by byte.
-    """
+    """How many images of ISIC 2019 were removed: HAM10000 has them under the same ISIC identifier, or byte by byte."""
 
     same_name: int
     same_content: int
@@ -111,12 +106,8 @@ def read_lesions(root: Path | str, variant: Variant) -> tuple[tuple[Record, ...]
         if not (root / folder).is_dir():
             expected = ", ".join(FOLDERS.values())
             raise DataError(f"no {source} in {root}: expected the folders {expected}; put it into {root / folder}")
-    own = {
-        ISIC2019: _below(read_isic2019(root / FOLDERS[ISIC2019]), FOLDERS[ISIC2019]),
-        HAM10000: _below(_ham10000(root / FOLDERS[HAM10000]), FOLDERS[HAM10000]),
-        PAD_UFES_20: _below(read_pad_ufes_20(root / FOLDERS[PAD_UFES_20]), FOLDERS[PAD_UFES_20]),
-        DERM7PT: _below(read_derm7pt(root / FOLDERS[DERM7PT]), FOLDERS[DERM7PT]),
-    }
+    readers = {ISIC2019: read_isic2019, HAM10000: _ham10000, PAD_UFES_20: read_pad_ufes_20, DERM7PT: read_derm7pt}
+    own = {source: _below(readers[source](root / folder), folder) for source, folder in FOLDERS.items()}
     removed = Removed(0, 0)
     if variant == "clean":
         own[ISIC2019], removed = _without_copies(own[ISIC2019], own[HAM10000], root)
@@ -191,34 +182,25 @@ def read_isic2019(root: Path | str) -> tuple[Record, ...]:
     table = find_table(root, (GROUND_TRUTH_2019,), "ISIC 2019")
     lesions = _lesions_2019(root)
     images = images_by_name(root, ".jpg")
-    places = f"{root} and the folders in it"
-    records = []
-    for line, row in read_table(table, ("image", *ISIC2019_LABELS)):
-        where = f"{table} line {line}"
-        label = _class_2019(row, where)
+
+    def record(row: dict[str, str], where: str) -> Record | None:
+        """The record of a row, unless its class is unknown."""
+        label = ISIC2019_LABELS[marked_column(row, tuple(ISIC2019_LABELS), where)]
         if row["image"] not in lesions:
             raise DataError(
                 f"{where}, column image: {row['image']!r} has no row in {METADATA_2019}; complete the table"
             )
-        if label != NO_CLASS:
-            image = image_called(row["image"], images, where, places)
-            records.append(Record(image, label, lesion=lesions[row["image"]], source=ISIC2019))
-    return require_distinct(tuple(records), table)
+        if label == NO_CLASS:
+            return None
+        image = image_called(row["image"], images, where, root)
+        return Record(image, label, lesion=lesions[row["image"]], source=ISIC2019)
+
+    return read_records(table, ("image", *ISIC2019_LABELS), record)
 
 
 def _lesions_2019(root: Path) -> dict[str, str]:
     table = find_table(root, (METADATA_2019,), "ISIC 2019")
     return {row["image"]: row["lesion_id"] for _, row in read_table(table, ("image", "lesion_id"))}
-
-
-def _class_2019(row: dict[str, str], where: str) -> str:
-    for name in ISIC2019_LABELS:
-        if row[name] not in FLAGS:
-            raise DataError(f"{where}, column {name}: expected 0 or 1, got {row[name]!r}")
-    marked = [name for name in ISIC2019_LABELS if FLAGS[row[name]]]
-    if len(marked) != 1:
-        raise DataError(f"{where}: expected 1 in one of the columns {', '.join(ISIC2019_LABELS)}, got {len(marked)}")
-    return ISIC2019_LABELS[marked[0]]
 
 
 def read_pad_ufes_20(root: Path | str) -> tuple[Record, ...]:
@@ -236,18 +218,18 @@ def read_pad_ufes_20(root: Path | str) -> tuple[Record, ...]:
     root = Path(root)
     table = find_table(root, (PAD_METADATA,), PAD_UFES_20)
     images = images_by_name(root, ".png")
-    places = f"{root} and the folders in it"
-    records = tuple(
-        Record(
-            image=image_called(row["img_id"].removesuffix(".png"), images, f"{table} line {line}", places),
-            label=mapped_label(row["diagnostic"], PAD_UFES_20_LABELS, f"{table} line {line}, column diagnostic"),
+
+    def record(row: dict[str, str], where: str) -> Record:
+        """The record of a row."""
+        return Record(
+            image=image_called(row["img_id"].removesuffix(".png"), images, where, root),
+            label=mapped_label(row["diagnostic"], PAD_UFES_20_LABELS, f"{where}, column diagnostic"),
             patient=_with_name(row["patient_id"]),
             lesion=_with_name(row["lesion_id"]),
             source=PAD_UFES_20,
         )
-        for line, row in read_table(table, PAD_COLUMNS)
-    )
-    return require_distinct(records, table)
+
+    return read_records(table, PAD_COLUMNS, record)
 
 
 def _with_name(key: str) -> str:
@@ -269,17 +251,19 @@ def read_derm7pt(root: Path | str) -> tuple[Record, ...]:
     root = Path(root)
     table = find_table(root, DERM7PT_METADATA, "Derm7pt")
     folder = table.parent.parent / "images"
-    records = []
-    for line, row in read_table(table, DERM7PT_COLUMNS):
-        label = mapped_label(row["diagnosis"], DERM7PT_LABELS, f"{table} line {line}, column diagnosis")
+
+    def record(row: dict[str, str], where: str) -> Record | None:
+        """The record of a row, unless it has no class."""
+        label = mapped_label(row["diagnosis"], DERM7PT_LABELS, f"{where}, column diagnosis")
         if label == NO_CLASS:
-            continue
+            return None
         path = folder / row["derm"]
         if not row["derm"] or not path.is_file():
             raise DataError(
-                f"{table} line {line}, column derm: image {row['derm']!r} was looked for in {folder} and not found; "
+                f"{where}, column derm: image {row['derm']!r} was looked for in {folder} and not found; "
                 "complete the data set"
             )
         lesion = f"{DERM7PT}/{row['case_num']}"
-        records.append(Record(path.relative_to(root).as_posix(), label, lesion=lesion, source=DERM7PT))
-    return require_distinct(tuple(records), table)
+        return Record(path.relative_to(root).as_posix(), label, lesion=lesion, source=DERM7PT)
+
+    return read_records(table, DERM7PT_COLUMNS, record)
