@@ -145,7 +145,7 @@ def test_what_is_missing_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"train_labels": [0, 1]}, "test_labels.*expected labels of train and test"),
+        ({"train_labels": [0, 1]}, "test_labels.*expected train_labels, test_labels"),
         ({"train_labels": [0, 1], "test_labels": [0]}, "has 2 images and 3 labels; every image needs one label"),
         ({"train_labels": [0, 10], "test_labels": []}, "train_labels: labels must be from 0 to 9, got 0 to 10"),
     ],

@@ -87,7 +87,7 @@ def test_a_folder_without_the_data_set_says_what_was_looked_for(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"images": ("p/ISIC_1", "q/ISIC_3")}, r"line 3: image 'ISIC_2' was looked for in .* folders in it and not"),
+        ({"images": ("p/ISIC_1", "q/ISIC_3")}, r"line 3: image 'ISIC_2' was looked for in .* and not found"),
         ({"text": METADATA.replace("mel", "melanoma")}, r"line 4, column dx: 'melanoma' is not one of .* 'mel'\?"),
         ({"text": METADATA.replace(",dataset", ",place")}, r"column 'dataset' is missing"),
         ({"text": METADATA.replace("ISIC_2", "ISIC_1")}, r"image 'p/ISIC_1\.jpg' is listed twice"),
