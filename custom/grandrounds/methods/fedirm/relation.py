@@ -9,12 +9,12 @@ The row of an absent class is masked here; in the code it is uniform and pulls t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from grandrounds.checks import require_at_least, require_probabilities
+from grandrounds.checks import require_probabilities
 
 TEMPERATURE = 2.0
 MIN_SUPPORT = 5
@@ -60,7 +60,7 @@ def relation_matrix(
         At least in single precision. Rows of absent classes have no gradient.
 
     Raises:
-        ValueError: if shapes do not fit together, a label is no class, or the temperature is not positive.
+        ValueError: if shapes do not fit together, or a label is no class.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0, 0.0], [4.0, 0.0, -2.0], [0.0, 2.0, 0.0]])
@@ -84,15 +84,10 @@ def pseudo_relation(
         temperature: :math:`\tau`, above zero.
         source: the vectors to average: ``logits`` (authors' code), or ``probabilities`` (as printed).
 
-    Raises:
-        ValueError: if shapes do not fit together, or an argument is unknown.
-
     Example:
         >>> pseudo_relation(torch.tensor([[3.0, 0.0], [0.0, 5.0]]), torch.tensor([True, False])).support
         tensor([1, 0])
     """
-    if source not in get_args(RelationSource):
-        raise ValueError(f"source must be logits or probabilities, got {source!r}")
     vectors = torch.softmax(logits.to(_wide(logits)), dim=-1) if source == "probabilities" else logits
     return relation_matrix(vectors, logits.detach().argmax(dim=-1), temperature, keep)
 
@@ -106,9 +101,6 @@ class RelationAccumulator:
         average: ``samples`` and ``exact`` soften the mean of all logits of a class (Eq. 2 and 3); ``batches`` is the mean of
             the batches' matrices (authors' code), in which an absent class is a uniform row.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Example:
         >>> accumulator = RelationAccumulator(classes=2)
         >>> accumulator.add(torch.tensor([[4.0, 0.0]]), torch.tensor([0]))
@@ -119,11 +111,6 @@ class RelationAccumulator:
     """
 
     def __init__(self, classes: int, temperature: float = TEMPERATURE, average: RelationAverage = "samples") -> None:
-        require_at_least(classes, 2, "classes")
-        _require_temperature(temperature)
-        if average not in get_args(RelationAverage):
-            raise ValueError(f"average must be one of {', '.join(get_args(RelationAverage))}, got {average!r}")
-        self._classes = classes
         self._temperature = temperature
         self._average = average
         self._total = torch.zeros(classes, classes, dtype=torch.float64)
@@ -131,13 +118,7 @@ class RelationAccumulator:
         self._batches = 0
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch: logits ``(batch, classes)``, labels ``(batch,)``.
-
-        Raises:
-            ValueError: if the shapes do not fit, or a label is no class.
-        """
-        if logits.shape[-1] != self._classes:
-            raise ValueError(f"logits must have {self._classes} classes, got shape {tuple(logits.shape)}")
+        """Add a batch: logits ``(batch, classes)``, labels ``(batch,)``."""
         sums, support = _class_sums(logits.detach().double(), labels)
         if self._average == "batches":
             sums = _soften(sums, support, self._temperature)
@@ -158,22 +139,14 @@ def withhold_rows(relation: Relation, min_support: int = MIN_SUPPORT) -> Relatio
     The row of a class with one patient is this patient's prediction. Rows of absent classes are withheld, too: otherwise a
     withheld row would reveal that the class has a few patients.
 
-    Args:
-        relation: of one site.
-        min_support: minimum support of a released row.
-
     Returns:
-        The relation with withheld rows uniform and of support ``WITHHELD``, so that they are never known or counted.
-
-    Raises:
-        ValueError: if ``min_support`` is negative.
+        The relation of one site with withheld rows uniform and of support ``WITHHELD``: they are never known or counted.
 
     Example:
         >>> withhold_rows(Relation(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([1, 20])))
         Relation(matrix=tensor([[0.5000, 0.5000],
                 [0.3000, 0.7000]]), support=tensor([-1, 20]))
     """
-    require_at_least(min_support, 0, "min_support")
     released = relation.support >= min_support
     matrix = torch.where(released[:, None], relation.matrix, 1 / len(released))
     return Relation(matrix, torch.where(released, relation.support, WITHHELD))
@@ -193,7 +166,7 @@ def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT)
         On the CPU, in single precision, with ``support`` :math:`|S_c|`; independent of the order of the sites.
 
     Raises:
-        ValueError: if there is no relation, one is invalid, or ``min_support`` is negative.
+        ValueError: if there is no relation, or one is invalid.
 
     Example:
         >>> first = Relation(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([20, 20]))
@@ -202,7 +175,6 @@ def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT)
         Relation(matrix=tensor([[0.8000, 0.2000],
                 [0.3000, 0.7000]]), support=tensor([2, 1]))
     """
-    require_at_least(min_support, 0, "min_support")
     if not relations:
         raise ValueError("the mean needs the relation matrix of at least one labelled site, got none")
     classes = len(relations[0].support)
@@ -277,13 +249,7 @@ def _class_sums(vectors: Tensor, labels: Tensor, keep: Tensor | None = None) -> 
 
 
 def _soften(sums: Tensor, support: Tensor, temperature: float) -> Tensor:
-    _require_temperature(temperature)
     return torch.softmax(sums / support.clamp(min=1)[:, None] / temperature, dim=1)
-
-
-def _require_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grandrounds.checks import require_at_least
 from grandrounds.federation.server.averaging import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
@@ -39,22 +38,12 @@ def distance_weights(distances: Tensor, samples: Tensor, scale: float) -> Tensor
     Returns:
         Shape ``(models,)``, float64.
 
-    Raises:
-        ValueError: if shapes differ, there is no model, or a value is out of range.
-
     Example:
         >>> distance_weights(torch.tensor([0.0, 4.0]), torch.tensor([2.0, 2.0]), scale=0.0)
         tensor([0.5000, 0.5000], dtype=torch.float64)
         >>> distance_weights(torch.tensor([0.0, 4.0]), torch.tensor([2.0, 2.0]), scale=1.0)  # 1 : exp(-2)
         tensor([0.8808, 0.1192], dtype=torch.float64)
     """
-    require_at_least(scale, 0, "scale")
-    if distances.dim() != 1 or distances.shape != samples.shape or not len(distances):
-        raise ValueError(
-            f"distances and samples must have one entry per model, got {distances.shape} and {samples.shape}"
-        )
-    if not ((samples > 0).all() and (distances >= 0).all()):
-        raise ValueError("samples must be above zero and distances at least zero")
     counts = samples.double()
     return torch.softmax(counts.log() - scale * distances.double() / counts, dim=0)
 
@@ -72,12 +61,7 @@ def sub_consensus(
 
     Returns:
         The weighted mean, in the dtypes of the updates; and the weights, shape ``(updates,)``.
-
-    Raises:
-        ValueError: if there is no update.
     """
-    if not updates:
-        raise ValueError("a subset needs at least one update, got none")
     counts = torch.tensor(samples, dtype=torch.float64)
     mean = _weighted(updates, counts / counts.sum(), measured)
     squares = [sum((update[name].double() - mean[name]).square().sum() for name in measured) for update in updates]
@@ -89,13 +73,7 @@ def sub_consensus(
 def draw_subsets(
     sites: Iterable[str], subsets: int, size: int, generator: np.random.Generator
 ) -> tuple[tuple[str, ...], ...]:
-    """Draw subsets of at most ``size`` sites, each without replacement.
-
-    Raises:
-        ValueError: if a number is below one.
-    """
-    require_at_least(subsets, 1, "subsets")
-    require_at_least(size, 1, "size")
+    """Draw subsets of at most ``size`` sites, each without replacement."""
     ordered = natural_sorted(sites)
     count = min(size, len(ordered))
     drawn = (generator.choice(len(ordered), size=count, replace=False) for _ in range(subsets))
@@ -118,14 +96,7 @@ class ConsensusOptions(Options):
 
 
 class ConsensusMean(OrderedMean):
-    """The mean of a round's sub-consensus models instead of its updates.
-
-    Args:
-        sites: the participants of the round.
-        options: of the consensus.
-        measured: see :func:`sub_consensus`.
-        generator: of the subsets.
-    """
+    """The mean of a round's sub-consensus models instead of its updates; ``generator`` draws the subsets."""
 
     def __init__(
         self,

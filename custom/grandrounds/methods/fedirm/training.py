@@ -29,13 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 def patients_of_classes(data: SiteData, rows: np.ndarray, labels: np.ndarray, classes: int) -> Tensor:
-    """Count the patients (if unknown lesions, if unknown images) behind each class.
-
-    Args:
-        data: of the site.
-        rows: of images, possibly repeated.
-        labels: the class of each of these rows.
-        classes: their number.
+    """Count the patients (if unknown lesions, if unknown images) behind each class, from rows that may be repeated.
 
     Returns:
         Shape ``(classes,)``, int64, on the CPU.
@@ -68,14 +62,7 @@ class Views:
 
 
 class LastPass:
-    """The relation matrix of the last pass over a site's labelled images; its support counts patients.
-
-    Args:
-        context: of the task.
-        options: of relation matrices.
-        steps: of the round.
-        pass_steps: steps of one pass.
-    """
+    """The relation matrix of the last pass, the last ``pass_steps`` of a round's steps; its support counts patients."""
 
     def __init__(self, context: SiteContext, options: RelationOptions, steps: int, pass_steps: int) -> None:
         self._context = context
@@ -121,15 +108,7 @@ def train_labelled(
     options: LabelledOptions,
     relations: RelationOptions,
 ) -> tuple[dict[str, float], Relation]:
-    """Train in place on the labelled images.
-
-    Args:
-        network: in training mode.
-        optimizer: of its parameters.
-        context: of the task.
-        local: options of batches and steps.
-        options: of the loss.
-        relations: options of the relation matrix.
+    """Train in place, in training mode, on the labelled images.
 
     Returns:
         ``loss`` (mean over the steps) and ``samples`` (labelled training images); and the relation matrix, on the CPU,

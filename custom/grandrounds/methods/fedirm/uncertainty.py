@@ -16,7 +16,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from grandrounds.checks import require_at_least, require_fraction
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.compute import at_least_single
 from grandrounds.models.norm import normalises_by_batch, statistics_untouched
@@ -68,14 +67,10 @@ def certain(draws: Tensor, threshold: float = THRESHOLD) -> Tensor:
     Returns:
         Shape ``(batch,)``, bool.
 
-    Raises:
-        ValueError: if the threshold is negative or the shape is another.
-
     Example:
         >>> certain(torch.tensor([[[0.9, 0.1, 0.0], [0.5, 0.5, 0.0]]]))
         tensor([ True, False])
     """
-    require_at_least(threshold, 0, "threshold")
     return predictive_entropy(draws) < threshold
 
 
@@ -93,10 +88,9 @@ def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
 
     Raises:
         ConfigurationError: if the head has no dropout, or a batch norm.
-        ValueError: if it is not in training mode, or an argument is out of range.
+        ValueError: if it is not in training mode, or the shape is another.
     """
     _require_dropout(head, "head", "set the model's dropout, or use mc_dropout=full with dropout in the layers")
-    require_at_least(draws, 1, "draws")
     if normalises_by_batch(head):
         raise ConfigurationError(
             "the head has a batch norm, which would mix the draws of one pass; use mc_dropout=full"
@@ -125,10 +119,9 @@ def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = 
 
     Raises:
         ConfigurationError: if the network has no dropout.
-        ValueError: if it is not in training mode, or ``draws`` is below one.
+        ValueError: if it is not in training mode.
     """
     _require_dropout(network, "network", "set the model's dropout")
-    require_at_least(draws, 1, "draws")
     with statistics_untouched(network):
         passes = [logits, *(network(images) for _ in range(draws - 1))]
     return torch.softmax(at_least_single(torch.stack(passes)), dim=2)
@@ -143,18 +136,10 @@ def ema_alpha(step: int, limit: float = ALPHA) -> float:
         step: :math:`k`, the site's previous steps, at least zero. In step 0 the teacher becomes the student.
         limit: :math:`\alpha`, in [0, 1].
 
-    Returns:
-        In [0, ``limit``].
-
-    Raises:
-        ValueError: if an argument is out of range.
-
     Example:
         >>> [ema_alpha(step) for step in (0, 1, 9, 99, 500)]
         [0.0, 0.5, 0.9, 0.99, 0.99]
     """
-    require_at_least(step, 0, "step")
-    require_fraction(limit, "limit")
     return min(1 - 1 / (step + 1), limit)
 
 
@@ -177,7 +162,7 @@ def update_teacher(teacher: nn.Module, student: nn.Module, alpha: float) -> None
         alpha: :math:`\alpha`, in [0, 1]; 0 copies the student to the bit, 1 keeps the teacher.
 
     Raises:
-        ValueError: if ``alpha`` is out of range, or the two differ in a parameter's name or shape.
+        ValueError: if the two differ in a parameter's name or shape.
 
     Example:
         >>> student = nn.Linear(1, 1)
@@ -187,7 +172,6 @@ def update_teacher(teacher: nn.Module, student: nn.Module, alpha: float) -> None
         >>> teacher.weight.item()
         1.5
     """
-    require_fraction(alpha, "alpha")
     source, own = dict(student.named_parameters()), dict(teacher.named_parameters())
     different = [name for name in (*own, *source) if name not in own or name not in source]
     different += [name for name in own if name in source and own[name].shape != source[name].shape]

@@ -46,13 +46,7 @@ _logger = logging.getLogger(__name__)
 
 
 class PseudoRelation:
-    """The relation matrix of an unlabelled site: for each row the mean over the batches that have it.
-
-    Args:
-        data: of the site.
-        classes: their number.
-        device: of the batches.
-    """
+    """The relation matrix of an unlabelled site: for each row the mean over the batches that have it."""
 
     def __init__(self, data: SiteData, classes: int, device: torch.device) -> None:
         self._data = data
@@ -115,17 +109,7 @@ class SiteTeacher:
 
 
 class UnlabelledStep:
-    """The loss of one step at a site without labels.
-
-    Args:
-        context: of the task.
-        network: the student, in training mode.
-        teacher: of the site.
-        target: the labelled sites' relation matrix; None if there is none yet.
-        options: of the loss.
-        relations: options of relation matrices.
-        batch_size: of a full batch.
-    """
+    """The loss of one step at a site without labels; arguments as for :func:`train_unlabelled`."""
 
     def __init__(
         self,
@@ -216,7 +200,7 @@ def train_unlabelled(
         optimizer: of its parameters.
         context: of the task.
         local: options of batches and steps.
-        options: of the loss.
+        options: options of the loss.
         relations: options of relation matrices.
         target: the labelled sites' relation matrix; None if there is none yet, so that nothing is matched.
         teacher: updated with the student.

@@ -33,16 +33,7 @@ Indices = NDArray[np.int64]
 
 
 class MutualLearner:
-    """A site's model and the soft labels that it has published.
-
-    Args:
-        context: of the task.
-        network: logits for images in [0, 1]; trained in place.
-        public: the public set.
-        epochs: collaborative epochs in all.
-        exchange: what is exchanged.
-        alignment: how to learn from the others.
-        local: how to train locally.
+    """A site's model, which is trained in place for so many collaborative epochs, and its published soft labels.
 
     Attributes:
         change: how far local training has moved the model, for RHFL+'s client confidence; see :func:`parameter_change`.

@@ -17,7 +17,6 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_at_least
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.seeding import numpy_generator
@@ -27,12 +26,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Exchanges:
-    """The exchanges of a run.
-
-    Attributes:
-        images: size of the public set.
-        seed: of the run.
-        options: what is exchanged.
+    """The exchanges of a run on a public set of so many images.
 
     Raises:
         ConfigurationError: if the public images of an exchange make no batch, or are fewer than ``per_round``.
@@ -101,18 +95,8 @@ def public_order(images: int, seed: int, round_number: int, per_round: int | Non
         seed: of the run; all sites have the same.
         round_number: which round.
         per_round: how many of the images, drawn anew in each round; None is all.
-
-    Returns:
-        Distinct indices, shape ``(per_round,)``.
-
-    Raises:
-        ValueError: if ``per_round`` is not between 1 and ``images``.
     """
-    count = images if per_round is None else per_round
-    if not 1 <= count <= images:
-        raise ValueError(f"per_round must be between 1 and {images}, got {count}")
-    order = numpy_generator(seed, "public order", round_number).permutation(images)
-    return order[:count].astype(np.int64)
+    return numpy_generator(seed, "public order", round_number).permutation(images)[:per_round].astype(np.int64)
 
 
 def exchange_chunks(order: Indices, batch_size: int, chunk: int | None = None) -> list[Indices]:
@@ -124,14 +108,9 @@ def exchange_chunks(order: Indices, batch_size: int, chunk: int | None = None) -
         chunk: images per exchange; None is all of them (MDH-FL), ``batch_size`` is RHFL's exchange after every batch. A last
             part without a whole batch is left out.
 
-    Returns:
-        The parts, one after the other.
-
     Raises:
         ConfigurationError: if the images or a chunk do not make a batch.
-        ValueError: if ``batch_size`` is below one.
     """
-    require_at_least(batch_size, 1, "batch_size")
     size = len(order) if chunk is None else chunk
     if size < batch_size or len(order) < batch_size:
         raise ConfigurationError(
@@ -148,11 +127,7 @@ def whole_batches(order: Indices, batch_size: int) -> list[Indices]:
     Example:
         >>> [batch.tolist() for batch in whole_batches(np.arange(5), 2)]
         [[0, 1], [2, 3]]
-
-    Raises:
-        ValueError: if ``batch_size`` is below one.
     """
-    require_at_least(batch_size, 1, "batch_size")
     return [order[end - batch_size : end] for end in range(batch_size, len(order) + 1, batch_size)]
 
 
@@ -169,15 +144,11 @@ def local_batch_count(images: int, batch_size: int, epochs: float) -> int:
 
     Raises:
         ConfigurationError: if the images do not make a batch.
-        ValueError: if ``epochs`` is not positive or ``batch_size`` is below one.
 
     Example:
         >>> [local_batch_count(3670, 16, epochs) for epochs in (1, 3670 / 26379, 7)]
         [229, 32, 1603]
     """
-    require_at_least(batch_size, 1, "batch_size")
-    if not epochs > 0:
-        raise ValueError(f"epochs must be positive, got {epochs}")
     if images < batch_size:
         raise ConfigurationError(
             f"{images} training images make no batch of {batch_size}; lower the batch size or add images"
@@ -188,18 +159,7 @@ def local_batch_count(images: int, batch_size: int, epochs: float) -> int:
 def local_batches(rows: Indices, batch_size: int, epochs: float, generator: np.random.Generator) -> Iterator[Indices]:
     """The private batches of a round: fresh shuffles of the site's images, whole batches only.
 
-    Args:
-        rows: the site's training images.
-        batch_size: images in a batch.
-        epochs: passes; of the last one, if it is a fraction, the first batches. See :func:`local_batch_count`.
-        generator: shuffles each pass anew.
-
-    Returns:
-        An iterator over the batches.
-
-    Raises:
-        ConfigurationError: if the images do not make a batch.
-        ValueError: if ``epochs`` is not positive or ``batch_size`` is below one.
+    Args and errors as for :func:`local_batch_count`; of the last pass, if it is a fraction, the first batches are taken.
 
     Example:
         >>> batches = local_batches(np.arange(7), 3, 1.5, np.random.Generator(np.random.Philox(1)))
@@ -225,15 +185,8 @@ def label_trust(epoch: int, epochs: int, ratio: float = 10.0) -> float:
     Returns:
         In [0, 1); zero at first.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Example:
         >>> label_trust(0, 40), label_trust(40, 40)  # 40 / 440
         (0.0, 0.09090909090909091)
     """
-    require_at_least(epoch, 0, "epoch")
-    require_at_least(epochs, 1, "epochs")
-    if not ratio > 0:
-        raise ValueError(f"ratio must be positive, got {ratio}")
     return epoch / (ratio * epochs + epoch)

@@ -137,7 +137,7 @@ def recent(latest: Mapping[str, SoftLabels], newest: int, max_age: int = 0) -> d
         max_age: how many exchanges older soft labels may be; 0 takes current ones only.
 
     Raises:
-        ValueError: if ``max_age`` is negative, or soft labels are of a later exchange.
+        ValueError: if soft labels are of a later exchange.
 
     Example:
         >>> sent = torch.ones(1, 1)
@@ -145,7 +145,6 @@ def recent(latest: Mapping[str, SoftLabels], newest: int, max_age: int = 0) -> d
         >>> list(recent(latest, newest=5)), list(recent(latest, newest=5, max_age=2))
         (['a'], ['a', 'b'])
     """
-    require_at_least(max_age, 0, "max_age")
     for site, labels in latest.items():
         if labels.newest > newest:
             raise ValueError(f"the soft labels of {site} are from round {labels.newest}, the newest is {newest}")
@@ -194,7 +193,7 @@ def require_probabilities(
     Args:
         values: what was received, expected of shape ``(images, classes)``, floating point.
         images: number of public images.
-        classes: number of classes.
+        classes: their number.
         name: for errors, for example ``"soft labels of site-2"``.
         parties: how many distributions were added up.
         tolerance: how far the sum of a row may be off, and an entry below zero, for each party.
@@ -237,18 +236,13 @@ def encode(values: Tensor, wire: WireFormat) -> Tensor:
         values: shape ``(images, classes)``; also the mean of several sites.
         wire: ``fp64`` (for comparisons), ``fp32``, ``fp16`` or ``uint8`` (probabilities only).
 
-    Returns:
-        A tensor of that shape and the dtype of the format.
-
     Raises:
-        ValueError: if the format is unknown, or there are too many classes: a uniform distribution would round to zero.
+        ValueError: if there are too many classes: a uniform distribution would round to zero.
 
     Example:
         >>> encode(torch.tensor([[0.7, 0.2, 0.1]]), "uint8")
         tensor([[178,  51,  26]], dtype=torch.uint8)
     """
-    if wire not in DTYPES:
-        raise ValueError(f"wire must be one of {', '.join(DTYPES)}, got {wire!r}")
     if wire != "uint8":
         return values.to(DTYPES[wire])
     if values.shape[1] > LEVELS:

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.checks import require_at_least
 from grandrounds.data.images.views import View, draw_views
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Adam, Meter, OptimizerStep, train_steps
@@ -41,13 +40,7 @@ def fresh_adam_step(parameters: Iterable[Tensor], learning_rate: float = 1e-3, e
         parameters: with their gradients; those without (frozen, or no part of the loss) do not change.
         learning_rate: :math:`\eta`, at least zero.
         epsilon: :math:`\epsilon`, above zero; where the gradient is zero nothing changes.
-
-    Raises:
-        ValueError: if an option is out of range.
     """
-    require_at_least(learning_rate, 0, "learning_rate")
-    if not epsilon > 0:
-        raise ValueError(f"epsilon must be positive, got {epsilon}")
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.addcdiv_(parameter.grad, parameter.grad.abs() + epsilon, value=-learning_rate)
@@ -55,10 +48,6 @@ def fresh_adam_step(parameters: Iterable[Tensor], learning_rate: float = 1e-3, e
 
 class AlignmentStep:
     """Takes the steps of the alignment: with one Adam, or with a new one for each batch.
-
-    Args:
-        network: whose parameters are trained.
-        options: which.
 
     Attributes:
         scale: factor of the loss, see :meth:`~grandrounds.methods.mutual.soft_labels.SoftLabels.loss_scale`.

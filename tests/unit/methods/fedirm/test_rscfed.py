@@ -86,12 +86,6 @@ def test_of_nobody_there_is_no_consensus():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: distance_weights(torch.ones(2), torch.ones(3), 1.0), "one entry per model"),
-        (lambda: distance_weights(torch.ones(2), torch.zeros(2), 1.0), "samples must be above zero"),
-        (lambda: distance_weights(torch.ones(2), torch.ones(2), -1.0), r"scale must be at least 0, got -1\.0"),
-        (lambda: sub_consensus([], [], 1.0, []), "a subset needs at least one update, got none"),
-        (lambda: draw_subsets(["a"], 0, 1, numpy_generator("x")), "subsets must be at least 1, got 0"),
-        (lambda: draw_subsets(["a"], 1, 0, numpy_generator("x")), "size must be at least 1, got 0"),
         (
             lambda: ConsensusMean(["a"], ConsensusOptions(1, 1, 1.0), [], numpy_generator("x")).add("a", {}, 0.0),
             "the weight of a must be positive, got 0",

@@ -113,11 +113,7 @@ def test_a_fresh_step_does_not_see_the_scale_of_the_loss():
     torch.testing.assert_close(steps[0], steps[1], atol=1e-10, rtol=0)
 
 
-def test_parameters_without_gradient_stay_and_options_out_of_range_are_refused():
+def test_parameters_without_gradient_stay():
     frozen = nn.Parameter(torch.ones(2))
     fresh_adam_step([frozen], 1e-3)
     assert torch.equal(frozen, torch.ones(2))
-    with pytest.raises(ValueError, match=r"learning_rate must be at least 0, got -0\.1"):
-        fresh_adam_step([frozen], -0.1)
-    with pytest.raises(ValueError, match=r"epsilon must be positive, got 0\.0"):
-        fresh_adam_step([frozen], 1e-3, epsilon=0.0)

@@ -145,34 +145,6 @@ def test_an_empty_batch_costs_nothing_and_is_differentiable(loss):
     assert float(value) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"ce_weight": -0.1}, r"ce_weight must be at least 0, got -0\.1"),
-        ({"rce_weight": float("nan")}, "rce_weight must be at least 0, got nan"),
-        ({"floor": 0.0}, r"floor must be above 0 and below 1, got 0\.0"),
-        ({"floor": 1.0}, r"floor must be above 0 and below 1, got 1\.0"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        symmetric_cross_entropy(LOGITS, FIRST, **options)
-    with pytest.raises(ValueError, match=message):
-        refined_cross_entropy(LOGITS, FIRST, trust=0.1, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"trust": 1.1}, r"trust must be between 0 and 1, got 1\.1"),
-        ({"trust": 0.1, "temperature": 0.0}, r"temperature must be positive, got 0\.0"),
-    ],
-)
-def test_refinement_out_of_range_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        refined_cross_entropy(LOGITS, FIRST, **options)
-
-
 @pytest.mark.parametrize("loss", [symmetric_cross_entropy, lambda z, y: refined_cross_entropy(z, y, trust=0.1)])
 def test_labels_of_another_number_than_logits_are_refused(loss):
     with pytest.raises(ValueError, match=r"expected logits \(batch, classes\) and labels \(batch,\), got \(1, 3\) and"):

@@ -27,9 +27,6 @@ def test_a_round_may_be_about_some_images_drawn_anew_each_time():
     some = public_order(100, 1, 2, per_round=30)
     assert len(set(some.tolist())) == 30
     assert set(some.tolist()) != set(public_order(100, 1, 3, per_round=30).tolist())
-    for count in (0, 101):
-        with pytest.raises(ValueError, match=f"per_round must be between 1 and 100, got {count}"):
-            public_order(100, 1, 2, per_round=count)
 
 
 def test_an_epoch_is_one_exchange_or_one_for_each_batch():
@@ -57,8 +54,6 @@ def test_batches_are_whole_and_keep_the_order():
     batches = whole_batches(np.array([5, 3, 1, 4, 2]), 2)
     assert [batch.tolist() for batch in batches] == [[5, 3], [1, 4]]
     assert whole_batches(np.arange(1), 2) == []
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        whole_batches(np.arange(3), 0)
 
 
 @pytest.mark.parametrize(("epochs", "batches"), [(1, 229), (3670 / 26379, 32), (7, 1603), (0.001, 1), (1.5, 344)])
@@ -66,9 +61,7 @@ def test_the_readings_of_the_local_epochs_give_their_numbers_of_batches(epochs, 
     assert local_batch_count(3670, 16, epochs) == batches
 
 
-def test_local_epochs_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="epochs must be positive, got 0"):
-        local_batch_count(100, 16, 0)
+def test_fewer_images_than_a_batch_are_refused():
     with pytest.raises(ConfigurationError, match="15 training images make no batch of 16; lower the batch size"):
         local_batch_count(15, 16, 1)
 
@@ -77,12 +70,6 @@ def test_trust_grows_from_nothing():
     assert label_trust(0, 40) == 0
     assert label_trust(20, 40) == pytest.approx(20 / 420)
     assert label_trust(20, 40, ratio=1) == pytest.approx(1 / 3)
-    with pytest.raises(ValueError, match="epoch must be at least 0, got -1"):
-        label_trust(-1, 40)
-    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
-        label_trust(0, 0)
-    with pytest.raises(ValueError, match="ratio must be positive, got 0"):
-        label_trust(0, 40, ratio=0)
 
 
 def exchanges(images=70, **options):

@@ -148,8 +148,6 @@ def test_only_contributions_up_to_the_age_are_used_in_natural_order():
     assert list(recent(latest, newest=10, max_age=2)) == ["site-8", "site-9", "site-10"]
     with pytest.raises(ValueError, match="the soft labels of site-10 are from round 10, the newest is 9"):
         recent(latest, newest=9)
-    with pytest.raises(ValueError, match="max_age must be at least 0, got -1"):
-        recent(latest, newest=10, max_age=-1)
 
 
 def test_the_sum_is_the_same_to_the_bit_whoever_came_first():
