@@ -149,7 +149,7 @@ def evaluate(
 ) -> None:
     """Predict, and show the scores."""
     from grandrounds.evaluation.external import labels_are_groups, report, write_predictions
-    from grandrounds.evaluation.grouping import grouping_of
+    from grandrounds.evaluation.per_class import grouping_of
     from grandrounds.reporting.runs import trained_model
 
     grouped = groups_of(groups) if groups is not None else None
@@ -247,7 +247,7 @@ def _predict(
 
 def _write_curves(folder: Path, found: Mapping[str, ImagePredictions], classes: Sequence[str], by_group: bool) -> None:
     """``SITE/curves_common.json`` for each site, as a report finds them in a run's results."""
-    from grandrounds.evaluation.cases import cases_of
+    from grandrounds.evaluation.bootstrap import cases_of
     from grandrounds.evaluation.curves import site_curves, write_curves
 
     if by_group:

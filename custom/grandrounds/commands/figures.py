@@ -64,7 +64,7 @@ def figures(
 ) -> None:
     """Draw the figures and print their paths."""
     from grandrounds.evaluation.history import selection_metric
-    from grandrounds.reporting.figures.training import training_drawings
+    from grandrounds.reporting.figures.runs import training_drawings
     from grandrounds.reporting.runs import read_history
 
     if against and sites_dir is None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
 from grandrounds.errors import DataError
-from grandrounds.evaluation.cases import Cases
+from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.files import write_json
 
 BINS = 50

@@ -21,16 +21,16 @@ from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.calibration import confidence_metrics
-from grandrounds.evaluation.grouping import (
+from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.per_class import (
     ARGMAX,
     SUMMED,
     Grouping,
     group_predictions,
     group_scores,
+    per_class,
     summed_probabilities,
 )
-from grandrounds.evaluation.metrics import classification_metrics
-from grandrounds.evaluation.per_class import per_class
 from grandrounds.files import write_csv
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec

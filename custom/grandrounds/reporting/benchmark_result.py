@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.errors import DataError
-from grandrounds.evaluation.cases import Cases, cases_from_confusion
+from grandrounds.evaluation.bootstrap import Cases, cases_from_confusion
 from grandrounds.evaluation.history import Event
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.run import MODELS, Run, Spent

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from grandrounds.evaluation.bootstrap import MIN_CASES
-from grandrounds.evaluation.cases import joined
+from grandrounds.evaluation.bootstrap import MIN_CASES, joined
 from grandrounds.reporting.comparison import MIN_SEEDS, Comparison
 from grandrounds.reporting.format import format_list
 from grandrounds.reporting.run import MODELS, Run

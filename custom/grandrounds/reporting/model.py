@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
-from grandrounds.evaluation.cases import joined
-from grandrounds.evaluation.operating_point import OperatingPoint, at_threshold, choose_operating_point
+from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate, joined
+from grandrounds.evaluation.selective import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.evaluation.tests import mean_interval
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison

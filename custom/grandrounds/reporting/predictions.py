@@ -18,7 +18,7 @@ from torch import nn
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import Part, SiteData, load_site_data, locate_dataset
 from grandrounds.errors import DataError
-from grandrounds.evaluation.cases import Cases, cases_of
+from grandrounds.evaluation.bootstrap import Cases, cases_of
 from grandrounds.evaluation.curves import SiteCurves, read_curves
 from grandrounds.evaluation.external import load_trained, predict
 from grandrounds.federation.site.data import CACHE_VARIABLE

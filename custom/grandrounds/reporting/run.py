@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grandrounds.evaluation.cases import Cases
+from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.curves import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
 

@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 
 from grandrounds.evaluation.bootstrap import (
     MIN_CASES,
+    Cases,
     Estimate,
     auc_estimates,
     class_estimates,
+    joined,
     mean_estimate,
     resampled_confusions,
     score_estimates,
 )
 from grandrounds.evaluation.calibration import confidence_metrics
-from grandrounds.evaluation.cases import Cases, joined
 from grandrounds.reporting.run import Run
 from grandrounds.seeding import numpy_generator
 

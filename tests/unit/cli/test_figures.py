@@ -11,7 +11,7 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
 from grandrounds.evaluation.history import RunHistory
 from grandrounds.plotting import rounds_to_show
-from grandrounds.reporting.figures.training import training_drawings
+from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.runs import read_history
 
 SITES = ["site-1", "site-2", "site-10"]

@@ -5,8 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from grandrounds.evaluation.auc import auc, macro_auc, weighted_areas
-from grandrounds.evaluation.bootstrap import auc_estimates
-from grandrounds.evaluation.cases import cases_from_confusion, cases_of
+from grandrounds.evaluation.bootstrap import auc_estimates, cases_from_confusion, cases_of
 from grandrounds.seeding import numpy_generator
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from grandrounds.errors import DataError
-from grandrounds.evaluation.cases import cases_from_confusion, cases_of
+from grandrounds.evaluation.bootstrap import cases_from_confusion, cases_of
 from grandrounds.evaluation.curves import (
     COUNTS,
     MERGED,

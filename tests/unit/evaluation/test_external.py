@@ -18,7 +18,7 @@ from grandrounds.evaluation.external import (
     predict_images,
     write_predictions,
 )
-from grandrounds.evaluation.grouping import grouping_of
+from grandrounds.evaluation.per_class import grouping_of
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 

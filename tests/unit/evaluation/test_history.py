@@ -2,7 +2,7 @@
 
 from grandrounds.evaluation.history import RunHistory, round_curve, sites_of, training_curves, validation_curves
 from grandrounds.federation.server.record import RunRecord, read_events
-from grandrounds.reporting.figures.training import training_drawings
+from grandrounds.reporting.figures.runs import training_drawings
 
 
 def answer(number, site, **metrics):

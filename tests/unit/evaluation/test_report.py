@@ -5,7 +5,7 @@ import pytest
 import sklearn.metrics
 
 from grandrounds.evaluation.external import ImagePredictions, report, scores
-from grandrounds.evaluation.grouping import grouping_of
+from grandrounds.evaluation.per_class import grouping_of
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("a", "b", "c")

@@ -1,12 +1,58 @@
-"""Risk against coverage, by hand and by brute force."""
+"""Risk against coverage, confidence, and thresholds chosen on validation images."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from grandrounds.evaluation.selective import coverage_at_risk, risk_coverage
+from grandrounds.evaluation.bootstrap import cases_from_confusion, cases_of
+from grandrounds.evaluation.selective import (
+    at_threshold,
+    choose_operating_point,
+    coverage_at_risk,
+    falling_confidence,
+    risk_coverage,
+    top_confidence,
+)
 from grandrounds.seeding import numpy_generator
+
+YES = np.array([True])
+
+
+def test_confidence_is_the_probability_of_the_prediction_and_ties_go_to_the_lower_class():
+    probabilities = np.array([[0.2, 0.7, 0.1], [0.4, 0.4, 0.2], [0.1, 0.1, 0.8]], np.float32)
+    confidence, correct = top_confidence(np.array([1, 1, 2]), probabilities)
+    np.testing.assert_allclose(confidence, [0.7, 0.4, 0.8], rtol=1e-6)
+    assert confidence.dtype == np.float64
+    assert correct.tolist() == [True, False, True]
+
+
+def test_equally_sure_samples_share_their_accuracy():
+    confidence = np.array([0.6, 0.9, 0.6, 0.6, 0.6])
+    falling, right = falling_confidence(confidence, np.array([True, False, False, True, True]))
+    assert falling.tolist() == [0.9, 0.6, 0.6, 0.6, 0.6]
+    assert right.tolist() == [0, 0.75, 0.75, 0.75, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "message"),
+    [
+        (np.array([]), np.array([], np.bool_), "no samples"),
+        (np.array([0.5, 0.5]), YES, r"one length, got \(2,\) and \(1,\)"),
+        (np.array([0.5]), np.array([1]), "must be bool, got int64"),
+        (np.array([1.5]), YES, "entry 0 of confidence must be between 0 and 1, got 1.5"),
+        (np.array([np.nan]), YES, "between 0 and 1, got nan"),
+    ],
+)
+def test_what_is_no_confidence_is_refused(confidence, correct, message):
+    with pytest.raises(ValueError, match=message):
+        falling_confidence(confidence, correct)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"got \(2,\) and \(3, 2\)"):
+        top_confidence(np.array([0, 1]), np.full((3, 2), 0.5))
+
 
 CURVE = risk_coverage(np.array([0.7, 0.9, 0.6, 0.8]), np.array([True, True, False, False]))
 
@@ -51,3 +97,54 @@ def test_risk_is_that_of_the_surest_for_every_coverage():
 def test_a_risk_that_is_no_fraction_is_refused():
     with pytest.raises(ValueError, match="max_risk must be between 0 and 1, got 10"):
         coverage_at_risk(CURVE, 10)
+
+
+def binary(negative, positive, groups=None):
+    scores = np.array([*negative, *positive])
+    labels = np.repeat([0, 1], [len(negative), len(positive)]).astype(np.int64)
+    return cases_of(labels, np.stack([1 - scores, scores], axis=1), groups)
+
+
+NEGATIVE = np.linspace(0.0, 0.9, 10)
+POSITIVE = np.array([0.15, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95, 0.96, 0.97])
+
+
+def test_hand_computed_threshold():
+    point = choose_operating_point(binary(NEGATIVE, POSITIVE), 1, sensitivity=0.9)
+    # Nine of ten positives are at 0.35 or above; of the negatives 0.4 to 0.9 are called as well.
+    assert point == (0.35, 0.9, 0.4, 10)
+    assert choose_operating_point(binary(NEGATIVE, POSITIVE), 1, sensitivity=1.0).threshold == 0.15
+
+
+@pytest.mark.parametrize("target", [0.0, 0.33, 0.5, 0.9, 1.0])
+def test_no_higher_threshold_finds_as_many(target):
+    validation = binary(NEGATIVE, POSITIVE)
+    point = choose_operating_point(validation, 1, target)
+    assert (point.threshold <= POSITIVE).mean() >= target
+    higher = POSITIVE[point.threshold < POSITIVE]
+    assert not len(higher) or (higher.min() <= POSITIVE).mean() < target or target == 0
+
+
+def test_too_few_validation_cases_give_no_threshold():
+    assert choose_operating_point(binary(NEGATIVE, POSITIVE[:9]), 1) is None
+    patients = [f"p{number // 2}" for number in range(20)]
+    assert choose_operating_point(binary(NEGATIVE, POSITIVE, patients), 1) is None  # five patients on each side
+    assert choose_operating_point(cases_from_confusion(np.full((2, 2), 10)), 1) is None
+
+
+def test_test_images_are_judged_at_the_threshold_that_they_did_not_choose():
+    found = at_threshold(binary(NEGATIVE, POSITIVE), 1, 0.5, numpy_generator("point"), 200)
+    assert found["sensitivity"].value == 0.7
+    assert found["specificity"].value == 0.5
+    assert found["precision"].value == pytest.approx(7 / 12)
+    assert found["sensitivity"].low < 0.7 < found["sensitivity"].high
+    assert found["specificity"].cases == 10
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="sensitivity must be between 0 and 1, got 90"):
+        choose_operating_point(binary(NEGATIVE, POSITIVE), 1, 90)
+    with pytest.raises(ValueError, match="threshold must be between 0 and 1"):
+        at_threshold(binary(NEGATIVE, POSITIVE), 1, 2, numpy_generator("x"))
+    with pytest.raises(ValueError, match="a threshold needs probabilities"):
+        at_threshold(cases_from_confusion(np.eye(2, dtype=np.int64)), 1, 0.5, numpy_generator("x"))

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from grandrounds.evaluation.bootstrap import Estimate
-from grandrounds.evaluation.cases import cases_of, joined
+from grandrounds.evaluation.bootstrap import Estimate, cases_of, joined
 from grandrounds.evaluation.history import validation_curves
 from grandrounds.plotting import looks, rounds_figure
-from grandrounds.reporting.figures.comparison import mean_curves, method_figure, site_figure, traffic_figure
 from grandrounds.reporting.figures.curves import (
     confusion_figure,
     precision_recall_curves,
@@ -18,7 +16,14 @@ from grandrounds.reporting.figures.curves import (
     roc_curves,
     roc_figure,
 )
-from grandrounds.reporting.figures.training import budget_figure, learning_figure
+from grandrounds.reporting.figures.runs import (
+    budget_figure,
+    learning_figure,
+    mean_curves,
+    method_figure,
+    site_figure,
+    traffic_figure,
+)
 from grandrounds.reporting.run import Spent, Traffic
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from grandrounds.evaluation.cases import joined
-from grandrounds.evaluation.operating_point import choose_operating_point
+from grandrounds.evaluation.bootstrap import joined
+from grandrounds.evaluation.selective import choose_operating_point
 from grandrounds.reporting.model import operating_points, report_on
 from grandrounds.reporting.page import render_page
 from grandrounds.reporting.runs import read_run

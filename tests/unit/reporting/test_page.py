@@ -10,7 +10,7 @@ import pytest
 from grandrounds.evaluation.history import validation_curves
 from grandrounds.plotting import Drawing
 from grandrounds.reporting import page as report_page
-from grandrounds.reporting.figures.training import learning_figure
+from grandrounds.reporting.figures.runs import learning_figure
 from grandrounds.reporting.format import PageFigure
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.page import render_page, svg_of

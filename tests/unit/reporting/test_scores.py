@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from grandrounds.evaluation.cases import joined
+from grandrounds.evaluation.bootstrap import joined
 from grandrounds.reporting.runs import read_run
 from grandrounds.reporting.scores import scores_of
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.site import SiteData
-from grandrounds.evaluation.cases import cases_of
+from grandrounds.evaluation.bootstrap import cases_of
 from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, encode_counts, site_curves, write_curves
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from grandrounds.evaluation.cases import Cases, joined
+from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.curves import (
     CurveCounts,
     Points,
@@ -20,14 +20,6 @@ from grandrounds.evaluation.curves import (
 from grandrounds.evaluation.history import Curves, validation_curves
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.comparison import METRIC
-from grandrounds.reporting.figures.comparison import (
-    Utility,
-    mean_curves,
-    method_figure,
-    site_figure,
-    traffic_figure,
-    utility_figure,
-)
 from grandrounds.reporting.figures.curves import (
     binned_reliability_figure,
     confusion_figure,
@@ -39,7 +31,18 @@ from grandrounds.reporting.figures.curves import (
     roc_curves,
     roc_figure,
 )
-from grandrounds.reporting.figures.training import budget_figure, drawing_of, learning_figure, training_drawings
+from grandrounds.reporting.figures.runs import (
+    Utility,
+    budget_figure,
+    drawing_of,
+    learning_figure,
+    mean_curves,
+    method_figure,
+    site_figure,
+    traffic_figure,
+    training_drawings,
+    utility_figure,
+)
 from grandrounds.reporting.format import SCORE_NAMES, format_bytes, format_estimate, format_items, format_number
 from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report, over_seeds, site_estimates
 from grandrounds.reporting.run import Run, Traffic

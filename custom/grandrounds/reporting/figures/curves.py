@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.evaluation.bootstrap import MIN_CASES
+from grandrounds.evaluation.bootstrap import MIN_CASES, Cases
 from grandrounds.evaluation.calibration import reliability_points
-from grandrounds.evaluation.cases import Cases
 from grandrounds.evaluation.curves import CurveCounts, Points
 from grandrounds.evaluation.selective import risk_coverage, top_confidence
 from grandrounds.plotting import (

@@ -1,4 +1,4 @@
-"""Figures of several runs or methods beside each other."""
+"""Figures of a run's training, and of several runs or methods beside each other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,25 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from grandrounds.evaluation.bootstrap import Estimate
-from grandrounds.evaluation.history import Curves
-from grandrounds.plotting import COLOURS, GREY, INK, PALE, SMALL, draw_legend, draw_line, label_axes, looks, new_axes
-from grandrounds.reporting.run import Traffic
+from grandrounds.evaluation.history import Curves, RunHistory, round_curve, validation_curves
+from grandrounds.methods import method_figures
+from grandrounds.plotting import (
+    COLOURS,
+    GREY,
+    INK,
+    PALE,
+    SMALL,
+    Drawing,
+    draw_legend,
+    draw_line,
+    label_axes,
+    looks,
+    new_axes,
+    round_axis,
+    rounds_figure,
+)
+from grandrounds.reporting.format import SCORE_NAMES, format_items, format_number
+from grandrounds.reporting.run import Spent, Traffic
 from grandrounds.reporting.scores import Estimates
 
 if TYPE_CHECKING:
@@ -23,6 +39,78 @@ MIN_RANGE = 0.1
 END = 4
 """Runs without a finite epsilon are drawn at this multiple of the largest one."""
 HATCHES = ("", "//", "\\\\")
+
+
+def training_drawings(history: RunHistory, metric: str | None, sites: Sequence[str]) -> list[Drawing]:
+    """The figures that a run's events give, whatever its method.
+
+    Args:
+        history: of the run.
+        metric: whose learning curves are drawn; None draws none.
+        sites: all sites of the report, so that each has its colour everywhere.
+    """
+    curves = validation_curves(history.events, history.sites, metric) if metric else {}
+    last = {site: format_number(curve[max(curve)]) for site, curve in curves.items()}
+    moved = {
+        label: {number: size / MEGABYTE for number, size in round_curve(history.events, "moved", direction).items()}
+        for direction, label in (("down", "to sites"), ("up", "from sites"))
+    }
+    learning = drawing_of(
+        "learning",
+        learning_figure(curves, sites, metric or ""),
+        f"{SCORE_NAMES.get(metric or '', metric)} on validation images, last round: {format_items(last)}",
+        "Each site's validation images. They chose the model, so this is not a result.",
+    )
+    traffic = drawing_of(
+        "traffic",
+        rounds_figure(moved, list(moved), "MB of tensors, all sites", "Communication so far"),
+        "Megabytes transferred by each round",
+        "Tensors of all sites so far; what FLARE adds to a message is not counted.",
+    )
+    return [*learning, *method_figures(history), *traffic]
+
+
+def learning_figure(
+    curves: Mapping[str, Mapping[int, float]], names: Sequence[str], metric: str, title: str = "Learning curves"
+) -> Figure | None:
+    """Validation score over rounds, a line for each site or method.
+
+    Args:
+        curves: by name and round.
+        names: all that may have a line, so that each has its colour everywhere.
+        metric: what the score is called.
+        title: of the figure.
+
+    Returns:
+        None without curves.
+    """
+    return rounds_figure(curves, names, f"{metric.replace('_', ' ')}, validation", title, top=1.02)
+
+
+def budget_figure(spent: Sequence[Spent], sites: Sequence[str]) -> Figure | None:
+    """Epsilon of each site's ledger over rounds.
+
+    Returns:
+        None where no ledger has a finite epsilon.
+    """
+    known = [entry for entry in spent if any(epsilon is not None for _, epsilon in entry.history)]
+    if not known:
+        return None
+    figure, axes = new_axes()
+    for entry in known:
+        points = [(number, epsilon) for number, epsilon in entry.history if epsilon is not None]
+        rounds, epsilons = [float(number) for number, _ in points], [float(epsilon) for _, epsilon in points]
+        draw_line(axes, looks(sites)[entry.site], rounds, epsilons, f"{entry.site} (per {entry.unit})")
+    axes.set_ylim(bottom=0)
+    label_axes(axes, "round", f"epsilon (delta {known[0].delta:g})", "Privacy budget")
+    round_axis(axes)
+    draw_legend(axes, "best")
+    return figure
+
+
+def drawing_of(name: str, figure: Figure | None, alt: str, caption: str) -> list[Drawing]:
+    """A figure with its words; nothing where there is nothing to draw."""
+    return [] if figure is None else [Drawing(name, figure, alt, caption)]
 
 
 def method_figure(values: Mapping[str, Sequence[float]], means: Mapping[str, Estimate], metric: str) -> Figure:
