@@ -32,7 +32,6 @@ class Drawing(NamedTuple):
 
     Attributes:
         name: of its files, without ending.
-        figure: the picture.
         alt: what it shows, with its main numbers, for readers who cannot see it.
         caption: how to read it.
     """
@@ -61,9 +60,7 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
     count = len(COLOURS)
     return {
         name: Look(
-            COLOURS[number % count],
-            MARKERS[number % count],
-            DASHES[(number % count + number // count) % len(DASHES)],
+            COLOURS[number % count], MARKERS[number % count], DASHES[(number % count + number // count) % len(DASHES)]
         )
         for number, name in enumerate(names)
     }
@@ -104,22 +101,10 @@ def draw_legend(axes: Axes, place: str = "best", columns: int = 1) -> None:
     )
 
 
-def draw_line(
-    axes: Axes, look: Look, across: Sequence[float], up: Sequence[float], label: str, markers: int = 6
-) -> None:
-    """A line with a few markers, so that it is recognised without its colour."""
-    every = max(len(across) // max(markers, 1), 1)
-    axes.plot(
-        across,
-        up,
-        color=look.colour,
-        linestyle=look.dash,
-        marker=look.marker,
-        markevery=every,
-        markersize=4,
-        linewidth=1.5,
-        label=label,
-    )
+def draw_line(axes: Axes, look: Look, across: Sequence[float], up: Sequence[float], label: str) -> None:
+    """A line with about six markers, so that it is recognised without its colour."""
+    style = {"color": look.colour, "linestyle": look.dash, "marker": look.marker, "markersize": 4, "linewidth": 1.5}
+    axes.plot(across, up, markevery=max(len(across) // 6, 1), label=label, **style)
 
 
 def round_axis(axes: Axes) -> None:
@@ -135,17 +120,10 @@ def round_axis(axes: Axes) -> None:
 def rounds_figure(
     curves: Mapping[str, Mapping[int, float]], names: Sequence[str], scale: str, title: str, top: float | None = None
 ) -> Figure | None:
-    """Lines over rounds.
+    """Lines over rounds, by name and round; None without values.
 
-    Args:
-        curves: by name and round; those without a value are left out.
-        names: of all that may have a line, so that each has its look everywhere.
-        scale: what the values are.
-        title: of the figure.
-        top: upper end of the scale; found from the values without one.
-
-    Returns:
-        None without values.
+    ``names`` are all that may have a line, so that each has its look everywhere; ``scale`` says what the values are, and
+    ``top`` is the scale's upper end, found from the values without one.
     """
     if not any(curves.values()):
         return None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,11 +46,7 @@ READINGS: Mapping[str, str] = {"argmax": "group of the most probable class", "su
 
 
 def site_table(report: Mapping[str, Any]) -> Table:
-    """Scores of each site, their mean, and those of all images together.
-
-    Args:
-        report: what :func:`grandrounds.evaluation.external.report` returns.
-    """
+    """Scores of each site, their mean, and all images together; from :func:`grandrounds.evaluation.external.report`."""
     unit = "groups of classes" if report["labels"] == "groups" else "classes"
     table = _table("site", f"test images, {unit}", ("images", *SITE_COLUMNS.values()))
     for site, scores in report["sites"].items():
@@ -65,11 +59,7 @@ def site_table(report: Mapping[str, Any]) -> Table:
 
 
 def class_table(classes: Mapping[str, Any]) -> Table:
-    """Scores of each class, over all images; with several sites, the mean over those that have the class as well.
-
-    Args:
-        classes: the entry ``classes`` of a report.
-    """
+    """Scores of each class, over all images; with several sites, the mean over those that have the class as well."""
     several = any(entry["sites"] > 1 for entry in classes.values())
     table = _table("class", "classes, each against all others", ("images", *CLASS_COLUMNS.values()))
     for name, entry in classes.items():
@@ -82,11 +72,7 @@ def class_table(classes: Mapping[str, Any]) -> Table:
 
 
 def group_table(groups: Mapping[str, Any]) -> Table:
-    """Scores of each group over all images, in both readings.
-
-    Args:
-        groups: the entry ``groups`` of a report.
-    """
+    """Scores of each group over all images, in both readings."""
     columns = {name: CLASS_COLUMNS[name] for name in ("precision", "recall", "f1")}
     table = _table("reading", "groups of classes, all sites together", ("group", "images", *columns.values()))
     for reading, label in READINGS.items():
@@ -201,7 +187,11 @@ def _located(
         return _of_partition(sites_dir, site)
     if sites_dir is not None or manifest is None or root is None or site:
         raise typer.BadParameter("give either --sites-dir (and --site), or --manifest with --root")
-    return _of_manifest(manifest, root)
+    from grandrounds.data.site import DatasetLocation
+
+    if not root.exists():
+        raise ConfigurationError(f"--root: there is no file or folder {root}")
+    return {manifest.stem: DatasetLocation(manifest, root)}
 
 
 def _of_partition(sites_dir: Path, chosen: Sequence[str] | None) -> dict[str, DatasetLocation]:
@@ -215,28 +205,19 @@ def _of_partition(sites_dir: Path, chosen: Sequence[str] | None) -> dict[str, Da
     return {name: locate_dataset(name, problem["dataset"], [sites_dir]) for name in sites if name in (chosen or sites)}
 
 
-def _of_manifest(manifest: Path, root: Path) -> dict[str, DatasetLocation]:
-    from grandrounds.data.site import DatasetLocation
-
-    if not root.exists():
-        raise ConfigurationError(f"--root: there is no file or folder {root}")
-    return {manifest.stem: DatasetLocation(manifest, root)}
-
-
 def _predict(
     trained: TrainedModel, locations: Mapping[str, DatasetLocation], vocabulary: Sequence[str]
 ) -> dict[str, ImagePredictions]:
     import torch
 
     from grandrounds.evaluation.external import load_test_images, load_trained, predict_images
-    from grandrounds.federation.site.data import CACHE_VARIABLE
+    from grandrounds.reporting.predictions import decoded_images
 
     problem = trained.problem
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_trained(problem.model_spec(pretrained=False), trained.weights).to(device)
     found = {}
-    with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
-        cache = Path(os.environ.get(CACHE_VARIABLE, temporary))
+    with decoded_images() as cache:
         for name, location in locations.items():
             images = load_test_images(name, location, vocabulary, problem.image_size, problem.channels, cache)
             if images.unreadable:

@@ -92,11 +92,8 @@ def communities_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
     """The community of each site: from a partition the commonest source of its images.
 
     The clients of FedPerl's paper are in one community when they are of one data set, whatever devices it has; for them
-    only the part of a source before the slash counts.
-
-    Args:
-        path: a folder with ``partition.json``, this file, or one with a JSON object of communities by site.
-        sites: the sites that must have a community.
+    only the part of a source before the slash counts. ``path`` is a folder with ``partition.json``, this file, or one with a
+    JSON object of communities by site.
 
     Raises:
         ConfigurationError: if there is no such file, or a site has no community in it.
@@ -136,13 +133,8 @@ def _communities(description: Mapping[str, Any]) -> dict[str, str]:
 def image_figures(run: Path, sites_dir: Path) -> dict[str, Figure]:
     """Sheets of each site's test cases, without and with Grad-CAM, and the plane of embeddings.
 
-    Args:
-        run: the workspace of a finished run with one model for all.
-        sites_dir: the partition that it had.
-
     Raises:
-        ConfigurationError: if the run has no selected model.
-        GrandRoundsError: if the run or the sites' images are not as they must be.
+        GrandRoundsError: if the run has no model for all, or the sites' images are not as they must be.
     """
     from grandrounds.reporting.predictions import site_predictions
 
@@ -159,17 +151,13 @@ def image_figures(run: Path, sites_dir: Path) -> dict[str, Figure]:
 def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[str, Figure]:
     """Where the models of several runs look: where all are right, all are wrong, and where only one differs.
 
-    Args:
-        run: whose model is in question.
-        others: ``[NAME=]RUN``; the first is the one that ``run`` extends.
-        sites_dir: the partition that all had.
+    The model of ``run`` is in question; the first of the others, ``[NAME=]RUN``, is the one that it extends.
 
     Returns:
         A row for each of the four scenarios that has an image; nothing without such images.
 
     Raises:
-        ConfigurationError: if a run has no selected model, or they differ in classes or sites.
-        GrandRoundsError: if a run or the sites' images are not as they must be.
+        GrandRoundsError: if a run has no model for all, they differ in classes or sites, or images are not as they must be.
     """
     import numpy as np
     import torch

@@ -15,7 +15,6 @@ from grandrounds.commands.output import results, say, say_json
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from grandrounds.reporting.model import Operation
     from grandrounds.reporting.run import Run
 
 HELP = """Report on one run, or compare several.
@@ -64,11 +63,14 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the report and print its path."""
-    from grandrounds.reporting.model import report_on
+    from grandrounds.reporting.model import operating_points, report_on
     from grandrounds.reporting.page import write_report
+    from grandrounds.reporting.predictions import validation_cases
 
     found = _runs(runs, sites_dir, groups, model.value if model else None)
-    operations = _operations(found, sites_dir) if sites_dir else {}
+    operations = {}
+    if sites_dir is not None:
+        operations = {run.name: operating_points(run, validation_cases(run, sites_dir)) for run in found}
     content = report_on(found, title, reference, operations)
     page = write_report(content, out)
     if json:
@@ -90,10 +92,3 @@ def _runs(arguments: Sequence[str], sites_dir: Path | None, groups: Path | None,
     if groups is None:
         return found
     return [replace(run, communities=communities_of(groups, run.sites)) for run in found]
-
-
-def _operations(runs: Sequence[Run], sites_dir: Path) -> dict[str, dict[str, Operation]]:
-    from grandrounds.reporting.model import operating_points
-    from grandrounds.reporting.predictions import validation_cases
-
-    return {run.name: operating_points(run, validation_cases(run, sites_dir)) for run in runs}

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 
 class Areas(NamedTuple):
-    """Areas for each weighting, shape ``(weightings,)``; NaN where a side has no weight.
+    """Areas of each weighting under the ROC curve and the precision-recall curve, shape ``(weightings,)``.
 
-    Attributes:
-        auroc: area under the ROC curve; ties count half.
-        average_precision: area under the precision-recall curve, without interpolation.
+    Ties count half in the first, the second is without interpolation; both are NaN where a side has no weight.
     """
 
     auroc: NDArray[np.float64]
@@ -36,11 +34,6 @@ def weighted_areas(positive: NDArray[np.bool_], scores: NDArray[np.floating], we
         positive: which samples are positive, shape ``(n,)``.
         scores: higher is more positive, shape ``(n,)``.
         weights: not negative, shape ``(weightings, n)``.
-
-    Example:
-        >>> once = np.ones((1, 3))
-        >>> weighted_areas(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]), once).auroc
-        array([0.75])
     """
     if not len(scores):
         return Areas(*np.full((2, len(weights)), np.nan))
@@ -64,16 +57,9 @@ def weighted_areas(positive: NDArray[np.bool_], scores: NDArray[np.floating], we
 
 
 def auc(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> float:
-    r"""Area under the ROC curve: the share of pairs in the right order.
+    r"""Area under the ROC curve: the share of pairs in the right order; NaN without positive or without negative samples.
 
     .. math:: \frac{1}{n_+ n_-} \sum_{i \in +} \sum_{j \in -} \big( [s_i > s_j] + \tfrac{1}{2} [s_i = s_j] \big)
-
-    Args:
-        positive: which samples are positive, shape ``(samples,)``.
-        scores: higher is more positive, shape ``(samples,)``.
-
-    Returns:
-        In [0, 1]; NaN without positive or without negative samples.
 
     Example:
         >>> auc(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))
@@ -83,15 +69,7 @@ def auc(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> float:
 
 
 def macro_auc(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> float:
-    """Mean of the classes' areas, each against all others.
-
-    Args:
-        labels: true classes, shape ``(samples,)``.
-        probabilities: predictions (not logits), shape ``(samples, classes)``.
-
-    Returns:
-        Over the classes with positive and negative samples; 0.5, the area of a guess, where there is no such class.
-    """
+    """Mean area of the classes with positive and negative samples, each against all others; 0.5 without such a class."""
     areas = [auc(labels == number, scores) for number, scores in enumerate(probabilities.T)]
     known = [area for area in areas if not np.isnan(area)]
     return float(np.mean(known)) if known else 0.5

@@ -68,12 +68,9 @@ class Cases:
 def cases_of(
     labels: NDArray[np.int64], probabilities: NDArray[np.float64], groups: Sequence[str] | None = None
 ) -> Cases:
-    """Cases from probabilities; of equal ones the lower class is the prediction.
+    """Cases from probabilities, shape ``(n, classes)``; of equal ones the lower class is the prediction.
 
-    Args:
-        labels: true classes, shape ``(n,)``.
-        probabilities: of the classes, shape ``(n, classes)``.
-        groups: the patient or lesion of each image; None makes each image a case.
+    Without ``groups``, the patient or lesion of each image, each image is a case.
 
     Raises:
         ValueError: if the lengths differ.
@@ -103,10 +100,7 @@ def cases_from_confusion(confusion: NDArray[np.int64]) -> Cases:
 def joined(parts: Sequence[Cases]) -> Cases:
     """The cases of several sites together; cases of different sites are different.
 
-    Probabilities are None if one site has none.
-
-    Raises:
-        ValueError: if there is no site.
+    Probabilities are None if one site has none. There must be a site (:class:`ValueError`).
     """
     if not parts:
         raise ValueError("there are no sites")
@@ -122,14 +116,7 @@ def joined(parts: Sequence[Cases]) -> Cases:
 
 
 class Estimate(NamedTuple):
-    """A score, its interval and what it rests on.
-
-    Attributes:
-        value: the score, NaN where it is not defined.
-        low: lower end of the 95 % interval, NaN where there is none.
-        high: upper end.
-        cases: independent cases that carry it.
-    """
+    """A score, the ends of its 95 % interval (each NaN where not defined), and how many independent cases carry it."""
 
     value: float
     low: float
@@ -151,9 +138,6 @@ def resampled_weights(cases: Cases, generator: np.random.Generator, resamples: i
     """How often each image is in each bootstrap sample of the cases, shape ``(resamples, n)``.
 
     A bootstrap sample draws as many cases as there are, with replacement; all images of a case come together.
-
-    Raises:
-        ValueError: if ``resamples`` is below one.
     """
     counts, index = _draws(cases, generator, resamples)
     return counts[:, index].astype(np.float32)
@@ -165,9 +149,6 @@ def resampled_confusions(
     """Confusion matrices of bootstrap samples of the cases, shape ``(resamples, classes, classes)``.
 
     Those of several sites may be added: each site keeps its number of cases.
-
-    Raises:
-        ValueError: if ``resamples`` is below one.
     """
     counts, index = _draws(cases, generator, resamples)
     cells = np.zeros((counts.shape[1], cases.classes**2))
@@ -175,20 +156,15 @@ def resampled_confusions(
     return (counts @ cells).reshape(resamples, cases.classes, cases.classes)
 
 
-def interval_of(draws: NDArray[np.float64], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Percentile interval of a score's bootstrap draws; draws in which it is not defined do not count.
+def interval_of(draws: NDArray[np.float64]) -> tuple[float, float]:
+    """The 95 % percentile interval of a score's bootstrap draws, shape ``(resamples,)``.
 
-    Args:
-        draws: shape ``(resamples,)``.
-        confidence: in (0, 1).
-
-    Returns:
-        Lower and upper end; NaN if fewer than half of the draws are defined.
+    Draws in which the score is not defined do not count; if these are more than half, both ends are NaN.
     """
     defined = draws[~np.isnan(draws)]
     if 2 * len(defined) < max(len(draws), 1):
         return math.nan, math.nan
-    low, high = np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 
@@ -204,13 +180,9 @@ def class_estimates(
     positives: NDArray[np.int64],
     negatives: NDArray[np.int64],
 ) -> list[dict[str, Estimate]]:
-    """Scores of each class with their intervals.
+    """Scores of each class with their intervals, from counts and those of their bootstrap samples.
 
-    Args:
-        confusion: counts, shape ``(classes, classes)``.
-        resampled: those of bootstrap samples, shape ``(resamples, classes, classes)``.
-        positives: independent cases of each class, shape ``(classes,)``.
-        negatives: independent cases of other classes, shape ``(classes,)``.
+    ``positives`` and ``negatives`` are the independent cases of each class and of the others, shape ``(classes,)``.
     """
     values, draws = confusion_class_scores(confusion), confusion_class_scores(resampled)
     return [
@@ -229,12 +201,9 @@ def class_estimates(
 def mean_estimate(
     confusions: Mapping[str, NDArray[np.int64]], resampled: Mapping[str, NDArray[np.float64]], cases: int
 ) -> dict[str, Estimate]:
-    """Unweighted means over sites; the interval covers other patients of these sites, not other sites.
+    """Unweighted means over sites, at least one; the interval covers other patients of these sites, not other sites.
 
-    Args:
-        confusions: counts by site, at least one.
-        resampled: those of bootstrap samples, by site.
-        cases: how many independent cases the sites have together.
+    ``cases`` is how many independent cases the sites have together.
     """
     of_sites = [confusion_scores(confusions[site]) for site in confusions]
     draws = [confusion_scores(resampled[site]) for site in confusions]
@@ -251,10 +220,7 @@ def mean_estimate(
 def auc_estimates(
     cases: Cases, generator: np.random.Generator, resamples: int = AUC_RESAMPLES
 ) -> list[dict[str, Estimate]]:
-    """AUROC and average precision of each class against the others, with intervals.
-
-    Returns:
-        An entry for each class, of ``auroc`` and ``average_precision``; both rest on the smaller side's cases.
+    """AUROC and average precision of each class against the others, with intervals; both rest on the smaller side's cases.
 
     Raises:
         ValueError: if there are no probabilities.

@@ -25,13 +25,7 @@ MIN_GAP = 0.05
 
 
 class ReliabilityPoint(NamedTuple):
-    """One bin of a reliability diagram.
-
-    Attributes:
-        confidence: mean confidence, in [0, 1].
-        accuracy: share of right predictions, in [0, 1].
-        n: number of samples.
-    """
+    """One bin: mean confidence and share of right predictions, in [0, 1], and the number of samples."""
 
     confidence: float
     accuracy: float
@@ -43,13 +37,6 @@ class ReliabilityPoint(NamedTuple):
         return self.confidence - self.accuracy
 
 
-class CalibrationErrors(NamedTuple):
-    """Expected and maximum calibration error, both in [0, 1]."""
-
-    ece: float
-    mce: float
-
-
 def reliability_points(
     confidence: NDArray[np.floating],
     correct: NDArray[np.bool_],
@@ -57,22 +44,20 @@ def reliability_points(
     min_remaining: int = MIN_LEFT,
     min_gap: float = MIN_GAP,
 ) -> list[ReliabilityPoint]:
-    """Divide samples into adaptive bins.
+    """Divide samples into adaptive bins, by falling confidence.
+
+    Samples of equal confidence that fall into two bins are divided by their share of right predictions, so the order of the
+    samples does not matter.
 
     Args:
         confidence: in [0, 1], shape ``(samples,)``.
         correct: whether each prediction is right, bool, shape ``(samples,)``.
-        z: quantile of the normal distribution; the larger, the fewer bins.
+        z: quantile of the normal distribution, at least 0; the larger, the fewer bins.
         min_remaining: a bin is opened only while more samples than this are left,
         min_gap: and while the last bin's lowest confidence is this far above the lowest of all.
 
-    Returns:
-        The bins by falling confidence; every sample is in one of them. Samples of equal confidence that fall into two bins
-        are divided by their share of right predictions, so the order of the samples does not matter.
-
     Raises:
-        ValueError: if there is no sample, the shapes differ, a confidence is outside [0, 1], ``z`` is negative or no
-            number, or ``correct`` is not bool.
+        ValueError: if there is no sample, or an argument has another shape, type or range.
 
     Example:
         >>> confidence, correct = np.array([0.95, 0.90, 0.55, 0.50]), np.array([True, True, True, False])
@@ -89,43 +74,39 @@ def reliability_points(
     ]
 
 
-def calibration_errors(points: Sequence[ReliabilityPoint]) -> CalibrationErrors:
-    r"""The difference of confidence and accuracy over all bins.
+def calibration_errors(points: Sequence[ReliabilityPoint]) -> tuple[float, float]:
+    r"""Expected and maximum calibration error over all bins, both in [0, 1].
 
     .. math:: \mathrm{ECE} = \sum_v \frac{n_v}{N} |\mathrm{acc}_v - \mathrm{conf}_v|, \qquad
         \mathrm{MCE} = \max_v |\mathrm{acc}_v - \mathrm{conf}_v|
 
     with :math:`N` the number of all samples. (FedPerl's text says "bin size".)
 
-    Args:
-        points: the bins, at least one.
-
     Raises:
         ValueError: if there is no bin.
 
     Example:
         >>> calibration_errors([ReliabilityPoint(0.75, 0.75, 4)])  # accuracy equals confidence
-        CalibrationErrors(ece=0.0, mce=0.0)
+        (0.0, 0.0)
     """
     if not points:
         raise ValueError("there are no bins")
     total = sum(point.n for point in points)
     ece = math.fsum(point.n * abs(point.gap) for point in points) / total
-    return CalibrationErrors(ece, max(abs(point.gap) for point in points))
+    return ece, max(abs(point.gap) for point in points)
 
 
 def confidence_metrics(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
     """Calibration errors, risk at full coverage, AURC, and coverage at a risk of 0.1.
 
-    Args:
-        labels: true classes, shape ``(samples,)``, integers in [0, classes), at least one.
-        probabilities: predictions (not logits), shape ``(samples, classes)``.
+    Labels have shape ``(samples,)``, probabilities (not logits) ``(samples, classes)``; there must be a sample.
     """
     confidence, correct = top_confidence(labels, probabilities)
-    errors, curve = calibration_errors(reliability_points(confidence, correct)), risk_coverage(confidence, correct)
+    ece, mce = calibration_errors(reliability_points(confidence, correct))
+    curve = risk_coverage(confidence, correct)
     return {
-        "ece": errors.ece,
-        "mce": errors.mce,
+        "ece": ece,
+        "mce": mce,
         "risk": curve.full_coverage_risk,
         "aurc": curve.area,
         "coverage_at_risk_0.1": coverage_at_risk(curve, 0.1),
@@ -141,16 +122,9 @@ def _bin_sizes(falling: Sequence[float], z: float, min_remaining: int, min_gap: 
             sizes.append(0)
             highest = value
         sizes[-1] += 1
-        target = _enough(z, highest - value)
+        ratio = z / (highest - value) if highest > value else math.inf  # a bin of one confidence never has enough
+        target = ratio * ratio / 4
     return _fill_last(sizes, target)
-
-
-def _enough(z: float, width: float) -> float:
-    """How many samples a bin of this width should have; a bin of one confidence never has enough."""
-    if width == 0:
-        return math.inf
-    ratio = z / width
-    return ratio * ratio / 4
 
 
 def _fill_last(sizes: Sequence[int], target: float) -> list[int]:

@@ -36,12 +36,9 @@ Array = NDArray[np.float64]
 
 
 class CurveCounts(NamedTuple):
-    """Patients per bin of a score.
+    """Patients per bin of a score, with the class (or a correct prediction) and without; whole numbers from one site.
 
-    Attributes:
-        edges: rising from 0 to 1, shape ``(bins + 1,)``.
-        positives: patients with the class (or a correct prediction), shape ``(bins,)``; whole numbers from one site.
-        negatives: the others, likewise.
+    ``edges`` rise from 0 to 1, shape ``(bins + 1,)``; the counts have shape ``(bins,)``.
     """
 
     edges: Array
@@ -50,11 +47,11 @@ class CurveCounts(NamedTuple):
 
 
 class SiteCurves(NamedTuple):
-    """The counts of a site, or of several together.
+    """The counts of a site, or of several together; None or not there with too few patients.
 
     Attributes:
-        classes: by class, over its probability; classes with too few patients are not there.
-        reliability: correct and wrong predictions over the confidence; None with too few of either.
+        classes: by class, over its probability.
+        reliability: correct and wrong predictions over the confidence.
     """
 
     classes: Mapping[str, CurveCounts]
@@ -69,16 +66,7 @@ class Points(NamedTuple):
 
 
 def site_curves(cases: Cases, classes: Sequence[str], minimum: int = MINIMUM) -> SiteCurves:
-    """The counts that may leave a site.
-
-    Args:
-        cases: with probabilities; without them there are no counts.
-        classes: the vocabulary.
-        minimum: patients behind a count other than zero.
-
-    Raises:
-        ValueError: if ``minimum`` is below one.
-    """
+    """The counts that may leave a site, each zero or of ``minimum`` patients; without probabilities there are none."""
     if cases.probabilities is None:
         return SiteCurves({}, None)
     found = {
@@ -92,20 +80,13 @@ def site_curves(cases: Cases, classes: Sequence[str], minimum: int = MINIMUM) ->
 def binned_counts(
     cases: Cases, scores: Array, positive: NDArray[np.bool_], minimum: int = MINIMUM, bins: int = BINS
 ) -> CurveCounts | None:
-    """Count patients by their highest score among positive images, and among the others.
-
-    Args:
-        cases: whose images have the scores.
-        scores: in [0, 1], shape ``(n,)``.
-        positive: shape ``(n,)``.
-        minimum: patients behind a count other than zero.
-        bins: before merging.
+    """Count patients by their highest score, in [0, 1], among positive images, and among the others.
 
     Returns:
         None with fewer than ``minimum`` patients on a side.
 
     Raises:
-        ValueError: if ``minimum`` or ``bins`` is below one.
+        ValueError: if ``minimum`` or ``bins``, their number before merging, is below one.
     """
     require_at_least(minimum, 1, "minimum")
     require_at_least(bins, 1, "bins")
@@ -116,10 +97,7 @@ def binned_counts(
 
 
 def merge_bins(counts: CurveCounts, minimum: int) -> CurveCounts | None:
-    """Merge neighbouring bins until each count is zero or at least ``minimum``.
-
-    Returns:
-        None with fewer than ``minimum`` on a side.
+    """Merge neighbouring bins until each count is zero or at least ``minimum``; None with fewer than this on a side.
 
     Example:
         >>> counts = CurveCounts(np.array([0.0, 0.5, 0.75, 1.0]), np.array([0.0, 1, 4]), np.array([9.0, 0, 0]))
@@ -153,9 +131,6 @@ def sum_curves(sites: Sequence[SiteCurves], classes: Sequence[str]) -> SiteCurve
 
 def sum_counts(sites: Sequence[CurveCounts]) -> CurveCounts:
     """Add the counts of several sites on all edges that any of them has.
-
-    Raises:
-        ValueError: if there are no counts.
 
     Example:
         >>> halves = CurveCounts(np.array([0.0, 0.5, 1.0]), np.array([10.0, 30.0]), np.array([15.0, 5.0]))
@@ -198,10 +173,7 @@ def precision_recall_points(counts: CurveCounts) -> Points:
 
 
 def risk_points(reliability: CurveCounts) -> Points:
-    """Coverage across and risk up: the share of wrong predictions among those with at least a bin's confidence.
-
-    Args:
-        reliability: correct predictions as positives, wrong ones as negatives.
+    """Coverage across and risk up: the share of wrong predictions (negatives) among those with at least a bin's confidence.
 
     Example:
         >>> points = risk_points(CurveCounts(np.array([0.0, 0.8, 1.0]), np.array([10, 50]), np.array([30, 10])))
@@ -239,15 +211,10 @@ def encode_counts(curves: SiteCurves, classes: Sequence[str]) -> NDArray[np.int6
 
 
 def decode_counts(array: NDArray[np.int64], classes: Sequence[str], minimum: int) -> SiteCurves:
-    """Decode counts that another party has sent, and check them.
-
-    Args:
-        array: see :func:`encode_counts`.
-        classes: the vocabulary.
-        minimum: patients behind a count other than zero.
+    """Decode counts that another party has made with :func:`encode_counts`, and check them.
 
     Raises:
-        ValueError: if the array has another shape or type, or a count stands for fewer.
+        ValueError: if the array has another shape or type, or a count stands for fewer than ``minimum`` patients.
     """
     if array.shape != counts_shape(len(classes)) or array.dtype != np.int64:
         raise ValueError(f"counts must be int64 of shape {counts_shape(len(classes))}, got {array.dtype} {array.shape}")

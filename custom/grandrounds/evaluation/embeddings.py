@@ -20,12 +20,7 @@ PERPLEXITY = 30.0
 def site_silhouette(embeddings: Embeddings, sites: Names) -> float:
     """The mean silhouette of the hospitals, equally weighted: 1 is separated, 0 mixed, below 0 swapped.
 
-    Args:
-        embeddings: shape ``(images, features)``, finite.
-        sites: the hospital of each image, two at least.
-
-    Returns:
-        From -1 to 1; NaN if every image is a hospital by itself.
+    Embeddings have shape ``(images, features)``; NaN if every image is a hospital by itself.
 
     Raises:
         ValueError: if shapes do not fit, a value is not finite, or there is one hospital only.
@@ -40,28 +35,27 @@ def site_silhouette(embeddings: Embeddings, sites: Names) -> float:
     return float(np.mean([values[sites == name].mean() for name in names]))
 
 
-def plane_of(embeddings: Embeddings, seed: int, perplexity: float = PERPLEXITY) -> NDArray[np.float64]:
+def plane_of(embeddings: Embeddings, seed: int) -> NDArray[np.float64]:
     """Place embeddings in a plane by t-SNE, started from their principal components.
 
     Args:
-        embeddings: shape ``(images, features)``, more images than ``perplexity``, finite.
+        embeddings: shape ``(images, features)``, more images than ``PERPLEXITY``, about an image's neighbours; finite.
         seed: of the optimisation.
-        perplexity: about how many neighbours an image has.
 
     Returns:
-        Shape ``(images, 2)``. Distances between clusters mean nothing.
+        Shape ``(images, 2)``; distances between clusters mean nothing.
 
     Raises:
         ValueError: if there are too few images, or a value is not finite.
     """
-    if embeddings.ndim != 2 or len(embeddings) <= perplexity or not np.isfinite(embeddings).all():
+    if embeddings.ndim != 2 or len(embeddings) <= PERPLEXITY or not np.isfinite(embeddings).all():
         raise ValueError(
-            f"embeddings must be finite and of shape (images, features) with more than {perplexity:g} images, got "
+            f"embeddings must be finite and of shape (images, features) with more than {PERPLEXITY:g} images, got "
             f"{embeddings.shape}"
         )
     from sklearn.manifold import TSNE
 
-    plane = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(embeddings)
+    plane = TSNE(2, perplexity=PERPLEXITY, init="pca", random_state=seed).fit_transform(embeddings)
     return np.asarray(plane, np.float64)
 
 

@@ -40,10 +40,10 @@ BATCH = 256
 
 @torch.inference_mode()
 def predict(model: nn.Module, images: np.ndarray, rows: np.ndarray, device: torch.device) -> Tensor:
-    """Predict without augmentation and with the model in evaluation mode.
+    """Predict without augmentation and with the model in evaluation mode; its mode is restored.
 
     Args:
-        model: gives logits of shape ``(batch, classes)``; its mode is restored.
+        model: gives logits of shape ``(batch, classes)``.
         images: uint8, shape ``(images, height, width, channels)``.
         rows: which images, int64, shape ``(n,)``.
         device: where the model is.
@@ -83,7 +83,6 @@ class ImagePredictions:
     """A model's predictions for a site's test images.
 
     Attributes:
-        names: of the images.
         labels: index into the vocabulary of the labels, int64, shape ``(n,)``.
         probabilities: of the model's classes, float64, shape ``(n, classes)``.
         groups: the patient or lesion of each image, where it is known.
@@ -113,32 +112,21 @@ def load_trained(spec: ModelSpec, path: Path) -> nn.Module:
     return model.eval()
 
 
-def labels_are_groups(
-    locations: Mapping[str, DatasetLocation], classes: Sequence[str], groups: Sequence[str] | None
-) -> bool:
+def labels_are_groups(locations: Mapping[str, DatasetLocation], classes: Sequence[str], groups: Sequence[str]) -> bool:
     """Whether the sites' test images are labelled with groups of classes and not with classes.
 
     Labels that could be either are classes; so are labels that are neither, which a reader of classes will refuse.
-
-    Raises:
-        DataError: if a manifest is not as it must be.
     """
     labels = {record.label for location in locations.values() for record in _test_records(location.manifest, None)}
-    return bool(labels) and not labels <= set(classes) and labels <= set(groups or ())
+    return bool(labels) and not labels <= set(classes) and labels <= set(groups)
 
 
 def load_test_images(
     site: str, location: DatasetLocation, vocabulary: Sequence[str], image_size: int, channels: int, cache_dir: Path
 ) -> LabelledImages:
-    """Decode the labelled test images of a site; its other images are not read.
+    """Decode the labelled test images of a site, square of ``image_size`` pixels; its other images are not read.
 
-    Args:
-        site: its name, for the messages.
-        location: its manifest and images.
-        vocabulary: the possible labels: the model's classes, or groups of them.
-        image_size: height and width after resizing, in pixels.
-        channels: 1 or 3.
-        cache_dir: folder for decoded images.
+    The ``vocabulary`` of the labels is the model's classes, or groups of them; ``cache_dir`` keeps decoded images.
 
     Raises:
         DataError: if a label is unknown, no test image has a label, or too many of them cannot be read.
@@ -183,12 +171,8 @@ def write_predictions(
 ) -> None:
     """Write ``site, image, label, predicted, probability_CLASS...`` as CSV, atomically.
 
-    Args:
-        path: the file.
-        sites: predictions by site.
-        classes: the model's vocabulary.
-        vocabulary: that of the labels.
-        grouping: adds the columns ``group_argmax`` and ``group_summed``, both readings of the prediction.
+    ``vocabulary`` is that of the labels, ``classes`` the model's. A grouping adds the columns ``group_argmax`` and
+    ``group_summed``, both readings of the prediction.
     """
     readings = [] if grouping is None else [ARGMAX, SUMMED]
     columns = [*(f"group_{reading}" for reading in readings), *(f"probability_{name}" for name in classes)]
@@ -216,18 +200,10 @@ Samples = dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
 
 
 def scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
-    """All scores of a set of predictions.
+    """All scores of predictions (not logits), shape ``(samples, classes)``, for labels of shape ``(samples,)``.
 
-    Args:
-        labels: true classes, shape ``(samples,)``, integers in [0, classes), at least one.
-        probabilities: predictions (not logits), shape ``(samples, classes)``; rows sum to one.
-
-    Returns:
-        Those of :func:`~grandrounds.evaluation.metrics.classification_metrics` and of
-        :func:`~grandrounds.evaluation.calibration.confidence_metrics`.
-
-    Raises:
-        ValueError: if the shapes do not fit together, a label is no class, or a row is no distribution.
+    They are those of :func:`~grandrounds.evaluation.metrics.classification_metrics`, which checks both, and of
+    :func:`~grandrounds.evaluation.calibration.confidence_metrics`.
     """
     return classification_metrics(labels, probabilities) | confidence_metrics(labels, probabilities)
 
@@ -262,7 +238,7 @@ def report(
     if not labels_are_groups:
         result["classes"] = _of_classes(samples, classes)
     if grouping is not None:
-        by_group = samples if labels_are_groups else _relabelled(samples, grouping)
+        by_group = samples if labels_are_groups else {s: (grouping.group_of[y], p) for s, (y, p) in samples.items()}
         labels, probabilities = _joined(by_group)
         summed = {site: (true, summed_probabilities(found, grouping)) for site, (true, found) in by_group.items()}
         result["groups"] = {
@@ -276,10 +252,6 @@ def report(
             result["labels"], samples = "groups", summed
     of_sites = {site: scores(*found) for site, found in samples.items()}
     return result | {"sites": of_sites, "mean": _mean(list(of_sites.values())), "pooled": scores(*_joined(samples))}
-
-
-def _relabelled(samples: Samples, grouping: Grouping) -> Samples:
-    return {site: (grouping.group_of[labels], found) for site, (labels, found) in samples.items()}
 
 
 def _joined(samples: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

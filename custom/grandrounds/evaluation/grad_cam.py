@@ -31,9 +31,6 @@ def grad_cam(activations: Tensor, gradients: Tensor) -> Tensor:
     Returns:
         Shape ``(batch, height, width)``, at least zero, not scaled.
 
-    Raises:
-        ValueError: if the shapes differ.
-
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[0.0, 1.0]]]])
         >>> grad_cam(activations, torch.tensor([[[[2.0, 2.0]], [[-1.0, -1.0]]]]))
@@ -94,14 +91,9 @@ def class_activation(network: nn.Module, layer: nn.Module, images: Tensor, posit
 
 
 def share_inside(maps: Tensor, masks: Tensor) -> Tensor:
-    """The share of each map's activation that lies inside a mask, for example the breast.
+    """The share of each map's activation that lies inside a mask, for example the breast; NaN without activation.
 
-    Args:
-        maps: shape ``(batch, height, width)``, at least zero.
-        masks: of that shape, bool.
-
-    Returns:
-        Shape ``(batch,)``, from 0 to 1; NaN for a map without activation.
+    Maps are at least zero and, like the masks of bool, of shape ``(batch, height, width)``; the result is ``(batch,)``.
 
     Raises:
         ValueError: if the shapes differ, the masks are not bool, or a map is negative somewhere.
@@ -129,8 +121,7 @@ def scenarios(right: Mapping[str, Tensor], ours: str, reference: str) -> dict[Sc
         reference: the one that it extends (Fed-Align-CL's is Fed-Align).
 
     Returns:
-        Indices of the images by scenario: all methods right; all wrong; ours right and all others wrong; the reference
-        right and ours wrong.
+        Indices of the images by scenario.
 
     Raises:
         ValueError: if a method is missing, or there is no other than ours.
@@ -152,9 +143,7 @@ def scenarios(right: Mapping[str, Tensor], ours: str, reference: str) -> dict[Sc
 def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
     """The last child of a network that gives maps, before they are pooled into features.
 
-    Args:
-        network: images to logits; its children are passed one after the other.
-        image: shape ``(1, channels, height, width)``.
+    The children are passed one after the other by the image, shape ``(1, channels, height, width)``.
 
     Raises:
         ValueError: if no child gives maps.
@@ -184,14 +173,7 @@ def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
 
 
 def prediction_maps(network: nn.Module, images: Tensor) -> NDArray[np.float32]:
-    """Grad-CAM of each image's predicted class against all others.
-
-    Args:
-        network: images to logits, in evaluation mode.
-        images: at least one, shape ``(batch, channels, height, width)``.
-
-    Returns:
-        Shape ``(batch, height, width)``, in [0, 1].
+    """Grad-CAM of each image's predicted class against all others, shape ``(batch, height, width)``, in [0, 1].
 
     Raises:
         ValueError: if the network is in training mode or has no maps.

@@ -65,12 +65,7 @@ def training_curves(events: Iterable[Event], sites: Sequence[str], name: str) ->
 
 
 def round_curve(events: Iterable[Event], *names: str) -> dict[int, float]:
-    """A value that the server records at the end of each round, by round.
-
-    Args:
-        events: of a run.
-        names: of the value, and of an entry in it where it is an object.
-    """
+    """A value that the server records at the end of each round, by round; ``names`` are its name and those within it."""
     found: dict[int, float] = {}
     for event in events:
         value = event if event["event"] == "round_end" else None

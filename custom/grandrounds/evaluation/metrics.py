@@ -90,18 +90,10 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
 
 
 def confusion_matrix(labels: NDArray[np.integer], predictions: NDArray[np.integer], classes: int) -> NDArray[np.int64]:
-    """Count how often each class was predicted as each.
-
-    Args:
-        labels: true classes, shape ``(samples,)``, integers in [0, classes).
-        predictions: predicted classes, likewise.
-        classes: how many classes there are, whether or not they occur.
-
-    Returns:
-        Counts, shape ``(classes, classes)``, int64: row true class, column predicted class.
+    """Count how often each class was predicted as each, int64, shape ``(classes, classes)``: row true, column predicted.
 
     Raises:
-        ValueError: if the shapes differ or an entry is no class.
+        ValueError: if the shapes differ or an entry is no integer in [0, classes).
 
     Example:
         >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), classes=2)
@@ -126,19 +118,12 @@ def metrics_from_confusion(confusion: NDArray[np.integer]) -> dict[str, float]:
     true class its recall but is not itself averaged: a hospital is not judged on a disease that none of its patients
     has.
 
-    Args:
-        confusion: counts, shape ``(classes, classes)``: row true class, column predicted class.
-
     Returns:
         ``n``, ``accuracy``, ``balanced_accuracy``, ``precision_weighted``, ``recall_weighted``, ``f1_weighted`` and
         ``f1_macro``, all but ``n`` in [0, 1]. Without samples only ``n``.
 
     Raises:
         ValueError: if the matrix is not square or has a negative count.
-
-    Example:
-        >>> metrics_from_confusion(np.array([[3, 1], [0, 4]]))["accuracy"]
-        0.875
     """
     if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
         raise ValueError(f"confusion must have shape (classes, classes), got {confusion.shape}")
@@ -190,9 +175,6 @@ def confusion_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.flo
 def confusion_class_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.float64]]:
     """Scores of each class against the others, of one or many confusion matrices.
 
-    Args:
-        confusions: counts, shape ``(..., classes, classes)``: row true class, column predicted class.
-
     Returns:
         ``precision`` (zero for a class that occurs and is never predicted), ``sensitivity``, ``f1`` and ``specificity``,
         shape ``(..., classes)``; NaN without samples of the class, for specificity without others.
@@ -219,12 +201,6 @@ def precision_recall_f1(confusion: NDArray[np.integer]) -> list[PrecisionRecallF
 
     .. math:: P_c = \frac{m_{cc}}{\sum_i m_{ic}}, \qquad R_c = \frac{m_{cc}}{\sum_j m_{cj}}, \qquad
         F_c = \frac{2 m_{cc}}{\sum_i m_{ic} + \sum_j m_{cj}}
-
-    Args:
-        confusion: counts, shape ``(classes, classes)``: row true class, column predicted class.
-
-    Returns:
-        One entry per class; the precision of a class that is never predicted is zero.
 
     Example:
         >>> precision_recall_f1(np.array([[3, 1], [0, 0]]))[0]

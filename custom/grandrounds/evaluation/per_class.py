@@ -71,13 +71,7 @@ class PerClass(NamedTuple):
 def class_scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> list[ClassScores]:
     """Scores of each class of one set of predictions.
 
-    Args:
-        labels: true classes, shape ``(samples,)``, integers in [0, classes).
-        probabilities: predictions (not logits), shape ``(samples, classes)``; rows sum to one. Of equal probabilities
-            the lower class is the prediction.
-
-    Returns:
-        One entry per class.
+    Labels have shape ``(samples,)``, probabilities ``(samples, classes)``; of equal ones the lower class is the prediction.
 
     Raises:
         ValueError: if the shapes do not fit together, a label is no class, or a row is no distribution.
@@ -94,11 +88,7 @@ def class_scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating
 def per_class(sites: Mapping[str, Predictions]) -> PerClass:
     """Scores of each class as the mean over sites that have it, and of all samples together.
 
-    Args:
-        sites: labels and probabilities of each site, as in :func:`class_scores`.
-
-    Raises:
-        ValueError: if there is no site, or one's labels and probabilities are not as they must be.
+    Each site has labels and probabilities as in :func:`class_scores`; there must be a site (:class:`ValueError`).
     """
     if not sites:
         raise ValueError("there are no sites")
@@ -181,11 +171,7 @@ def grouping_of(groups: Mapping[str, Sequence[str]], classes: Sequence[str]) -> 
 
 
 def summed_probabilities(probabilities: NDArray[np.floating], grouping: Grouping) -> NDArray[np.float64]:
-    r"""Probability of each group, :math:`p_g = \sum_{c \in g} p_c`.
-
-    Args:
-        probabilities: of the classes, shape ``(samples, classes)``.
-        grouping: of the classes.
+    r"""Probability of each group, :math:`p_g = \sum_{c \in g} p_c`, from those of classes, shape ``(samples, classes)``.
 
     Raises:
         ValueError: if the numbers of classes differ.
@@ -203,9 +189,6 @@ def group_predictions(probabilities: NDArray[np.floating], grouping: Grouping) -
         Indices of groups, shape ``(samples,)``: ``argmax`` is the group of the most probable class, ``summed`` the
         group with the most probability. Of two groups that is the first if it has at least one half.
 
-    Raises:
-        ValueError: if the numbers of classes differ.
-
     Example:
         >>> grouping = Grouping(("malignant", "benign"), np.array([0, 0, 1]))
         >>> {name: int(found[0]) for name, found in group_predictions(np.array([[0.3, 0.3, 0.4]]), grouping).items()}
@@ -218,27 +201,13 @@ def group_predictions(probabilities: NDArray[np.floating], grouping: Grouping) -
 def group_scores(
     labels: NDArray[np.integer], probabilities: NDArray[np.floating], grouping: Grouping
 ) -> dict[str, dict[str, PrecisionRecallF1]]:
-    """Precision, recall and F1 of each group, in both readings.
+    """Precision, recall and F1 of each group by reading; NaN for a group without samples.
 
-    Args:
-        labels: true groups, shape ``(samples,)``, indices into ``grouping.names``.
-        probabilities: of the classes, shape ``(samples, classes)``.
-        grouping: of the classes.
-
-    Returns:
-        By reading (``argmax`` and ``summed``) and group; NaN for a group without samples.
-
-    Raises:
-        ValueError: if the shapes do not fit together or a label is no group.
+    Labels are indices into ``grouping.names``, probabilities those of the classes.
     """
+    names = grouping.names
     return {
-        reading: dict(
-            zip(
-                grouping.names,
-                precision_recall_f1(confusion_matrix(labels, predicted, len(grouping.names))),
-                strict=True,
-            )
-        )
+        reading: dict(zip(names, precision_recall_f1(confusion_matrix(labels, predicted, len(names))), strict=True))
         for reading, predicted in group_predictions(probabilities, grouping).items()
     }
 

@@ -30,15 +30,10 @@ ROUNDING = 1e-12
 def top_confidence(
     labels: NDArray[np.integer], probabilities: NDArray[np.floating]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The probability of the predicted class, at most 1, and whether the prediction is right.
+    """The probability of the predicted class, and whether the prediction is right, shape ``(samples,)`` each.
 
-    Args:
-        labels: true classes, shape ``(samples,)``, integers in [0, classes).
-        probabilities: predictions (not logits), shape ``(samples, classes)``. Of equal probabilities the lower class is
-            the prediction. A float32 softmax may sum to a little more than one.
-
-    Returns:
-        Confidence in [0, 1] and correctness, shape ``(samples,)`` each.
+    Of equal probabilities, shape ``(samples, classes)``, the lower class is the prediction. A float32 softmax may sum to a
+    little more than one, so confidence is clipped to 1.
 
     Raises:
         ValueError: if the shapes do not fit together.
@@ -55,17 +50,10 @@ def top_confidence(
 def falling_confidence(
     confidence: NDArray[np.floating], correct: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sort samples by falling confidence.
+    """Sort samples by falling confidence; returns confidence and correctness, both in [0, 1].
 
     Samples of equal confidence have no order among themselves; each counts as right by the share of them that are. The
     result does not depend on the order of the samples.
-
-    Args:
-        confidence: in [0, 1], shape ``(samples,)``.
-        correct: whether each prediction is right, bool, shape ``(samples,)``.
-
-    Returns:
-        Confidence in falling order, and correctness in [0, 1] in the same order.
 
     Raises:
         ValueError: if there is no sample, the shapes differ, ``correct`` is not bool or a confidence is outside [0, 1].
@@ -89,12 +77,7 @@ def falling_confidence(
 
 
 class RiskCoverage(NamedTuple):
-    """Risk as a function of coverage; entry k - 1 is for the k most confident of N samples.
-
-    Attributes:
-        coverage: k / N, shape ``(N,)``, rising to 1.
-        risk: share of wrong predictions among the k, in [0, 1], shape ``(N,)``.
-    """
+    """Risk, the share of wrong predictions among the k most confident of N, by coverage k / N; shape ``(N,)`` each."""
 
     coverage: NDArray[np.float64]
     risk: NDArray[np.float64]
@@ -116,14 +99,8 @@ def risk_coverage(confidence: NDArray[np.floating], correct: NDArray[np.bool_]) 
     .. math:: \mathrm{risk}_k = \frac1k \sum_{i \le k} \mathbb 1[\hat y_i \ne y_i], \qquad
         \mathrm{conf}_1 \ge \dots \ge \mathrm{conf}_N
 
-    Among samples of equal confidence the risk is the expected one, as if they were taken in random order.
-
-    Args:
-        confidence: in [0, 1], shape ``(N,)``.
-        correct: whether each prediction is right, bool, shape ``(N,)``.
-
-    Raises:
-        ValueError: if there is no sample, the shapes differ, a confidence is outside [0, 1] or ``correct`` is not bool.
+    Among samples of equal confidence the risk is the expected one, as if they were taken in random order. Arguments and
+    errors are those of :func:`falling_confidence`.
 
     Example:
         >>> curve = risk_coverage(np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False]))
@@ -136,12 +113,9 @@ def risk_coverage(confidence: NDArray[np.floating], correct: NDArray[np.bool_]) 
 
 
 def coverage_at_risk(curve: RiskCoverage, max_risk: float = 0.1) -> float:
-    """The largest coverage whose risk is at most ``max_risk``; 0 if the risk is higher everywhere.
+    """The largest coverage whose risk is at most ``max_risk``, in [0, 1]; 0 if the risk is higher everywhere.
 
     The risk may be higher at some smaller coverage.
-
-    Raises:
-        ValueError: if ``max_risk`` is not in [0, 1].
 
     Example:
         >>> curve = risk_coverage(np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False]))
@@ -154,13 +128,9 @@ def coverage_at_risk(curve: RiskCoverage, max_risk: float = 0.1) -> float:
 
 
 class OperatingPoint(NamedTuple):
-    """A class's threshold and its scores on the images it was chosen with.
+    """A class's threshold, with sensitivity, specificity and cases of the class among the images it was chosen with.
 
-    Attributes:
-        threshold: an image is called positive where the class's probability reaches it.
-        sensitivity: on validation images, in [0, 1].
-        specificity: likewise.
-        cases: validation cases of the class.
+    Images whose probability reaches the threshold are called positive.
     """
 
     threshold: float
@@ -172,16 +142,8 @@ class OperatingPoint(NamedTuple):
 def choose_operating_point(validation: Cases, number: int, sensitivity: float = SENSITIVITY) -> OperatingPoint | None:
     """The highest threshold that finds at least this share of a class's validation images.
 
-    Args:
-        validation: cases with probabilities.
-        number: of the class.
-        sensitivity: minimum share to be found, in [0, 1].
-
     Returns:
         None if there are no probabilities, or too few validation cases of the class or of the others.
-
-    Raises:
-        ValueError: if the sensitivity is no fraction.
 
     Example:
         >>> from grandrounds.evaluation.bootstrap import cases_of
@@ -218,7 +180,8 @@ def at_threshold(
     require_fraction(threshold, "threshold")
     if test.probabilities is None:
         raise ValueError("a threshold needs probabilities, and only the predicted classes are known")
-    yes_or_no = _binary(test, number, test.probabilities[:, number] >= threshold)
+    called = (test.probabilities[:, number] >= threshold).astype(np.int64)
+    yes_or_no = Cases((test.labels == number).astype(np.int64), called, test.groups, None, 2)
     found = class_estimates(
         yes_or_no.confusion(),
         resampled_confusions(yes_or_no, generator, resamples),
@@ -226,8 +189,3 @@ def at_threshold(
         yes_or_no.negatives(),
     )
     return found[1]
-
-
-def _binary(cases: Cases, number: int, called: NDArray[np.bool_]) -> Cases:
-    labels = (cases.labels == number).astype(np.int64)
-    return Cases(labels, called.astype(np.int64), cases.groups, None, 2)

@@ -22,14 +22,9 @@ MIN_BLOCKS = 3
 
 
 class PairedDifference(NamedTuple):
-    """Mean difference of pairs, first less second.
+    """Mean difference of pairs, first less second, its confidence interval, and the number of pairs.
 
-    Attributes:
-        mean: mean difference.
-        low: lower end of its confidence interval.
-        high: upper end.
-        n: number of pairs.
-        p_value: two-sided, of the hypothesis that the mean difference is zero.
+    The p-value is two-sided, of the hypothesis that the mean difference is zero.
     """
 
     mean: float
@@ -62,7 +57,8 @@ def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float 
         >>> paired_difference([0.7], [0.6]).low
         nan
     """
-    _require_confidence(confidence)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
     if len(a) != len(b):
         raise ValueError(f"paired results must have one length, got {len(a)} and {len(b)}")
     differences = _finite(a, "a") - _finite(b, "b")
@@ -80,20 +76,16 @@ def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float 
     return PairedDifference(mean, mean - margin, mean + margin, n, p_value)
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean of independent repetitions, for example seeds, with Student's interval.
+def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of independent repetitions, for example seeds, with the ends of Student's 95 % interval.
 
-    Returns:
-        Mean, lower and upper end; the ends are NaN for fewer than three values.
-
-    Raises:
-        ValueError: if a value is not finite or the confidence is not in (0, 1).
+    The ends are NaN for fewer than three values.
 
     Example:
         >>> mean_interval([0.5, 0.5, 0.5]), mean_interval([0.4, 0.6])[0]
         ((0.5, 0.5, 0.5), 0.5)
     """
-    found = paired_difference(values, np.zeros(len(values)).tolist(), confidence)
+    found = paired_difference(values, np.zeros(len(values)).tolist())
     return found.mean, found.low, found.high
 
 
@@ -105,19 +97,10 @@ def _finite(values: Sequence[float], name: str) -> NDArray[np.float64]:
     return array
 
 
-def _require_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
-
-
 class Anova(NamedTuple):
-    """An analysis of variance.
+    """An analysis of variance: F, infinite where only the methods differ, with its degrees of freedom.
 
-    Attributes:
-        statistic: :math:`F`; infinite where only the methods differ.
-        p_value: of the hypothesis that all methods have the same mean.
-        between: degrees of freedom of the methods.
-        within: those of the error.
+    The p-value is of the hypothesis that all methods have the same mean.
     """
 
     statistic: float
@@ -154,9 +137,8 @@ def anova(groups: Sequence[Sequence[float] | NDArray[np.floating]], blocks: bool
     if blocks:
         of_block = np.stack(values).mean(axis=0)
         values = [group - of_block + whole for group in values]
-    means = [
-        float(group[0] + (group - group[0]).mean()) for group in values
-    ]  # exact where a method's results are equal
+    # Exact where a method's results are equal.
+    means = [float(group[0] + (group - group[0]).mean()) for group in values]
     free = len(values) - 1
     left = free * (len(values[0]) - 1) if blocks else sum(map(len, values)) - len(values)
     between = sum(len(group) * (mean - whole) ** 2 for group, mean in zip(values, means, strict=True)) / free
@@ -182,16 +164,10 @@ class MethodsCompared(NamedTuple):
 
 
 def compare_methods(results: Mapping[str, Sequence[float]]) -> MethodsCompared:
-    """Compare the runs of two or more methods.
-
-    Args:
-        results: by method, a value for each run, two runs at least.
-
-    Returns:
-        F and p-values; NaN where no two values differ, which is no evidence of anything.
+    """Compare the runs of two or more methods; NaN where no two values differ, which is no evidence of anything.
 
     Raises:
-        ValueError: if there are too few methods or runs, or a value is not finite (the method is named).
+        ValueError: if there are fewer than two methods or runs of one, or a value is not finite (the method is named).
 
     Example:
         >>> found = compare_methods({"a": [0.1, 0.2, 0.3], "b": [0.2, 0.3, 0.4]})
@@ -231,15 +207,10 @@ def bonferroni(p_value: float, comparisons: int) -> float:
     return p_value if math.isnan(p_value) else min(1.0, p_value * comparisons)
 
 
-def wins(results: Mapping[str, Sequence[float]], digits: int = 6) -> dict[tuple[str, str], Win]:
-    """Count, for each two methods, at how many sites the first was better.
+def wins(results: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], Win]:
+    """Count, for each two methods, at how many sites the first was better; results equal to six decimals are equal.
 
-    Args:
-        results: of each method, on the same sites in the same order; higher is better.
-        digits: results that agree to so many decimals are equal.
-
-    Raises:
-        ValueError: if the numbers of results differ.
+    The results are of the same sites in the same order (:class:`ValueError` if their numbers differ); higher is better.
 
     Example:
         >>> wins({"a": [0.5, 0.7, 0.9], "b": [0.4, 0.7, 1.0]})[("a", "b")]
@@ -247,7 +218,7 @@ def wins(results: Mapping[str, Sequence[float]], digits: int = 6) -> dict[tuple[
     """
     found = {}
     for first, second in combinations(results, 2):
-        signs = [round(a - b, digits) for a, b in zip(results[first], results[second], strict=True)]
+        signs = [round(a - b, 6) for a, b in zip(results[first], results[second], strict=True)]
         better, worse = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
         found[first, second] = Win(better, len(signs) - better - worse, worse)
     return found

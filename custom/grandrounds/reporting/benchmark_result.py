@@ -36,12 +36,7 @@ def is_benchmark_result(content: Mapping[str, Any]) -> bool:
 
 
 def read_benchmark_result(path: Path, name: str, model: str | None = None) -> Run:
-    """Read a benchmark's result.
-
-    Args:
-        path: the JSON file.
-        name: how the report calls it.
-        model: whose predictions are wanted, as in :func:`~grandrounds.reporting.runs.read_run`.
+    """Read a benchmark's JSON file; ``name`` and ``model`` as in :func:`~grandrounds.reporting.runs.read_run`.
 
     Raises:
         DataError: if the file is no such result; the field is named.

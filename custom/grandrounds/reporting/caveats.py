@@ -18,11 +18,12 @@ CHANCE = 0.05
 
 def caveats_of(run: Run, scores: RunScores) -> list[str]:
     """Sentences about one run, the most serious first."""
+    small = [f"{site} ({group.cases})" for site, group in scores.sites.items() if group.cases < MIN_CASES]
     found = [
         *_of_status(run),
         *_of_sites(run),
         *_of_classes(run),
-        *_of_small_sites(scores),
+        *([f"Sites with fewer than {MIN_CASES} test cases: {format_list(small)}."] if small else []),
         *_of_shift(run, scores),
         *_of_calibration(scores),
     ]
@@ -124,18 +125,14 @@ def _of_classes(run: Run) -> list[str]:
     ]
     found = []
     if absent:
+        pronoun = "it" if len(absent) == 1 else "them"
         found.append(
-            f"No test image of {format_list(absent)} at any site: nothing is known about detecting "
-            f"{'it' if len(absent) == 1 else 'them'}, and no mean includes {'it' if len(absent) == 1 else 'them'}."
+            f"No test image of {format_list(absent)} at any site: nothing is known about detecting {pronoun}, and no mean "
+            f"includes {pronoun}."
         )
     if small:
         found.append(f"Too few test cases (fewer than {MIN_CASES}): {format_list(small)}.")
     return found
-
-
-def _of_small_sites(scores: RunScores) -> list[str]:
-    small = [f"{site} ({group.cases})" for site, group in scores.sites.items() if group.cases < MIN_CASES]
-    return [f"Sites with fewer than {MIN_CASES} test cases: {format_list(small)}."] if small else []
 
 
 def _of_shift(run: Run, scores: RunScores) -> list[str]:
@@ -153,12 +150,11 @@ def _of_shift(run: Run, scores: RunScores) -> list[str]:
             )
         mixes = {site: np.bincount(run.predictions[site].labels, minlength=len(run.classes)) for site in known}
         shares = np.stack([mix / mix.sum() for mix in mixes.values()])
-        furthest = float(np.abs(shares - shares.mean(axis=0)).sum(axis=1).max() / 2)
-        if furthest > 2 * WIDE_GAP:
-            site = list(mixes)[int(np.abs(shares - shares.mean(axis=0)).sum(axis=1).argmax())]
+        distances = np.abs(shares - shares.mean(axis=0)).sum(axis=1) / 2
+        if distances.max() > 2 * WIDE_GAP:
             found.append(
-                f"Sites see different mixes of classes (furthest from the mean: {site}, total variation "
-                f"{furthest:.2f}), so the sites' scores are not comparable."
+                f"Sites see different mixes of classes (furthest from the mean: {list(mixes)[int(distances.argmax())]}, "
+                f"total variation {distances.max():.2f}), so the sites' scores are not comparable."
             )
     return found
 

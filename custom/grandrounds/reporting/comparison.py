@@ -35,12 +35,9 @@ NOT_COMPARED = ("seed", "run_name", "resume")
 
 @dataclass(frozen=True)
 class Difference:
-    """A method less the reference.
+    """A method less the reference: paired over the sites that both have, and relative to its mean in percent.
 
-    Attributes:
-        paired: over the sites that both have.
-        adjusted_p: its p-value times the number of comparisons (Bonferroni).
-        relative: relative improvement of the mean, in percent; NaN where the reference is zero.
+    The p-value is times the number of comparisons (Bonferroni); ``relative`` is NaN where the reference is zero.
     """
 
     paired: PairedDifference
@@ -106,13 +103,7 @@ def compare(
     """Compare methods on the sites that they share, or by seed where no run has scores of single sites.
 
     A site counts where every run has at least ``MIN_CASES`` cases. A method that has none of the reference's sites (one
-    trained on all images at one site, say), or not all of its seeds, is left out and named.
-
-    Args:
-        methods: runs by method.
-        scores: by name of run.
-        reference: the method to compare with.
-        metric: one of the scores of all classes together.
+    trained on all images at one site, say), or not all of its seeds, is left out and named. ``scores`` are by name of run.
 
     Returns:
         None if no other method shares a site or seed with the reference.
@@ -136,6 +127,7 @@ def compare(
     values = {
         method: tuple(fmean(of_run[block] for of_run in runs) for block in blocks) for method, runs in compared.items()
     }
+    means = {m: [fmean(of_run[block] for block in blocks) for of_run in runs] for m, runs in compared.items()}
     others = [method for method in values if method != reference]
     return Comparison(
         metric=metric,
@@ -148,9 +140,7 @@ def compare(
         over_blocks=anova(list(values.values()), blocks=True)
         if len(values) > 2 and len(blocks) >= MIN_BLOCKS
         else None,
-        over_seeds=_over_seeds(
-            {method: [fmean(of_run[block] for block in blocks) for of_run in runs] for method, runs in compared.items()}
-        ),
+        over_seeds=compare_methods(means) if min(len(runs) for runs in means.values()) >= MIN_SEEDS else None,
         wins=wins(values),
         left_out=tuple(method for method in found if method not in compared),
     )
@@ -194,10 +184,6 @@ def require_one_vocabulary(runs: Sequence[Run]) -> None:
 def relative_improvement(value: float, reference: float) -> float:
     r"""Relative improvement over a reference, in percent: :math:`\mathrm{RI}(a|b) = 100 (a - b) / b`.
 
-    Args:
-        value: a metric, higher is better.
-        reference: the same metric of what is improved on (the paper: F1 of training alone on the labelled images).
-
     Raises:
         ValueError: if the reference is not above zero.
 
@@ -224,10 +210,6 @@ def _difference(values: Sequence[float], reference: Sequence[float], comparisons
     mean = fmean(reference)
     relative = relative_improvement(fmean(values), mean) if mean > 0 else math.nan
     return Difference(paired, bonferroni(paired.p_value, comparisons), relative)
-
-
-def _over_seeds(means: Mapping[str, Sequence[float]]) -> MethodsCompared | None:
-    return compare_methods(means) if min(len(runs) for runs in means.values()) >= MIN_SEEDS else None
 
 
 def _plain(found: Anova | None) -> dict[str, Any] | None:

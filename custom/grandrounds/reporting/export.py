@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,35 +40,20 @@ INTENDED = (
 
 
 class ImageReader:
-    """Reads an image file as training did: the same decoding, resizing and scaling.
-
-    Args:
-        size: height and width, in pixels.
-        channels: 1 or 3.
-    """
+    """Reads an image file as training did: the same decoding, resizing to ``size`` pixels and scaling."""
 
     def __init__(self, size: int, channels: int) -> None:
         self.size = size
         self.channels = channels
 
     def __call__(self, path: str | Path) -> Tensor:
-        """The image, shape ``(channels, size, size)``, float32 in [0, 1].
-
-        Raises:
-            DataError: if the file cannot be decoded.
-        """
+        """The image, shape ``(channels, size, size)``, float32 in [0, 1]."""
         pixels = to_square(decode_image(Path(path).read_bytes(), str(path)), self.size, self.channels)
         return to_tensor(pixels[None])[0]
 
 
 def export_model(report: Report, run: Run, folder: Path, licence: str | None = None) -> list[Path]:
-    """Write a run's selected model with its card, and as a MONAI bundle.
-
-    Args:
-        report: on the run.
-        run: a finished run with one model for all sites.
-        folder: is made when missing.
-        licence: of the training data.
+    """Write a finished run's selected model with its card, and as a MONAI bundle.
 
     Returns:
         The files, and the bundle's folder.
@@ -94,15 +79,7 @@ def export_model(report: Report, run: Run, folder: Path, licence: str | None = N
 def model_card(
     report: Report, run: Run, state: Mapping[str, Tensor], licence: str | None, digest: str
 ) -> dict[str, Any]:
-    """The model card, as plain values.
-
-    Args:
-        report: on the run, possibly among others.
-        run: whose model it is.
-        state: the model's ``state_dict``.
-        licence: of the training data.
-        digest: SHA-256 of the weights' file, in hexadecimal.
-    """
+    """The model card as plain values, with the licence of the training data and the SHA-256 of the weights' file."""
     problem = Problem.from_dict(run.problem)
     scores = report.scores[run.name].to_json(run.classes)
     return {
@@ -126,9 +103,7 @@ def model_card(
             "seed": run.seed,
             "rounds": run.rounds_done,
             "selected": dict(run.selected),
-            "initial_weights": "imagenet"
-            if problem.weights == "imagenet"
-            else ("file" if problem.weights else "random"),
+            "initial_weights": {None: "random", "imagenet": "imagenet"}.get(problem.weights or None, "file"),
         },
         "data": {
             "data_set": problem.dataset,
@@ -198,27 +173,11 @@ def _metadata(problem: Problem, card: Mapping[str, Any]) -> dict[str, Any]:
     import monai
     import numpy
 
-    image = {
-        "type": "image",
-        "format": "magnitude",
-        "modality": "n/a",
-        "num_channels": problem.channels,
-        "spatial_shape": [problem.image_size, problem.image_size],
-        "dtype": "float32",
-        "value_range": [0, 1],
-        "is_patch_data": False,
-        "channel_def": {str(number): name for number, name in enumerate(_channels(problem.channels))},
-    }
-    output = {
-        "type": "probabilities",
-        "format": "classes",
-        "num_channels": len(problem.classes),
-        "spatial_shape": [],
-        "dtype": "float32",
-        "value_range": [],
-        "is_patch_data": False,
-        "channel_def": {str(number): name for number, name in enumerate(problem.classes)},
-    }
+    size = [problem.image_size, problem.image_size]
+    image = {"type": "image", "format": "magnitude", "modality": "n/a", "spatial_shape": size, "value_range": [0, 1]}
+    image |= _channels(("grey",) if problem.channels == 1 else ("red", "green", "blue"))
+    output = {"type": "probabilities", "format": "classes", "spatial_shape": [], "value_range": []}
+    output |= _channels(problem.classes)
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -239,8 +198,9 @@ def _metadata(problem: Problem, card: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _channels(count: int) -> tuple[str, ...]:
-    return ("grey",) if count == 1 else ("red", "green", "blue")
+def _channels(names: Sequence[str]) -> dict[str, Any]:
+    definition = {str(number): name for number, name in enumerate(names)}
+    return {"num_channels": len(names), "dtype": "float32", "is_patch_data": False, "channel_def": definition}
 
 
 def _readme(card: Mapping[str, Any]) -> str:

@@ -127,13 +127,10 @@ def report_on(
     reference: str | None = None,
     operations: Mapping[str, Mapping[str, Operation]] | None = None,
 ) -> Report:
-    """Compute the report of some runs.
+    """Compute the report of some runs with different names.
 
-    Args:
-        runs: at least one, with different names.
-        title: of the page; made of the runs' names without one.
-        reference: the method to compare with; without one the local runs, else the first.
-        operations: operating points by name of run and class.
+    Without a title it is made of the methods' names; without a reference, the method to compare with, local runs are it, or
+    the first. Operating points are by name of run and class.
 
     Raises:
         ConfigurationError: if the runs have different vocabularies, or there is no method of the reference's name.
@@ -162,12 +159,7 @@ def report_on(
 def operating_points(run: Run, validation: Mapping[str, Any]) -> dict[str, Operation]:
     """Thresholds chosen on all sites' validation images together, and what they do on the test images.
 
-    Args:
-        run: with probabilities for its test images.
-        validation: cases of validation images by site.
-
-    Returns:
-        By class; classes with too few validation cases are left out.
+    By class; classes with too few validation cases are left out, without probabilities all.
     """
     if not validation or not run.predictions or any(cases.probabilities is None for cases in run.predictions.values()):
         return {}
@@ -194,12 +186,9 @@ def site_estimates(report: Report, method: str) -> dict[str, Estimate]:
 
 
 def mean_of_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
-    """One estimate of several seeds: their mean, with Student's interval over three or more.
+    """One estimate of several seeds: their mean, with Student's interval over three or more; None where no seed has it.
 
     Of one seed it is that seed's own, whose interval is of test cases. A score of too few cases counts only alone.
-
-    Returns:
-        None where no seed has the score.
     """
     found = [estimate for estimate in estimates if estimate]
     known = [estimate for estimate in found if estimate.enough]

@@ -37,14 +37,7 @@ class Fact(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """The first screen.
-
-    Attributes:
-        lead: the task in one sentence.
-        facts: the boxes.
-        caveats: the most important ones of all runs.
-        methods: the methods with their scores; None for one run.
-    """
+    """The task in one sentence, the boxes, the main caveats, and the methods with their scores (None for one run)."""
 
     lead: str
     facts: Sequence[Fact]
@@ -203,7 +196,12 @@ def _communication(report: Report) -> tuple[str, list[str]]:
 def _main_caveats(report: Report) -> list[str]:
     """All caveats of the comparison, those that all runs share, and some of single runs."""
     if not report.several:
-        return [*report.caveats[report.runs[0].name], *_one_seed(report)]
+        run = report.runs[0]
+        one = (
+            f"This is one run with one seed ({run.seed}): another seed gives other numbers, and the difference is not "
+            "known here."
+        )
+        return [*report.caveats[run.name], one]
     found = list(report.shared_caveats)
     by_caveat: dict[str, list[str]] = {}
     for run in report.runs:
@@ -216,13 +214,6 @@ def _main_caveats(report: Report) -> list[str]:
     if len(some) > MAX_CAVEATS:
         found.append(f"{len(some) - MAX_CAVEATS} more caveats of single runs are listed with these runs.")
     return found
-
-
-def _one_seed(report: Report) -> list[str]:
-    seed = report.runs[0].seed
-    return [
-        f"This is one run with one seed ({seed}): another seed gives other numbers, and the difference is not known here."
-    ]
 
 
 def _methods_table(report: Report) -> Table:
@@ -238,7 +229,7 @@ def _methods_table(report: Report) -> Table:
                 *([_range([report.scores[run.name].headline(report.metric) for run in runs])] if repeated else []),
                 *_difference(comparison, method),
                 format_bytes(fmean(sum(run.traffic) for run in runs)),
-                _statuses(runs),
+                ", ".join(sorted({run.status for run in runs})),
             ]
         )
     header = ["method", "runs", SCORE_NAMES[report.metric], *(["lowest to highest"] if repeated else [])]
@@ -267,7 +258,3 @@ def _difference(comparison: Comparison | None, method: str) -> list[Cell | str]:
     paired = found.paired
     interval = "" if math.isnan(paired.low) else f"[{format_number(paired.low, 3)}, {format_number(paired.high, 3)}]"
     return [Cell(f"{paired.mean:+.3f}", interval), format_p(found.adjusted_p), format_number(found.relative, 1)]
-
-
-def _statuses(runs: Sequence[Run]) -> str:
-    return ", ".join(sorted({run.status for run in runs}))

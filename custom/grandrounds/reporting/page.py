@@ -29,14 +29,7 @@ SVG_OPTIONS = {"svg.fonttype": "none", "svg.hashsalt": "grandrounds", "font.fami
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Write a report; the page comes last, so that it is never there without the rest.
-
-    Args:
-        report: its content.
-        folder: is made when missing; files of an earlier report of the same names are replaced.
-
-    Returns:
-        The page.
+    """Write a report, replacing an earlier one; the page comes last, so that it is never there without the rest.
 
     Raises:
         ConfigurationError: if two runs would have the same files.
@@ -61,13 +54,7 @@ def write_report(report: Report, folder: Path) -> Path:
 
 
 def render_page(report: Report, together: Sequence[PageFigure], of_runs: Mapping[str, Sequence[PageFigure]]) -> str:
-    """The page as HTML, from ``templates/report.html``; whatever is text is escaped.
-
-    Args:
-        report: its content.
-        together: figures of all runs together.
-        of_runs: figures of each run, by its name.
-    """
+    """The page as HTML, from ``templates/report.html``, with figures of all runs and of each; all text is escaped."""
     environment = Environment(
         loader=PackageLoader("grandrounds.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )

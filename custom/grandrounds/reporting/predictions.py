@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.site import Part, SiteData, load_site_data, locate_dataset
+from grandrounds.data.site import Part, load_site_data, locate_dataset
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, cases_of
 from grandrounds.evaluation.curves import SiteCurves, read_curves
@@ -36,7 +36,6 @@ class SitePredictions(NamedTuple):
 
     Attributes:
         images: shape ``(n, size, size, channels)``, 8 bit.
-        labels: true classes, shape ``(n,)``.
         probabilities: of the classes, shape ``(n, classes)``.
         groups: the patient or lesion of each image.
         model: in evaluation mode.
@@ -102,7 +101,10 @@ def read_predictions(path: Path, classes: Sequence[str], site: str, dataset: str
             if len(cells) != len(header):
                 raise DataError(f"{path} line {line}: {len(cells)} cells, expected {len(header)}; the file was cut")
             if cells[1]:
-                labels.append(_label(cells[1], index, f"{path} line {line}"))
+                if cells[1] not in index:
+                    classes_known = ", ".join(classes)
+                    raise DataError(f"{path} line {line}: label {cells[1]!r} is not one of the classes {classes_known}")
+                labels.append(index[cells[1]])
                 images.append(cells[0])
                 rows.append(cells[len(FIXED) :])
     try:
@@ -133,14 +135,10 @@ def groups_in(sites_dir: Path) -> CaseGroups:
 
 
 def validation_cases(run: Run, sites_dir: Path) -> dict[str, Cases]:
-    """Predictions of the selected model for each site's validation images.
+    """Predictions of the selected model for each site's validation images; sites without any are left out.
 
-    Args:
-        run: with its model's weights; without them, or where each site has its own model, there is nothing to predict with.
-        sites_dir: a folder with one folder per site, as the run had it.
-
-    Returns:
-        Cases by site; sites without validation images are left out.
+    ``sites_dir`` has one folder per site, as the run had it. Without weights, or where each site has its own model, there is
+    nothing to predict with.
 
     Raises:
         GrandRoundsError: if a site's data or the model are not as they must be.
@@ -162,23 +160,14 @@ def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePre
     problem = Problem.from_dict(run.problem)
     model = load_trained(problem.model_spec(pretrained=False), run.weights)
     for site in run.predictions:
-        data = site_images(site, problem, sites_dir)
+        location = locate_dataset(site, problem.dataset, [sites_dir])
+        with decoded_images() as cache:
+            data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
         rows = data.rows(split)
         if len(rows):
             probabilities = predict(model, data.images, rows, torch.device("cpu")).double().numpy()
             groups = [data.groups[row] for row in rows]
             yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, groups, model)
-
-
-def site_images(site: str, problem: Problem, sites_dir: Path) -> SiteData:
-    """A site's images, decoded as the run saw them.
-
-    Raises:
-        GrandRoundsError: if the site's data is not as it must be.
-    """
-    location = locate_dataset(site, problem.dataset, [sites_dir])
-    with _cache() as cache:
-        return load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
 
 
 def _file(folder: Path, site: str, model: str) -> Path:
@@ -195,14 +184,9 @@ def _require_header(header: Sequence[str], classes: Sequence[str], path: Path) -
         )
 
 
-def _label(text: str, index: dict[str, int], where: str) -> int:
-    if text not in index:
-        raise DataError(f"{where}: label {text!r} is not one of the classes {', '.join(index)}")
-    return index[text]
-
-
 @contextmanager
-def _cache() -> Iterator[Path]:
+def decoded_images() -> Iterator[Path]:
+    """The folder of decoded images that the environment names, else one that is removed afterwards."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         yield Path(named)

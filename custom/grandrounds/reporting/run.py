@@ -12,25 +12,16 @@ from grandrounds.evaluation.curves import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
 
 FINISHED = "finished"
-CLASS_SUFFIX = "Controller"
 LOCAL = "Local"
 MODELS: Mapping[str, str] = {
     "common": "the one model that the federation selected",
     "own": "each site's own choice by its validation images",
 }
-
-
 GLOBAL = "down.global"
 
 
 class Traffic(NamedTuple):
-    """Bytes of tensors of a run, over all sites.
-
-    Attributes:
-        down_global: global models that sites received, also for scoring and testing.
-        down_extra: everything else that sites received.
-        up: everything that sites sent.
-    """
+    """Bytes of tensors of a run, over all sites: global models received (also for scoring), all else received, and sent."""
 
     down_global: int
     down_extra: int
@@ -155,21 +146,8 @@ class Run:
         return found
 
 
-def method_name(class_name: str) -> str:
-    """The method of a controller's class.
-
-    Example:
-        >>> method_name("FedPerlController")
-        'FedPerl'
-    """
-    return class_name.removesuffix(CLASS_SUFFIX) or class_name
-
-
 def traffic(sizes: Mapping[str, Mapping[str, int]]) -> Traffic:
-    """Add up the bytes of a run's record.
-
-    Args:
-        sizes: by site and by ``down.NAME`` or ``up.NAME``: the entry ``bytes`` of a run's summary.
+    """Add up the bytes of a run's record, by site and by ``down.NAME`` or ``up.NAME``.
 
     Raises:
         ValueError: if a name begins with neither.

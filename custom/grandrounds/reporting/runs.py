@@ -24,7 +24,7 @@ from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import CaseGroups, predicted_model, read_site_curves, read_site_predictions
-from grandrounds.reporting.run import FINISHED, Run, Spent, method_name
+from grandrounds.reporting.run import FINISHED, Run, Spent
 
 RESULTS, SERVER, SELECTED = "results", "server", "selected.pt"
 EXPECTED: Mapping[str, Any] = {
@@ -79,7 +79,7 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
     weights = folder / SELECTED
     return Run(
         name=name,
-        method=method_name(str(configuration.get("method", "unknown method"))),
+        method=str(configuration.get("method", "unknown method")).removesuffix("Controller"),
         seed=configuration.get("seed"),
         classes=classes,
         status=summary["status"],
@@ -128,11 +128,7 @@ def read_history(path: Path) -> RunHistory:
 
 
 def trained_model(path: Path) -> TrainedModel:
-    """Find the model of a run.
-
-    Args:
-        path: a run's workspace, its folder of results (the selected model is taken), or a model's file beside the run's
-            ``summary.json``.
+    """Find a model: of a run's workspace or results the selected one, or a model file beside ``summary.json``.
 
     Raises:
         ConfigurationError: if there is no such file or folder, no summary, the summary is damaged, or the run has left
@@ -257,11 +253,10 @@ def _read_events(folder: Path) -> tuple[list[Event], tuple[str, ...]]:
 
 
 def _is_json(line: str) -> bool:
-    try:
+    with suppress(ValueError):
         json.loads(line)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _classes(configuration: Mapping[str, Any], path: Path) -> tuple[str, ...]:

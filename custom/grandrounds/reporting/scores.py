@@ -33,8 +33,7 @@ class EvalGroup:
     """Scores of the test images of a site, of a community, or of all sites.
 
     Attributes:
-        images: how many test images.
-        cases: how many independent cases they are of.
+        cases: how many independent cases the images are of.
         scores: of all classes together.
         classes: of each class, in the vocabulary's order.
         confidence: calibration and risk of the probabilities, without intervals; empty where they are not known.

@@ -25,19 +25,19 @@ from grandrounds.seeding import numpy_generator
 PROBABILITIES = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.2, 0.8]])
 LABELS = np.array([0, 0, 1, 1])
 GROUPS = ["ann", "ann", "ann", "bob"]
-CASES = cases_of(LABELS, PROBABILITIES, GROUPS)
+PATIENTS = cases_of(LABELS, PROBABILITIES, GROUPS)
 
 
 def test_images_of_a_patient_are_one_case():
-    assert CASES.count == 2
+    assert PATIENTS.count == 2
     assert cases_of(LABELS, PROBABILITIES).count == 4
-    assert CASES.predicted.tolist() == [0, 1, 0, 1]  # the lower of two equal ones
-    assert CASES.positives().tolist() == [1, 2]  # ann has both classes, bob the second alone
-    assert CASES.negatives().tolist() == [2, 1]
+    assert PATIENTS.predicted.tolist() == [0, 1, 0, 1]  # the lower of two equal ones
+    assert PATIENTS.positives().tolist() == [1, 2]  # ann has both classes, bob the second alone
+    assert PATIENTS.negatives().tolist() == [2, 1]
 
 
 def test_confusion_counts_images_and_comes_back_from_counts():
-    assert CASES.confusion().tolist() == [[1, 1], [1, 1]]
+    assert PATIENTS.confusion().tolist() == [[1, 1], [1, 1]]
     counts = np.array([[3, 0, 1], [0, 0, 0], [2, 5, 1]])
     again = cases_from_confusion(counts)
     assert again.confusion().tolist() == counts.tolist()
@@ -45,11 +45,11 @@ def test_confusion_counts_images_and_comes_back_from_counts():
 
 
 def test_cases_of_two_sites_are_different():
-    both = joined([CASES, CASES])
+    both = joined([PATIENTS, CASES])
     assert both.count == 4
     assert both.confusion().tolist() == [[2, 2], [2, 2]]
     assert both.probabilities.shape == (8, 2)
-    assert joined([CASES, cases_from_confusion(CASES.confusion())]).probabilities is None
+    assert joined([PATIENTS, cases_from_confusion(CASES.confusion())]).probabilities is None
 
 
 def test_refusals():

@@ -89,7 +89,7 @@ def test_a_label_that_the_model_does_not_know_is_refused_with_its_line(location,
         (("mel", "nv"), ["bad", "good"], False),
         (("mel", "nv"), ["nv", "mel"], False),  # what could be either is a class
         (("bad", "nv"), ["bad", "good"], False),
-        (("bad", "good"), None, False),
+        (("bad", "good"), (), False),
     ],
 )
 def test_labels_are_groups_if_all_are_groups_and_not_all_are_classes(location, labels, groups, expected):

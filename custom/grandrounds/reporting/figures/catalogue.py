@@ -9,8 +9,6 @@ from statistics import fmean
 
 from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.curves import (
-    CurveCounts,
-    Points,
     area_under,
     precision_recall_points,
     risk_points,
@@ -130,7 +128,7 @@ def _of_counts(run: Run) -> list[Drawing]:
     counts = sum_curves(list(run.curve_counts.values()), run.classes)
     roc = {name: roc_points(found) for name, found in counts.classes.items()}
     recall = {name: precision_recall_points(found) for name, found in counts.classes.items()}
-    risk = _risk_points(counts.reliability)
+    risk = risk_points(counts.reliability) if counts.reliability else None
     areas = {name: format_number(area_under(points)) for name, points in roc.items()}
     caption = f"Counts of {', '.join(run.curve_counts)}; each stands for several patients, so the curves are coarse."
     source = "from the sites' counts"
@@ -157,10 +155,6 @@ def _of_counts(run: Run) -> list[Drawing]:
             caption,
         ),
     ]
-
-
-def _risk_points(reliability: CurveCounts | None) -> Points | None:
-    return risk_points(reliability) if reliability else None
 
 
 def _of_training(report: Report, run: Run) -> list[Drawing]:
@@ -259,7 +253,10 @@ def _learning(report: Report) -> list[Drawing]:
 
 
 def _communication(report: Report) -> list[Drawing]:
-    traffic = {name: _mean_traffic(runs) for name, runs in report.methods.items()}
+    traffic = {
+        name: Traffic(*(round(fmean(sizes)) for sizes in zip(*(run.traffic for run in runs), strict=True)))
+        for name, runs in report.methods.items()
+    }
     return drawing_of(
         "communication",
         traffic_figure(traffic),
@@ -282,10 +279,6 @@ def _curves_of(runs: Sequence[Run], metric: str) -> Curves:
         for run in runs
         for site, curve in validation_curves(run.events, run.sites, metric).items()
     }
-
-
-def _mean_traffic(runs: Sequence[Run]) -> Traffic:
-    return Traffic(*(round(fmean(sizes)) for sizes in zip(*(run.traffic for run in runs), strict=True)))
 
 
 def _areas(report: Report) -> dict[str, str]:

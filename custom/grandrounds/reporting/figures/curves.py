@@ -89,13 +89,7 @@ def risk_figure(
 ) -> Figure | None:
     """Share of wrong predictions if the least confident are left to a physician, a line for each run.
 
-    Args:
-        curves: by run; those that are None are left out.
-        names: of all runs of the report, in its order.
-        title: of the figure.
-
-    Returns:
-        None where nothing can be drawn.
+    ``names`` are all runs of the report, in its order. None where nothing can be drawn.
     """
     known = {name: points for name, points in curves.items() if points}
     if not known:
@@ -112,11 +106,7 @@ def risk_figure(
 
 
 def reliability_figure(cases: Cases) -> Figure | None:
-    """Accuracy over confidence in adaptive bins; the area of a dot is its number of images.
-
-    Returns:
-        None where nothing can be drawn.
-    """
+    """Accuracy over confidence in adaptive bins, a dot's area its number of images; None where nothing can be drawn."""
     if cases.probabilities is None or cases.count < MIN_CASES:
         return None
     confidence, correct = top_confidence(cases.labels, cases.probabilities)

@@ -52,10 +52,7 @@ class Samples(NamedTuple):
 
 
 def choose_samples(labels: NDArray[np.int64], probabilities: NDArray[np.float64], count: int = SAMPLES) -> Samples:
-    """Choose the cases of a sheet; of equal confidence the first.
-
-    Raises:
-        ValueError: if ``count`` is below one or the lengths differ.
+    """Choose the cases of a sheet, up to ``count`` of each kind; of equal confidence the first.
 
     Example:
         >>> choose_samples(np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]]), count=1)
@@ -81,18 +78,15 @@ def sample_figure(
     maps: NDArray[np.float32] | None = None,
     count: int = SAMPLES,
 ) -> Figure:
-    """Draw the sheet: a row for each kind, under each image its class and its prediction.
+    """Draw the sheet: a row of ``count`` images for each kind, under each image its class and its prediction.
 
     Args:
         images: shape ``(n, size, size, channels)``, 8 bit.
         labels: true classes, shape ``(n,)``.
         probabilities: of the classes, shape ``(n, classes)``.
         classes: their names.
-        maps: shape ``(n, size, size)``, in [0, 1]: laid over the images, where the network finds its evidence.
+        maps: laid over the images, where the network finds its evidence; shape ``(n, size, size)``, in [0, 1].
         count: how many of each kind.
-
-    Raises:
-        ValueError: as :func:`choose_samples`.
     """
     chosen = choose_samples(labels, probabilities, count)
     figure = new_figure(1.5 * count, 6.6)
@@ -127,7 +121,7 @@ def plane_figure(
         sites: the hospital of each image; with more hospitals than colours, colours repeat.
         malignant: shape ``(images,)``; crosses, all others are circles.
         names: of the hospitals in the legend, where they have others.
-        captions: by the model's name, what is written below its panel, such as the probe's accuracy.
+        captions: by the model's name, written below its panel.
 
     Raises:
         ValueError: if there is no plane, or the numbers of images differ.
@@ -153,10 +147,7 @@ def plane_figure(
 
 
 def breast_masks(images: NDArray[np.uint8]) -> Tensor:
-    """Where a prepared mammogram shows the breast: all else is 0 (:mod:`grandrounds.data.images.mammogram`).
-
-    Args:
-        images: shape ``(images, height, width, channels)``.
+    """Where prepared mammograms, shape ``(images, height, width, channels)``, show the breast: all else is 0.
 
     Example:
         >>> breast_masks(np.array([[[[0], [9]]]], np.uint8)).tolist()
@@ -173,7 +164,7 @@ def scenario_figure(
     reference: str,
     breast: bool = True,
 ) -> Figure:
-    """Draw the first image of each scenario, plain and under each model's map.
+    """Draw the first image of each scenario in a row, plain and under each model's map.
 
     Args:
         images: shape ``(images, height, width, channels)``.
@@ -182,11 +173,8 @@ def scenario_figure(
         found: indices of the images by scenario, see :func:`~grandrounds.evaluation.grad_cam.scenarios`.
         ours: the model in question, one of ``maps``.
         reference: the model that it extends.
-        breast: whether the images are prepared mammograms, so that a map's share inside the breast is shown.
-
-    Returns:
-        Four rows; a scenario without an image says so. Below each map of a mammogram is its share inside the breast,
-        which of a map without activation is a dash.
+        breast: whether the images are prepared mammograms: below a map is its share inside the breast (without activation
+            a dash).
 
     Raises:
         ValueError: if maps and images differ in shape, or a model has no maps.
@@ -210,8 +198,11 @@ def scenario_figure(
         image = images[indices[0]]
         row[0].imshow(_grey(image), cmap="gray", vmin=0, vmax=255)
         for axes, name in zip(row[1:], maps, strict=True):
-            _overlay(axes, image, maps[name][indices[0]].numpy())
-            axes.set_xlabel(_inside(shares[name][indices[0]]) if breast else "", fontsize=SMALL)
+            axes.imshow(_grey(image), cmap="gray", vmin=0, vmax=255)
+            axes.imshow(maps[name][indices[0]].numpy(), cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=OVERLAY)
+            share = shares[name][indices[0]]
+            inside = "—" if share.isnan() else f"{float(share):.0%} inside"
+            axes.set_xlabel(inside if breast else "", fontsize=SMALL)
     for axes, name in zip(panels[0][1:], maps, strict=True):
         axes.set_title(name, fontsize=NORMAL)
     return figure
@@ -236,15 +227,6 @@ def _draw_plane(
     # Neither axis of such a plane has a meaning or a scale.
     axes.set_xticks([])
     axes.set_yticks([])
-
-
-def _overlay(axes: Axes, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> None:
-    axes.imshow(_grey(image), cmap="gray", vmin=0, vmax=255)
-    axes.imshow(heat, cmap="inferno", vmin=0, vmax=1, alpha=OVERLAY)
-
-
-def _inside(share: Tensor) -> str:
-    return "—" if share.isnan() else f"{float(share):.0%} inside"
 
 
 def _grey(image: NDArray[np.uint8]) -> NDArray[np.float64]:

@@ -42,12 +42,9 @@ HATCHES = ("", "//", "\\\\")
 
 
 def training_drawings(history: RunHistory, metric: str | None, sites: Sequence[str]) -> list[Drawing]:
-    """The figures that a run's events give, whatever its method.
+    """The figures that a run's events give, whatever its method; without a metric there are no learning curves.
 
-    Args:
-        history: of the run.
-        metric: whose learning curves are drawn; None draws none.
-        sites: all sites of the report, so that each has its colour everywhere.
+    ``sites`` are all of the report, so that each has its colour everywhere.
     """
     curves = validation_curves(history.events, history.sites, metric) if metric else {}
     last = {site: format_number(curve[max(curve)]) for site, curve in curves.items()}
@@ -73,26 +70,15 @@ def training_drawings(history: RunHistory, metric: str | None, sites: Sequence[s
 def learning_figure(
     curves: Mapping[str, Mapping[int, float]], names: Sequence[str], metric: str, title: str = "Learning curves"
 ) -> Figure | None:
-    """Validation score over rounds, a line for each site or method.
+    """Validation score over rounds, a line for each site or method; None without curves.
 
-    Args:
-        curves: by name and round.
-        names: all that may have a line, so that each has its colour everywhere.
-        metric: what the score is called.
-        title: of the figure.
-
-    Returns:
-        None without curves.
+    ``names`` are all that may have a line, so that each has its colour everywhere.
     """
     return rounds_figure(curves, names, f"{metric.replace('_', ' ')}, validation", title, top=1.02)
 
 
 def budget_figure(spent: Sequence[Spent], sites: Sequence[str]) -> Figure | None:
-    """Epsilon of each site's ledger over rounds.
-
-    Returns:
-        None where no ledger has a finite epsilon.
-    """
+    """Epsilon of each site's ledger over rounds; None where no ledger has a finite epsilon."""
     known = [entry for entry in spent if any(epsilon is not None for _, epsilon in entry.history)]
     if not known:
         return None
@@ -136,12 +122,9 @@ def method_figure(values: Mapping[str, Sequence[float]], means: Mapping[str, Est
 
 
 def site_figure(scores: Mapping[str, Estimates], sites: Sequence[str], metric: str) -> Figure:
-    """Test score at each site with its interval, a mark for each run or method.
+    """Test score at each site with its interval, a mark for each run or method; too few cases are not drawn.
 
-    Args:
-        scores: by run or method, the score by site; too few cases are not drawn.
-        sites: all sites of the report, in order.
-        metric: what the score is called.
+    ``scores`` are by run or method and site, ``sites`` all of the report.
     """
     below = 0.19 * ((len(scores) + 1) // 2) if len(scores) > 1 else 0.0
     height = 1.1 + below + max(len(sites), 2) * (0.24 + 0.07 * len(scores))
@@ -193,13 +176,7 @@ class Utility(NamedTuple):
 def utility_figure(points: Sequence[Utility], metric: str, chance: float) -> Figure | None:
     """A score against the privacy budget, a line for each method and unit; what has no guarantee is at the right end.
 
-    Args:
-        points: of all methods.
-        metric: what the score is called.
-        chance: the score of random guessing.
-
-    Returns:
-        None where no epsilon is finite, or there is one point alone.
+    ``chance`` is the score of random guessing. None where no epsilon is finite, or there is one point alone.
     """
     finite = sorted({point.epsilon for point in points if math.isfinite(point.epsilon)})
     if not finite or len(points) == 1:
@@ -224,11 +201,7 @@ def utility_figure(points: Sequence[Utility], metric: str, chance: float) -> Fig
 
 
 def traffic_figure(moved: Mapping[str, Traffic]) -> Figure | None:
-    """Megabytes of tensors to and from the sites, a bar for each run or method.
-
-    Returns:
-        None if nothing was sent.
-    """
+    """Megabytes of tensors to and from the sites, a bar for each run or method; None if nothing was sent."""
     if not any(sum(entry) for entry in moved.values()):
         return None
     left = 0.4 + 0.075 * max(len(name) for name in moved)
