@@ -22,7 +22,7 @@ def test_a_job_without_a_mandatory_site_fails_and_says_so(tiny, tmp_path):
         simulate(job, tmp_path / "run", SITES)
     summary = published(tmp_path / "run")
     assert (summary["status"], summary["rounds_done"]) == ("failed", 0)
-    assert summary["reason"].startswith("site-9 must be there")
+    assert summary["reason"].startswith("site-9 is mandatory and not connected")
     assert summary["configuration"]["mandatory_sites"] == ["site-1", "site-9"]
 
 
@@ -32,7 +32,7 @@ def test_the_servers_own_rule_holds_for_every_job(tiny, tmp_path):
     (local / "roster.json").write_text(json.dumps({"mandatory_sites": ["site-9"]}))
     job = tiny("fedavg", "controller.start_timeout=0.1")
     assert job.options("controller")["mandatory_sites"] is None
-    with pytest.raises(GrandRoundsError, match="site-9 must be there"):
+    with pytest.raises(GrandRoundsError, match="site-9 is mandatory and not connected"):
         simulate(job, tmp_path / "run", SITES)
 
 
