@@ -50,9 +50,9 @@ def small(*assignments):
 def test_a_job_gives_the_models_of_the_same_job_in_one_process(federation, researcher, tmp_path, shared_cache):
     """Kits, certificates, processes and the sites' gates change no bit of the result."""
     job = with_roster(small(), mandatory=HOSPITALS, min_sites=3)
-    told = []
-    outcome = submit_and_watch(researcher, job, tmp_path / "results", told.append)
-    assert outcome.finished, told
+    reported = []
+    outcome = submit_and_watch(researcher, job, tmp_path / "results", reported.append)
+    assert outcome.finished, reported
     assert outcome.summary["contributions"] == dict.fromkeys(HOSPITALS, 2)
     assert sorted(outcome.summary["test"]) == sorted(HOSPITALS)
     alone = simulate(job, tmp_path / "alone", list(HOSPITALS))
@@ -155,11 +155,11 @@ def test_a_researcher_cannot(federation, researcher, tmp_path, forbidden):
     if forbidden is own_code:
         code = folder / "app" / "custom" / "grandrounds" / "__init__.py"
         code.write_text(f"{code.read_text()}\nopen({str(mark)!r}, 'w').close()\n")
-    summary, told = attempt(federation, folder, tmp_path / "download")
+    summary, reported = attempt(federation, folder, tmp_path / "download")
     assert summary.get("status") != "finished"
     assert not summary.get("contributions")
     assert not mark.exists()
-    assert re.search(reason, told), told[-2000:]
+    assert re.search(reason, reported), reported[-2000:]
 
 
 def attempt(federation, folder, out):

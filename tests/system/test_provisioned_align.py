@@ -49,9 +49,9 @@ def test_alignment_between_processes_takes_one_exchange_for_every_stretch_of_ite
     federation, tmp_path, shared_cache
 ):
     job = with_roster(with_options(load_job("fed_align_cl"), SMALL), mandatory=HOSPITALS, min_sites=2)
-    told = []
-    outcome = submit_and_watch(federation.kit(federation.researcher), job, tmp_path / "results", told.append)
-    assert outcome.finished, told
+    reported = []
+    outcome = submit_and_watch(federation.kit(federation.researcher), job, tmp_path / "results", reported.append)
+    assert outcome.finished, reported
     summary = outcome.summary
     assert [entry["banks_from"] for entry in summary["rounds"]] == [list(HOSPITALS)] * ROUNDS
     alone = simulate(job, tmp_path / "alone", list(HOSPITALS))

@@ -113,11 +113,11 @@ def test_the_runbook_ends_with_a_downloaded_model(kits, tmp_path, shared_cache):
         await_sites(federation, HOSPITALS)
         options = [part for option in TINY for part in ("--set", option)]
         command = ["submit", "fedperl", "--kit", made / RESEARCHER, "--run-name", "skin-1", "--rounds", 2, *options]
-        told = grandrounds(*command, "--mandatory-sites", "hospital-a", "--min-sites", 2, "--out", tmp_path / "out")
+        reported = grandrounds(*command, "--mandatory-sites", "hospital-a", "--min-sites", 2, "--out", tmp_path / "out")
     finally:
         stop(federation)
     assert processes_of(made) == []
-    results = next(line.removeprefix("results: ") for line in told.splitlines() if line.startswith("results: "))
+    results = next(line.removeprefix("results: ") for line in reported.splitlines() if line.startswith("results: "))
     found = trained_model(Path(results))
     network = build_model(found.problem.model_spec(pretrained=False), seed=0)
     network.load_state_dict(torch.load(found.weights, weights_only=True))

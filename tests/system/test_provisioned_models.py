@@ -82,9 +82,9 @@ def small(name, *assignments, networks=NAMED):
 
 def finish(federation, job, out):
     """Submit a job, and give how it ended."""
-    told = []
-    outcome = submit_and_watch(federation.kit(federation.researcher), job, out, told.append)
-    assert outcome.finished, told
+    reported = []
+    outcome = submit_and_watch(federation.kit(federation.researcher), job, out, reported.append)
+    assert outcome.finished, reported
     return outcome
 
 
@@ -198,7 +198,7 @@ def events(federation, run_name):
 
 
 def learnt_from_others(federation, run_name, number):
-    """The sites that have told how far they were from the others in a round."""
+    """The sites that have reported how far they were from the others in a round."""
     return {
         event["site"]
         for event in events(federation, run_name)

@@ -55,9 +55,9 @@ def write_run(folder, name, right):
         for number in range(60):
             label = number % 3
             shares = generator.dirichlet(np.ones(3)) * 0.4
-            told = label if generator.random() < right else (label + 1) % 3
-            shares[told] += 1 - shares.sum()
-            lines.append(f"x.png,{CLASSES[label]},{CLASSES[told]}," + ",".join(f"{share:.6f}" for share in shares))
+            reported = label if generator.random() < right else (label + 1) % 3
+            shares[reported] += 1 - shares.sum()
+            lines.append(f"x.png,{CLASSES[label]},{CLASSES[reported]}," + ",".join(f"{share:.6f}" for share in shares))
         (folder / site).mkdir(parents=True)
         (folder / site / "predictions_common.csv").write_text("\n".join(lines) + "\n")
     problem = {"dataset": "skin", "classes": list(CLASSES), "image_size": 64, "backbone": "compact"}

@@ -60,8 +60,8 @@ def predictions(generator):
         label = int(generator.choice(len(CLASSES), p=SHARES))
         shares = 0.4 * generator.dirichlet(np.ones(len(CLASSES)))
         shares[label if generator.random() < 0.7 else generator.integers(len(CLASSES))] += 0.6
-        told = CLASSES[int(shares.argmax())]
-        rows.append([f"{image}.png", CLASSES[label], told, *(f"{share:.6f}" for share in shares)])
+        reported = CLASSES[int(shares.argmax())]
+        rows.append([f"{image}.png", CLASSES[label], reported, *(f"{share:.6f}" for share in shares)])
     return header, rows
 
 

@@ -28,7 +28,7 @@ HELP = """List the jobs that come with the package and their presets, or all opt
 """
 BUILD_HELP = """Write a job's folder for FLARE's own tools.
 
-Without --byoc the package must be installed wherever the job runs, and FLARE must be told that its classes are allowed.
+Without --byoc the package must be installed wherever the job runs, and FLARE must allow its classes.
 With --byoc ("bring your own code") the job contains the package; hospitals should refuse such jobs.
 
 [bold]Examples[/bold]

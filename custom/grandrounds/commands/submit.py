@@ -30,9 +30,9 @@ class Resume(StrEnum):
 
 HELP = """Submit a job to a federation, watch it, and download its results.
 
-First shows what will run at each site and what will leave it. With --resume auto an unfinished run is submitted again: it
-continues after the last complete round, and takes back a site that was away. Whether a run has finished is what its own
-summary says.
+The command first shows what will run at each site and what will leave it. With --resume auto it submits an unfinished run
+again, which resumes after the last complete round and includes sites that were away. The run's own summary decides whether
+it has finished.
 
 [bold]Examples[/bold]
 

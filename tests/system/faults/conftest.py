@@ -82,14 +82,14 @@ class Run:
         job = with_options(load_job("fedperl"), [*self.OPTIONS, *limits, *options])
         self.job = Job({**job.meta, "scope": scope}, job.server, job.client) if scope else job
         self.record = federation.kits / federation.server / "grandrounds" / name / "server"
-        self.told, self.outcome, self._folder = [], None, folder
+        self.reported, self.outcome, self._folder = [], None, folder
         await_sites(federation, self.HOSPITALS)
         self._thread = threading.Thread(target=self._submit, args=(attempts,), daemon=True)
         self._thread.start()
 
     def _submit(self, attempts):
         kit = self.federation.kit(self.federation.researcher)
-        self.outcome = submit_and_watch(kit, self.job, self._folder / "results", self.told.append, attempts)
+        self.outcome = submit_and_watch(kit, self.job, self._folder / "results", self.reported.append, attempts)
 
     def events(self):
         return read_events(self.record) if (self.record / EVENTS).is_file() else []
@@ -106,8 +106,8 @@ class Run:
         """Wait for a condition while the run goes on; what it gave is returned."""
         deadline = time.monotonic() + LIMIT_SECONDS
         while not (found := condition()):
-            assert time.monotonic() < deadline, self.told
-            assert self._thread.is_alive(), self.told
+            assert time.monotonic() < deadline, self.reported
+            assert self._thread.is_alive(), self.reported
             time.sleep(0.05)
         return found
 
@@ -124,8 +124,8 @@ class Run:
     def end(self):
         """Wait for the end: all rounds are done, the model is usable, and the summary is right."""
         self._thread.join(LIMIT_SECONDS)
-        assert self.outcome is not None, self.told
-        assert self.outcome.finished, self.told
+        assert self.outcome is not None, self.reported
+        assert self.outcome.finished, self.reported
         self._require_usable_model()
         self._require_right_summary()
         return self.outcome
@@ -153,8 +153,10 @@ class Run:
             assert all(entry["dropped"].values()), "every drop has its reason"
         answers = Counter(site for entry in rounds for site in entry["answered"])
         assert summary["contributions"] == answers
-        told = [(e["round"], e["site"]) for e in self.events() if e["event"] == "dropped" and e["round"] <= self.ROUNDS]
-        assert {*told} == {(entry["round"], site) for entry in rounds for site in entry["dropped"]}
+        reported = [
+            (e["round"], e["site"]) for e in self.events() if e["event"] == "dropped" and e["round"] <= self.ROUNDS
+        ]
+        assert {*reported} == {(entry["round"], site) for entry in rounds for site in entry["dropped"]}
         assert everybody - {*summary["test"]} <= {self.VICTIM}
 
     def dropped(self):

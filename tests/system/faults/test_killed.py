@@ -57,7 +57,7 @@ def test_a_site_that_comes_back_is_taken_in_again_and_gives_the_same_model(run):
     os.kill(run.process(run.VICTIM, run.SITE_PARENT), signal.SIGKILL)
     outcome = run.end()
     assert len(outcome.jobs) == 2
-    assert any(f"{run.VICTIM} has come back" in line for line in run.told)
+    assert any(f"{run.VICTIM} is back" in line for line in run.reported)
     assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
     assert run.same_as_undisturbed()
 

@@ -1,10 +1,11 @@
 import io
+import json
 import math
 
 import pytest
 from rich.console import Console
 
-from grandrounds.commands.progress import RunProgress, progress_on
+from grandrounds.commands.progress import EventTail, Follower, RunProgress, progress_on
 
 
 def round_events(number, seconds, losses, score=None):
@@ -80,3 +81,61 @@ def test_drops_are_printed_with_and_without_a_terminal(terminal):
     assert "round 2: site-2 is dropped: [no] images" in stream.getvalue()
     assert ("round 1/10: 1 of 1 sites" in stream.getvalue()) is not terminal
     assert ("round 2/10" in stream.getvalue()) is terminal
+
+
+def append(path, *numbers):
+    with path.open("a") as stream:
+        stream.writelines(json.dumps({"number": number}) + "\n" for number in numbers)
+
+
+def numbers(events):
+    return [event["number"] for event in events]
+
+
+def test_only_what_is_appended_later_is_read(tmp_path):
+    path = tmp_path / "events.jsonl"
+    append(path, 1, 2)
+    tail = EventTail(path)
+    assert tail.read() == []
+    append(path, 3)
+    assert numbers(tail.read()) == [3]
+    assert tail.read() == []
+
+
+def test_a_file_that_appears_later_is_read_from_its_beginning(tmp_path):
+    tail = EventTail(tmp_path / "events.jsonl")
+    assert tail.read() == []
+    append(tmp_path / "events.jsonl", 1)
+    assert numbers(tail.read()) == [1]
+
+
+def test_a_file_that_is_begun_again_is_read_from_its_beginning_whatever_its_length(tmp_path):
+    path = tmp_path / "events.jsonl"
+    append(path, 1, 2)
+    tail = EventTail(path)
+    path.unlink()
+    append(path, 3, 4, 5)
+    assert numbers(tail.read()) == [3, 4, 5]
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path):
+    path = tmp_path / "events.jsonl"
+    tail = EventTail(path)
+    path.write_text('{"num')
+    assert tail.read() == []
+    with path.open("a") as stream:
+        stream.write('ber": 7}\n')
+    assert numbers(tail.read()) == [7]
+
+
+def test_the_last_events_before_the_end_are_shown(tmp_path):
+    path, shown = tmp_path / "events.jsonl", []
+    append(path, 0)
+    with Follower(path, shown.append):
+        append(path, 1, 2, 3)
+    assert numbers(shown) == [1, 2, 3]
+
+
+def test_a_file_below_something_that_is_no_folder_has_no_events(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    assert EventTail(tmp_path / "run" / "events.jsonl").read() == []

@@ -1,4 +1,4 @@
-"""What a person is told when the server cannot be logged in to."""
+"""What a person is reported when the server cannot be logged in to."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ def test_a_login_that_fails_says_what_to_do(monkeypatch, failure, message):
         pytest.fail("nobody is logged in")
 
 
-def test_what_the_server_refuses_while_a_job_runs_is_told(monkeypatch):
+def test_what_the_server_refuses_while_a_job_runs_is_reported(monkeypatch):
     session = SimpleNamespace(close=lambda: None)
     monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
     with pytest.raises(GrandRoundsError, match="the server refuses: job 7 is still running"), admin_session(PERSON):

@@ -94,8 +94,11 @@ class TestSubmit:
         assert "the run has not finished (FLARE's status: FINISHED:ABNORMAL): round 3: 1 of 2 sites" in result.stdout
 
     def test_figures_before_a_study_are_shown_and_no_model_is_spoken_of(self, run, server, person):
-        told = {"a": {"images.train.nevus": 120.0, "size.256": 150.0, "intensity.0.3": 0.5}, "b": {"size.256": 30.0}}
-        rounds = [{"round": 1, "statistics": {"sites": told}}]
+        reported = {
+            "a": {"images.train.nevus": 120.0, "size.256": 150.0, "intensity.0.3": 0.5},
+            "b": {"size.256": 30.0},
+        }
+        rounds = [{"round": 1, "statistics": {"sites": reported}}]
         server.outcome = Outcome(
             ("j",), "FINISHED:COMPLETED", {**SUMMARY, "test": {"a": {}, "b": {}}, "rounds": rounds}
         )
@@ -133,7 +136,7 @@ class TestSubmit:
         assert reason in " ".join(result.stderr.replace("│", " ").split())
         assert server.submitted == []
 
-    def test_a_folder_that_is_no_kit_is_told(self, run, server, tmp_path):
+    def test_a_folder_that_is_no_kit_is_reported(self, run, server, tmp_path):
         result = run("submit", "fedperl", "--kit", tmp_path)
         assert result.exit_code == 1
         assert "is no startup kit" in result.stderr
@@ -245,7 +248,7 @@ class TestPoc:
         place = federation.folder.parent
         assert seen == [(place / "kits" / "re", Path(out) if given else place / out)]
 
-    def test_a_folder_without_a_federation_is_told(self, run, tmp_path):
+    def test_a_folder_without_a_federation_is_reported(self, run, tmp_path):
         result = run("poc", "status", tmp_path)
         assert result.exit_code == 1
         assert "has no federation" in result.stderr

@@ -13,15 +13,7 @@ from nvflare.private.fed.client.client_json_config import ClientJsonConfigurator
 from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
 
 from grandrounds.deployment import jobs
-from grandrounds.deployment.jobs import (
-    JOBS,
-    PACKAGE,
-    check_job,
-    job_names,
-    load_job,
-    with_options,
-    write_job,
-)
+from grandrounds.deployment.jobs import JOBS, PACKAGE, check_job, job_names, load_job, with_options, write_job
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.options import option_types

@@ -77,9 +77,9 @@ def go(monkeypatch, tmp_path):
 
     def submit(server, attempts=1, mandatory=(), patience=200.0):
         monkeypatch.setattr(submission, "admin_session", server.session)
-        told = []
+        reported = []
         job = with_roster(load_job("fedperl"), mandatory=mandatory, min_sites=1)
-        return submit_and_watch(None, job, tmp_path / "out", told.append, attempts, patience), told
+        return submit_and_watch(None, job, tmp_path / "out", reported.append, attempts, patience), reported
 
     return submit
 
@@ -95,9 +95,9 @@ def test_a_job_that_finishes_is_submitted_once(go):
 
 def test_a_job_that_dies_goes_on_under_another_number(go):
     server = Server([RUNS, DIES], [RUNS, ENDS], summaries=["running", "finished"])
-    outcome, told = go(server, attempts=5)
+    outcome, reported = go(server, attempts=5)
     assert (outcome.finished, outcome.jobs) == (True, ("job-1", "job-2"))
-    assert "submitted as job-2 (attempt 2 of 5)" in told
+    assert "submitted as job-2 (attempt 2 of 5)" in reported
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
@@ -110,16 +110,16 @@ def test_no_job_is_submitted_more_often_than_was_allowed(go, attempts):
 def test_a_job_whose_server_has_died_is_lost_and_goes_on(go):
     """FLARE says RUNNING for ever."""
     server = Server([RUNS, ("RUNNING", False, NOBODY)], [ENDS], summaries=["finished"])
-    outcome, told = go(server, attempts=2)
+    outcome, reported = go(server, attempts=2)
     assert outcome.finished
-    assert "job job-1 has ended: lost; the run: left no summary" in told
+    assert "job job-1 has ended: lost; the run: left no summary" in reported
 
 
 def test_a_server_that_goes_away_is_waited_for(go):
     gone = (GrandRoundsError("no connection"), False, NOBODY)
-    outcome, told = go(Server([RUNS, gone, RUNS, ENDS], summaries=["finished"]))
+    outcome, reported = go(Server([RUNS, gone, RUNS, ENDS], summaries=["finished"]))
     assert outcome.finished
-    assert "waiting for the server: no connection" in told
+    assert "waiting for the server: no connection" in reported
 
 
 def test_patience_begins_when_the_server_goes_and_not_when_the_run_began(go):
@@ -138,9 +138,9 @@ def test_a_result_is_fetched_when_the_server_is_back(go, monkeypatch):
         return download(job, out)
 
     monkeypatch.setattr(server, "download_job_result", sometimes)
-    outcome, told = go(server)
+    outcome, reported = go(server)
     assert outcome.finished
-    assert told.count("waiting: no connection") == 2
+    assert reported.count("waiting: no connection") == 2
 
 
 def test_a_server_that_stays_away_ends_the_watch(go):
@@ -153,9 +153,9 @@ def test_a_site_that_must_be_there_is_waited_for_before_the_job_goes_on(go):
     # It is looked at once before each submission and at every moment of a job.
     connected = [there, there, there, gone, gone, there]
     server = Server([RUNS, DIES], [ENDS], summaries=["failed", "finished"], connected=connected)
-    outcome, told = go(server, attempts=2, mandatory=["a"])
+    outcome, reported = go(server, attempts=2, mandatory=["a"])
     assert (outcome.finished, len(outcome.jobs)) == (True, 2)
-    assert sum(line.startswith("waiting: a is mandatory") for line in told) == 2
+    assert sum(line.startswith("waiting: a is mandatory") for line in reported) == 2
 
 
 def test_the_first_submission_waits_for_nobody(go):
@@ -170,9 +170,9 @@ ALONE = ("RUNNING", True, ("a",))
 
 def test_a_site_that_comes_back_is_taken_in_by_the_next_job(go):
     server = Server([RUNS, *[ALONE] * 9], [RUNS, ENDS], summaries=["aborted", "finished"])
-    outcome, told = go(server, attempts=2)
+    outcome, reported = go(server, attempts=2)
     assert (outcome.finished, server.aborted) == (True, ["job-1"])
-    assert "b is back; the job is stopped, to continue with all sites" in told
+    assert "b is back; the job is stopped, to continue with all sites" in reported
 
 
 def test_without_another_attempt_the_job_goes_on_with_those_it_has(go):
@@ -198,9 +198,9 @@ def test_a_site_that_is_not_back_stops_no_job(go, moments):
 def test_a_site_that_has_not_taken_the_job_is_named_once_and_in_the_outcome(go):
     server = Server([ALONE, ALONE, ENDS], summaries=["finished"])
     server.deployed = ["server: OK", "a: OK", "b: scope 'study' is not allowed"]
-    outcome, told = go(server)
+    outcome, reported = go(server)
     assert outcome.refused == {"b": "scope 'study' is not allowed"}
-    assert told.count("b has not accepted the job: scope 'study' is not allowed") == 1
+    assert reported.count("b has not accepted the job: scope 'study' is not allowed") == 1
 
 
 def test_clients_that_cannot_be_asked_stop_no_job(go, monkeypatch):

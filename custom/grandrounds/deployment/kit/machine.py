@@ -32,8 +32,8 @@ def python(kit: Kit) -> Iterator[Finding]:
     found = shutil.which("python3")
     if kit.kind != "person" and (found is None or not _same_environment(found)):
         message = (
-            f"FLARE's start script would use {found or 'no python3'}; put {sys.prefix}/bin first on the PATH of whoever "
-            "starts the kit"
+            f"FLARE's start script would use {found or 'no python3'}; put {sys.prefix}/bin first on the PATH of the user "
+            "who starts the kit"
         )
         yield Finding("warning", "python", message)
 

@@ -127,7 +127,7 @@ def added_classes(resources: dict[str, Any]) -> list[str]:
 
 
 def without_own_code(authorization: dict[str, Any]) -> dict[str, Any]:
-    """A copy of ``authorization.json`` in which nobody may send code with a job.
+    """A copy of ``authorization.json`` in which no role may send code with a job.
 
     A role that FLARE gives every right by one word gets them by name, so that this one can be missing.
 

@@ -1,4 +1,4 @@
-"""Startup kits of a whole project, made in one place.
+"""Startup kits of a whole project, made at once.
 
 For a trial, or if every hospital trusts the operator with its private key.
 """

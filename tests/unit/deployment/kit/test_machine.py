@@ -38,7 +38,7 @@ def test_a_package_of_another_version_is_named(make_kit, monkeypatch):
     assert "extra is" not in findings[0].message
 
 
-def test_a_checkout_that_is_not_installed_is_told(make_kit, monkeypatch):
+def test_a_checkout_that_is_not_installed_is_reported(make_kit, monkeypatch):
     def nowhere(name):
         raise PackageNotFoundError(name)
 

@@ -57,7 +57,7 @@ def test_what_is_no_project_is_refused(tmp_path, text, reason):
         read_project(tmp_path / "absent.yml")
 
 
-def test_what_flare_refuses_is_told(tmp_path):
+def test_what_flare_refuses_is_reported(tmp_path):
     project = read_project(PROJECT)
     broken = {**project, "participants": [*project["participants"], project["participants"][0]]}
     write_project(broken, tmp_path / "project.yml")
@@ -73,7 +73,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_folder_without_a_federation_is_told(tmp_path):
+def test_a_folder_without_a_federation_is_reported(tmp_path):
     with pytest.raises(ConfigurationError, match="has no federation; start one with grandrounds poc up"):
         local_federation.load(tmp_path)
 

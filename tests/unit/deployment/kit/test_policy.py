@@ -65,7 +65,7 @@ def test_a_wider_permission_of_an_older_overlay_is_taken_back(before):
         (["a.B", "grandrounds_of_others.C", *component_classes()], "^$"),
     ],
 )
-def test_a_list_that_is_too_short_or_too_long_is_told(allowed, fault):
+def test_a_list_that_is_too_short_or_too_long_is_reported(allowed, fault):
     assert re.search(fault, classes_fault({"class_allow_list": allowed}, at_site=True))
 
 
@@ -92,7 +92,7 @@ def test_a_job_that_goes_around_the_gate_is_not_for_kits():
 
 
 @pytest.mark.parametrize("added", ["subprocess.Popen", "nvflare.app_common.executors.", "our_hospital.filters.Blur"])
-def test_what_a_participant_has_added_is_told(added):
+def test_what_a_participant_has_added_is_reported(added):
     assert added_classes(site_resources(FLARES, None, None)) == []
     assert added_classes(site_resources({"class_allow_list": [*FLARES["class_allow_list"], added]}, None, None)) == [
         added
@@ -151,7 +151,7 @@ def test_gpus_and_their_memory_are_set_each_by_itself():
 
 
 @pytest.mark.parametrize("names", ["all", None, {"a.B": True}, ["a.B", 7]])
-def test_what_is_no_list_of_classes_is_told(names):
+def test_what_is_no_list_of_classes_is_reported(names):
     with pytest.raises(ConfigurationError, match="class_allow_list must be a list of names of classes, got"):
         site_resources({**RESOURCES, "class_allow_list": names}, None, None)
 
@@ -161,7 +161,7 @@ def test_gpus_need_a_manager():
         site_resources({"components": []}, 1, None)
 
 
-def test_a_server_stores_where_it_is_told():
+def test_a_server_stores_where_it_is_configured():
     given = {
         "snapshot_persistor": {"args": {"storage": {"args": {"root_dir": "/tmp/x"}}}},
         "components": [{"id": "job_manager", "args": {"uri_root": "/tmp/y"}}],

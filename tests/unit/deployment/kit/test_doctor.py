@@ -290,7 +290,7 @@ def test_a_ledger_that_is_missing(site):
     assert "there is no ledger" in failure(site, "privacy ledger")
 
 
-def test_what_the_site_has_allowed_beside_the_usual_is_told(site):
+def test_what_the_site_has_allowed_beside_the_usual_is_reported(site):
     path = site.local / "resources.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "class_allow_list": [*content["class_allow_list"], "our.filters.Blur"]}))
