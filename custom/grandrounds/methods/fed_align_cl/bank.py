@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grandrounds.checks import require_at_least
 from grandrounds.errors import MessageError
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
 from grandrounds.methods.fed_align_cl.options import BankRows, EmbeddingNoiseOptions
@@ -59,15 +58,10 @@ def bank_size(pace: int, batch_size: int, maximum: int = 256) -> int:
         batch_size: :math:`B` of the site that makes it.
         maximum: of the size.
 
-    Raises:
-        ValueError: if an argument is below one.
-
     Example:
         >>> bank_size(40, 8), bank_size(10, 2)
         (256, 40)
     """
-    for name, value in (("pace", pace), ("batch_size", batch_size), ("maximum", maximum)):
-        require_at_least(value, 1, name)
     return min(2 * pace * batch_size, maximum)
 
 
@@ -92,12 +86,7 @@ def make_bank(
 
     Returns:
         Shape ``(size, width)``, float32, on the CPU, without a graph.
-
-    Raises:
-        ValueError: if there is no embedding or ``size`` is below one.
     """
-    require_at_least(size, 1, "size")
-    require_at_least(len(embeddings), 1, "the number of embeddings")
     noisy = noisy_embeddings(embeddings.detach()[:size], options, random_bytes).float().cpu()
     size = min(size, len(noisy)) if rows == "distinct" else size
     repeated = noisy.repeat(math.ceil(size / len(noisy)), 1)[:size]
@@ -142,16 +131,6 @@ def require_bank(bank: Tensor, size: int, width: int, name: str) -> None:
 
 
 def draw_rows(bank: Tensor, count: int, generator: np.random.Generator) -> Tensor:
-    """A mini-batch of a bank, drawn uniformly; no row twice unless the bank is smaller.
-
-    Args:
-        bank: shape ``(size, width)``.
-        count: rows of the batch, at least one.
-        generator: where it is drawn from.
-
-    Returns:
-        Shape ``(count, width)``.
-    """
-    require_at_least(count, 1, "count")
+    """A mini-batch of a bank, drawn uniformly, shape ``(count, width)``; no row twice unless the bank is smaller."""
     rows = generator.choice(len(bank), count, replace=count > len(bank))
     return bank[torch.from_numpy(rows)]

@@ -9,14 +9,12 @@ one after. The authors' code compares the deployed models of two successive epoc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.checks import require_at_least
 from grandrounds.errors import CheckpointError
 from grandrounds.methods.fed_align_cl.options import Comparison, CurriculumOptions
 
@@ -63,8 +61,6 @@ class Memory:
     """
 
     def __init__(self, comparison: Comparison, images: int) -> None:
-        if comparison not in get_args(Comparison):
-            raise ValueError(f"comparison must be one of {', '.join(get_args(Comparison))}, got {comparison!r}")
         self._comparison = comparison
         self._images = images
         self._own: Flags | None = None
@@ -132,50 +128,27 @@ class Memory:
 
 
 def forgotten(local_correct: Flags, global_correct: Flags) -> Flags:
-    """Which images the local model classified correctly and the deployed model does not.
-
-    Args:
-        local_correct: shape ``(images,)``, of the model before it was deployed over.
-        global_correct: the same of the deployed model.
-
-    Raises:
-        ValueError: if the shapes differ or are not one-dimensional.
+    """Which images, shape ``(images,)``, the local model classified correctly and the deployed model does not.
 
     Example:
         >>> forgotten(np.array([True, True, False, False]), np.array([False, True, False, True])).tolist()
         [True, False, False, False]
     """
-    if local_correct.ndim != 1 or local_correct.shape != global_correct.shape:
-        raise ValueError(
-            f"both must have shape (images,), got {tuple(local_correct.shape)} and {tuple(global_correct.shape)}"
-        )
     return local_correct & ~global_correct
 
 
 def curriculum_scores(forgotten_images: Flags, factor: float = 2.0) -> Values:
-    r"""The scores (Eq. 4): :math:`\rho_k = 2` for what was forgotten, else 1.
-
-    Args:
-        forgotten_images: shape ``(images,)``.
-        factor: the score of what was forgotten, above zero; 1 is no curriculum.
-
-    Raises:
-        ValueError: if ``factor`` is not positive and finite.
+    r"""The scores (Eq. 4): :math:`\rho_k = 2`, the factor, for what was forgotten, else 1; a factor of 1 is no curriculum.
 
     Example:
         >>> curriculum_scores(np.array([True, False]))
         array([2., 1.])
     """
-    if not 0 < factor < np.inf:
-        raise ValueError(f"factor must be a positive number, got {factor}")
     return np.where(forgotten_images, factor, 1.0)
 
 
 def curriculum_probabilities(scores: Values) -> Values:
     r"""The probabilities of coming first: :math:`\gamma_k = \rho_k / \sum_l \rho_l`.
-
-    Raises:
-        ValueError: if a score is not positive and finite, or there is none.
 
     Example:
         >>> curriculum_probabilities(np.array([2.0, 1.0, 1.0, 1.0]))
@@ -183,7 +156,6 @@ def curriculum_probabilities(scores: Values) -> Values:
         >>> curriculum_probabilities(np.array([2.0, 2.0]))  # all forgotten is nothing forgotten
         array([0.5, 0.5])
     """
-    _require_scores(scores)
     probabilities: Values = scores / scores.sum()
     return probabilities
 
@@ -193,46 +165,21 @@ def curriculum_order(scores: Values, generator: np.random.Generator) -> Indices:
 
     Sorting :math:`\log \rho_k + G_k` with Gumbel noise draws it at once (Yellott, Journal of Mathematical Psychology
     1977).
-
-    Args:
-        scores: shape ``(images,)``, positive.
-        generator: where it is drawn from.
-
-    Returns:
-        A permutation of ``range(images)``.
-
-    Raises:
-        ValueError: if a score is not positive and finite, or there is none.
     """
-    _require_scores(scores)
     return np.argsort(-(np.log(scores) + generator.gumbel(size=len(scores))), kind="stable").astype(np.int64)
 
 
 def order_with_replacement(scores: Values, generator: np.random.Generator) -> Indices:
     """The authors' code: as many draws as images, of which some come several times and others never.
 
-    Args:
-        scores: shape ``(images,)``, positive.
-        generator: where it is drawn from.
-
-    Returns:
-        Indices, shape ``(images,)``; of four images with equal scores about two thirds are among them.
-
-    Raises:
-        ValueError: if a score is not positive and finite, or there is none.
+    Of four images with equal scores about two thirds are among them.
     """
     probabilities = curriculum_probabilities(scores)
     return generator.choice(len(scores), len(scores), p=probabilities).astype(np.int64)
 
 
 def draw_order(forgotten_images: Flags, options: CurriculumOptions, generator: np.random.Generator) -> Indices:
-    """The order of an epoch's images.
-
-    Args:
-        forgotten_images: of each image, whether it was forgotten; nothing forgotten gives a uniform order.
-        options: factor, and whether images may come twice.
-        generator: where it is drawn from.
-    """
+    """The order of an epoch's images; nothing forgotten gives a uniform one."""
     scores = curriculum_scores(forgotten_images, options.factor)
     return (order_with_replacement if options.replacement else curriculum_order)(scores, generator)
 
@@ -240,29 +187,17 @@ def draw_order(forgotten_images: Flags, options: CurriculumOptions, generator: n
 def epoch_batches(order: Indices, batch_size: int, iterations: int) -> Indices:
     """The batches of an epoch: the first images of the order, the surplus left out.
 
-    Args:
-        order: of the site's training images.
-        batch_size: images in a batch.
-        iterations: batches.
-
     Returns:
         Shape ``(iterations, batch_size)``.
 
     Raises:
-        ValueError: if the order is too short, or an argument is below one.
+        ValueError: if the order is too short.
 
     Example:
         >>> epoch_batches(np.array([3, 0, 2, 1, 4]), batch_size=2, iterations=2)
         array([[3, 0],
                [2, 1]])
     """
-    require_at_least(batch_size, 1, "batch_size")
-    require_at_least(iterations, 1, "iterations")
     if len(order) < batch_size * iterations:
         raise ValueError(f"{len(order)} images make no {iterations} batches of {batch_size}")
     return order[: batch_size * iterations].reshape(iterations, batch_size)
-
-
-def _require_scores(scores: Values) -> None:
-    if scores.ndim != 1 or not len(scores) or not bool((np.isfinite(scores) & (scores > 0)).all()):
-        raise ValueError("scores must be positive numbers, at least one, of shape (images,)")

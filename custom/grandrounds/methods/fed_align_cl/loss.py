@@ -61,15 +61,8 @@ def encoder_loss(source_logits: Tensor, target_logits: Tensor) -> Tensor:
     Not the negative of :math:`L_D`: its gradient does not vanish where the discriminator is certain. The first term
     moves the source's embeddings as well.
 
-    Args:
-        source_logits: as for :func:`discriminator_loss`.
-        target_logits: as for :func:`discriminator_loss`.
-
-    Returns:
-        A scalar, at least zero; zero where all embeddings are surely classified as the site's own.
-
-    Raises:
-        ValueError: if a shape is another, or there is no sample.
+    Arguments and errors are those of :func:`discriminator_loss`. Zero where all embeddings are surely classified as the
+    site's own.
 
     Example:
         >>> encoder_loss(torch.full((2,), 200.0), torch.full((3,), 200.0))
@@ -139,16 +132,11 @@ def train_discriminator(
         discriminator: the site's own.
         optimizer: of its parameters.
         own: the site's embeddings, shape ``(samples, width)``, without noise.
-        others: noisy embeddings of each other site, each of shape ``(samples, width)``.
+        others: noisy embeddings of each other site, at least one, each of shape ``(samples, width)``.
 
     Returns:
         The mean of the losses before the steps, a scalar without a graph.
-
-    Raises:
-        ValueError: if there is no other site.
     """
-    if not others:
-        raise ValueError("the discriminator needs embeddings of other sites, got none")
     losses = []
     for theirs in others:
         loss = discriminator_loss(discriminator(own.detach()), discriminator(theirs.detach()))
@@ -208,12 +196,7 @@ class Discriminator(nn.Module):
 
 
 def make_discriminator(width: int, *purpose: int | str) -> Discriminator:
-    """A fresh discriminator, drawn from a stream of its own.
-
-    Args:
-        width: features of an embedding.
-        purpose: what the stream is for, for example ``(seed, site, "discriminator")``.
-    """
+    """A fresh discriminator from a stream of its own; ``purpose`` is for example ``(seed, site, "discriminator")``."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(*purpose))
         return Discriminator(width)

@@ -37,14 +37,12 @@ def layer_moments(
         Shape ``(2 * layers,)``, float64.
 
     Raises:
-        ValueError: if no entry is left, one is empty or not finite, or ``features`` is unknown.
+        ValueError: if no entry is left, or one is empty or not finite.
 
     Example:
         >>> layer_moments({"weight": torch.tensor([1.0, 3.0]), "bias": torch.tensor([5.0])}, "parameters_and_buffers")
         tensor([2.0000, 1.4142, 5.0000, 0.0000], dtype=torch.float64)
     """
-    if features not in ("parameters_and_buffers", "parameters", "weights"):
-        raise ValueError(f"features must be parameters_and_buffers, parameters or weights, got {features!r}")
     layers = {
         name: value.detach()
         for name, value in state.items()
@@ -73,18 +71,11 @@ def normalise_features(features: Tensor, method: Normalisation) -> Tensor:
     Returns:
         Same shape, float64.
 
-    Raises:
-        ValueError: if ``features`` is not two-dimensional, or the method is unknown.
-
     Example:
         >>> normalise_features(torch.tensor([[2.0, 3.0], [4.0, 3.0]]), "minmax")
         tensor([[0., 1.],
                 [1., 1.]], dtype=torch.float64)
     """
-    if method not in ("minmax", "none"):
-        raise ValueError(f"normalisation must be minmax or none, got {method!r}")
-    if features.dim() != 2:
-        raise ValueError(f"features must have shape (models, features), got {tuple(features.shape)}")
     values = features.double()
     if method == "none" or not len(values):
         return values
@@ -105,17 +96,12 @@ def cosine_similarity_matrix(features: Tensor) -> Tensor:
         Shape ``(models, models)``, float64, in [-1, 1], symmetric, with a diagonal of one. The cosines of a row of zeros
         are zero, with itself, too.
 
-    Raises:
-        ValueError: if ``features`` is not two-dimensional.
-
     Example:
         >>> cosine_similarity_matrix(torch.tensor([[3.0, 0.0], [3.0, 4.0], [0.0, 0.0]]))
         tensor([[1.0000, 0.6000, 0.0000],
                 [0.6000, 1.0000, 0.0000],
                 [0.0000, 0.0000, 0.0000]], dtype=torch.float64)
     """
-    if features.dim() != 2:
-        raise ValueError(f"features must have shape (models, features), got {tuple(features.shape)}")
     # A matrix product may round equal entries differently. With sorted, distinct rows the result does not depend on their
     # order, and equal models tie exactly.
     distinct: tuple[Tensor, Tensor] = torch.unique(features.double(), dim=0, return_inverse=True)

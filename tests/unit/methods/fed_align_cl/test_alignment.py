@@ -198,15 +198,11 @@ def test_clipping_with_a_gradient_is_the_clipping_of_the_privacy_package():
     rows = torch.randn(50, 8, generator=torch_generator("rows"), dtype=torch.float64)
     torch.testing.assert_close(clip_embeddings(rows, 2.5), clip_rows(rows, 2.5))
     assert not torch.equal(clip_embeddings(rows, 2.5), rows)
-    with pytest.raises(ValueError, match="clip must be a positive number"):
-        clip_embeddings(rows, 0.0)
 
 
-def test_nobody_to_align_with_is_no_objective_and_no_discriminator():
+def test_nobody_to_align_with_is_no_objective():
     rows = torch.ones(2, 3, requires_grad=True)
     assert encoder_objective(make_discriminator(3, "d"), [], rows, rows).item() == 0
-    with pytest.raises(ValueError, match="needs embeddings of other sites, got none"):
-        train_discriminator(make_discriminator(3, "d"), None, rows, [])
     with pytest.raises(ValueError, match=r"a gradient must have shape \(2, 3\), got \(1, 3\)"):
         gradient_objective(rows, [torch.ones(1, 3)])
 

@@ -93,24 +93,6 @@ def test_surplus_images_are_left_out():
         epoch_batches(np.arange(119), 1, 120)
 
 
-@pytest.mark.parametrize("scores", [[], [1, 0], [1, -1], [1, float("nan")], [[1, 1]]])
-def test_impossible_scores_are_refused(scores):
-    for call in (curriculum_probabilities, lambda s: curriculum_order(s, numpy_generator(1))):
-        with pytest.raises(ValueError, match="scores must be positive numbers"):
-            call(np.array(scores, float))
-
-
-@pytest.mark.parametrize("factor", [0, -1, float("nan"), float("inf")])
-def test_an_impossible_factor_is_refused(factor):
-    with pytest.raises(ValueError, match="factor must be a positive number"):
-        curriculum_scores(flags("10"), factor)
-
-
-def test_predictions_of_other_images_are_refused():
-    with pytest.raises(ValueError, match=r"both must have shape \(images,\), got \(2,\) and \(3,\)"):
-        forgotten(flags("10"), flags("100"))
-
-
 def epoch(memory: Memory, *communications: tuple[str, str]) -> str:
     for number, (own, deployed) in enumerate(communications, start=1):
         ends_epoch = number == len(communications)
@@ -161,5 +143,3 @@ def test_a_memory_of_other_images_is_refused():
         memory.load_state_dict(Memory("every_comm", 3).state_dict())
     with pytest.raises(ValueError, match=r"a prediction for each of 4 images, got shape \(3,\)"):
         memory.after(flags("111"), ends_epoch=True)
-    with pytest.raises(ValueError, match="comparison must be one of around_last_comm"):
-        Memory("always", 4)

@@ -119,11 +119,6 @@ def test_refuses_a_peer_of_another_shape(function):
         function(local[0], [])
 
 
-def test_refuses_an_unknown_reduction():
-    with pytest.raises(ValueError, match="reduction must be mean or sum, got 'batch_mean'"):
-        consistency_loss(row(*THIRDS), [], "batch_mean")
-
-
 @pytest.mark.parametrize(
     ("local", "peers", "label"),
     [

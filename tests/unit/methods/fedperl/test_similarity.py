@@ -118,7 +118,6 @@ def test_small_spread_on_a_large_mean_survives():
         (A, "parameters", "no entry that counts as a layer under features = parameters"),
         (A | {"W3": torch.tensor([1.0, math.inf])}, "parameters_and_buffers", "W3 is empty or has a value that is not"),
         (A | {"W3": torch.zeros(0)}, "parameters_and_buffers", "W3 is empty or has a value that is not finite"),
-        (A, "all", "features must be parameters_and_buffers, parameters or weights, got 'all'"),
     ],
 )
 def test_refuses_a_state_that_has_no_moments(state, features, message):
@@ -170,15 +169,6 @@ def test_single_precision_features_are_compared_in_double():
 
 def test_before_any_model_is_known_the_matrix_is_empty():
     assert similarity_matrix(torch.zeros(0, 6), "minmax").shape == (0, 0)
-
-
-def test_refuses_an_unknown_normalisation_and_features_of_one_model_alone():
-    with pytest.raises(ValueError, match="normalisation must be minmax or none, got 'zscore'"):
-        normalise_features(FOUR, "zscore")
-    with pytest.raises(ValueError, match=r"features must have shape \(models, features\), got \(3,\)"):
-        normalise_features(FOUR[0], "minmax")
-    with pytest.raises(ValueError, match=r"features must have shape \(models, features\), got \(3,\)"):
-        cosine_similarity_matrix(FOUR[0])
 
 
 def random_state(number):
