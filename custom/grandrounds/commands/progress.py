@@ -73,12 +73,7 @@ class EventTail:
 
 
 class Follower:
-    """A context in which every new event of a file is shown.
-
-    Args:
-        path: the file with the events.
-        show: called with each event, in the follower's thread.
-    """
+    """A context in which ``show`` is called with every new event of a file, in a thread of its own."""
 
     def __init__(self, path: Path, show: Callable[[Event], None]) -> None:
         self._tail = EventTail(path)

@@ -107,7 +107,7 @@ def with_options(job: Job, assignments: Iterable[str]) -> Job:
     """A copy of the job with options set.
 
     Args:
-        job: stays as it is.
+        job: not changed.
         assignments: ``part.option=value`` with part ``controller``, ``executor`` or ``problem``; the value is JSON, or
             else text.
 

@@ -15,12 +15,7 @@ SECONDS_TO_STOP = 10.0
 
 @contextmanager
 def logging_to(path: Path, level: int = logging.INFO) -> Iterator[None]:
-    """Write the log of the block to a file and nowhere else; an existing file is replaced.
-
-    Args:
-        path: the file; its folder is made.
-        level: minimum level.
-    """
+    """Write the log of the block, from ``level`` on, to a file and nowhere else; an existing file is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
     before, level_before = list(root.handlers), root.level
@@ -42,7 +37,7 @@ def run_logged(command: Sequence[str], log: Path, environment: Mapping[str, str]
     Args:
         command: program and arguments.
         log: gets standard output and standard error; an existing file is replaced.
-        environment: all of the program's environment variables.
+        environment: all environment variables of the program.
         folder: its working folder.
 
     Returns:

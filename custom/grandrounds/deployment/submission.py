@@ -57,7 +57,7 @@ def with_roster(
     """A copy of the job for certain sites.
 
     Args:
-        job: stays as it is.
+        job: not changed.
         sites: sites that take part; empty for all.
         mandatory: sites that must be connected for the job to start.
         min_sites: minimum number of sites; None leaves the job's.

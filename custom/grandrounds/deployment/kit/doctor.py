@@ -57,12 +57,7 @@ Check = Callable[[Kit], Iterator[Finding]]
 
 
 def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
-    """Run all checks for the kind of participant; each returns findings.
-
-    Args:
-        kit: of a server, a site or a person.
-        network: whether the server may be contacted.
-    """
+    """Run all checks for the kind of participant; without ``network`` the server is not contacted."""
     checks: list[Check] = [machine.python, machine.packages, _certificate, _clock]
     if kit.kind != "person":
         checks += [package, overlay, allowed_classes, authorisation, machine.disk]
