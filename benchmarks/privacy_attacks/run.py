@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.measure import run, table
+from benchmarks.noise import min_noise_multiplier
 from benchmarks.privacy_attacks.attacks import AttackedNetwork, invert, membership, one_step_update, similarity
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, draw_phantom
 from grandrounds.methods.fed_align_cl.noise import absolute_noise
 from grandrounds.models.registry import build_model
-from grandrounds.privacy.accounting import min_noise_multiplier
 from grandrounds.privacy.gate.treatment import ClipAndNoise
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions, poisson_batches
 from grandrounds.protocol.problem import ModelSpec

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiment import Experiment, Row, Run, pooled, predictions
+from benchmarks.noise import min_noise_multiplier
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import locate_dataset
 from grandrounds.deployment.jobs import Job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.files import write_json
-from grandrounds.privacy.accounting import min_noise_multiplier
 from grandrounds.privacy.gate.policy import GATE
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.spending import Unit

@@ -57,10 +57,6 @@ def _passes(
 def eval_batches(rows: NDArray[np.integer], batch_size: int) -> Iterator[NDArray[np.integer]]:
     """Cut rows into batches in their order, each row once; the last batch may be small.
 
-    Args:
-        rows: the rows; if there are none there are no batches.
-        batch_size: rows in a full batch.
-
     Raises:
         ValueError: if ``batch_size`` is below one.
     """

@@ -32,10 +32,8 @@ SUPPORT_PARTS: tuple[tuple[Part, str], ...] = (
 class Finding:
     """The outcome of one check.
 
-    Attributes:
-        level: a ``failure`` must be fixed before training; a ``warning`` should be looked at.
-        check: what was checked.
-        message: site, finding and remedy, in one line.
+    A ``failure`` must be fixed before training, a ``warning`` should be looked at; the message is one line with site and
+    remedy.
     """
 
     level: Literal["ok", "warning", "failure"]

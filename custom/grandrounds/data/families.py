@@ -188,11 +188,7 @@ DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(
 
 
 def partition_options(dataset: str, options: Mapping[str, Any]) -> PartitionOptions:
-    """The checked options of a data set.
-
-    Args:
-        dataset: its name, see :data:`DATASETS`.
-        options: by name; None is the default, and a list becomes a tuple.
+    """The checked options of a data set by name; None is the default, and a list becomes a tuple.
 
     Raises:
         ConfigurationError: if the data set or an option is unknown, a value does not fit or a required one is missing.

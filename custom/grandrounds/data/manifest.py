@@ -135,11 +135,7 @@ class Manifest:
 
 
 def read_manifest(path: Path | str, classes: Sequence[str] | None = None) -> Manifest:
-    """Read and check a manifest.
-
-    Args:
-        path: the CSV file.
-        classes: the vocabulary; a label outside it is refused. Without one, any label is accepted.
+    """Read and check a manifest; without ``classes``, the vocabulary, any label is accepted.
 
     Raises:
         DataError: if the file is no readable table, or a row has no image, an unknown split, label or flag, an image

@@ -44,10 +44,8 @@ Part = Literal["labelled", "unlabelled", "train", "val", "test"]
 class ModelOverride:
     """How a site's network differs from the job's.
 
-    Attributes:
-        where: the file and the entry, for errors.
-        changes: ``backbone``, ``norm``, ``dropout`` and ``weights``, as far as they are given; a dropout of None is the
-            backbone's own, and weights are what training starts from: "imagenet", or the path of a file.
+    ``changes`` has ``backbone``, ``norm``, ``dropout`` and ``weights`` ("imagenet" or the path of a file), as far as they
+    are given; a dropout of None is the backbone's own. ``where`` is the file and the entry, for errors.
     """
 
     where: str
@@ -58,14 +56,9 @@ class ModelOverride:
 class DatasetLocation:
     """Where a data set is at this site.
 
-    Attributes:
-        manifest: the CSV file that lists its images.
-        root: folder, zip, npz or idx file with the images.
-        max_unreadable: largest fraction of images that may be unreadable.
-        windows: of CT slices, one for each channel; none for other images, which are read as their files state.
-        min_support: minimum number of patients behind any value of a class that leaves the site.
-        model: the site's network for this data set; None leaves it to the job.
-        preprocess: what is done to an image before resizing.
+    ``root`` is a folder, zip, npz or idx file; ``max_unreadable`` a fraction of the images; ``windows`` are those of CT
+    slices, one for each channel; ``min_support`` is the minimum number of patients behind any value of a class that leaves
+    the site; a ``model`` of None leaves the network to the job; ``preprocess`` is done before resizing.
     """
 
     manifest: Path

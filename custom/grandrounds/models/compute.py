@@ -17,16 +17,12 @@ _compiled: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 def compile_network(network: nn.Module, compiler: Any) -> None:
-    """Compile a network as a whole by torch, at its first call.
+    """Compile a network as a whole by torch, at its first call; ``compiler`` is a backend of ``torch.compile``.
 
     Parameters, their names and random draws (dropout) do not change. The encoder of
     :func:`~grandrounds.models.split.split_network` is compiled separately; copies are not compiled. Each process compiles at
     its first batch, at the first of another size (then for all sizes), for a single image, for evaluation and without
     gradients.
-
-    Args:
-        network: changed in place.
-        compiler: a backend of ``torch.compile``.
 
     Raises:
         ConfigurationError: if the backend is inductor and there is no C++ compiler.
@@ -53,9 +49,6 @@ def at_least_single(values: Tensor) -> Tensor:
     """Convert half precision to single; single and double stay unchanged.
 
     Only networks compute in half precision; losses and probabilities of their outputs are computed in single at least.
-
-    Args:
-        values: floating point, of any shape.
 
     Example:
         >>> half = torch.ones(1, dtype=torch.bfloat16)

@@ -7,6 +7,8 @@ spreads the result over [-1, 1], which undoes the standardisation. ``imagenet`` 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,14 +25,8 @@ def standardise(batch: Tensor) -> Tensor:
 
     .. math:: y = \frac{x - \mu}{\max(\sigma, 10^{-5})}
 
-    Args:
-        batch: floating point, shape ``(batch, channels, height, width)``; intensities divided by 255.
-
-    Returns:
-        The same shape; an image of one level becomes zeros.
-
-    Raises:
-        ValueError: if the shape or type is another.
+    Images are floating point, shape ``(batch, channels, height, width)``, divided by 255 (others
+    are a ``ValueError``); one of one level becomes zeros.
 
     Example:
         >>> standardise(torch.tensor([[[[0.0, 1.0]]]])).flatten().tolist()
@@ -51,14 +47,8 @@ def spread_range(batch: Tensor) -> Tensor:
 
     .. math:: y = 2\,\frac{x - \min x}{\max x - \min x} - 1
 
-    Args:
-        batch: floating point, shape ``(batch, channels, height, width)``.
-
-    Returns:
-        The same shape; an image of one level becomes zeros, where the authors' code divides by zero.
-
-    Raises:
-        ValueError: if the shape or type is another.
+    Floating point, shape ``(batch, channels, height, width)`` (else a ``ValueError``). An image of one
+    level becomes zeros, where the authors' code divides by zero.
 
     Example:
         >>> spread_range(torch.tensor([[[[2.0, 3.0, 6.0]]]])).flatten().tolist()
@@ -75,14 +65,7 @@ def spread_range(batch: Tensor) -> Tensor:
 def as_imagenet(batch: Tensor) -> Tensor:
     """Normalise by the mean and standard deviation of ImageNet's channels.
 
-    Args:
-        batch: floating point, shape ``(batch, 3, height, width)``; red, green and blue divided by 255.
-
-    Returns:
-        The same shape.
-
-    Raises:
-        ValueError: if the shape or type is another.
+    Shape ``(batch, 3, height, width)``: red, green and blue in floating point, divided by 255 (else a ``ValueError``).
 
     Example:
         >>> as_imagenet(torch.tensor([0.714, 0.456, 0.181]).view(1, 3, 1, 1)).flatten()
@@ -107,10 +90,8 @@ def set_intensities(network: nn.Module, intensities: Intensities) -> None:
 
     It is a hook and not a layer: weights keep their names, and a network that is split has it before its encoder.
 
-    Args:
-        network: takes images in [0, 1], shape ``(batch, channels, height, width)``; changed in place.
-        intensities: ``scaled`` leaves them, ``standardised`` is :func:`standardise`, ``spread`` is :func:`spread_range`,
-            ``imagenet`` is :func:`as_imagenet`.
+    ``scaled`` leaves images in [0, 1], ``standardised`` is :func:`standardise`, ``spread`` is :func:`spread_range`,
+    ``imagenet`` is :func:`as_imagenet`.
 
     Example:
         >>> network = nn.Identity()
@@ -119,20 +100,10 @@ def set_intensities(network: nn.Module, intensities: Intensities) -> None:
         [-1.0, 1.0]
     """
     if intensities != "scaled":
-        network.register_forward_pre_hook(_HOOKS[intensities])
+        normalise = {"standardised": standardise, "spread": spread_range, "imagenet": as_imagenet}[intensities]
+        # No closure, so that a network can be copied and pickled.
+        network.register_forward_pre_hook(partial(_normalised, normalise))
 
 
-def _standardised(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (standardise(inputs[0]), *inputs[1:])
-
-
-def _spread(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (spread_range(inputs[0]), *inputs[1:])
-
-
-def _as_imagenet(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (as_imagenet(inputs[0]), *inputs[1:])
-
-
-# Functions of the module and no closures, so that a network can be copied and pickled.
-_HOOKS = {"standardised": _standardised, "spread": _spread, "imagenet": _as_imagenet}
+def _normalised(normalise: Callable[[Tensor], Tensor], _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (normalise(inputs[0]), *inputs[1:])

@@ -89,12 +89,8 @@ def folded_copy(model: nn.Module) -> nn.Module:
     section 3.2. Only a batch norm that directly follows a convolution in an ``nn.Sequential`` is folded; elsewhere the order
     of the modules need not be the order of their use.
 
-    Args:
-        model: any model in which no module is used twice; it is not changed.
-
-    Returns:
-        A model with the same outputs up to rounding, but with other ``state_dict`` names. It must stay in evaluation
-        mode.
+    The copy has the same outputs up to rounding and other ``state_dict`` names, and must stay in evaluation mode. No module
+    may be used twice.
     """
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     for module in list(frozen.modules()):

@@ -31,9 +31,8 @@ from grandrounds.protocol.problem import ModelSpec
 class Backbone(NamedTuple):
     """A network of the registry.
 
-    Attributes:
-        stride: how much smaller than the image the last feature map is.
-        build: makes it for a number of classes and of channels; None for torchvision's.
+    ``stride`` is how much smaller than the image the last feature map is; ``build`` takes the numbers of classes and of
+    channels, and is None for torchvision's.
     """
 
     stride: int
@@ -63,9 +62,7 @@ WITH_DROPOUT_LAYERS = frozenset({"densenet121"})
 class DropoutLinear(nn.Linear):
     """A linear layer with dropout before it; its entries keep the names of the layer that it replaces.
 
-    Args:
-        linear: the layer, whose weight and bias it shares.
-        probability: of dropping a feature, in [0, 1).
+    It shares the weight and bias of ``linear``; the probability of dropping a feature is in [0, 1).
     """
 
     def __init__(self, linear: nn.Linear, probability: float) -> None:
@@ -81,9 +78,7 @@ class DropoutLinear(nn.Linear):
 def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     """Build a network: images ``(batch, channels, height, width)`` in [0, 1] to logits ``(batch, classes)``.
 
-    Args:
-        spec: what to build.
-        seed: of the random initialisation. The global generators do not change.
+    ``seed`` is that of the random initialisation; the global generators do not change.
 
     Returns:
         A float32 model on the CPU, in training mode, channels-last in memory.

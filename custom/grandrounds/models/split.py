@@ -54,9 +54,6 @@ def split_network(network: nn.Module) -> SplitNetwork:
     ``head(encoder(images))`` is ``network(images)``, with one graph. Training and evaluation modes are set on the parts;
     ``network.train()`` sets those of all modules within, too.
 
-    Args:
-        network: its last child is its head.
-
     Example:
         >>> import torch
         >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2))

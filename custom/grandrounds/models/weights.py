@@ -61,9 +61,8 @@ def import_torchvision() -> ModuleType:
 def load_weights(model: nn.Module, spec: ModelSpec) -> None:
     """Load ``spec.weights`` into a model that was built to ``spec``, in place.
 
-    Args:
-        model: as built by :func:`~grandrounds.models.registry.build_model`; unchanged if ``spec.weights`` is None.
-        spec: ``spec.weights`` is "imagenet" or the path of a file with a ``state_dict`` (or ``{"state_dict": ...}``).
+    ``spec.weights`` is "imagenet", the path of a file with a ``state_dict`` (or ``{"state_dict": ...}``), or None for
+    nothing.
 
     Raises:
         ConfigurationError: if the weights cannot be fetched or read, or do not fit this network.

@@ -25,19 +25,13 @@ from grandrounds.protocol.spending import GaussianSteps, Spending, Unit, counted
 
 RELATIVE_INTERVAL = 1e-4
 MIN_INTERVAL = 1e-6
-HALVINGS = 12
 TARGET_TOLERANCE = 1e-6
 
 
 def composed_epsilon(history: Sequence[GaussianSteps], delta: float) -> float:
     """The epsilon of all steps together; neighbours differ by one record (or unit) more or less.
 
-    Args:
-        history: Gaussian mechanisms of any noise and sampling rate, in any order; may be empty.
-        delta: above 0 and below 1.
-
-    Returns:
-        At least 0, finite.
+    ``history`` are Gaussian mechanisms of any noise and sampling rate, in any order; it may be empty. At least 0, finite.
 
     Raises:
         ValueError: if ``delta`` is outside its range.
@@ -58,11 +52,6 @@ def composed_epsilon(history: Sequence[GaussianSteps], delta: float) -> float:
 
 def spent_epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> float:
     """The epsilon of releases by any mechanism, for one unit of protection.
-
-    Args:
-        spendings: what was released, in any order.
-        delta: above 0 and below 1.
-        unit: whom the guarantee is for.
 
     Returns:
         At least 0; infinite if one release gives no guarantee for this unit. Releases outside the budget are not counted.
@@ -92,59 +81,12 @@ def exceeds(epsilon: float, target: float) -> bool:
     return not epsilon <= target * (1 + TARGET_TOLERANCE)
 
 
-def min_noise_multiplier(epsilon: float, delta: float, steps: int = 1, sampling_rate: float = 1.0) -> float:
-    """The minimum noise multiplier with which a number of steps (or releases) stay within ``epsilon``.
-
-    Args:
-        epsilon: the maximum, positive.
-        delta: above 0 and below 1.
-        steps: their number, at least 1.
-        sampling_rate: probability that a record is in a step's batch.
-
-    Returns:
-        The noise multiplier; at most 0.1 % too large with sampling, exact without.
-
-    Raises:
-        ValueError: if an argument is outside its range.
-
-    Example:
-        >>> round(min_noise_multiplier(5.77, 1e-4, steps=50), 2)
-        5.0
-    """
-    import dp_accounting  # type: ignore[import-untyped]
-
-    require_delta(delta)
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be a positive number, got {epsilon}")
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    low, high = 0.0, float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * math.sqrt(steps)
-    if sampling_rate == 1:
-        return high
-    for _ in range(HALVINGS):  # sampling only helps; the cheap bound narrows the range from above
-        middle = (low + high) / 2
-        too_much = renyi_epsilon([GaussianSteps(middle, sampling_rate, steps)], delta) > epsilon
-        low, high = (middle, high) if too_much else (low, middle)
-    low = high / 2
-    while composed_epsilon([GaussianSteps(low, sampling_rate, steps)], delta) <= epsilon:  # the bound was loose
-        low, high = low / 2, low
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        too_much = composed_epsilon([GaussianSteps(middle, sampling_rate, steps)], delta) > epsilon
-        low, high = (middle, high) if too_much else (low, middle)
-    return high
-
-
 def gaussian_epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     r"""The epsilon of a number of releases with equal noise.
 
     The smallest :math:`\varepsilon` with :math:`\Phi(\mu/2 - \varepsilon/\mu) - e^\varepsilon \Phi(-\mu/2 -
-    \varepsilon/\mu) \le \delta`, where :math:`\mu = \sqrt k / z`.
-
-    Args:
-        noise_multiplier: :math:`z`, standard deviation of the noise over the sensitivity.
-        delta: above 0 and below 1.
-        releases: :math:`k`, at least 1.
+    \varepsilon/\mu) \le \delta`, where :math:`\mu = \sqrt k / z` for
+    :math:`k` releases and the noise multiplier :math:`z`.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -153,7 +95,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, releases: int = 1) -
         >>> round(gaussian_epsilon(16.0, delta=1e-5, releases=80), 2)
         2.26
     """
-    import dp_accounting
+    import dp_accounting  # type: ignore[import-untyped]
 
     require_delta(delta)
     steps = GaussianSteps(noise_multiplier, steps=releases)
@@ -164,9 +106,6 @@ def combined_multiplier(history: Iterable[GaussianSteps]) -> float:
     r"""The noise multiplier of the one Gaussian mechanism that is equivalent to all of these together.
 
     .. math:: z = \left( \sum_i k_i / z_i^2 \right)^{-1/2}
-
-    Args:
-        history: at least one mechanism, all with sampling rate 1.
 
     Raises:
         ValueError: if there is none, or one has a sampling rate below 1.
@@ -232,10 +171,7 @@ def sampled_gaussian_divergence(order: int, noise_multiplier: float, sampling_ra
 
     .. math:: \frac{1}{\alpha - 1} \ln \sum_{k=0}^{\alpha} \binom{\alpha}{k} (1-q)^{\alpha-k} q^k e^{(k^2-k)/2z^2}
 
-    Args:
-        order: :math:`\alpha`, an integer of at least 2.
-        noise_multiplier: :math:`z`, positive.
-        sampling_rate: :math:`q`, in (0, 1). Towards one it becomes :func:`gaussian_divergence`.
+    The order :math:`\alpha` is an integer of at least 2, the sampling rate :math:`q` in (0, 1), :math:`z` positive.
 
     Example:
         >>> round(sampled_gaussian_divergence(8, 2.0, 1 - 1e-12), 6)
@@ -261,10 +197,6 @@ def renyi_epsilon(history: Sequence[GaussianSteps], delta: float) -> float:
         - \frac{\ln \delta + \ln \alpha}{\alpha - 1}
 
     where :math:`r` is the sum of the divergences.
-
-    Args:
-        history: the mechanisms; may be empty.
-        delta: above 0 and below 1.
 
     Raises:
         ValueError: if ``delta`` is outside its range.

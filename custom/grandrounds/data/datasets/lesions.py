@@ -89,11 +89,9 @@ class Removed(NamedTuple):
 def read_lesions(root: Path | str, variant: Variant) -> tuple[tuple[Record, ...], Removed]:
     """Read ISIC 2019, HAM10000, PAD-UFES-20 and Derm7pt as one data set.
 
-    Args:
-        root: a folder with the folders ``isic2019``, ``ham10000``, ``pad_ufes_20`` and ``derm7pt``, each in its data
-            set's published layout.
-        variant: ``paper`` takes all images, each for itself: patients and lesions are forgotten, because the paper's
-            division knows none. ``clean`` removes from ISIC 2019 what HAM10000 has, and keeps patients and lesions.
+    They are in the folders ``isic2019``, ``ham10000``, ``pad_ufes_20`` and ``derm7pt`` of ``root``, in their published
+    layouts. The variant ``paper`` takes all images, each for itself: patients and lesions are forgotten, because the paper's
+    division knows none. ``clean`` removes from ISIC 2019 what HAM10000 has, and keeps patients and lesions.
 
     Returns:
         The records with the classes of ``LESION_CLASSES``, images as paths below ``root``, and what was removed.

@@ -180,11 +180,7 @@ def read_labels(
 ) -> tuple[Record, ...]:
     """The records of an npz file: one per image, array by array, all in split ``train``.
 
-    Args:
-        path: the file.
-        classes: the vocabulary; a label is an index into it.
-        source: of the records.
-        arrays: the name of the labels, of shape ``(n,)`` or ``(n, 1)``, by the name of their images.
+    A label is an index into ``classes``; ``arrays`` names the labels, of shape ``(n,)`` or ``(n, 1)``, by their images.
 
     Raises:
         DataError: if an array is missing, a label is no class, or images and labels differ in number.

@@ -66,14 +66,8 @@ NAMES: Mapping[str, str] = MappingProxyType(
 class ReadDataset:
     """A data set as it was read.
 
-    Attributes:
-        records: all images.
-        images: the folder or archive of the images.
-        classes: the vocabulary.
-        facts: further entries of the partition's description.
-        windows: windows of CT slices; empty for other images.
-        preprocess: what the sites do to its images before resizing.
-        name: its name in jobs.
+    ``images`` is their folder or archive, ``facts`` are further entries of the partition's description, ``windows`` those of
+    CT slices, and ``preprocess`` is what the sites do to an image before resizing.
     """
 
     records: tuple[Record, ...]

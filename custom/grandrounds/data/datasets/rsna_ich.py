@@ -214,11 +214,8 @@ def read_rsna_ich(
     That is ``stage_2_train.csv`` beside the folder ``stage_2_train`` or ``stage_2_train_images`` of ``.dcm`` files. Slices
     without a subtype are no part of the problem and need not be there.
 
-    Args:
-        root: the folder of both.
-        options: ``multi``, ``slices``, ``seed`` and ``patients``: the table of patients, for which the headers of all
-            slices with a subtype are read the first time, see :func:`find_patients`.
-        progress: called during reading with the number of headers read and of all headers.
+    The first time, the headers of all slices with a subtype are read for the table of patients, see :func:`find_patients`;
+    ``progress`` gets the number of headers read and of all headers.
 
     Returns:
         The records with the classes of ``RSNA_ICH_CLASSES``, all in split ``train``, images as paths below ``root``; and

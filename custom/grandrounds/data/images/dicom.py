@@ -13,7 +13,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,19 +37,6 @@ ALL_VALUES = (0.0, 100.0)
 """Range where each value counts: a few bright pixels of a mammogram are microcalcifications."""
 
 LATERALITY = ("ImageLaterality", "Laterality")
-
-
-@dataclass(frozen=True, eq=False)
-class GreyImage:
-    """A monochrome image before it becomes 8 bits.
-
-    Attributes:
-        levels: grey levels in [0, 1], bright is high, shape ``(H, W)``.
-        laterality: ``L`` or ``R`` from the header, else empty.
-    """
-
-    levels: NDArray[np.float64]
-    laterality: str
 
 
 def read_dicom(data: bytes, name: str) -> NDArray[np.uint8]:
@@ -82,10 +68,13 @@ def read_hounsfield(data: bytes, name: str) -> NDArray[np.float64]:
     return _decoded(data, name, lambda dataset: _hounsfield(dataset, name))
 
 
-def read_grey(data: bytes, name: str) -> GreyImage:
+def read_grey(data: bytes, name: str) -> tuple[NDArray[np.float64], str]:
     """Decode the first frame of a monochrome file with all its bits.
 
     The file's look-up table or first window is used, else the whole range of values; MONOCHROME1 is inverted.
+
+    Returns:
+        Grey levels in [0, 1], bright is high, shape ``(H, W)``; and ``L`` or ``R`` from the header, else empty.
 
     Raises:
         DataError: as :func:`read_dicom`, and if the image has colours.
@@ -210,7 +199,7 @@ def _hounsfield(dataset: Dataset, name: str) -> NDArray[np.float64]:
     return modality_values(pixel_array(dataset, index=0), dataset)
 
 
-def _grey_image(dataset: Dataset, name: str) -> GreyImage:
+def _grey_image(dataset: Dataset, name: str) -> tuple[NDArray[np.float64], str]:
     from pydicom.pixels import pixel_array
 
     photometric = str(dataset.PhotometricInterpretation)
@@ -219,7 +208,7 @@ def _grey_image(dataset: Dataset, name: str) -> GreyImage:
     shown = np.clip(grey_levels(pixel_array(dataset, index=0), dataset, ALL_VALUES), 0.0, 1.0)
     stated = [str(dataset.get(keyword) or "") for keyword in LATERALITY]
     laterality = next((side for side in stated if side in ("L", "R")), "")
-    return GreyImage(1.0 - shown if photometric == "MONOCHROME1" else shown, laterality)
+    return 1.0 - shown if photometric == "MONOCHROME1" else shown, laterality
 
 
 def _in_one_line(error: Exception) -> str:
@@ -258,12 +247,8 @@ def window_channels(hounsfield: NDArray[np.float64], windows: Sequence[Window]) 
     .. math::
         y = \mathrm{round}\left(255\,\mathrm{clip}_{[0, 1]}\left(\frac{x - (c - 1/2)}{w - 1} + \frac{1}{2}\right)\right)
 
-    Args:
-        hounsfield: shape ``(H, W)``, in Hounsfield units.
-        windows: centre :math:`c` and width :math:`w` of each.
-
-    Returns:
-        Shape ``(H, W, windows)``, values 0 to 255.
+    Values in Hounsfield units, shape ``(H, W)``, become levels from 0 to 255, shape ``(H, W, windows)``; :math:`c` and
+    :math:`w` are centre and width of a window.
 
     Example:
         >>> window_channels(np.array([[-1000.0, 39.5, 3000.0]]), [(40, 80), (80, 200)]).tolist()

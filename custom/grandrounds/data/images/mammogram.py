@@ -82,9 +82,6 @@ def otsu_threshold(values: NDArray[np.floating]) -> float:
 def breast_mask(levels: Levels) -> Mask:
     """Which pixels belong to the breast: the largest bright region, without labels, holes filled.
 
-    Args:
-        levels: grey levels in any unit, bright tissue, shape ``(H, W)``.
-
     Returns:
         Shape ``(H, W)``; nowhere true if the image has one level only or no region takes a hundredth of it. The region
         was found at no more than 256 pixels a side and widened by one of those pixels, so that the skin is inside.
@@ -200,8 +197,8 @@ def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
         DataError: naming the image and the cause, if it cannot be decoded.
     """
     if data[128:132] == b"DICM" or name.lower().endswith(DICOM_SUFFIXES):
-        image = read_grey(data, name)
-        return image.levels.astype(np.float32), "L" if image.laterality == "L" else "R" if image.laterality else ""
+        levels, laterality = read_grey(data, name)
+        return levels.astype(np.float32), "L" if laterality == "L" else "R" if laterality else ""
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -78,9 +78,7 @@ def open_images(root: Path, windows: Sequence[Window] = ()) -> ImageReader:
     Names are paths relative to a folder or inside an archive (``benign/a.png``), ``<array>/<index>`` in an npz file and
     ``<index>`` in an idx file.
 
-    Args:
-        root: where the images are.
-        windows: what is to be seen of CT slices, a channel for each window; every image must be a DICOM file then.
+    With ``windows``, every image must be a CT slice in a DICOM file; it gets a channel for each window.
 
     Raises:
         DataError: if nothing is there, the file is damaged or in none of these formats, or there are windows and it

@@ -47,10 +47,7 @@ SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Replicated:
     """Test images and a public set that every site gets.
 
-    Attributes:
-        test: images in split ``test`` of every site's manifest.
-        public: the list of the public images.
-        public_root: folder or archive of the public images.
+    ``test`` is in split ``test`` of every site's manifest; ``public_root`` is the folder or archive of the public images.
     """
 
     test: Sequence[Record]

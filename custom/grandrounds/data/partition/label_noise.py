@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_fraction
 from grandrounds.data.manifest import Record, require_known_label
 from grandrounds.data.options import NoiseKind
 from grandrounds.files import write_csv
@@ -24,28 +22,17 @@ from grandrounds.seeding import numpy_generator
 
 @dataclass(frozen=True)
 class LabelNoise:
-    r"""How labels go wrong.
+    r"""How labels go wrong, as :class:`~grandrounds.data.options.MutualOptions` has checked it.
 
     Attributes:
         kind: ``none``, ``symmetric`` or ``pair``.
         rate: :math:`\mu`, probability in [0, 1] that the label of an eligible image is another.
         eligible: fraction in [0, 1] of the images whose label can be wrong at all.
-
-    Raises:
-        ValueError: if the kind is unknown, a number out of range, or there is a rate without a kind.
     """
 
     kind: NoiseKind = "none"
     rate: float = 0.0
     eligible: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(NoiseKind):
-            raise ValueError(f"kind of label noise must be one of {', '.join(get_args(NoiseKind))}, got {self.kind!r}")
-        require_fraction(self.rate, "rate of label noise")
-        require_fraction(self.eligible, "eligible fraction of label noise")
-        if self.kind == "none" and self.rate > 0:
-            raise ValueError(f"label noise of kind none has no rate, got {self.rate}; choose symmetric or pair")
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from grandrounds.data.partition.divide import (
     iid,
 )
 from grandrounds.data.partition.fedperl import LABELLED_SITES, fedperl_clients, relabel, scaled_sources
-from grandrounds.data.partition.files import write_partition
-from grandrounds.data.partition.mutual import describe_mutual, draw_public_share, mutual_sites, replicate_to_all
+from grandrounds.data.partition.files import Replicated, write_partition
+from grandrounds.data.partition.mutual import describe_mutual, draw_public_share, mutual_public_set, mutual_sites
 from grandrounds.data.partition.splits import assign_splits, assign_stratified, stratified_train_val
 from grandrounds.errors import ConfigurationError
 from grandrounds.seeding import numpy_generator
@@ -130,7 +130,7 @@ def _divide_mutually(read: ReadDataset, options: MutualOptions) -> tuple[Sites, 
     if options.public == "share":
         share, records = draw_public_share(records, options)
     made = mutual_sites(records, read.classes, options)
-    replicated = replicate_to_all(options, made, share, read.images)
+    replicated = Replicated(made.test, *mutual_public_set(options, share, read.images))
     return made.sites, describe_mutual(options, made, read.classes), {"replicated": replicated, "drawn": made.drawn}
 
 

@@ -21,7 +21,6 @@ from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import MutualOptions
 from grandrounds.data.partition.divide import Sites, equal_dirichlet
-from grandrounds.data.partition.files import Replicated
 from grandrounds.data.partition.label_noise import DrawnLabel, LabelNoise, flip_records, noise_counts
 from grandrounds.data.partition.public_set import PublicSet, list_public_set, open_public_set
 from grandrounds.data.partition.splits import stratified_draw
@@ -34,10 +33,8 @@ CHANNELS = 3
 class MutualSites(NamedTuple):
     """Who has which images.
 
-    Attributes:
-        sites: of every site, training and validation images, with noisy labels.
-        test: of all sites, with clean labels.
-        drawn: what was drawn for each site's images.
+    ``sites`` have training and validation images with noisy labels; the ``test`` images, with clean labels, are those of all
+    sites; ``drawn`` is what was drawn for each site's images.
     """
 
     sites: Sites
@@ -58,12 +55,7 @@ def draw_public_share(
 
 
 def mutual_sites(records: Sequence[Record], classes: Sequence[str], options: MutualOptions) -> MutualSites:
-    """Divide the private part of a data set.
-
-    Args:
-        records: each with a label and of a patient of its own.
-        classes: the vocabulary, in its order, which noise of kind ``pair`` depends on.
-        options: of the partition.
+    """Divide the private part of a data set; noise of kind ``pair`` depends on the order of the classes.
 
     Raises:
         DataError: if there are too few images, one has no label or two are of one patient.
@@ -118,20 +110,6 @@ def mutual_public_set(options: MutualOptions, share: Sequence[Record], images_ro
         return open_public_set(root, options.public_size, CHANNELS, Path(folder), names)[0], root
 
 
-def replicate_to_all(options: MutualOptions, made: MutualSites, share: Sequence[Record], root: Path) -> Replicated:
-    """The test images and the public set, which all sites get."""
-    public, public_root = mutual_public_set(options, share, root)
-    return Replicated(made.test, public, public_root)
-
-
-def noise_matrices(made: MutualSites, classes: Sequence[str]) -> dict[str, list[list[int]]]:
-    """Of each site, how many images of each clean class (rows) got each label."""
-    return {
-        site: noise_counts([d.clean for d in drawn], [d.noisy for d in drawn], classes).tolist()
-        for site, drawn in made.drawn.items()
-    }
-
-
 def _named_public(source: str, root: Path) -> tuple[list[str], Path]:
     if source == "folder":
         with open_images(root) as reader:
@@ -154,5 +132,8 @@ def describe_mutual(options: MutualOptions, made: MutualSites, classes: Sequence
         if getattr(options, name) is not None:
             content[name] = getattr(options, name)
     if options.noise != "none":
-        content["noise_matrices"] = noise_matrices(made, classes)
+        content["noise_matrices"] = {
+            site: noise_counts([d.clean for d in drawn], [d.noisy for d in drawn], classes).tolist()
+            for site, drawn in made.drawn.items()
+        }
     return content

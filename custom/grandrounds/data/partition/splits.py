@@ -53,10 +53,7 @@ def assign_splits(
 def part_shares(validation: float, test: float, labelled: float) -> dict[str, float]:
     """The share of all images of each part: ``labelled`` and ``unlabelled`` training images, ``val`` and ``test``.
 
-    Args:
-        validation: share of the images for validation.
-        test: share of the images for testing; the rest is for training.
-        labelled: share of the training images that keep their label in training.
+    Validation and test are shares of all images, the rest is for training; ``labelled`` is a share of the training images.
 
     Raises:
         ValueError: if a share is outside [0, 1] or nothing remains for training.

@@ -22,11 +22,7 @@ class ShuffleUnit(nn.Module):
 
     With a stride of two, the average-pooled input is concatenated with the result instead of added to it.
 
-    Args:
-        channels_in: channels of the input.
-        channels_out: channels of the output, those of the pooled input included.
-        stride: one or two; with one the channels must be equal.
-        groups_in: groups of the first convolution.
+    With a stride of one, the numbers of channels must be equal.
     """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, groups_in: int) -> None:
@@ -59,10 +55,6 @@ class ShuffleNet(nn.Module):
     Zhang, Zhou, Lin & Sun, "ShuffleNet: An Extremely Efficient Convolutional Neural Network for Mobile Devices", CVPR 2018,
     with RHFL's changes: a 1x1 stem that keeps the size, no pooling after it, widths 200, 400, 800, and a ReLU after the
     depthwise convolution. With 3 channels and 13 classes: 889,985 parameters.
-
-    Args:
-        classes: number of classes.
-        channels: channels of the images.
     """
 
     def __init__(self, classes: int, channels: int) -> None:
@@ -137,10 +129,6 @@ class MobileNetV2(nn.Module):
     Sandler, Howard, Zhu, Zhmoginov & Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, with RHFL's
     changes: stem and second stage keep the size, a 1x1 convolution makes a shortcut where the channels change and the size
     does not, and ReLU is not cut at six. With 3 channels and 13 classes: 2,300,765 parameters.
-
-    Args:
-        classes: number of classes.
-        channels: channels of the images.
     """
 
     def __init__(self, classes: int, channels: int) -> None:

@@ -85,13 +85,8 @@ class PreActivationBlock(nn.Module):
 class ResNet22(nn.Module):
     """Stem, five stages of two blocks, global average, classifier of three layers; the total stride is 64.
 
-    Args:
-        classes: number of classes.
-        channels: channels of the images; mammograms have one.
-        input_noise: standard deviation of the Gaussian noise on images in training mode, their only augmentation.
-
-    Attributes:
-        recompute: whether activations are recomputed in the backward pass, see :func:`recompute_activations`.
+    ``input_noise`` is the standard deviation of the Gaussian noise on images in training mode, their only augmentation; for
+    ``recompute`` see :func:`recompute_activations`.
     """
 
     def __init__(self, classes: int, channels: int, input_noise: float = INPUT_NOISE) -> None:
@@ -181,11 +176,7 @@ def published_name(name: str) -> str | None:
 
 
 def from_published(weights: Mapping[str, Tensor], view: View = "cc") -> dict[str, Tensor]:
-    """The residual network of one view, under the names of :class:`~grandrounds.models.backbones.resnet22.ResNet22`.
-
-    Args:
-        weights: the published model's entries by name.
-        view: Fed-Align-CL uses the network of the craniocaudal view for every image.
+    """The published residual network of one view, under our names; Fed-Align-CL uses the craniocaudal one for every image.
 
     Returns:
         All entries but the classifier's. Counters of batch norm may be missing, as in old files.
@@ -216,13 +207,7 @@ def from_published(weights: Mapping[str, Tensor], view: View = "cc") -> dict[str
 
 
 def convert_published(source: Path, target: Path, view: View = "cc", timeout: float = TIMEOUT_SECONDS) -> None:
-    """Convert the published file to one for the option ``problem.weights``.
-
-    Args:
-        source: the published file; it is not trusted.
-        target: the file to write or replace.
-        view: see :func:`from_published`.
-        timeout: maximum seconds to read.
+    """Convert the published file to one for the option ``problem.weights``, in at most ``timeout`` seconds; it is untrusted.
 
     Raises:
         ConfigurationError: if the file cannot be read or does not fit; then nothing is written.

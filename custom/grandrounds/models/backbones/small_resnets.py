@@ -47,12 +47,7 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """A 3x3 stem without pooling, basic blocks, global average, linear classifier.
 
-    Args:
-        classes: number of classes.
-        channels: channels of the images.
-        stem_width: channels after the stem.
-        stem_stride: of the stem.
-        blocks: output channels and stride of each block.
+    ``blocks`` are the output channels and the stride of each block.
     """
 
     def __init__(
@@ -97,9 +92,6 @@ class ShallowResNet(ResNet):
 
     As in RHFL (Fang & Ye, CVPR 2022), the stem keeps the size. With 3 channels and 13 classes ResNet-10 has 4,904,781 and
     ResNet-12 4,978,765 parameters. Two of the four networks of MDH-FL.
-
-    Args:
-        blocks: basic blocks of each stage.
     """
 
     def __init__(self, classes: int, channels: int, blocks: tuple[int, int, int, int]) -> None:
@@ -133,12 +125,7 @@ CUT = 2.0
 
 
 class ResNet9(nn.Module):
-    """Six 3x3 convolutions, two residual pairs of them, maximum over positions, linear classifier; the stride is 8.
-
-    Args:
-        classes: number of classes.
-        channels: channels of the images.
-    """
+    """Six 3x3 convolutions, two residual pairs of them, maximum over positions, linear classifier; the stride is 8."""
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()

@@ -34,12 +34,7 @@ class Reason(StrEnum):
 
 
 class Refused(GrandRoundsError):
-    """Nothing may leave.
-
-    Args:
-        reason: for the server.
-        detail: for the site's audit trail only.
-    """
+    """Nothing may leave: the reason is for the server, the detail for the site's audit trail only."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -52,12 +47,9 @@ MAX_TEXT_LENGTH = 500
 
 
 def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
-    """Append a line, which is on disk when this returns.
+    """Append a line, which is on disk when this returns; long texts are truncated.
 
-    Args:
-        folder: the site's own, where its ledger is.
-        outcome: ``released``, ``refused`` or ``stripped``.
-        details: plain values; long texts are truncated.
+    The outcome is ``released``, ``refused`` or ``stripped``.
 
     Raises:
         Refused: if the file cannot be written.

@@ -46,12 +46,7 @@ CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isup
 class Admission:
     """The gate's decision about a task.
 
-    Attributes:
-        gate: that decided; None if it could not be built.
-        facts: of the task; None if they could not be read.
-        refusal: why the task is refused; None if it is admitted.
-        training: the admitted record-level private training, if there is one.
-        training_refused: why the private training was refused; None if it was not.
+    Gate or facts are None if they could not be built or read; ``training`` is the admitted record-level private training.
     """
 
     gate: Gate | None
@@ -149,11 +144,8 @@ class GaussianPrivacy(Filter):
 
     An update that the site's gate has already treated passes unchanged, so that noise is not added twice.
 
-    Args:
-        clip: bound on the update's L2 norm.
-        noise_multiplier: standard deviation of the noise over the sensitivity that follows from ``clip`` and ``unit``.
-        unit: ``record``, ``presence`` or ``site``.
-        running_statistics: see :class:`~grandrounds.privacy.gate.treatment.ClipAndNoise`.
+    ``noise_multiplier`` is the noise's standard deviation over the sensitivity that follows from ``clip`` and ``unit``; for
+    ``running_statistics`` see :class:`~grandrounds.privacy.gate.treatment.ClipAndNoise`.
 
     Raises:
         ConfigurationError: if a value is outside its range.

@@ -31,15 +31,7 @@ from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """A task as the site knows it.
-
-    Attributes:
-        job: FLARE's identity of the job.
-        task: its name.
-        run: the run's name.
-        dataset: the data set that is used.
-        expected: what the answer must fit.
-    """
+    """A task as the site knows it; ``job`` is FLARE's identity of the job, ``run`` the run's name."""
 
     job: str
     task: str
@@ -49,14 +41,7 @@ class TaskFacts:
 
 
 class Gate:
-    """One site's gate.
-
-    Args:
-        policy: of the job's scope.
-        folder: the site's own, with ledger and audit trail.
-        site: its name.
-        random_bytes: returns that many unpredictable bytes; the operating system's, except in tests.
-    """
+    """One site's gate, by the policy of the job's scope; ``folder`` is the site's own, with ledger and audit trail."""
 
     def __init__(self, policy: SitePolicy, folder: Path, site: str, random_bytes: RandomBytes = os.urandom) -> None:
         self.policy = policy
@@ -78,11 +63,7 @@ class Gate:
         self._require_affordable(facts, expected)
 
     def admit_training(self, facts: TaskFacts, training: Spending) -> None:
-        """Check a record-level private training before it starts, if the policy relies on it.
-
-        Args:
-            facts: of the task.
-            training: the cost of a round.
+        """Check the cost of a round of record-level private training before it starts, if the policy relies on it.
 
         Raises:
             Refused: if it has less noise than the policy requires, or its cost would exceed the budget.
@@ -97,12 +78,7 @@ class Gate:
         self._require_affordable(facts, [cost])
 
     def release(self, facts: TaskFacts, answer: Answer, trained: Spending | None = None) -> Answer:
-        """Check, book and treat an answer.
-
-        Args:
-            facts: of the answered task.
-            answer: as the method made it.
-            trained: how the training was protected, if it was.
+        """Check, book and treat an answer; ``trained`` is how the training was protected, if it was.
 
         Returns:
             A new answer with new tensors. Its releases are booked.

@@ -54,12 +54,8 @@ class Answer:
 class Inspected:
     """A checked answer.
 
-    Attributes:
-        releases: rule and tensors by name.
-        scalars: numbers that may leave.
-        facts: short texts that may leave.
-        withheld: names of numbers, texts and curves that may not.
-        samples: the number of training samples, or 1 when the policy does not allow it to leave.
+    ``releases`` are rule and tensors by name; ``withheld`` are the names of numbers, texts and curves that may not leave;
+    ``samples`` is 1 when the policy does not allow their number to leave.
     """
 
     releases: Mapping[str, tuple[ReleaseRule, Mapping[str, Tensor]]]

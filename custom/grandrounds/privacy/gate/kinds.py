@@ -36,12 +36,8 @@ WEIGHT_DIFF, APP_DEFINED = "WEIGHT_DIFF", "APP_DEFINED"
 class Expected:
     """What an answer must fit.
 
-    Attributes:
-        round_number: of the task.
-        run_id: of the task.
-        classes: number of classes of the problem.
-        template: shape and dtype of each entry of the model that the server has sent.
-        patients: number of patients in each part of the site's data.
+    ``template`` has shape and dtype of each entry of the model that the server has sent, ``patients`` their number in each
+    part of the site's data.
     """
 
     round_number: int

@@ -58,10 +58,8 @@ class ReleaseRule:
 class ScalarRule:
     """Numbers that may leave.
 
-    Attributes:
-        name: a pattern with ``*``; ``samples`` is the number of training images.
-        part: the part of the data that the number is a statistic of.
-        minimum_support: minimum number of patients in this part.
+    ``name`` is a pattern with ``*``, where ``samples`` is the number of training images; ``minimum_support`` is the minimum
+    number of patients in ``part``, the part of the data that the number is a statistic of.
     """
 
     name: str
@@ -156,11 +154,7 @@ def policy_of_scope(properties: Any, where: str) -> SitePolicy:
 
 
 def parse_policy(content: Any, where: str) -> SitePolicy:
-    """Read and check a scope's policy.
-
-    Args:
-        content: the value of ``properties.grandrounds``.
-        where: how error messages name it.
+    """Read and check a scope's policy, the value of ``properties.grandrounds``.
 
     Raises:
         ConfigurationError: naming the field, what was expected and what came.

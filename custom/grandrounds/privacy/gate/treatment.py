@@ -48,11 +48,7 @@ class Treatment(ABC):
 
     @classmethod
     def from_policy(cls, settings: Mapping[str, Any], unit: Unit) -> Treatment:
-        """Build the treatment of a policy's rule.
-
-        Args:
-            settings: the rule's values of ``required`` and ``optional``.
-            unit: whom the policy protects.
+        """Build the treatment of a policy's rule from the values of ``required`` and ``optional``.
 
         Raises:
             ConfigurationError: naming the setting, what was expected and what came.
@@ -60,10 +56,7 @@ class Treatment(ABC):
         return cls(**settings)
 
     def spending(self, trained: Spending | None) -> Spending:
-        """The cost of one release.
-
-        Args:
-            trained: how the training itself was protected, if it was; only ``record_level`` uses it.
+        """The cost of one release; only ``record_level`` uses how the training itself was protected, if it was.
 
         Raises:
             ValueError: if the release needs a protected training and had none.
@@ -142,10 +135,6 @@ class ClipAndNoiseSamples(Treatment):
     """Clips each sample's embedding and adds Gaussian noise; the guarantee is for one record.
 
     It holds for the row with the encoder taken as given, and only if no image changes another's row (not under batch norm).
-
-    Attributes:
-        clip: bound on the L2 norm of a row.
-        sigma: standard deviation of the noise on each entry.
 
     Raises:
         ConfigurationError: if ``clip`` or ``sigma`` is not positive and finite.

@@ -32,13 +32,7 @@ RESTORE = "nothing may be released before the file is restored from a backup"
 
 @dataclass(frozen=True)
 class Chain:
-    """The verified lines of a file.
-
-    Attributes:
-        path: the file.
-        lines: the objects, in order, each with ``previous`` and ``hash``.
-        interrupted: whether the file ends in an incomplete line, because a process died while writing.
-    """
+    """The verified lines of a file; ``interrupted`` if a process died while writing and left an incomplete one."""
 
     path: Path
     lines: tuple[Mapping[str, Any], ...]
@@ -62,11 +56,7 @@ class Chain:
 
 
 class ChainedFile:
-    """A file of chained lines and its head.
-
-    Args:
-        path: the file of lines; the head is beside it and ends in ``.head.json``.
-    """
+    """A file of chained lines, and its head, which is beside it and ends in ``.head.json``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -213,10 +203,7 @@ class Extension:
         self._chained, self._file, self._size = chained, file, size
 
     def append(self, content: Mapping[str, Any]) -> None:
-        """Append one line per extension; it is on disk when this returns.
-
-        Args:
-            content: plain JSON values, without ``previous`` and ``hash``.
+        """Append one line per extension, of plain JSON values; it is on disk when this returns.
 
         Raises:
             DataError: if it cannot be written, for example because the disk is full.

@@ -16,11 +16,7 @@ OPENING, BOOKING, AMENDMENT = "opening", "release", "amendment"
 
 @dataclass(frozen=True)
 class DatasetIdentity:
-    """A data set of the site.
-
-    Attributes:
-        name: in the site's ``grandrounds.json``.
-        fingerprint: of :func:`grandrounds.privacy.ledger.ledger.dataset_fingerprint`.
+    """A data set of the site by its name and :func:`~grandrounds.privacy.ledger.ledger.dataset_fingerprint`.
 
     Raises:
         ConfigurationError: if one is empty.
@@ -38,14 +34,7 @@ class DatasetIdentity:
 
 @dataclass(frozen=True)
 class Purpose:
-    """Identifies a release.
-
-    Attributes:
-        job: FLARE's identity of the job.
-        run: the run's name.
-        round_number: counts from 1.
-        release: the release's name, for example ``update``.
-    """
+    """Identifies a release: FLARE's identity of the job, the run's name, the round from 1, a name such as ``update``."""
 
     job: str
     run: str
@@ -55,13 +44,7 @@ class Purpose:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first line.
-
-    Attributes:
-        time: when, in UTC.
-        site: whose ledger it is.
-        identity: random, so that no two ledgers are equal.
-    """
+    """The first line: when (in UTC), whose ledger it is, and a random identity, so that no two ledgers are equal."""
 
     time: str
     site: str
@@ -74,13 +57,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Amendment:
-    """A data set has changed.
-
-    Attributes:
-        time: when, in UTC.
-        dataset: the same name with the new fingerprint.
-        reason: why.
-    """
+    """A data set has changed: when (in UTC), its name with the new fingerprint, and why."""
 
     time: str
     dataset: DatasetIdentity
@@ -95,13 +72,8 @@ class Amendment:
 class Booking:
     """A release.
 
-    Attributes:
-        time: when it was booked, in UTC.
-        purpose: which release of which round of which job.
-        dataset: that the release was computed from.
-        spending: how it was protected.
-        delta: the delta of ``epsilon``.
-        epsilon: of all releases of the data set up to this one, for the spending's unit; may be infinite.
+    ``time`` is in UTC; ``epsilon`` is that of all releases of the data set up to this one at ``delta``, for the spending's
+    unit, and may be infinite.
     """
 
     time: str

@@ -29,11 +29,7 @@ class BudgetExceeded(GrandRoundsError):
 
 
 class Ledger:
-    """One site's ledger.
-
-    Args:
-        folder: the site's own folder.
-        site: the name of the site; the ledger must belong to it.
+    """One site's ledger, in the site's own folder.
 
     Raises:
         ConfigurationError: if there is no ledger in ``folder``, or it belongs to another site.
@@ -76,12 +72,7 @@ class Ledger:
     ) -> Booking:
         """Book a release. It may leave the site after this has returned, and not before.
 
-        Args:
-            purpose: which release of which round of which job.
-            dataset: that it was computed from.
-            spending: how it is protected.
-            delta: above 0 and below 1.
-            target: maximum epsilon of the data set after this release, for the spending's unit at ``delta``.
+        ``target`` is the maximum epsilon of the data set after this release, for the spending's unit at ``delta``.
 
         Returns:
             The line as written, with the epsilon of all releases of the data set including this one.
@@ -106,11 +97,7 @@ class Ledger:
         return booking
 
     def amend(self, dataset: DatasetIdentity, reason: str) -> None:
-        """Record that a data set has changed, for example grown; its name and its spending stay.
-
-        Args:
-            dataset: a name in the ledger with the new fingerprint.
-            reason: why, in a sentence.
+        """Record that a data set has changed, for example grown; its name and its spending stay. The reason is a sentence.
 
         Raises:
             ConfigurationError: if the name is unknown, the fingerprint is another data set's, or the reason is empty.
@@ -128,10 +115,7 @@ class Ledger:
 
 
 class LedgerContent:
-    """The content of a ledger.
-
-    Args:
-        chain: the file's verified lines.
+    """The content of a ledger, from the file's verified lines.
 
     Raises:
         DataError: if a line does not belong in a ledger; its number is named.
@@ -220,9 +204,7 @@ def _epsilon(spendings: Sequence[Spending], delta: float, unit: Unit) -> float:
 def dataset_fingerprint(names: Iterable[str], groups: Iterable[str]) -> str:
     """A hash of a data set's images and patients, independent of their order, of labels and of splits.
 
-    Args:
-        names: the images' names.
-        groups: each image's patient, else lesion, else the image itself.
+    ``groups`` is each image's patient, else lesion, else the image itself.
 
     Raises:
         ValueError: if there are not as many groups as names.

@@ -62,10 +62,8 @@ class ProtectionOptions(Options):
     def of_round(self, records: int, batch_size: int, steps: int) -> RecordLevelOptions | None:
         """The parameters of a round; None without DP-SGD.
 
-        Args:
-            records: images that batches are drawn from, at least 1. Their number counts as public.
-            batch_size: expected images of a batch.
-            steps: of the round.
+        ``records`` is the number of images that batches are drawn from, at least 1, and counts as public; ``batch_size`` is
+        the expected number of a batch.
 
         Example:
             >>> ProtectionOptions(record_noise_multiplier=1.5).of_round(records=200, batch_size=20, steps=5).sampling_rate
@@ -76,11 +74,7 @@ class ProtectionOptions(Options):
         return RecordLevelOptions(self.record_clip, self.record_noise_multiplier, min(1.0, batch_size / records), steps)
 
     def require_possible(self, method: str, obstacle: str) -> None:
-        """Refuse DP-SGD where a method cannot train with it.
-
-        Args:
-            method: its name.
-            obstacle: why it cannot be record-level private; empty if it can.
+        """Refuse DP-SGD where a method has an obstacle to it; an empty one is none.
 
         Raises:
             ConfigurationError: if DP-SGD is configured and there is an obstacle, which is named.
@@ -95,12 +89,8 @@ class ProtectionOptions(Options):
 class PrivateStep:
     """Computes the private gradients of one step; any optimizer may follow.
 
-    Args:
-        network: the model; its trained parameters get the gradients.
-        loss: a mean over samples.
-        records: :math:`N`, number of images that batches are drawn from, at least 1.
-        options: the parameters of the round.
-        random_bytes: returns that many unpredictable bytes; the operating system's, except in tests.
+    ``records`` is :math:`N`, the number of images that batches are drawn from, at least 1; the random bytes are the
+    operating system's, except in tests.
 
     Raises:
         ConfigurationError: if a layer of the network mixes the samples of a batch (batch norm) or keeps statistics.
@@ -127,9 +117,7 @@ class PrivateStep:
     def set_gradients(self, images: Tensor, targets: Tensor) -> None:
         """Put the noisy gradient of a batch into ``.grad`` of each trained parameter.
 
-        Args:
-            images: of the batch, possibly none; shape ``(batch, channels, height, width)``.
-            targets: labels or soft labels, shape ``(batch, ...)``.
+        Images, possibly none, have shape ``(batch, channels, height, width)``; labels or soft labels ``(batch, ...)``.
 
         Raises:
             ConfigurationError: if the loss is not a mean over samples.
@@ -185,11 +173,6 @@ def poisson_batches(
 
     The draw must be secret: privacy amplification by sampling does not hold against somebody who can repeat it. Therefore
     the generator has no seed.
-
-    Args:
-        rows: the rows to draw from.
-        options: rate and number of steps.
-        random_bytes: returns that many unpredictable bytes.
 
     Yields:
         Rows in ascending order, possibly none.

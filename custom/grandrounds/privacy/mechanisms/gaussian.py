@@ -42,10 +42,6 @@ def standard_normals(count: int, random_bytes: RandomBytes = os.urandom) -> NDAr
 
     .. math:: z_{1,2} = \sqrt{-2 \ln u_1} \, (\cos 2 \pi u_2, \sin 2 \pi u_2)
 
-    Args:
-        count: their number.
-        random_bytes: returns that many unpredictable bytes.
-
     Returns:
         Shape ``(count,)``. With 53 bits per uniform number, none is beyond 8.6; the tail beyond has probability 1e-17.
 
@@ -78,13 +74,7 @@ def grid_spacing(sigma: float) -> float:
 def with_noise(value: Tensor, sigma: float, random_bytes: RandomBytes = os.urandom) -> Tensor:
     """Add noise to every entry in double precision, rounded to the grid.
 
-    Args:
-        value: any shape, finite.
-        sigma: standard deviation of the noise, positive.
-        random_bytes: returns that many unpredictable bytes.
-
-    Returns:
-        A new double-precision tensor on the CPU, of the same shape.
+    ``sigma`` is the noise's standard deviation, ``value`` is finite. A new double-precision tensor on the CPU is returned.
 
     Raises:
         ValueError: if ``sigma`` is not positive and finite.
@@ -126,10 +116,6 @@ class GaussianMechanism:
 
     def release(self, update: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
         """Clip an update and add noise.
-
-        Args:
-            update: differences by ``state_dict`` name, finite.
-            random_bytes: returns that many unpredictable bytes; the operating system's, except in tests.
 
         Returns:
             New tensors of the same dtypes on the CPU. Integer buffers are copied without noise.
@@ -195,12 +181,7 @@ def clipping_factor(norm: float, clip: float) -> float:
 def clip_rows(samples: Tensor, clip: float) -> Tensor:
     """Clip every row to an L2 norm of at most ``clip``; a row is one sample's contribution.
 
-    Args:
-        samples: embeddings or logits, shape ``(samples, features)``, finite.
-        clip: bound on the norm of a row, positive.
-
-    Returns:
-        A new tensor of the same shape and dtype.
+    Shape ``(samples, features)``; the result is a new tensor of the same shape and dtype.
 
     Raises:
         ConfigurationError: if ``clip`` is not positive and finite.

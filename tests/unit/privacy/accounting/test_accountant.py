@@ -8,12 +8,12 @@ import math
 import pytest
 from scipy.stats import norm
 
+from benchmarks.noise import min_noise_multiplier
 from grandrounds.privacy.accounting import (
     combined_multiplier,
     composed_epsilon,
     exceeds,
     gaussian_epsilon,
-    min_noise_multiplier,
     renyi_epsilon,
     sampled_gaussian_divergence,
     spent_epsilon,

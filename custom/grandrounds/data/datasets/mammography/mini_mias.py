@@ -141,13 +141,7 @@ def render(levels: Levels, vendor: Vendor, generator: np.random.Generator) -> Le
 
     .. math:: y = z^{\gamma} + \sigma \sqrt{z^{\gamma}} \, \epsilon, \qquad z = G_b * x
 
-    Args:
-        levels: :math:`x`, in [0, 1], shape ``(H, W)``.
-        vendor: the device.
-        generator: where the noise comes from.
-
-    Returns:
-        The same shape, clipped to [0, 1].
+    Levels :math:`x` of shape ``(H, W)`` are in [0, 1], before and after.
 
     Example:
         >>> render(np.float32([[0.0, 0.25, 1.0]]), Vendor(0.5, 0.0, 0.0), np.random.default_rng(0)).tolist()
@@ -162,9 +156,7 @@ def render(levels: Levels, vendor: Vendor, generator: np.random.Generator) -> Le
 def assign_vendors(mammograms: Sequence[Mammogram], generator: np.random.Generator) -> tuple[Mammogram, ...]:
     """Give every patient a simulated vendor at random, each vendor as many of each finding as the others, within one.
 
-    Args:
-        mammograms: the images; a patient counts as of the most severe finding.
-        generator: where the randomness comes from.
+    A patient counts as of the most severe finding.
     """
     findings = {
         one.patient: most_severe([m.finding for m in mammograms if m.patient == one.patient]) for one in mammograms

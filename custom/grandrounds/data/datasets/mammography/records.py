@@ -24,14 +24,8 @@ VENDORS = ("GE", "Siemens", "Hologic", "Fuji", "Philips", "Lorad", "IMS", "Planm
 class Mammogram:
     """One image of a mammography data set.
 
-    Attributes:
-        image: its name under the data set's root.
-        finding: the most severe one in it.
-        patient: whose it is.
-        laterality: which breast; empty when unknown.
-        view: cranio-caudal or mediolateral oblique; empty when unknown.
-        vendor: who made the device.
-        test: whether the data set publishes it for testing.
+    ``finding`` is the most severe one in it; laterality and view are empty when unknown; ``test`` says whether the data set
+    publishes it for testing.
     """
 
     image: str
