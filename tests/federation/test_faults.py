@@ -95,7 +95,7 @@ def test_too_few_valid_results_end_the_run_with_the_reasons(tiny, start):
     found = start(job)
     assert found.error == found.summary["reason"]
     assert found.error.startswith("round 2: 2 of 3 sites gave a valid result, min_sites is 3 (site-2: RuntimeError in")
-    assert "mend the sites and submit the job again: it goes on after round 1" in found.error
+    assert "fix the sites and submit the job again: it goes on after round 1" in found.error
     assert found.summary["status"] == "failed"
     assert found.summary["rounds_done"] == 1
 

@@ -115,7 +115,7 @@ def build(
     from grandrounds.federation.paths import SITES_VARIABLE
 
     job, sites = arguments.checked()
-    folder = write_job(job, out / job.name, byoc)
+    folder = write_job(job, out / job.run_name, byoc)
     console = results()
     say(console, f"{folder} is written; to run it here:")
     variable = f"{SITES_VARIABLE}={arguments.sites_dir.absolute()} " if arguments.sites_dir else ""

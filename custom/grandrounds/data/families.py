@@ -159,6 +159,8 @@ class ManifestOptions(MutualOptions):
     def check(self) -> None:
         """Refuse options that contradict each other or the scheme."""
         super().check()
+        if not self.dataset_name:
+            raise ConfigurationError("dataset_name must not be empty: jobs find the data set by it")
         if self.windows and self.preprocess != "none":
             raise ConfigurationError("windows are for CT and preprocess is for mammograms; leave one of them out")
 

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import grandrounds
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import read_json_object, write_json
-from grandrounds.options import option_types, require_type
+from grandrounds.options import annotations_of, option_types, require_type
 from grandrounds.protocol.problem import Problem
 
 PACKAGE = Path(grandrounds.__file__).parent
@@ -147,9 +147,9 @@ def check_job(job: Job) -> None:
             if option not in accepted:
                 raise ConfigurationError(f"job {job.name}: {component.__name__} has no option {option!r}")
             require_type(value, accepted[option], f"{part}.{option}")
-    accepted = get_type_hints(Problem)
+    known = annotations_of(Problem)
     for option, value in job.options("problem").items():
-        require_type(value, accepted.get(option, Any), f"problem.{option}")
+        require_type(value, known[option].type if option in known else Any, f"problem.{option}")
     for _, entry in parts:
         component = class_of(entry["path"])
         try:

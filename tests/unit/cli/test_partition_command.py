@@ -163,6 +163,12 @@ def test_values_that_do_not_fit_and_options_of_other_data_sets_are_wrong_use(run
     assert run(*command).exit_code == 2
 
 
+def test_a_data_set_without_a_name_is_refused_in_a_line(run, pictures, tmp_path):
+    result = run("partition", *pictures[:-1], "", "--out", tmp_path / "sites")
+    assert result.exit_code == 1
+    assert "dataset_name must not be empty" in result.stderr
+
+
 def test_a_manifest_needs_its_file_and_name(run, tmp_path):
     assert run("partition", "manifest", "--root", tmp_path, "--out", tmp_path / "sites").exit_code == 2
 

@@ -196,6 +196,12 @@ def test_a_workspace_or_a_place_for_jobs_that_cannot_be_written_is_one_line(run,
     assert (tmp_path / "run").read_text() == "a file"
 
 
+def test_presets_of_one_job_are_built_beside_each_other(run, tmp_path):
+    for preset in ("rhfl", "fedmd"):
+        assert run("build", "mdhfl", "--preset", preset, "--out", tmp_path).exit_code == 0
+    assert {folder.name for folder in tmp_path.iterdir()} == {"rhfl", "fedmd"}
+
+
 def test_build_does_not_overwrite_the_job_that_it_reads(run, tmp_path):
     assert run("build", "fedavg", "--out", tmp_path).exit_code == 0
     before = (tmp_path / "fedavg" / "meta.json").stat().st_ino

@@ -137,6 +137,14 @@ def test_a_job_with_an_unknown_option_is_refused_by_name():
         check_job(job)
 
 
+@pytest.mark.parametrize("name", ["prefix", "identifies_run", "images"])
+def test_a_problem_with_an_unknown_option_is_refused_by_name(name):
+    job = with_options(load_job("fedavg"), [])
+    job.options("problem")[name] = True
+    with pytest.raises(ConfigurationError, match=name):
+        check_job(job)
+
+
 def test_a_job_that_lacks_a_required_option_is_refused():
     job = load_job("fedperl")
     del job.options("controller")["rounds"]

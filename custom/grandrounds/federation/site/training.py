@@ -114,7 +114,7 @@ class Step(Protocol):
         ...
 
 
-def run_steps(context: SiteContext, steps: int, take: Callable[[int], None]) -> None:
+def run_steps(context: SiteContext, steps: int, take: Callable[[int], None], purpose: str = "training") -> None:
     """The training loop of all methods.
 
     Torch's own generator is seeded for all steps together, so that ``take`` may draw dropout.
@@ -123,11 +123,12 @@ def run_steps(context: SiteContext, steps: int, take: Callable[[int], None]) -> 
         context: of the task.
         steps: how many.
         take: does a step, counted from 0. Its passes through the network belong under ``context.autocast()``.
+        purpose: of the steps; phases of one task need different ones, or they draw the same dropout.
 
     Raises:
         TaskAborted: if the task was given up.
     """
-    with context.torch_seeded("training"):
+    with context.torch_seeded(purpose):
         for step in range(steps):
             context.check_abort()
             take(step)
@@ -140,6 +141,7 @@ def train_steps(
     descent: Step,
     meter: Meter,
     rate: str = "executor.learning_rate",
+    purpose: str = "training",
 ) -> None:
     """Take the local steps of a round with one loss and one optimizer, see :func:`run_steps`.
 
@@ -150,6 +152,7 @@ def train_steps(
         descent: goes down the loss.
         meter: gets the sum of the losses as ``loss``.
         rate: the option of the learning rate, for the error.
+        purpose: of the steps, see :func:`run_steps`.
 
     Raises:
         TaskAborted: if the task was given up.
@@ -163,7 +166,7 @@ def train_steps(
             descent.step(loss)
             meter.add("loss", loss)
 
-    run_steps(context, steps, take)
+    run_steps(context, steps, take, purpose)
 
 
 def new_optimizer(

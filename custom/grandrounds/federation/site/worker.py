@@ -15,7 +15,7 @@ from nvflare.apis.workspace import Workspace
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.federation.site.isolation import WorkerStopped, ask_parent, run_isolated
 from grandrounds.protocol.messages import Payload
-from grandrounds.protocol.spending import TRAINING_GATE, Spending
+from grandrounds.protocol.spending import TRAINING_GATE, Spending, TrainingGate
 
 Answer = TypeVar("Answer")
 # Numbers of the GNU C library's malloc.h.
@@ -77,7 +77,7 @@ def declare_dp_training(training: Spending | None, fl_ctx: FLContext) -> None:
     Raises:
         GrandRoundsError: if the gate refuses.
     """
-    gate = fl_ctx.get_prop(TRAINING_GATE)
+    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
     if training is not None and gate is not None:
         gate.admit_training(training)
 

@@ -192,7 +192,8 @@ def distil(
         return alignment_loss(logits, wanted[torch.from_numpy(batch).to(context.device)])
 
     meter = Meter()
-    train_steps(context, steps, loss_of, DistillationStep(student, options), meter, "controller.distillation_rate")
+    step = DistillationStep(student, options)
+    train_steps(context, steps, loss_of, step, meter, "controller.distillation_rate", "distillation")
     if options.recalibrate_bn:
         recalibrate_batch_norm(student, images, np.arange(len(images), dtype=np.int64), context)
     return meter.total("loss") / steps

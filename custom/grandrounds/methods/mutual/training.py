@@ -118,7 +118,7 @@ def align(
         return measure(at_least_single(logits), wanted[torch.from_numpy(batches[number]).to(context.device)])
 
     meter = Meter()
-    train_steps(context, len(batches), loss_of, step, meter, "executor.alignment_rate")
+    train_steps(context, len(batches), loss_of, step, meter, "executor.alignment_rate", "alignment")
     return meter.total("loss") / len(batches) if batches else float("nan")
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.deployment.jobs import class_of, job_names, load_job
 from grandrounds.errors import ConfigurationError
+from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES
 from grandrounds.privacy.gate.policy import SitePolicy, parse_policy, read_policies
 from grandrounds.privacy.gate.treatment import (
     ClipAndNoise,
@@ -261,3 +263,21 @@ def test_our_standard_policy_names_the_numbers_that_methods_need():
         assert found.scalar_rule_for(name).part in ("train", "labelled"), name
     parts = {"validation.f1_macro": "val", "common.auc_macro": "test", "own.accuracy": "test", "test.accuracy": "test"}
     assert {name: found.scalar_rule_for(name).part for name in parts} == parts
+
+
+DENIED = {ReleaseKind.EMBEDDINGS, ReleaseKind.DISCRIMINATOR, ReleaseKind.ENCRYPTED_VALUES}
+"""Kinds that the standard policy leaves to a hospital's own rules, as docs/privacy.md says."""
+
+
+@pytest.mark.parametrize("name", job_names())
+def test_our_standard_policy_allows_what_the_jobs_release(name):
+    (found,) = read_policies(json.loads((OVERLAYS / "privacy.json").read_text()), "privacy.json").values()
+    released = class_of(load_job(name).executor["path"]).releases.items()
+    for release, kind in released:
+        rule = found.rule_for(kind, release)
+        assert (rule is None) == (kind in DENIED), (release, kind)
+
+
+def test_our_standard_policy_allows_soft_labels_by_the_name_of_their_tensor():
+    (found,) = read_policies(json.loads((OVERLAYS / "privacy.json").read_text()), "privacy.json").values()
+    assert set(found.rule_for(ReleaseKind.SOFT_LABELS, SOFT_LABELS).entries) == {VALUES}
