@@ -9,7 +9,7 @@ from torch import nn
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, TaskAborted
-from grandrounds.federation.site.training import SGD, Adam, Meter, OptimizerStep, new_optimizer, train_steps
+from grandrounds.federation.site.training import SGD, Adam, Meter, OptimizerStep, new_optimizer, run_steps, train_steps
 
 
 def context(aborted=lambda: False, seed=1):
@@ -134,3 +134,12 @@ def test_a_step_leaves_no_graph_and_switches_gradients_on_again():
 def test_they_pass_for_torchs(kind, torchs):
     assert issubclass(kind, torchs)
     assert kind.__name__ == torchs.__name__
+
+
+def test_phases_of_a_task_draw_numbers_of_their_own():
+    drawn = {}
+    for phase in ("training", "alignment", "again"):
+        purpose = "training" if phase == "again" else phase
+        run_steps(context(), 1, lambda step, phase=phase: drawn.update({phase: torch.rand(4)}), purpose)
+    assert torch.equal(drawn["training"], drawn["again"])
+    assert not torch.equal(drawn["training"], drawn["alignment"])
