@@ -1,4 +1,4 @@
-"""``grandrounds doctor``: is the data fit for training, and a startup kit for a federation?"""
+"""``grandrounds doctor``: is the data fit for training or for testing a model, and a startup kit for a federation?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.commands.output import results, say, say_json
+from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.commands.progress import Step, steps_on
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,15 +30,24 @@ LEVELS: Mapping[str, tuple[str, str]] = {
 }
 HELP = """Check the images and manifests of sites before they train, or a startup kit before and while it runs.
 
-The exit status is 1 if something must be fixed first.
+With --purpose evaluation the data are for testing a finished model: labelled test images are enough. The exit status is 1
+if something must be fixed first.
 
 [bold]Examples[/bold]
 
 \b
   grandrounds doctor --sites-dir runs/ham/sites --image-size 64
   grandrounds doctor --site-config /opt/site/local/grandrounds.json --dataset skin --classes nevus,melanoma
+  grandrounds doctor --sites-dir runs/clinic --purpose evaluation
   grandrounds doctor --kit /opt/kits/hospital-a
 """
+
+
+class For(Enum):
+    """What the data are for."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
 
 
 def doctor(
@@ -53,6 +64,9 @@ def doctor(
     accept_unlabelled: Annotated[
         bool, typer.Option("--accept-unlabelled", help="A site without labels is no failure: the job accepts it.")
     ] = False,
+    purpose: Annotated[For, typer.Option(help="Training, or testing a finished model (test images only).")] = (
+        For.TRAINING
+    ),
     json: Json = False,
 ) -> None:
     """Check sites or a kit and show the findings."""
@@ -64,9 +78,10 @@ def doctor(
     if channels == 2:
         raise typer.BadParameter("--channels must be 1 or 3")
     located, vocabulary = _located(sites_dir, site_config, dataset, classes)
-    found = _check_data(located, vocabulary, image_size, channels, not accept_unlabelled)
+    with steps_on(notes()) as step:
+        found = _check_data(located, vocabulary, image_size, channels, not accept_unlabelled, purpose, step)
     failures, warnings = _count(found, "failure"), _count(found, "warning")
-    end = "fix the failures before training" if failures else "these sites are ready for training"
+    end = f"fix the failures before {purpose.value}" if failures else f"these sites are ready for {purpose.value}"
     _report(found, f"{len(found)} sites: {failures} failures, {warnings} warnings; {end}", json)
 
 
@@ -142,14 +157,22 @@ def _of_site(path: Path, dataset: str) -> dict[str, DatasetLocation]:
 
 
 def _check_data(
-    located: Mapping[str, DatasetLocation], classes: Sequence[str], image_size: int, channels: int, needs_labels: bool
+    located: Mapping[str, DatasetLocation],
+    classes: Sequence[str],
+    image_size: int,
+    channels: int,
+    needs_labels: bool,
+    purpose: For,
+    step: Step,
 ) -> dict[str, list[Finding]]:
     from grandrounds.data.doctor import examine_location
     from grandrounds.federation.site.data import CACHE_VARIABLE
 
     with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
         cache = Path(os.environ.get(CACHE_VARIABLE, temporary)) / "cache"
-        return {
-            site: examine_location(location, classes, image_size, channels, cache, site, needs_labels)
-            for site, location in located.items()
-        }
+        found = {}
+        for number, (site, location) in enumerate(located.items(), start=1):
+            step(f"reading {site}, {number} of {len(located)}")
+            reading = (classes, image_size, channels, cache, site, needs_labels)
+            found[site] = examine_location(location, *reading, purpose.value)
+        return found

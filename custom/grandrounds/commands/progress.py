@@ -1,6 +1,6 @@
 """The progress of a run, from the events that it appends to its record: a bar on a terminal, lines elsewhere.
 
-The run may be in this process or in FLARE's; the file is the same.
+The run may be in this process or in FLARE's; the file is the same. Commands that only read and compute show their steps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.status import Status
+from rich.text import Text
 
 from grandrounds.commands.output import duration, say
 
@@ -255,3 +257,70 @@ def progress_on(console: Console) -> Iterator[LineProgress | BarProgress]:
     )
     with Progress(*columns, console=console, transient=True) as bar:
         yield BarProgress(console, bar)
+
+
+PATIENCE_SECONDS = 2.0
+Step = Callable[[str], None]
+"""Called with what a command does next."""
+
+
+class Steps:
+    """The steps of a command, shown once it has taken ``patience`` seconds: a line that changes on a terminal, else lines.
+
+    Without a terminal there is at most one line every ``patience`` seconds.
+    """
+
+    def __init__(self, console: Console, patience: float = PATIENCE_SECONDS) -> None:
+        self._console = console
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._text, self._due, self._ended = "", False, False
+        self._status: Status | None = None
+        self._timer = self._started()
+
+    def step(self, text: str) -> None:
+        """Note the step; show it when the command has been silent for long enough."""
+        with self._lock:
+            self._text = text
+            if self._due or self._status:
+                self._show()
+
+    def end(self) -> None:
+        """Show nothing more, and clear the line on a terminal."""
+        with self._lock:
+            self._ended = True
+            self._timer.cancel()
+            if self._status:
+                self._status.stop()
+
+    def _started(self) -> threading.Timer:
+        timer = threading.Timer(self._patience, self._waited)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _waited(self) -> None:
+        with self._lock:
+            self._due = True
+            if self._text and not self._ended:
+                self._show()
+
+    def _show(self) -> None:
+        if self._console.is_terminal:
+            self._status = self._status or self._console.status("")
+            self._status.update(Text(self._text))
+            self._status.start()
+            return
+        say(self._console, self._text)
+        self._text, self._due = "", False
+        self._timer = self._started()
+
+
+@contextmanager
+def steps_on(console: Console) -> Iterator[Step]:
+    """A context in which the steps of a command are shown if it takes long."""
+    steps = Steps(console)
+    try:
+        yield steps.step
+    finally:
+        steps.end()

@@ -1,4 +1,4 @@
-"""Is this site's data fit for training? Checked before the first round and on demand.
+"""Is this site's data fit for training, or for testing a finished model? Checked before the first round and on demand.
 
 A failure would make results wrong (the same patient on both sides of a split) or training impossible (nothing labelled);
 a warning is something a person should have seen. Each finding includes its remedy.
@@ -18,6 +18,8 @@ import numpy as np
 from grandrounds.data.manifest import SPLITS
 from grandrounds.data.site import UNKNOWN_LABEL, DatasetLocation, Part, SiteData, load_site_data
 from grandrounds.errors import ConfigurationError, DataError
+
+Purpose = Literal["training", "evaluation"]
 
 MIN_TRAINING_IMAGES = 2
 SHOWN = 3
@@ -49,28 +51,32 @@ def examine_location(
     cache_dir: Path,
     site: str,
     needs_labels: bool = False,
+    purpose: Purpose = "training",
 ) -> list[Finding]:
     """Load a data set and examine it; an error of loading is a failure among the findings."""
     try:
         data = load_site_data(location, classes, image_size, channels, cache_dir)
     except (DataError, ConfigurationError) as error:
         return [Finding("failure", "data set", f"{site}: {error}")]
-    return examine(data, site, needs_labels)
+    return examine(data, site, needs_labels, trains=purpose == "training", tests=purpose == "evaluation")
 
 
-def examine(data: SiteData, site: str, needs_labels: bool = False, trains: bool = True) -> list[Finding]:
+def examine(
+    data: SiteData, site: str, needs_labels: bool = False, trains: bool = True, tests: bool = False
+) -> list[Finding]:
     """Run all checks on loaded data; each gives at least one finding.
 
     An empty labelled set is a failure if the site ``needs_labels``. Unless it ``trains``, training images and their classes
-    are not examined.
+    are not examined. For a site that only ``tests`` a finished model, labelled test images are all it must have.
     """
     digests = _digests(data)
     return [
         *_unreadable(data, site),
         *_vocabulary(data, site),
         *(_training_images(data, site, needs_labels) if trains else ()),
-        *_evaluation_images(data, site),
-        *(_class_support(data, site) if trains else ()),
+        *(_test_images(data, site) if tests else _evaluation_images(data, site)),
+        *(_class_support(data, site, SUPPORT_PARTS) if trains else ()),
+        *(_class_support(data, site, SUPPORT_PARTS[-1:]) if tests else ()),
         *_divided_groups(data, site),
         *_repeated_images(data, site, digests),
         *_empty_images(data, site, digests),
@@ -138,24 +144,37 @@ def _training_images(data: SiteData, site: str, needs_labels: bool) -> Iterable[
 
 
 def _evaluation_images(data: SiteData, site: str) -> Iterable[Finding]:
+    for part, word in SUPPORT_PARTS[1:]:
+        yield from _labelled_images(data, site, part, word, "warning")
+
+
+def _test_images(data: SiteData, site: str) -> Iterable[Finding]:
+    yield from _labelled_images(data, site, "test", "test", "failure")
+    others = int((data.split != "test").sum())
+    if others:
+        message = f"{site}: {others} images are not in split test; they are not evaluated"
+        yield Finding("warning", "evaluation images", message)
+
+
+def _labelled_images(
+    data: SiteData, site: str, part: Part, word: str, missing: Literal["warning", "failure"]
+) -> Iterable[Finding]:
     check = "evaluation images"
-    parts: tuple[tuple[Part, str], ...] = (("val", "validation"), ("test", "test"))
-    for part, word in parts:
-        count = len(data.rows(part))
-        without = int(((data.split == part) & (data.labels == UNKNOWN_LABEL)).sum())
-        if count == 0:
-            message = f"{site}: no {word} images with a label; give some patients the split {part}"
-            yield Finding("warning", check, message)
-        else:
-            yield Finding("ok", check, f"{site}: {count} {word} images")
-        if without:
-            message = f"{site}: {without} {word} images have no label and are not used; label them or make them train"
-            yield Finding("warning", check, message)
+    count = len(data.rows(part))
+    without = int(((data.split == part) & (data.labels == UNKNOWN_LABEL)).sum())
+    if count == 0:
+        message = f"{site}: no {word} images with a label; give some patients the split {part}"
+        yield Finding(missing, check, message)
+    else:
+        yield Finding("ok", check, f"{site}: {count} {word} images")
+    if without:
+        message = f"{site}: {without} {word} images have no label and are not used; label them or make them train"
+        yield Finding("warning", check, message)
 
 
-def _class_support(data: SiteData, site: str) -> Iterable[Finding]:
+def _class_support(data: SiteData, site: str, parts: Sequence[tuple[Part, str]]) -> Iterable[Finding]:
     check = "class support"
-    for part, word in SUPPORT_PARTS:
+    for part, word in parts:
         rows = data.rows(part)
         if rows.size == 0 or (data.labels[rows] >= len(data.classes)).any():
             continue

@@ -1,7 +1,8 @@
 """Manifests: a site's list of images with label, split and patient; and CSV tables with errors that name file and line.
 
 A manifest is a CSV file with the columns ``image, label, split, patient`` and, optionally, ``lesion, source,
-labelled``; other columns are ignored. It holds no image, so it can be kept under version control with its SHA-256.
+labelled``. Further columns, such as age, sex, body site or device, are kept as text and define subgroups of the test
+images. It holds no image, so it can be kept under version control with its SHA-256.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import csv
 import difflib
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +105,7 @@ class Record:
         source: device, hospital or data set it comes from; may be empty.
         labelled: whether training may use the label. False hides a known label, which then serves diagnostics and
             upper bounds only; always False without a label.
+        more: the further columns and their values.
     """
 
     image: str
@@ -113,6 +115,7 @@ class Record:
     lesion: str = ""
     source: str = ""
     labelled: bool = True
+    more: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -153,16 +156,31 @@ def read_manifest(path: Path | str, classes: Sequence[str] | None = None) -> Man
 def write_manifest(manifest: Manifest | Iterable[Record], path: Path | str) -> str:
     """Write a manifest so that nobody ever sees half of it.
 
-    The same records always give the same bytes: fixed column order, LF line ends, UTF-8.
+    The same records always give the same bytes: fixed column order, further columns as they first occur, LF line ends,
+    UTF-8.
 
     Returns:
         The SHA-256 of the file's bytes, in hexadecimal.
     """
-    records = manifest.records if isinstance(manifest, Manifest) else manifest
-    rows = (
-        (r.image, r.label, r.split, r.patient, r.lesion, r.source, int(r.labelled and r.label != "")) for r in records
-    )
-    return write_csv(Path(path), COLUMNS, rows)
+    records = tuple(manifest.records if isinstance(manifest, Manifest) else manifest)
+    further = list(dict.fromkeys(name for record in records for name, _ in record.more))
+    rows = []
+    for r in records:
+        more = dict(r.more)
+        flag = int(r.labelled and r.label != "")
+        fixed = (r.image, r.label, r.split, r.patient, r.lesion, r.source, flag)
+        rows.append((*fixed, *(more.get(name, "") for name in further)))
+    return write_csv(Path(path), (*COLUMNS, *further), rows)
+
+
+def further_columns(row: Mapping[str, str], known: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """The columns of a row that have a name and are not among the ``known`` ones, with their values.
+
+    Example:
+        >>> further_columns({"image": "a.png", "age": "45", "": "x"}, ["image"])
+        (('age', '45'),)
+    """
+    return tuple((name, value) for name, value in row.items() if name and name not in known)
 
 
 def manifest_digest(path: Path | str) -> str:
@@ -217,6 +235,7 @@ def _record(row: Mapping[str, str], where: str, classes: Sequence[str] | None) -
         lesion=row.get("lesion", ""),
         source=row.get("source", ""),
         labelled=FLAGS[flag],
+        more=further_columns(row, COLUMNS),
     )
 
 

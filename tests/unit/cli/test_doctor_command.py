@@ -66,3 +66,23 @@ def test_an_unknown_data_set_is_one_line_with_those_that_are_defined(run, sites_
 )
 def test_incomplete_arguments_are_wrong_use(run, arguments):
     assert run("doctor", *arguments).exit_code == 2
+
+
+def test_test_images_alone_pass_for_evaluation_and_not_for_training(run, sites_dir, images):
+    records = [
+        Record(name, ("nevus", "melanoma")[n % 2], "test", patient=name) for n, name in enumerate(images("c", 4))
+    ]
+    command = ["doctor", "--sites-dir", sites_dir(0, clinic=records), "--image-size", 32]
+    assert run(*command).exit_code == 1
+    result = run(*command, "--purpose", "evaluation")
+    assert result.exit_code == 0, result.output
+    assert "1 sites: 0 failures, 1 warnings; these sites are ready for evaluation" in result.stdout
+
+
+def test_evaluation_needs_labelled_test_images(run, sites_dir, images):
+    records = [Record(name, "nevus", "train", patient=name) for name in images("c", 4)]
+    command = ["doctor", "--sites-dir", sites_dir(0, clinic=records), "--image-size", 32, "--purpose", "evaluation"]
+    result = run(*command, "--json")
+    assert result.exit_code == 1
+    messages = {finding["level"]: finding["message"] for finding in json.loads(result.stdout)["clinic"]}
+    assert messages["failure"].startswith("clinic: no test images with a label")

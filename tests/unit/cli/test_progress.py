@@ -1,11 +1,12 @@
 import io
 import json
 import math
+import time
 
 import pytest
 from rich.console import Console
 
-from grandrounds.commands.progress import EventTail, Follower, RunProgress, progress_on
+from grandrounds.commands.progress import EventTail, Follower, RunProgress, Steps, progress_on
 
 
 def round_events(number, seconds, losses, score=None):
@@ -139,3 +140,23 @@ def test_the_last_events_before_the_end_are_shown(tmp_path):
 def test_a_file_below_something_that_is_no_folder_has_no_events(tmp_path):
     (tmp_path / "run").write_text("a file")
     assert EventTail(tmp_path / "run" / "events.jsonl").read() == []
+
+
+def test_steps_are_silent_at_first_and_then_a_line_each_time_that_patience_ends():
+    stream = io.StringIO()
+    steps = Steps(Console(file=stream), patience=0.05)
+    steps.step("reading site-1")
+    assert stream.getvalue() == ""
+    time.sleep(0.2)
+    assert stream.getvalue() == "reading site-1\n"
+    steps.step("reading site-2")
+    steps.end()
+    assert stream.getvalue().splitlines() == ["reading site-1", "reading site-2"]
+
+
+def test_steps_of_a_quick_command_are_not_shown():
+    stream = io.StringIO()
+    steps = Steps(Console(file=stream), patience=5)
+    steps.step("reading site-1")
+    steps.end()
+    assert stream.getvalue() == ""

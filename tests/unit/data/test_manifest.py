@@ -27,7 +27,7 @@ def written(tmp_path, text, name="manifest.csv"):
     return path
 
 
-def test_reads_required_and_optional_columns_and_ignores_others(tmp_path):
+def test_reads_required_optional_and_further_columns(tmp_path):
     path = written(
         tmp_path,
         "age,image,label,split,patient,lesion,source,labelled\n"
@@ -37,12 +37,23 @@ def test_reads_required_and_optional_columns_and_ignores_others(tmp_path):
     )
     assert read_manifest(path, CLASSES) == Manifest(
         (
-            Record("a.png", "nevus", "train", "p1", "l1", "device", labelled=False),
-            Record("b.png", "", "val", labelled=False),
-            Record("c.png", "melanoma", "test", "p2"),
+            Record("a.png", "nevus", "train", "p1", "l1", "device", labelled=False, more=(("age", "50"),)),
+            Record("b.png", "", "val", labelled=False, more=(("age", "60"),)),
+            Record("c.png", "melanoma", "test", "p2", more=(("age", "70"),)),
         ),
         path,
     )
+
+
+def test_further_columns_come_back_as_they_were_written(tmp_path):
+    records = (
+        Record("a.png", "nevus", more=(("age", "50"), ("sex", "f"))),
+        Record("b.png", "nevus", more=(("device", "x"),)),
+    )
+    write_manifest(records, tmp_path / "m.csv")
+    assert (tmp_path / "m.csv").read_text().splitlines()[0].endswith(",labelled,age,sex,device")
+    found = [dict(record.more) for record in read_manifest(tmp_path / "m.csv").records]
+    assert found == [{"age": "50", "sex": "f", "device": ""}, {"age": "", "sex": "", "device": "x"}]
 
 
 def test_a_label_without_a_flag_may_be_used(tmp_path):

@@ -31,13 +31,14 @@ from grandrounds.data.datasets.published import (
     marked_column,
     read_records,
 )
-from grandrounds.data.manifest import Record, read_table, require_known_label
+from grandrounds.data.manifest import Record, further_columns, read_table, require_known_label
 from grandrounds.errors import DataError
 
 HAM10000_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 
 ARCHIVE_MANIFEST = "ham10000_manifest.csv"
 ARCHIVE = "ham10000_200x150.zip"
+ARCHIVE_COLUMNS = ("image", "label", "patient", "lesion", "source")
 PUBLISHED_METADATA = ("HAM10000_metadata.csv", "HAM10000_metadata")
 PUBLISHED_COLUMNS = ("lesion_id", "image_id", "dx", "dataset")
 SOURCE_PREFIX = "HAM10000/"
@@ -63,7 +64,7 @@ def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:
 
     Returns:
         The records (all in split ``train``: divide them with ``assign_splits``) and the images' root: the folder, or
-        the archive. ``source`` is ``HAM10000/`` and the acquisition site.
+        the archive. ``source`` is ``HAM10000/`` and the acquisition site; age, sex and body site are further columns.
 
     Raises:
         DataError: if no layout is found, a column is missing, a class is unknown, or images are missing or listed
@@ -79,7 +80,9 @@ def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:
         """The record of a row."""
         require_known_label(row["dx"], HAM10000_CLASSES, f"{where}, column dx")
         image = image_called(row["image_id"], images, where, root)
-        return Record(image, row["dx"], lesion=row["lesion_id"], source=SOURCE_PREFIX + row["dataset"])
+        source = SOURCE_PREFIX + row["dataset"]
+        more = further_columns(row, PUBLISHED_COLUMNS)
+        return Record(image, row["dx"], lesion=row["lesion_id"], source=source, more=more)
 
     return read_records(table, PUBLISHED_COLUMNS, record), root
 
@@ -92,9 +95,10 @@ def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
         """The record of a row."""
         require_known_label(row["label"], HAM10000_CLASSES, f"{where}, column label")
         image = image_called(row["image"], images, where, archive)
-        return Record(image, row["label"], patient=row["patient"], lesion=row["lesion"], source=row["source"])
+        more = further_columns(row, ARCHIVE_COLUMNS)
+        return Record(image, row["label"], "train", row["patient"], row["lesion"], row["source"], more=more)
 
-    return read_records(table, ("image", "label", "patient", "lesion", "source"), record), archive
+    return read_records(table, ARCHIVE_COLUMNS, record), archive
 
 
 def by_malignancy(records: Iterable[Record]) -> tuple[Record, ...]:

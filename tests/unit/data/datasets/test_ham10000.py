@@ -26,10 +26,12 @@ ARCHIVE_TABLE = (
     "ISIC_1.jpg,nv,,HAM_1,HAM10000/rosendahl,histo\n"
     "ISIC_2.jpg,vasc,,HAM_2,HAM10000/vienna_dias,histo\n"
 )
+FIRST = (("dx_type", "histo"), ("age", "80.0"), ("sex", "male"), ("localization", "scalp"))
+SECOND = (("dx_type", "histo"), ("age", "60.0"), ("sex", "female"), ("localization", "back"))
 RECORDS = (
-    Record("p/ISIC_1.jpg", "bkl", lesion="HAM_1", source="HAM10000/vidir_modern"),
-    Record("p/ISIC_2.jpg", "bkl", lesion="HAM_1", source="HAM10000/vidir_modern"),
-    Record("q/ISIC_3.jpg", "mel", lesion="HAM_2", source="HAM10000/rosendahl"),
+    Record("p/ISIC_1.jpg", "bkl", lesion="HAM_1", source="HAM10000/vidir_modern", more=FIRST),
+    Record("p/ISIC_2.jpg", "bkl", lesion="HAM_1", source="HAM10000/vidir_modern", more=FIRST),
+    Record("q/ISIC_3.jpg", "mel", lesion="HAM_2", source="HAM10000/rosendahl", more=SECOND),
 )
 
 
@@ -70,8 +72,8 @@ def test_of_two_copies_of_a_folder_the_first_is_used(tmp_path):
 def test_reads_the_table_beside_an_archive(tmp_path):
     assert read_ham10000(archive(tmp_path)) == (
         (
-            Record("ISIC_1.jpg", "nv", lesion="HAM_1", source="HAM10000/rosendahl"),
-            Record("ISIC_2.jpg", "vasc", lesion="HAM_2", source="HAM10000/vienna_dias"),
+            Record("ISIC_1.jpg", "nv", lesion="HAM_1", source="HAM10000/rosendahl", more=FIRST[:1]),
+            Record("ISIC_2.jpg", "vasc", lesion="HAM_2", source="HAM10000/vienna_dias", more=FIRST[:1]),
         ),
         tmp_path / "ham10000_200x150.zip",
     )
