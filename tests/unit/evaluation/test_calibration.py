@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
 
 from grandrounds.evaluation.calibration import ReliabilityPoint, calibration_errors, reliability_points
 from grandrounds.seeding import numpy_generator
@@ -36,6 +37,13 @@ def test_a_larger_quantile_makes_larger_bins():
     points = free_bins(CONFIDENCE, CORRECT, z=0.4)
     assert [point[:2] for point in points] == [pytest.approx((0.875, 0.75)), pytest.approx((0.475, 0.5))]
     assert calibration_errors(points) == pytest.approx((0.075, 0.125))
+
+
+def test_bins_of_equal_size_are_scikit_learns_quantile_bins():
+    accuracy, confidence = calibration_curve(CORRECT, CONFIDENCE, n_bins=2, strategy="quantile")
+    points = free_bins(CONFIDENCE, CORRECT, z=0.4)
+    assert [point.accuracy for point in reversed(points)] == pytest.approx(accuracy.tolist())
+    assert [point.confidence for point in reversed(points)] == pytest.approx(confidence.tolist())
 
 
 def test_exactly_enough_is_not_more_than_enough():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from grandrounds.errors import DataError
@@ -127,14 +128,40 @@ def test_counts_alone_give_no_curve_and_wrong_limits_are_refused():
         sum_counts([])
 
 
-def test_reliability_counts_right_and_wrong_predictions_by_confidence():
-    labels, scores = [1, 1, 0, 0, 1], [0.9, 0.7, 0.9, 0.1, 0.45]
-    # Predicted 1, 1, 1, 0, 0 with confidence 0.9, 0.7, 0.9, 0.9, 0.55: right, right, wrong, right, wrong.
+def test_reliability_counts_correct_and_wrong_predictions_per_bin_of_confidence():
+    labels, scores = [1, 1, 0, 0, 1, 1, 0], [0.93, 0.71, 0.93, 0.07, 0.45, 0.89, 0.59]
+    # Predicted 1, 1, 1, 0, 0, 1, 1 with confidence 0.93, 0.71, 0.93, 0.93, 0.55, 0.89, 0.59:
+    # correct, correct, wrong, correct, wrong, correct, wrong. Bins of the default width 0.02 begin at 0.54, 0.58, 0.70, ...
     found = site_curves(binary(labels, scores), PAIR, minimum=1).reliability
-    assert found.positives[found.edges[:-1] >= 0.65].tolist().count(1) == 1
-    assert (found.positives.sum(), found.negatives.sum()) == (3, 2)
-    assert (found.positives[-1], found.negatives[-1]) == (0, 0)
-    assert site_curves(binary(labels, scores), PAIR, minimum=3).reliability is None
+    starts = found.edges[:-1]
+    correct, wrong = (
+        {round(float(start), 2): count for start, count in zip(starts, side.tolist(), strict=True) if count}
+        for side in (found.positives, found.negatives)
+    )
+    assert correct == {0.70: 1, 0.88: 1, 0.92: 2}
+    assert wrong == {0.54: 1, 0.58: 1, 0.92: 1}
+
+
+def test_reliability_bins_are_merged_until_each_count_has_enough_patients():
+    labels, scores = [1, 1, 0, 0, 1, 1, 0], [0.93, 0.71, 0.93, 0.07, 0.45, 0.89, 0.59]
+    # A second wrong prediction is at 0.59; a bin that begins there would leave one wrong prediction alone below it.
+    found = site_curves(binary(labels, scores), PAIR, minimum=2).reliability
+    (filled,) = np.flatnonzero(found.positives)
+    assert (found.positives[filled], found.negatives[filled], found.negatives.sum()) == (4, 3, 3)
+    assert found.edges[filled : filled + 2] == pytest.approx([0.54, 0.94])
+    assert site_curves(binary(labels, scores), PAIR, minimum=4).reliability is None
+
+
+@pytest.mark.parametrize("bins", [5, 10, 50])
+def test_reliability_is_scikit_learns_calibration_curve_of_correctness(bins):
+    labels, scores = scored("reliability", 2000)
+    cases = binary(labels, scores)
+    confidence, correct = np.maximum(scores, 1 - scores), (scores > 0.5) == labels
+    found = binned_counts(cases, confidence, correct, minimum=1, bins=bins)
+    total = found.positives + found.negatives
+    accuracy, _ = calibration_curve(correct, confidence, n_bins=bins, strategy="uniform")
+    assert total.sum() == 2000
+    assert (found.positives[total > 0] / total[total > 0]).tolist() == pytest.approx(accuracy.tolist())
 
 
 def flat(value=MERGED):

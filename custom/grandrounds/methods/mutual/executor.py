@@ -230,15 +230,17 @@ class MutualExecutor(OwnModelExecutor):
         """The sum of the last exchange, if the server has sent one.
 
         Raises:
-            MessageError: if it is no such sum.
+            MessageError: if it is no such sum, or its contributors are missing or do not match.
         """
         if SOFT_LABELS not in payload.parts:
             return None
-        contributors = payload.values["exchange"]["contributors"]
         shape = len(exchanges.part(number)), len(context.problem.classes)
         sent = payload.parts[SOFT_LABELS][VALUES]
         try:
+            contributors = payload.values["exchange"]["contributors"]
             return self.decoded_sum(sent, contributors["rounds"], contributors["weights"], shape, exchanges.options)
+        except KeyError as error:
+            raise MessageError(f"the task has soft labels, but {error} is missing; update the server") from error
         except ValueError as error:
             raise MessageError(str(error)) from error
 
