@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.privacy.gate.treatment import (
@@ -34,6 +35,15 @@ def test_an_update_is_clipped_and_every_entry_gets_noise():
     assert abs(noise.mean()) < WIDE * 0.5 / math.sqrt(COUNT)
     assert abs(np.corrcoef(noise[1:], noise[:-1])[0, 1]) < WIDE / math.sqrt(COUNT)
     assert bool((treated["b"] != -2.0 * shrunk).all())
+
+
+@pytest.mark.parametrize(("clip", "multiplier"), [(0.1, 0.5), (1.0, 1.0), (4.0, 20.0)])
+@pytest.mark.parametrize(("unit", "bounds"), [("presence", 1), ("site", 2)])
+def test_the_deviation_is_the_multiplier_times_the_sensitivity(clip, multiplier, unit, bounds):
+    treatment = ClipAndNoise.from_policy({"clip": clip, "noise_multiplier": multiplier}, Unit(unit))
+    noise = treatment.apply({"w": torch.zeros(COUNT, dtype=torch.float64)})["w"].numpy()
+    lowest, highest = stats.chi2.ppf([5e-12, 1 - 5e-12], COUNT)
+    assert lowest < (noise**2).sum() / (bounds * multiplier * clip) ** 2 < highest
 
 
 @pytest.mark.parametrize(

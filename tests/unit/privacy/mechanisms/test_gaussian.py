@@ -1,5 +1,6 @@
 """Clipping is exact over the whole update; clipping and noise are one step."""
 
+import itertools
 import math
 
 import numpy as np
@@ -34,6 +35,50 @@ def test_with_next_to_no_noise_the_norm_is_the_clip_to_a_millionth():
     released = GaussianMechanism(clip=2.0, sigma=1e-12).release(update())
     flat = np.concatenate([released[name].double().numpy() for name in ("w", "b")])
     assert np.linalg.norm(flat) == pytest.approx(2.0, rel=1e-6)
+
+
+def zeros() -> dict[str, torch.Tensor]:
+    return {"w": torch.zeros(COUNT, dtype=torch.float64), "v": torch.zeros(COUNT, dtype=torch.float64)}
+
+
+def test_the_noise_of_two_releases_and_of_two_entries_is_independent():
+    mechanism = GaussianMechanism(clip=1.0, sigma=0.5)
+    first, second = mechanism.release(zeros()), mechanism.release(zeros())
+    draws = [entry.numpy() for released in (first, second) for entry in released.values()]
+    for one, other in itertools.combinations(draws, 2):
+        assert abs(np.corrcoef(one, other)[0, 1]) < WIDE / math.sqrt(COUNT)
+        assert abs(np.corrcoef(one**2, other**2)[0, 1]) < WIDE / math.sqrt(COUNT)
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(0.5, 1.0), (1 - 1e-9, 1.0), (1.0, 1.0), (1 + 1e-9, 1 / (1 + 1e-9)), (2.0, 0.5)]
+)
+def test_an_update_is_scaled_above_the_bound_alone(factor, expected):
+    # 3-4-12 over two entries: the norm is 13.
+    bound = 13.0
+    sent = {"a": torch.tensor([3.0, 4.0]).double() * factor, "b": torch.tensor([[12.0]]).double() * factor}
+    released = GaussianMechanism(clip=bound, sigma=1e-13).release(sent)
+    for name, value in sent.items():
+        torch.testing.assert_close(released[name], value * expected, rtol=1e-11, atol=0)
+    assert l2_norm(released) == pytest.approx(min(factor, 1.0) * bound, rel=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_floating_entries_keep_their_dtype_and_shape(dtype):
+    released = GaussianMechanism(clip=1.0, sigma=1.0).release({"w": torch.ones(40, 50, dtype=dtype)})["w"]
+    assert (released.dtype, released.shape) == (dtype, (40, 50))
+    assert bool(torch.isfinite(released).all())
+    assert float(released.double().std()) == pytest.approx(1, abs=WIDE / math.sqrt(2 * 2000))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_integer_entries_are_copied_without_clipping_and_noise(dtype):
+    counter = torch.tensor([0, 1, 100]).to(dtype)
+    sent = {"w": torch.full((3,), 50.0), "counter": counter}
+    released = GaussianMechanism(clip=1.0, sigma=5.0).release(sent)["counter"]
+    assert released.dtype == dtype
+    assert torch.equal(released, counter)
+    assert released.data_ptr() != counter.data_ptr()
 
 
 @pytest.mark.parametrize(("unit", "sensitivity"), [(Unit.PRESENCE, 1.5), (Unit.SITE, 3.0), (Unit.RECORD, 3.0)])
