@@ -93,9 +93,9 @@ def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJ
         say(console, line)
     say(console, f"results: {folder / 'results'} (summary, models, each site's predictions); log: {folder}/run.log")
     more = 2 * int(job.options("controller")["rounds"])
-    other = {"fedirm": "rscfed", "rscfed": "fedirm", "local": "fedperl"}.get(job.name, "local")
+    other = {"fedirm": "rscfed", "rscfed": "fedirm", "local": "fedperl"}.get(arguments.job, "local")
     data, options = _sites_given(arguments), arguments.options
-    here = f"{job.name}{data}{_preset(arguments)}{_assigned(options)}"
+    here = f"{shlex.quote(arguments.job)}{data}{_preset(arguments)}{_assigned(options)}"
     there = f"{other}{data}{_preset(arguments, other)}{_assigned(options, SHARED)}"
     say(console, "\nnext:")
     say(console, f"  grandrounds simulate {there}   # another method, the same sites")

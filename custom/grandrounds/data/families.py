@@ -105,11 +105,17 @@ class MammographyOptions(MalignancyOptions):
     """Options of mammograms."""
 
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({**MalignancyOptions.defaults, "sites": 3})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScreeningOptions(MammographyOptions):
+    """Options of mammograms of which some have no finding."""
+
     normals: Annotated[Normals, "images without a finding are benign, a separate class, or dropped"] = "benign"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InbreastOptions(MammographyOptions):
+class InbreastOptions(ScreeningOptions):
     """Options of INbreast."""
 
     birads_3: Annotated[BiradsThree, "what BI-RADS 3 counts as; malignant in the Fed-Align-CL paper"] = "malignant"
@@ -134,7 +140,7 @@ class CbisDdsmOptions(MammographyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiniMiasOptions(MammographyOptions):
+class MiniMiasOptions(ScreeningOptions):
     """Options of mini-MIAS."""
 
     simulated_vendors: Annotated[Path | None, "empty folder for films of three simulated vendors, the sites"] = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from json import dumps
 from typing import Any
 
@@ -38,7 +39,7 @@ def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def with_preset(job: Job, preset: str | None, assignments: Sequence[str] = ()) -> Job:
-    """A copy of the job with the options of presets, and others set after them.
+    """A copy of the job with the options of presets, and others set after them; FLARE lists it as ``JOB-PRESET``.
 
     Args:
         job: stays as it is.
@@ -51,8 +52,8 @@ def with_preset(job: Job, preset: str | None, assignments: Sequence[str] = ()) -
     Example:
         >>> from grandrounds.deployment.jobs import load_job
         >>> job = with_preset(load_job("mdhfl"), "paper,rhfl", ["controller.rounds=3"])
-        >>> job.options("controller")["weighting"], job.options("controller")["preset"]
-        ('ccr', 'paper + rhfl, but controller.rounds')
+        >>> job.name, job.options("controller")["weighting"], job.options("controller")["preset"]
+        ('mdhfl-paper-rhfl', 'ccr', 'paper + rhfl, but controller.rounds')
     """
     if preset is None:
         return with_options(job, assignments)
@@ -73,7 +74,7 @@ def with_preset(job: Job, preset: str | None, assignments: Sequence[str] = ()) -
     ]
     label = " + ".join(names)
     changed.options("controller")["preset"] = f"{label}, but {', '.join(sorted(changes))}" if changes else label
-    return changed
+    return replace(changed, meta={**changed.meta, "name": "-".join([job.name, *names])})
 
 
 def _named(job: Job, presets: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:

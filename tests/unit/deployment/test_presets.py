@@ -169,6 +169,15 @@ def test_variants_of_a_method_are_presets_of_its_job_with_runs_of_their_own(name
     assert len({*runs, job.run_name}) == len(variants) + 1
 
 
+@pytest.mark.parametrize(
+    ("preset", "name"), [(None, "mdhfl"), ("rhfl", "mdhfl-rhfl"), ("paper, rhfl", "mdhfl-paper-rhfl")]
+)
+def test_the_written_job_is_named_after_its_presets(preset, name, tmp_path):
+    folder = write_job(with_preset(load_job("mdhfl"), preset, ["controller.rounds=3"]), tmp_path / "job")
+    assert json.loads((folder / "meta.json").read_text())["name"] == name
+    assert load_job(folder).name == name
+
+
 def test_several_presets_are_applied_in_order_and_recorded():
     job = with_preset(load_job("mdhfl"), "paper, rhfl", ["controller.rounds=3", "controller.run_name=trial"])
     controller, executor = job.options("controller"), job.options("executor")

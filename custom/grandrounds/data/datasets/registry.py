@@ -158,7 +158,7 @@ def _rsna_ich(root: Path, options: CtOptions, progress: Progress | None) -> Read
 
 def _mammograms(dataset: str, root: Path, options: MammographyOptions, progress: Progress | None) -> ReadDataset:
     records, images, facts = read_mammography(dataset, root, options, progress)
-    return ReadDataset(records, images, vocabulary(options.normals), facts, preprocess="mammogram")
+    return ReadDataset(records, images, vocabulary(facts.get("normals", "benign")), facts, preprocess="mammogram")
 
 
 def _manifest(root: Path, options: ManifestOptions) -> ReadDataset:

@@ -120,6 +120,15 @@ def test_several_data_sets_are_one_and_each_vendor_a_site(collection, tmp_path):
     assert data.images.reshape(30, -1).max(axis=1).tolist() == [255] * 30
 
 
+@pytest.mark.parametrize("normals", ["benign", "class", "drop"])
+def test_a_collection_treats_images_without_a_finding_as_chosen(collection, tmp_path, normals):
+    made = make_partition("mammograms", collection, tmp_path / "out", scheme="iid", sites=1, normals=normals)
+    found = made["sites"]["site-1"]["classes"]
+    # Without a finding: ten of INbreast (BI-RADS 1) and twenty of mini-MIAS; none of CBIS-DDSM and CMMD.
+    assert found.get("normal", 0) == (30 if normals == "class" else 0)
+    assert sum(found.values()) == (152 - 30 if normals == "drop" else 152)
+
+
 def test_fewer_sites_than_vendors_are_refused(collection, tmp_path):
     with pytest.raises(DataError, match="3 sites cannot hold 4 sources"):
         make_partition("mammograms", collection, tmp_path / "out")
@@ -165,6 +174,8 @@ def test_each_device_of_ham10000_has_cancer_in_every_split(realdata, tmp_path):
     [
         ("cmmd", {"simulated_vendors": "films"}, "data set cmmd has no option simulated_vendors"),
         ("mini_mias", {"birads_3": "drop"}, "data set mini_mias has no option birads_3"),
+        ("cbis_ddsm", {"normals": "drop"}, "data set cbis_ddsm has no option normals"),
+        ("cmmd", {"normals": "class"}, "data set cmmd has no option normals"),
         ("inbreast", {"normals": "all"}, "normals must be benign, class or drop, got 'all'"),
         ("inbreast", {"preprocess": "mammogram"}, "data set inbreast has no option preprocess"),
         ("cbis_ddsm", {"published_test": True, "test": 0.3}, "published_test defines the test images"),

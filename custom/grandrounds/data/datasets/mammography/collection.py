@@ -11,7 +11,13 @@ from typing import Any
 from grandrounds.data.datasets.mammography import cbis_ddsm, cmmd, inbreast, mini_mias
 from grandrounds.data.datasets.mammography.records import Mammogram, to_records
 from grandrounds.data.datasets.rsna_ich import Progress
-from grandrounds.data.families import CbisDdsmOptions, InbreastOptions, MammographyOptions, MiniMiasOptions
+from grandrounds.data.families import (
+    CbisDdsmOptions,
+    InbreastOptions,
+    MammographyOptions,
+    MiniMiasOptions,
+    ScreeningOptions,
+)
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 
@@ -47,14 +53,14 @@ def read_mammography(
     parts = _folders(root) if collected else {dataset: root}
     published_test = isinstance(options, CbisDdsmOptions) and options.published_test
     records: list[Record] = []
-    facts: dict[str, Any] = {"normals": options.normals}
+    facts: dict[str, Any] = {"normals": options.normals} if isinstance(options, ScreeningOptions) else {}
     images = root
     for name, folder in parts.items():
         found, images, own = _read(name, folder, options, progress)
         facts |= {f"{name}_{key}": value for key, value in own.items()}
         if not published_test:
             found = tuple(replace(one, test=False) for one in found)
-        own_records = to_records(found, SOURCES[name], options.normals)
+        own_records = to_records(found, SOURCES[name], facts.get("normals", "benign"))
         records += _below(root, name, images, own_records) if collected else own_records
     return tuple(records), root if collected else images, facts
 
