@@ -1,4 +1,4 @@
-"""A person who asks for a job's statistics is told how far the run is."""
+"""FLARE's job statistics report the round of a run."""
 
 import pytest
 from nvflare.apis.fl_context import FLContext
@@ -9,21 +9,23 @@ from grandrounds.methods.fedperl.controller import FedPerlController
 
 
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "reported"),
     [
         (InfoCollector.EVENT_TYPE_GET_STATS, {"FedPerlController": {"round": 3, "rounds": 12}}),
         ("another event", {}),
     ],
 )
-def test_the_round_is_told_when_it_is_asked_for(event, told):
+def test_job_statistics_report_the_round(event, reported):
     controller = FedPerlController(**load_job("fedperl").controller["args"])
     controller.round_number = 3
     collector, context = GroupInfoCollector(), FLContext()
     context.set_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR, collector)
     controller.handle_event(event, context)
-    assert collector.info == told
+    assert collector.info == reported
 
 
-def test_without_a_collector_nothing_happens():
+def test_without_a_collector_nothing_is_reported():
     controller = FedPerlController(**load_job("fedperl").controller["args"])
-    controller.handle_event(InfoCollector.EVENT_TYPE_GET_STATS, FLContext())
+    context = FLContext()
+    controller.handle_event(InfoCollector.EVENT_TYPE_GET_STATS, context)
+    assert context.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR) is None

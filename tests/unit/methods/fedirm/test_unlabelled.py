@@ -221,9 +221,13 @@ def test_a_short_batch_is_divided_by_the_full_size_in_the_code(context):
     assert divided[1] == pytest.approx(divided[0] * len(LABELS) / 48)
 
 
-def test_an_image_that_is_left_over_joins_a_batch_and_its_divisor(context):
-    local = LocalOptions(batch_size=len(LABELS) - 1)
-    fit_unlabelled(network_of(), context, local=local, consistency_divisor="batch_size")
+def test_a_single_remaining_image_joins_a_batch_and_its_divisor(context):
+    local = LocalOptions(batch_size=len(LABELS) - 1, steps=1)
+    divided = [
+        fit_unlabelled(network_of(), context, local=local, consistency_divisor=by)[0]["consistency"]
+        for by in ("images", "batch_size")
+    ]
+    assert divided[0] == divided[1] > 0
 
 
 def test_the_loss_is_weighed_by_the_ramp(context):
