@@ -63,7 +63,7 @@ def test_an_anonymous_peer_costs_one_more_model_down_after_the_warm_up(fedperl, 
         }
 
 
-def test_two_peers_as_they_are_cost_two(tiny, run, tmp_path, model_bytes):
+def test_two_peers_without_anonymisation_cost_two_models(tiny, run, tmp_path, model_bytes):
     options = ["controller.rounds=2", "controller.warm_up=1", "controller.anonymise=false", "controller.peers=2"]
     found = run(tiny("fedperl", *options), tmp_path)
     for site in SITES:
@@ -90,7 +90,7 @@ def test_sites_that_train_alone_keep_their_model_and_optimiser(tiny, run, tmp_pa
     assert found.summary["status"] == "finished"
 
 
-def test_there_are_no_peers_in_the_warm_up_and_nobody_is_his_own(fedperl):
+def test_there_are_no_peers_in_the_warm_up_and_no_site_is_its_own_peer(fedperl):
     rounds = fedperl.summary["rounds"]
     assert all(peers == [] for entry in rounds[:2] for peers in entry["peers"].values())
     for entry in rounds[2:]:

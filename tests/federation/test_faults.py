@@ -152,7 +152,7 @@ def test_a_folder_that_is_no_job_is_refused(tmp_path):
         run_in_process(tmp_path, tmp_path / "flare", SITES)
 
 
-def test_what_an_error_says_about_the_site_stays_there(start, tiny, monkeypatch):
+def test_details_of_an_error_stay_at_the_site(start, tiny, monkeypatch):
     monkeypatch.delenv(DETAILS_VARIABLE)
     found = start(tiny("ssfl", "problem.dataset=skin"))
     assert "site-1: ConfigurationError in task train: see the site's log" in found.error

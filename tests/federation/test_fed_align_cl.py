@@ -289,7 +289,7 @@ def test_compiled_networks_learn_the_same(go, whole, tmp_path, graphs):
         ("executor.embedding_noise_source=clock", "embedding_noise_source must be"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(assignment, message, go, tmp_path):
+def test_invalid_options_are_refused(assignment, message, go, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
         go(tmp_path, *assignment.split())
 

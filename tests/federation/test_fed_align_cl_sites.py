@@ -57,7 +57,7 @@ def test_others_embeddings_are_drawn_in_batches_of_their_size(go, monkeypatch):
     assert sorted(told) == [((2 * PACE * size, WIDTH), size) for size in (7, 14)]
 
 
-def test_every_site_draws_a_discriminator_of_its_own_and_nobody_averages_them(go):
+def test_every_site_draws_its_own_discriminator_and_the_server_does_not_average_them(go):
     found = go(2)
     for number in (1, 2):
         one, other = (kept(found, site, number)["discriminator"] for site in SITES[:2])

@@ -115,7 +115,7 @@ def test_a_server_with_the_sites_key_does_not_start(run, hospitals, tmp_path):
         run(small(), tmp_path / "run", SITES, sites_dir=folder)
 
 
-def test_a_site_with_another_key_ends_the_run_and_nobody_takes_its_sum(run, hospitals, tmp_path):
+def test_a_site_with_another_key_ends_the_run_and_no_site_accepts_its_sum(run, hospitals, tmp_path):
     folder = tmp_path / "hospitals"
     shutil.copytree(hospitals, folder)
     write_keys(tmp_path / "others", ["site-2"])
@@ -145,6 +145,6 @@ def test_a_resumed_run_goes_on_from_the_sum(run, hospitals, tmp_path):
         ("executor.model=shared", "needs model=own"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(assignment, message, run, hospitals, tmp_path):
+def test_invalid_options_are_refused(assignment, message, run, hospitals, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
         run(small(assignment), tmp_path, SITES, sites_dir=hospitals)

@@ -108,7 +108,7 @@ def test_a_network_that_the_server_cannot_build_is_refused(run, hospitals, tmp_p
     assert "differs from the job's in more than its weights" in found.summary["refused"]["site-2"]
 
 
-def test_a_server_without_public_images_says_so(run, hospitals, tmp_path):
+def test_a_server_without_public_images_is_reported(run, hospitals, tmp_path):
     with pytest.raises(GrandRoundsError, match=r"public images at the server: .*'elsewhere'"):
         run(small("controller.public=elsewhere"), tmp_path, SITES, sites_dir=hospitals)
 
@@ -123,6 +123,6 @@ def test_a_server_without_public_images_says_so(run, hospitals, tmp_path):
         ("executor.test_rounds=-1", "test_rounds must be at least 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(assignment, message, run, hospitals, tmp_path):
+def test_invalid_options_are_refused(assignment, message, run, hospitals, tmp_path):
     with pytest.raises((ConfigurationError, GrandRoundsError), match=message):
         run(small(assignment), tmp_path, SITES, sites_dir=hospitals)

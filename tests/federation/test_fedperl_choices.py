@@ -228,7 +228,7 @@ def test_the_ledger_counts_every_model_that_a_site_did_not_have(open_peers, tiny
     assert len(versions) < chosen, "the test needs a peer that is chosen again unchanged"
 
 
-def test_keys_of_models_tell_a_site_nothing(tiny, run, tmp_path, monkeypatch):
+def test_keys_of_models_reveal_nothing_to_a_site(tiny, run, tmp_path, monkeypatch):
     """Not which models are of one peer, and not to two sites that they have the same."""
     keys = []
     original = PeerDelivery.prepare
@@ -296,7 +296,7 @@ def test_more_peers_than_there_are_models_is_noted_and_fewer_are_sent(tiny, run,
     assert all(len(peers) == 3 for peers in found.summary["rounds"][-1]["peers"].values())
 
 
-def test_every_round_tells_how_alike_models_are_without_scaling(open_peers):
+def test_every_round_reports_the_similarity_of_models_without_scaling(open_peers):
     events = [event for event in read_events(open_peers.results) if event["event"] == "similarity"]
     assert [event["round"] for event in events] == list(range(1, 9))
     for event in events:

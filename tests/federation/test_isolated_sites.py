@@ -38,7 +38,7 @@ def test_the_models_are_those_of_one_process_bit_for_bit(run, tiny, same_run, tm
     same_run(run(job, tmp_path / "isolated", SITES), plain)
 
 
-def test_sites_with_models_of_their_own_keep_them(run, tiny, same_run, tmp_path):
+def test_sites_with_own_models_keep_them(run, tiny, same_run, tmp_path):
     job = tiny("local", "executor.model=own", "controller.rounds=2", "executor.cpu_threads=1")
     plain = run(job, tmp_path / "plain", SITES)
     job.executor["args"]["isolation"] = "process"

@@ -61,7 +61,7 @@ def answers(found):
     }
 
 
-def test_every_site_learns_from_the_two_others_and_keeps_a_network_of_its_own(whole):
+def test_every_site_learns_from_the_two_others_and_keeps_its_own_network(whole):
     assert whole.summary["status"] == "finished"
     assert not whole.models  # no model has reached the server
     notes = [entry["contributors"] for entry in whole.summary["rounds"] if "contributors" in entry]
@@ -119,7 +119,7 @@ def test_chunks_are_rounds(run, hospitals, tmp_path):
     assert found.summary["bytes"]["site-1"]["up.soft_labels"] == 3 * 16 * CLASSES * 4
 
 
-def test_a_run_may_end_with_what_the_others_say(run, hospitals, tmp_path):
+def test_a_run_may_end_with_alignment(run, hospitals, tmp_path):
     found = run(small("executor.final_phase=alignment", "executor.test_rounds=2"), tmp_path, SITES, sites_dir=hospitals)
     told = answers(found)
     assert ["loss" in told[number, "site-1"] for number in range(2, ROUNDS + 1)] == [True] * (ROUNDS - 2) + [False]
@@ -130,7 +130,7 @@ def test_a_run_may_end_with_what_the_others_say(run, hospitals, tmp_path):
         assert scores == {name.removeprefix("test."): value for name, value in last.items() if name.startswith("test.")}
 
 
-def test_client_confidence_is_told_once_in_an_epoch(run, hospitals, tmp_path):
+def test_client_confidence_is_reported_once_per_epoch(run, hospitals, tmp_path):
     job = small("controller.chunk=24", "controller.public_batch=8", "controller.rounds=5", preset="rhfl")
     told = answers(run(job, tmp_path, SITES, sites_dir=hospitals))
     assert [number for number in range(1, 6) if "local_loss" in told[number, "site-1"]] == [1, 3]
@@ -298,7 +298,7 @@ def test_scores_of_the_last_rounds_need_test_images_before_anything_is_trained(r
     assert not any(site == "site-3" for _, site in told)
 
 
-def test_a_single_site_learns_from_nobody(run, hospitals, tmp_path):
+def test_a_single_site_does_not_align(run, hospitals, tmp_path):
     job = small("controller.rounds=3", "controller.min_sites=1")
     found = run(job, tmp_path, SITES[:1], sites_dir=hospitals)
     assert "alignment_loss" not in answers(found)[2, "site-1"]
@@ -315,7 +315,7 @@ def test_a_single_site_learns_from_nobody(run, hospitals, tmp_path):
         ("executor.test_rounds=-1", "test_rounds must be at least 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(assignment, message, run, hospitals, tmp_path):
+def test_invalid_options_are_refused(assignment, message, run, hospitals, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
         run(small(assignment), tmp_path, SITES, sites_dir=hospitals)
 

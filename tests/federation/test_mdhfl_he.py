@@ -136,6 +136,6 @@ def test_keys_of_another_federation_give_a_sum_that_no_site_accepts(run, hospita
 @pytest.mark.parametrize(
     "assignment", ["controller.content=logits", "controller.weighting=ccr", "controller.wire=uint8"]
 )
-def test_what_cannot_be_encrypted_is_refused(assignment, run, hospitals, tmp_path):
+def test_values_that_cannot_be_encrypted_are_refused(assignment, run, hospitals, tmp_path):
     with pytest.raises(ConfigurationError, match="where soft labels are encrypted"):
         run(small(assignment), tmp_path, SITES, sites_dir=hospitals)

@@ -52,7 +52,7 @@ def test_each_site_trains_and_keeps_the_network_chosen_for_it(tiny, run, hospita
         assert (found.results / site / "predictions_own_last.csv").exists()
 
 
-def test_a_model_of_its_own_is_refused_where_one_is_shared(tiny, run, hospitals, tmp_path):
+def test_an_own_model_is_refused_where_one_is_shared(tiny, run, hospitals, tmp_path):
     folder, write = hospitals
     write("site-2", models={"phantom": {"backbone": "resnet10"}})
     with pytest.raises(GrandRoundsError, match=r"site-2/grandrounds\.json: models\.phantom asks for resnet10"):

@@ -156,7 +156,7 @@ def test_scores_at_the_server_describe_a_model_as_in_the_released_code(tiny, run
         ("controller.server_training={}", "controller.server_training"),
     ],
 )
-def test_an_option_that_needs_images_at_the_server_says_so(tiny, tmp_path, option, name):
+def test_an_option_that_needs_images_at_the_server_is_named(tiny, tmp_path, option, name):
     sites = tmp_path / "sites"
     for site in SITES:
         phantom_site(site, sites, images=24)

@@ -16,7 +16,7 @@ def published(workspace):
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-def test_a_job_without_a_mandatory_site_fails_and_says_so(tiny, tmp_path):
+def test_a_job_without_a_mandatory_site_fails_with_the_reason(tiny, tmp_path):
     job = tiny("fedavg", 'controller.mandatory_sites=["site-1", "site-9"]', "controller.start_timeout=0.1")
     with pytest.raises(GrandRoundsError, match=r"site-9 is mandatory and not connected after 0.1 s"):
         simulate(job, tmp_path / "run", SITES)

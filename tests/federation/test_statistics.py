@@ -59,7 +59,7 @@ def test_it_is_one_round_without_a_model(option):
         check_job(with_options(load_job("statistics"), [option]))
 
 
-def test_what_is_no_statistic_is_refused():
+def test_an_invalid_statistic_is_refused():
     controller = StatisticsController(**load_job("statistics").controller["args"])
     with pytest.raises(Exception, match=r"'patient\.7' is no statistic"):
         controller.check("site-1", Result(metrics={"images.test.0": 7.0, "patient.7": 1.0}))

@@ -206,7 +206,7 @@ def by_console(kit, job):
 
 
 @pytest.mark.parametrize("way", [by_command_line, by_console])
-def test_a_job_folder_is_taken_by_flares_own_tools_as_it_is(federation, researcher, tmp_path, way):
+def test_flares_own_tools_accept_the_job_folder_unchanged(federation, researcher, tmp_path, way):
     """A copy of the source's folder, into which FLARE's console writes signatures."""
     shutil.rmtree(federation.kits / federation.server / "grandrounds" / "statistics", ignore_errors=True)
     command, typed = way(researcher, shutil.copytree(JOBS / "statistics", tmp_path / "statistics"))
@@ -229,7 +229,7 @@ def test_a_job_folder_is_taken_by_flares_own_tools_as_it_is(federation, research
     assert (summary["status"], summary["contributions"]) == ("finished", dict.fromkeys(HOSPITALS, 1))
 
 
-def test_a_data_set_that_one_site_does_not_have_costs_that_site_the_run_and_no_other(federation, researcher, tmp_path):
+def test_a_missing_data_set_excludes_only_the_site_that_lacks_it(federation, researcher, tmp_path):
     """Two hospitals have named their drawn images; the third has not, and its log says what it has."""
     named = {site: federation.kits / site / "local" / "grandrounds.json" for site in HOSPITALS[:2]}
     for site, path in named.items():
@@ -249,7 +249,7 @@ def test_a_data_set_that_one_site_does_not_have_costs_that_site_the_run_and_no_o
     assert list(outcome.summary["rounds"][0]["dropped"]) == [HOSPITALS[2]]
 
 
-def test_a_kit_of_another_project_is_told_apart(federation, tmp_path, free_port):
+def test_a_kit_of_another_project_is_detected(federation, tmp_path, free_port):
     """Its certificate is in order, but neither the server's nor this one's authority knows the other."""
     other = prepare(tmp_path / "other", ["hospital-a"], free_port())
     kit = shutil.copytree(other.kits / "hospital-a", tmp_path / "kit")

@@ -100,9 +100,7 @@ def loosening(job):
 
 
 @pytest.mark.parametrize("kind", [honest, loosening])
-def test_the_server_has_the_gated_sites_update_clipped_and_noised_and_the_others_as_it_is(
-    federation, alone, tmp_path, kind
-):
+def test_the_server_gets_the_gated_sites_update_noised_and_the_others_unchanged(federation, alone, tmp_path, kind):
     job, files = kind(job_of(kind.__name__))
     folder = write_job(job, tmp_path / kind.__name__)
     for name, content in files.items():

@@ -112,7 +112,7 @@ def test_sites_that_train_alone_find_their_model_and_optimiser_on_disk(tmp_path)
     assert any("optimizer" in name for tensors in alone[1].values() for name in tensors)
 
 
-def test_sites_align_by_banks_and_discriminators_in_processes_of_their_own(tmp_path):
+def test_sites_align_by_banks_and_discriminators_in_separate_processes(tmp_path):
     flare = finish(small("fed_align_cl"), tmp_path / "flare", 2, engine="flare", threads=1)
     same(flare, finish(small("fed_align_cl"), tmp_path / "in_process", 2))
     assert [entry["banks_from"] for entry in flare[0]["rounds"]] == [sites(2)] * 3
@@ -121,7 +121,7 @@ def test_sites_align_by_banks_and_discriminators_in_processes_of_their_own(tmp_p
         assert sent["down.discriminator"] == sent["up.discriminator"] * 2 / 3 > 0
 
 
-def test_sites_with_different_networks_learn_from_each_other_in_processes_of_their_own(tmp_path):
+def test_sites_with_different_networks_learn_from_each_other_in_separate_processes(tmp_path):
     flare = finish(small("mdhfl"), tmp_path / "flare", 2, engine="flare", threads=2)
     same(flare, finish(small("mdhfl"), tmp_path / "in_process", 2))
     assert [site["facts"]["backbone"] for site in flare[0]["registered"].values()] == ["compact", "shufflenet"]

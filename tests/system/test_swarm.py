@@ -49,7 +49,7 @@ def test_the_swarm_ends_with_the_mean_of_the_sites_models_at_every_site(hospital
         assert (tmp_path / "swarm" / "results" / site / "predictions_common.csv").is_file()
 
 
-def test_one_process_has_no_messages_between_sites_and_says_so(hospitals, tmp_path):
+def test_swarm_learning_in_one_process_is_refused(hospitals, tmp_path):
     with pytest.raises(
         ConfigurationError, match="swarm learning needs sites that reach each other; run it with --engine"
     ):
@@ -66,6 +66,6 @@ def test_one_process_has_no_messages_between_sites_and_says_so(hospitals, tmp_pa
         ("executor.optimizer=kept", "optimizer must be fresh"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(assignment, message, hospitals, tmp_path):
+def test_invalid_options_are_refused(assignment, message, hospitals, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
         simulate(small("swarm", assignment), tmp_path, SITES, hospitals)

@@ -14,7 +14,7 @@ def test_a_fraction_is_returned(value):
 
 
 @pytest.mark.parametrize("value", [-0.001, 1.001, NAN, float("inf")])
-def test_what_is_no_fraction_is_refused(value):
+def test_an_invalid_fraction_is_refused(value):
     with pytest.raises(ValueError, match=rf"share must be between 0 and 1, got {value}"):
         require_fraction(value, "share")
 

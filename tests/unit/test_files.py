@@ -11,7 +11,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.files import append_line, exclusive, read_json_object, replacing, write_csv, write_json
 
 
-def test_an_error_while_writing_leaves_the_old_file_and_no_other(tmp_path):
+def test_an_error_while_writing_leaves_only_the_old_file(tmp_path):
     path = tmp_path / "state"
     path.write_bytes(b"old")
 
@@ -80,7 +80,7 @@ def test_lines_are_appended(tmp_path):
         (b"[1]", "must be a JSON object, got list"),
     ],
 )
-def test_what_is_no_json_object_is_named_with_its_file(tmp_path, content, message):
+def test_a_file_without_a_json_object_is_named(tmp_path, content, message):
     path = tmp_path / "site.json"
     if content is not None:
         path.write_bytes(content)

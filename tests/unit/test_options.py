@@ -178,7 +178,7 @@ def test_a_saved_run_depends_on_the_groups_that_identify_it():
     assert WithPeers(peers=3).options() == {"peers": 3, "vote": False, "steps": 26, "levels": None}
 
 
-def test_a_name_that_nobody_knows_and_a_missing_one_are_refused():
+def test_an_unknown_name_and_a_missing_one_are_refused():
     with pytest.raises(ConfigurationError, match="WithPeers has no option pears"):
         WithPeers(peers=3, pears=3)
     with pytest.raises(ConfigurationError, match="option peers is missing"):

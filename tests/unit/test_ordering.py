@@ -20,7 +20,7 @@ def test_names_that_begin_with_digits_and_names_that_do_not_can_be_compared():
     assert natural_sorted(["clinic", "2nd", "10th"]) == ["2nd", "10th", "clinic"]
 
 
-def test_a_key_tells_names_apart_that_differ_in_text():
+def test_sort_keys_of_names_that_differ_in_text_are_different():
     assert natural_key("site-1") != natural_key("site1")
 
 

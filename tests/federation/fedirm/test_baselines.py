@@ -43,7 +43,7 @@ def test_one_subset_of_all_sites_without_distances_is_federated_averaging(small,
         torch.testing.assert_close(value, right.models["last"][name], rtol=1e-5, atol=1e-7)
 
 
-def test_the_consensus_says_who_counted_how_much_and_is_repeatable(small, go, tmp_path, same_run):
+def test_the_consensus_reports_the_weight_of_each_site_and_is_repeatable(small, go, tmp_path, same_run):
     options = ["controller.subsets=3", "controller.subset_size=2", "controller.distance_scale=10"]
     first = go(small(*options, name="rscfed"), tmp_path / "a")
     for entry in first.summary["rounds"]:

@@ -41,7 +41,7 @@ def test_classes_that_no_site_supports_are_masked_and_named(small, go, tmp_path,
         ("unasked", "site-3", "site-3 joined without labels and must not send 'relation'"),
     ],
 )
-def test_an_invalid_matrix_drops_its_site_from_the_round_and_no_other(small, go, tmp_path, how, at, reason):
+def test_an_invalid_matrix_drops_only_its_site_from_the_round(small, go, tmp_path, how, at, reason):
     job = small("controller.rounds=2", path="registrations.SpoiltRelation", at=at, how=how)
     found = go(job, tmp_path)
     last = found.summary["rounds"][-1 if at == "site-3" else 0]
@@ -111,7 +111,7 @@ def test_if_all_labelled_sites_withhold_it_the_run_reports_that(small, hospitals
         simulate(small(), tmp_path, SITES, sites_dir=hospitals)
 
 
-def test_a_site_that_has_not_joined_is_not_said_to_have_no_labels(small, hospitals, tmp_path, fails):
+def test_a_site_that_has_not_joined_is_not_reported_as_unlabelled(small, hospitals, tmp_path, fails):
     fails("register", {1})
     with pytest.raises(
         GrandRoundsError, match=r"\(joined: site-3, site-4\), and site-1, site-2 did not join: see their logs"
@@ -119,13 +119,13 @@ def test_a_site_that_has_not_joined_is_not_said_to_have_no_labels(small, hospita
         simulate(small(), tmp_path, SITES, sites_dir=hospitals)
 
 
-def test_while_nobody_with_labels_has_joined_those_that_failed_are_asked_once_more(small, go, tmp_path, fails):
+def test_while_no_labelled_site_has_joined_failed_sites_are_asked_again(small, go, tmp_path, fails):
     assert fails("register", {1}, times=1) == []
     found = go(small("controller.rounds=1"), tmp_path)
     assert found.summary["rounds"][0]["asked"] == LABELLED
 
 
-def test_paused_sites_with_labels_are_called_back_where_nobody_else_has_any(small, go, tmp_path, fails):
+def test_paused_sites_with_labels_are_called_back_where_no_other_site_has_labels(small, go, tmp_path, fails):
     fails("train", {2})
     found = go(small(), tmp_path)
     assert [entry["asked"] for entry in found.summary["rounds"]] == [LABELLED, SITES, SITES, SITES]

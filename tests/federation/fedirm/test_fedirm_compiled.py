@@ -3,7 +3,7 @@
 import pytest
 
 
-def test_what_sites_tell_is_what_plain_networks_tell(small, go, whole, answers, tmp_path, graphs):
+def test_metrics_of_compiled_networks_equal_those_of_plain_ones(small, go, whole, answers, tmp_path, graphs):
     found = answers(go(small("executor.compiler=aot_eager"), tmp_path))
     assert graphs.frame_count > 0
     for place, told in answers(whole).items():

@@ -25,7 +25,7 @@ def test_sites_without_labels_train_from_their_start_on(whole):
     assert whole.summary["status"] == "finished"
 
 
-def test_sites_say_of_themselves_whether_they_have_labels_and_nothing_more(whole):
+def test_sites_register_only_whether_they_have_labels(whole):
     joined = {
         event["site"]: event["metrics"]
         for event in read_events(whole.results)
@@ -88,7 +88,7 @@ def test_the_step_size_of_labelled_sites_rises_when_it_should_and_optimizers_go_
     assert all(entry["betas"] == [0.8, 0.9] and entry["weight_decay"] == 0.01 for entry in entries)
 
 
-def test_unlabelled_sites_tell_how_much_they_keep_how_well_and_how_far_they_are(whole, answers):
+def test_unlabelled_sites_report_kept_share_accuracy_and_distance(whole, answers):
     for (number, site), metrics in answers(whole).items():
         if site in UNLABELLED:
             assert 0 <= metrics["kept"] <= 1
@@ -156,7 +156,7 @@ def test_matrices_of_unlabelled_sites_are_released_for_figures_alone(small, go, 
     assert not any(event["pseudo_relations"] for event in relations(whole).values())
 
 
-def test_a_matrix_leaves_in_the_rounds_alone_after_which_somebody_matches_it(small, go, tmp_path, relations):
+def test_a_matrix_leaves_only_in_rounds_after_which_a_site_matches_it(small, go, tmp_path, relations):
     found = go(small("controller.unlabelled_start=2", "controller.rounds=3"), tmp_path / "a")
     assert sorted(relations(found)) == [2, 3]
     assert relations(go(small("controller.rounds=1", "controller.unlabelled_start=null"), tmp_path / "b")) == {}
@@ -167,7 +167,7 @@ def test_a_matrix_leaves_in_the_rounds_alone_after_which_somebody_matches_it(sma
 @pytest.mark.parametrize(
     ("sites", "start", "told"), [(LABELLED, 1, True), (LABELLED, "null", False), (SITES, 1, False)]
 )
-def test_where_everybody_has_labels_the_server_says_so(small, go, tmp_path, sites, start, told):
+def test_the_server_reports_that_all_sites_have_labels(small, go, tmp_path, sites, start, told):
     go(small("controller.rounds=1", f"controller.unlabelled_start={start}"), tmp_path, sites=sites)
     assert (
         "every site has a labelled training image: no site trains without labels" in (tmp_path / "run.log").read_text()
@@ -202,7 +202,7 @@ def test_the_step_size_of_unlabelled_sites_follows_the_ramp_where_that_is_asked_
     assert not identical(ramped.models, whole.models)
 
 
-def test_unlabelled_sites_tell_how_many_rows_they_match(answers, whole):
+def test_unlabelled_sites_report_the_number_of_matched_rows(answers, whole):
     matched = [metrics["matched_rows"] for (_, site), metrics in answers(whole).items() if site in UNLABELLED]
     assert all(0 <= rows <= 4 for rows in matched)
     assert max(matched) > 0

@@ -43,7 +43,7 @@ def class_rows(content):
     return {name: rows for name, rows in zip(content["classes"], counts, strict=True) if rows.any()}
 
 
-def test_a_site_without_a_rule_keeps_its_curves_and_says_so_to_its_own_people_only(finished):
+def test_a_site_without_a_rule_keeps_its_curves_and_only_its_own_log_reports_it(finished):
     assert not (finished.server / "site-1").exists()
     assert class_rows(written(finished.record.parent, "site-1"))
     lines = [
@@ -55,7 +55,7 @@ def test_a_site_without_a_rule_keeps_its_curves_and_says_so_to_its_own_people_on
 
 
 @pytest.mark.parametrize(("site", "least"), [("site-2", 11), ("site-3", 10)])
-def test_no_count_that_comes_is_of_fewer_patients_than_the_site_says(finished, site, least):
+def test_every_count_is_zero_or_of_the_sites_minimum(finished, site, least):
     counts = np.array(written(finished.server, site)["counts"])
     assert (counts > 0).any()
     assert ((counts <= 0) | (counts >= least)).all()

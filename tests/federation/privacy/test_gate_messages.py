@@ -136,7 +136,7 @@ def test_a_broken_policy_lets_nothing_in_and_nothing_out(site, monkeypatch, prop
     assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.POLICY
 
 
-def test_a_job_cannot_have_a_gate_of_its_own(site):
+def test_a_job_cannot_bring_its_own_gate(site):
     gate = gated(FilterChainType.TASK_RESULT_CHAIN)
     gate.set_prop(FilterContextKey.SOURCE, FilterSource.JOB)
     with pytest.raises(ConfigurationError, match="belongs in a site's privacy"):

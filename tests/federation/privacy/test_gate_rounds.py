@@ -54,7 +54,7 @@ def job_without_training(tiny, run, path):
     return run(job, path, sites=SITES).models["last"]
 
 
-def test_the_summary_says_what_was_treated_and_what_is_spent(tiny, run, tmp_path, install, policy_of):
+def test_the_summary_reports_treatments_and_spending(tiny, run, tmp_path, install, policy_of):
     told = [{"name": "privacy.epsilon", "part": "train", "minimum_support": 2}]
     install(tmp_path / "flare" / "site-1" / "local", policy_of(scalars=told))
     found = run(tiny("ssfl", "controller.rounds=2", "controller.validate_every=0"), tmp_path, sites=SITES)
@@ -63,7 +63,7 @@ def test_the_summary_says_what_was_treated_and_what_is_spent(tiny, run, tmp_path
     }
 
 
-def test_a_site_without_a_ledger_takes_no_part_and_says_why(tiny, run, tmp_path, install, policy_of):
+def test_a_site_without_a_ledger_takes_no_part_and_reports_the_reason(tiny, run, tmp_path, install, policy_of):
     install(tmp_path / "flare" / "site-1" / "local", policy_of(), ledger_site=None)
     found = run(tiny("ssfl", "controller.rounds=1", "controller.min_sites=1"), tmp_path, sites=SITES)
     (entry,) = found.summary["rounds"]

@@ -36,7 +36,7 @@ def test_a_site_that_refuses_the_job_is_left_out(run):
     assert sorted(summary["test"]) == [site for site in run.HOSPITALS if site != run.VICTIM]
 
 
-def test_a_site_without_room_says_so_and_comes_back(run, limited):
+def test_a_site_with_a_full_disk_reports_an_error_and_rejoins(run, limited):
     run = run("disk-full", "controller.rounds=6", "executor.optimizer=kept")
     run.ROUNDS = 6
     run.await_round(2)

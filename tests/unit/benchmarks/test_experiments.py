@@ -64,6 +64,6 @@ def test_the_mean_is_over_the_sites_that_report_a_metric():
     assert mean_of([{"b": 3.0}], "a", 3) is None
 
 
-def test_an_experiment_without_measures_of_its_own_is_the_plain_one():
+def test_an_experiment_without_own_measures_is_the_base_class():
     assert issubclass(experiment_class("fedperl_ham10000"), Experiment)
     assert experiment_class("fedperl_fmnist") is experiment_class("fedperl_cifar10")

@@ -90,7 +90,7 @@ def test_a_class_that_is_used_up_is_not_given_and_is_counted():
     assert len(part(sites, "site-1", "train", labelled=False)) == (training - 500) // 10
 
 
-def test_the_same_seed_gives_the_same_division_and_the_distribution_leaves_the_rest_as_it_is():
+def test_the_same_seed_gives_the_same_division_and_the_distribution_changes_nothing_else():
     once, again, other = divide(seed=1)[0], divide(seed=1)[0], divide(seed=2)[0]
     assert once == again
     assert once["site-1"] != other["site-1"]
@@ -126,7 +126,7 @@ def small(root, out, **sizes):
     return make_fedmatch_partition("cifar10", root, out, "non_iid", out / "images", **numbers)
 
 
-def test_a_site_finds_the_images_and_the_partition_says_how_it_was_made(small_cifar, tmp_path):
+def test_a_site_finds_the_images_and_the_partition_records_its_options(small_cifar, tmp_path):
     written = small(small_cifar, tmp_path / "sites", unlabelled=50)
     assert read_partition(tmp_path / "sites") == written
     facts = {name: written[name] for name in ("dataset", "scheme", "distribution", "seed", "labelled_per_class")}

@@ -71,7 +71,7 @@ def test_a_kit_is_pointed_at_the_link_and_stays_as_it_was_otherwise(tmp_path):
     assert json.loads((startup / "fed_client.json").read_text()) == content
 
 
-def test_rounds_are_told_apart_by_whether_the_slow_site_was_asked():
+def test_rounds_with_and_without_the_slow_site_are_counted_separately():
     def end(seconds, asked, answered, reason=None):
         dropped = {"hospital-c": reason} if reason else {}
         return {"round_seconds": seconds, "asked": asked, "answered": answered, "dropped": dropped}

@@ -23,7 +23,7 @@ def test_first_rounds_are_no_growth():
     assert soak.growth([life(0, 40, 400, 0.0)]) == {"value": 0.0, "processes": 1, "rounds": 36}
 
 
-def test_lives_count_by_what_they_tell():
+def test_lives_are_weighted_by_their_information():
     """Two of 10 rounds that grow by 1 and a long one that does not: by least squares, in hundredths of a round squared."""
     lives = [life(0, 14, 100, 1.0), life(14, 14, 100, 1.0), life(0, 104, 100, 0.0)]
     # Sums of squared distances from the mean of n rounds in a row are (n^3 - n) / 12; every round has two samples.
@@ -31,5 +31,5 @@ def test_lives_count_by_what_they_tell():
     assert soak.growth(lives)["value"] == pytest.approx(100 * 2 * short / (2 * short + long), abs=0.01)
 
 
-def test_too_few_rounds_tell_nothing():
+def test_too_few_rounds_give_no_growth():
     assert soak.growth([life(0, 15, 100, 1.0), life(15, 2, 100, 1.0)])["value"] is None

@@ -25,7 +25,7 @@ def test_a_failure_has_exit_status_one_and_names_the_site(run, sites_dir, images
     assert messages[0].startswith("site-9: 1 training images, expected at least 2")
 
 
-def test_an_empty_labelled_set_is_a_failure_as_it_is_in_a_run(run, sites_dir, images):
+def test_an_empty_labelled_set_is_a_failure_like_in_a_run(run, sites_dir, images):
     records = [
         Record(name, "nevus", split, patient=name, labelled=split != "train")
         for name, split in zip(images("site-9", 4), ("train", "train", "val", "test"), strict=True)

@@ -112,7 +112,7 @@ def test_a_model_file_and_the_folder_of_results_are_found_too(run, trained, list
     assert folder["sites"] == named["sites"]
 
 
-def test_unreadable_images_are_told(run, trained, sites_dir, tmp_path):
+def test_unreadable_images_are_reported(run, trained, sites_dir, tmp_path):
     data = sites_dir(1)
     config = data / "site-1" / "grandrounds.json"
     content = json.loads(config.read_text())
@@ -137,13 +137,13 @@ def test_a_site_without_test_images_is_named(run, trained, sites_dir, images):
     one_line(run("evaluate", trained(), "--sites-dir", data), "site-9: .* has no labelled image in split test")
 
 
-def test_a_run_without_a_model_says_why(run, trained, listed):
+def test_a_run_without_a_model_is_reported_with_the_reason(run, trained, listed):
     workspace, data = trained(), listed("nevus")
     (workspace / "results" / "selected.pt").unlink()
     one_line(run("evaluate", workspace, *data), "no selected.pt: FedAvgController has no common model")
 
 
-def test_a_run_that_is_not_finished_says_so(run, trained, listed):
+def test_an_unfinished_run_is_marked_as_unfinished(run, trained, listed):
     workspace, data = trained(status="failed"), listed("nevus")
     (workspace / "results" / "selected.pt").unlink()
     one_line(run("evaluate", workspace, *data), r"the run is not finished \(status failed\)")
@@ -159,7 +159,7 @@ def test_a_run_that_is_not_finished_says_so(run, trained, listed):
         (None, "there is no .*summary.json, which says what the model was trained for"),
     ],
 )
-def test_a_summary_that_does_not_tell_is_refused(run, trained, listed, content, message):
+def test_an_incomplete_summary_is_refused(run, trained, listed, content, message):
     workspace = trained()
     path = workspace / "results" / "summary.json"
     if content is None:
@@ -169,7 +169,7 @@ def test_a_summary_that_does_not_tell_is_refused(run, trained, listed, content, 
     one_line(run("evaluate", workspace, *listed("nevus", "melanoma")[:2], "--root", workspace), message)
 
 
-def test_what_is_not_there_is_named(run, trained, listed, sites_dir, tmp_path):
+def test_a_missing_part_is_named(run, trained, listed, sites_dir, tmp_path):
     data = listed("nevus")
     one_line(run("evaluate", tmp_path / "none", *data), f"{tmp_path / 'none'} does not exist")
     one_line(

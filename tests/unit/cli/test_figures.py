@@ -82,7 +82,7 @@ def test_all_figures_of_a_fedperl_run_are_written_and_named(run, record, tmp_pat
             assert image.width > 300
 
 
-def test_the_folder_of_the_events_itself_is_a_run_as_well(record):
+def test_the_folder_of_the_events_itself_is_accepted_as_a_run(record):
     history = read_history(record(EVENTS))
     assert history == read_history(record(EVENTS) / "results") == RunHistory(EVENTS, SITES, {}, ())
 

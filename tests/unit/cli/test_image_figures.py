@@ -31,7 +31,7 @@ def test_models_are_shown_where_one_of_them_is_right_alone(run, two_runs, tmp_pa
     assert {"scenarios", "samples_site-1", "grad_cam_site-2"} <= names
 
 
-def test_the_sheet_has_the_images_of_the_scenarios_and_says_nothing_of_breasts(two_runs):
+def test_the_sheet_has_the_images_of_the_scenarios_without_labels_of_mammograms(two_runs):
     from grandrounds.commands.figures import scenario_figures
 
     ours, theirs, data = two_runs
@@ -44,7 +44,7 @@ def test_the_sheet_has_the_images_of_the_scenarios_and_says_nothing_of_breasts(t
     assert {panel.get_xlabel() for row in rows for panel in row} == {""}
 
 
-def test_what_cannot_be_compared_is_refused(run, two_runs, tmp_path):
+def test_runs_that_cannot_be_compared_are_refused(run, two_runs, tmp_path):
     ours, theirs, data = two_runs
     alone = run("figures", ours, "--out", tmp_path / "out", "--against", theirs)
     assert alone.exit_code == 2

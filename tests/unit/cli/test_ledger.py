@@ -85,14 +85,14 @@ def test_every_unit_that_was_promised_has_its_own_row(run, folder):
     }
 
 
-def test_an_infinite_epsilon_is_said_in_a_word(run, folder):
+def test_an_infinite_epsilon_is_printed_as_a_word(run, folder):
     Ledger(folder, "hospital-a").book(Purpose("job-9", "pilot", 1, "update"), SKIN, no_guarantee(), 1e-5)
     result = run("ledger", "show", folder, "--verify")
     assert result.exit_code == 0
     assert re.search(r"skin\W+site\W+4\W+0\W+1e-05\W+infinite\W+infinite", result.stdout)
 
 
-def test_an_empty_ledger_and_an_interrupted_booking_are_said(run, tmp_path):
+def test_an_empty_ledger_and_an_interrupted_booking_are_reported(run, tmp_path):
     Ledger.create(tmp_path, "hospital-a")
     with (tmp_path / LEDGER_NAME).open("ab") as stream:
         stream.write(b'{"half')
@@ -133,7 +133,7 @@ def test_a_ledger_is_opened_once(run, tmp_path):
     assert (other.exit_code, "is the ledger of 'hospital-a'" in other.stderr) == (1, True)
 
 
-def test_verify_says_what_was_spent_or_what_is_wrong(run, folder):
+def test_verify_reports_the_spending_or_the_fault(run, folder):
     result = run("ledger", "verify", folder)
     assert f"skin: 3 releases, epsilon {THREE:.4g} at delta 1e-05 for site" in result.stdout
     assert "verified: 4 lines, chain intact" in result.stdout

@@ -126,7 +126,7 @@ def test_the_job_that_was_made_for_a_data_set_is_named(facts, job):
     assert any(f"grandrounds simulate {job}" in line for line in said)
 
 
-def test_counts_that_were_scaled_are_said():
+def test_scaled_counts_are_reported():
     description = {
         "dataset_name": "lesions",
         "scaled": {"ISIC2019": {"needed": 20254, "found": 15316}},
@@ -216,7 +216,7 @@ def test_a_partition_for_mutual_learning_takes_its_options(run, tmp_path):
     )
 
 
-def test_the_reading_of_headers_is_told_in_lines_where_there_is_no_terminal():
+def test_without_a_terminal_progress_of_reading_headers_is_printed_in_lines():
     stream = io.StringIO()
     with reading_progress(Console(file=stream, width=200)) as report:
         for done in range(0, 101):

@@ -30,7 +30,7 @@ def check(tmp_path):
     return go
 
 
-def test_what_may_leave_is_said_with_the_rounds_that_fit(check):
+def test_permitted_releases_are_listed_with_the_rounds_that_fit(check):
     result = check(UPDATE, ROWS | {"outside_budget": True}, arguments=["--json"], target_epsilon={"skin": 2.0})
     strict = json.loads(result.stdout)["strict"]
     update, rows = strict["releases"]

@@ -65,7 +65,7 @@ def test_a_resumed_run_counts_on_from_its_checkpoint():
     assert lines[-1].endswith("3 s left")
 
 
-def test_a_complete_run_says_so():
+def test_a_complete_run_is_reported_as_complete():
     lines = feed(RunProgress(), [{"event": "resume", "after_round": 10}, START])
     assert lines[-1] == "all 10 rounds were complete before; the selected model is tested again"
 

@@ -66,7 +66,7 @@ def test_cases_of_a_run_without_a_common_model_cannot_be_shown(run, tmp_path, ma
     assert "has no model for all sites to show cases of" in result.stderr
 
 
-def test_what_is_no_run_is_one_line(run, tmp_path):
+def test_a_folder_that_is_not_a_run_is_one_line(run, tmp_path):
     result = run("report", tmp_path, "--out", tmp_path / "report")
     assert result.exit_code == 1
     assert "is no run" in result.stderr

@@ -20,7 +20,7 @@ def one_line(result, pattern):
     assert not any("Traceback" in line for line in before)
 
 
-def test_a_run_shows_its_rounds_and_scores_and_says_where_results_are(run, command, sites_dir, tmp_path):
+def test_a_run_shows_its_rounds_and_scores_and_the_folder_of_the_results(run, command, sites_dir, tmp_path):
     result = run(*command, "--sites-dir", sites_dir(2))
     assert result.exit_code == 0, result.output
     assert re.search(r"^round 1/1: 2 of 2 sites, loss \d", result.stderr, re.MULTILINE)
@@ -209,7 +209,7 @@ def test_build_does_not_overwrite_the_job_that_it_reads(run, tmp_path):
     assert (tmp_path / "fedavg" / "meta.json").stat().st_ino == before
 
 
-def test_an_interrupted_run_says_that_the_same_command_goes_on(run, command, sites_dir, monkeypatch):
+def test_an_interrupted_run_reports_that_the_same_command_resumes_it(run, command, sites_dir, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -220,7 +220,7 @@ def test_an_interrupted_run_says_that_the_same_command_goes_on(run, command, sit
     assert "run the same command to resume" in result.stderr
 
 
-def test_the_engine_gets_what_the_options_say(run, command, sites_dir, monkeypatch, make_summary):
+def test_the_engine_gets_the_options_of_the_command_line(run, command, sites_dir, monkeypatch, make_summary):
     calls = []
 
     def recorded(job, workspace, sites, sites_dir, engine, threads, wire):

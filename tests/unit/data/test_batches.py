@@ -33,7 +33,7 @@ def test_a_single_row_left_over_joins_the_batch_before():
     assert [len(batch) for batch in batches_of(ROWS, 3, 6)] == [3, 3, 4, 3, 3, 4]
 
 
-def test_a_single_row_with_no_batch_before_it_stands_alone():
+def test_a_single_row_without_a_batch_before_it_is_its_own_batch():
     assert [list(batch) for batch in batches_of(ROWS[:1], 3, 2)] == [[100], [100]]
 
 

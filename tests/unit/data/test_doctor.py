@@ -155,7 +155,7 @@ def test_quarantined_rows_are_neither_empty_nor_repeated():
     assert "cannot be read" in message
 
 
-def test_grey_among_colour_images_is_a_warning_and_sizes_are_told():
+def test_grey_among_colour_images_is_a_warning_and_sizes_are_reported():
     findings = examine(healthy(shapes=((4, 4, 1, 3), (10, 20, 3, 5))), "site-1")
     assert "3 grey and 5 colour images" in only(findings, "warning")
     assert "site-1: 2 original sizes, 4x4 to 10x20 (height x width)" in messages(findings, "ok")

@@ -91,7 +91,7 @@ TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_cate
         st.builds(Record, TEXT.filter(bool), TEXT, labelled=st.booleans()), min_size=1, unique_by=lambda r: r.image
     )
 )
-def test_what_is_written_is_read_again(tmp_path_factory, records):
+def test_written_values_are_read_again(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("manifest") / "m.csv"
     write_manifest(records, path)
     assert read_manifest(path).records == tuple(records)
@@ -170,7 +170,7 @@ def test_a_patient_and_a_lesion_of_the_same_name_are_different_things():
     require_grouped([Record("a", patient="7", split="train"), Record("b", lesion="7", split="test")], "site-1")
 
 
-def test_grouping_counts_lines_as_they_are_written(tmp_path):
+def test_grouping_counts_lines_of_the_file(tmp_path):
     records = [Record("a", patient="p"), Record("b"), Record("c", patient="p", split="val")]
     with pytest.raises(DataError, match=r"site-1: patient 'p' is in two splits, train \(line 2\) and val \(line 4\)"):
         require_grouped(records, "site-1")

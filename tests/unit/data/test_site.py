@@ -103,7 +103,7 @@ def test_a_sites_own_folder_comes_first_then_the_next_places(place):
     assert locate_dataset("site-1", "blood", folders).max_unreadable == 0.01
 
 
-def test_the_sites_name_stands_in_for_its_placeholder(place):
+def test_the_placeholder_is_replaced_by_the_sites_name(place):
     write_manifest(RECORDS, place / "site-3" / "skin.csv")
     path = write_config(place, {"skin": {"manifest": "{site}/skin.csv", "root": "images"}})
     assert locate_dataset("site-3", "skin", [place]).manifest == place / "site-3" / "skin.csv"
@@ -112,7 +112,7 @@ def test_the_sites_name_stands_in_for_its_placeholder(place):
         locate_dataset("site-4", "skin", [place])
 
 
-def test_a_data_set_that_is_broken_does_not_stand_in_the_way_of_another(place):
+def test_a_broken_data_set_does_not_block_another(place):
     skin = {"manifest": "skin.csv", "root": "images"}
     write_config(place, {"blood": {"manifest": "gone.csv", "root": "gone"}, "skin": skin})
     assert locate_dataset("site-1", "skin", [place]).root == place / "images"
@@ -225,7 +225,7 @@ def test_weights_are_looked_for_beside_the_file(read, tmp_path):
         ({"skin": {"dropout": True}}, r"models\.skin\.dropout must be a number .* got True"),
     ],
 )
-def test_what_is_wrong_is_named(read, models, message):
+def test_faults_are_named(read, models, message):
     with pytest.raises(ConfigurationError, match=message):
         read(models)
 
@@ -240,7 +240,7 @@ def test_what_is_wrong_is_named(read, models, message):
         ([10], "x must be an object with min_support, got [10]"),
     ],
 )
-def test_what_is_no_floor_is_refused(privacy, message):
+def test_an_invalid_floor_is_refused(privacy, message):
     with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}$"):
         min_support_from(privacy, "x")
 

@@ -23,7 +23,7 @@ PERSON = SimpleNamespace(kind="person", name="researcher@a.example", folder="kit
         ),
     ],
 )
-def test_a_login_that_fails_says_what_to_do(monkeypatch, failure, message):
+def test_a_failed_login_is_reported_with_advice(monkeypatch, failure, message):
     def fail(*arguments, **options):
         raise failure
 

@@ -165,12 +165,12 @@ class TestOverlay:
         assert result.exit_code == 1
         assert "--mandatory-sites is for a server" in result.stderr
 
-    def test_json_says_whether_to_restart(self, run, make_kit):
+    def test_json_reports_whether_to_restart(self, run, make_kit):
         result = json.loads(run("overlay", make_kit("site").folder, "--json").stdout)
         assert (result["participant"], result["kind"], result["restart"]) == ("hospital-a", "site", False)
         assert {entry["state"] for entry in result["files"]} == {"written"}
 
-    def test_who_is_running_is_told_to_restart_if_something_has_changed(self, run, make_kit, monkeypatch):
+    def test_running_participants_must_restart_if_something_has_changed(self, run, make_kit, monkeypatch):
         monkeypatch.setattr("grandrounds.deployment.kit.read.running_processes", lambda kit: [1])
         kit = make_kit("site").folder
         assert "hospital-a is running: restart it" in run("overlay", kit).stdout
@@ -188,7 +188,7 @@ class TestProvision:
         assert (kits / "study-hospital-a" / "local" / "grandrounds.lock.json").is_file()
         assert not (kits / "study-ann@study.example" / "local" / "grandrounds.lock.json").exists()
 
-    def test_a_description_that_is_missing_is_told_in_a_line(self, run, tmp_path):
+    def test_a_missing_description_is_reported_in_one_line(self, run, tmp_path):
         result = run("provision", tmp_path / "project.yml", "--out", tmp_path / "kits")
         assert result.exit_code == 1
         assert result.stderr.startswith(f"error: {tmp_path / 'project.yml'} cannot be read")
@@ -226,14 +226,14 @@ class TestPoc:
         assert run("poc", "up", federation.folder).exit_code == 0
         assert federation.started[1:] == ["start", "start"]
 
-    def test_what_is_running_is_not_started_again(self, run, federation, monkeypatch):
+    def test_running_participants_are_not_started_again(self, run, federation, monkeypatch):
         (federation.folder / "federation.json").write_text("{}")
         monkeypatch.setattr("grandrounds.deployment.kit.read.processes_of", lambda folder: [1])
         result = run("poc", "up", federation.folder)
         assert result.exit_code == 1
         assert "is running; take it down first" in result.stderr
 
-    def test_down_says_what_had_to_be_killed(self, run, federation):
+    def test_down_names_the_processes_that_were_killed(self, run, federation):
         assert "2 processes had to be killed" in run("poc", "down", federation.folder).stdout
 
     @pytest.mark.parametrize(
@@ -254,13 +254,13 @@ class TestPoc:
         assert "has no federation" in result.stderr
 
 
-def test_a_port_that_is_taken_is_told_before_anything_is_made(tmp_path):
+def test_a_port_in_use_is_reported_before_anything_is_made(tmp_path):
     with socket.create_server(("", 0)) as other, pytest.raises(ConfigurationError, match="choose another by --port"):
         local_federation.prepare(tmp_path / "new", ["a"], other.getsockname()[1])
     assert not (tmp_path / "new").exists()
 
 
-def test_a_port_that_was_taken_in_the_meantime_is_told_before_anything_is_started(make_kit, tmp_path, monkeypatch):
+def test_a_port_taken_in_the_meantime_is_reported_before_anything_is_started(make_kit, tmp_path, monkeypatch):
     monkeypatch.setattr(local_federation, "start_participant", lambda *arguments: pytest.fail("nothing is started"))
     with socket.create_server(("", 0)) as other:
         kit = make_kit("server", port=other.getsockname()[1]).folder

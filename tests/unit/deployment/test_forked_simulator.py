@@ -50,7 +50,7 @@ def answering(folder, answer):
 
 
 @pytest.mark.parametrize(("answer", "status"), [(bytes([0]), 0), (bytes([7]), 7), (b"", 1)])
-def test_a_stand_in_ends_as_its_worker_does(folder, answer, status):
+def test_a_substitute_process_has_the_exit_status_of_its_worker(folder, answer, status):
     thread, requests = answering(folder, answer)
     assert stand_in(folder, "-m", WORKER, "--client", "site-1").returncode == status
     thread.join(10)
@@ -59,11 +59,11 @@ def test_a_stand_in_ends_as_its_worker_does(folder, answer, status):
     assert Path(requests[0]["folder"]) == folder.resolve()
 
 
-def test_what_is_no_worker_is_left_to_python(folder):
+def test_other_commands_are_left_to_python(folder):
     assert stand_in(folder, "-c", "import sys; print(sys.argv[1:], sys.flags.isolated)", "x").stdout == "['x'] 0\n"
 
 
-def test_without_a_server_a_stand_in_becomes_the_worker(folder):
+def test_without_a_server_a_substitute_becomes_the_worker(folder):
     done = stand_in(folder, "-m", WORKER, "--help")
     assert done.returncode == 0
     assert "--parent_pid" in done.stdout
@@ -103,7 +103,7 @@ def test_the_modules_of_a_jobs_classes_at_sites_are_found(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "programs_run"), [("temporary files", True), ("x" * 120, True), ("temporary", False)])
-def test_where_flare_could_not_start_a_stand_in_its_simulator_stays_as_it_is(folder, monkeypatch, name, programs_run):
+def test_where_flare_could_not_start_a_substitute_its_simulator_is_unchanged(folder, monkeypatch, name, programs_run):
     monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK or programs_run)
     before, place = sys.executable, folder / name

@@ -67,7 +67,7 @@ def test_flare_builds_every_component_of_every_job(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", job_names())
-def test_every_job_says_all_its_options(name):
+def test_every_job_lists_all_its_options(name):
     job = load_job(name)
     for entry in (job.controller, job.executor):
         module, _, class_name = entry["path"].rpartition(".")

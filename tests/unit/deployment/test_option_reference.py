@@ -24,6 +24,6 @@ def test_every_option_of_a_job_has_a_meaning(name):
         assert all(described.values()), part
 
 
-def test_the_options_of_a_job_stand_in_the_order_of_its_file():
+def test_the_options_of_a_job_are_in_the_order_of_its_file():
     job = load_job("mdhfl")
     assert [option.name for option in options_of(job, "executor")] == list(job.options("executor"))

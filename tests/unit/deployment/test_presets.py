@@ -136,7 +136,7 @@ def test_without_a_preset_the_options_are_those_of_the_files_and_the_assignments
         (["controller.preset=mine"], "paper"),
     ],
 )
-def test_an_assignment_wins_and_the_record_tells_what_it_changed(assignments, label):
+def test_an_assignment_wins_and_the_record_names_the_changed_options(assignments, label):
     changed = with_preset(load_job("fedperl"), "paper", assignments)
     assert changed.options("controller")["preset"] == label
     check_job(changed)
@@ -162,7 +162,7 @@ def test_the_command_lines_job_has_the_preset_and_what_was_set_after_it():
         ("mdhfl", ["cross_entropy", "fedmd", "local", "rhfl", "rhfl_plus"]),
     ],
 )
-def test_variants_of_a_method_are_presets_of_its_job_with_runs_of_their_own(name, variants):
+def test_variants_of_a_method_are_presets_of_its_job_with_separate_runs(name, variants):
     job = load_job(name)
     assert sorted(presets_of(job).keys() - {"paper", "code", "recommended"}) == variants
     runs = [with_preset(job, variant).run_name for variant in variants]
@@ -200,7 +200,7 @@ def test_a_preset_that_is_not_there_is_refused_with_the_nearest(preset, hint):
         with_preset(load_job("fedperl"), preset)
 
 
-def test_a_job_without_presets_says_so(tmp_path):
+def test_a_job_without_presets_is_reported(tmp_path):
     job = load_job(write_job(load_job("fedavg"), tmp_path / "mine"))
     assert presets_of(job) == {}
     with pytest.raises(ConfigurationError, match=r"job fedavg has no preset 'paper' \(presets: none\)"):
@@ -229,7 +229,7 @@ def test_an_option_of_a_preset_that_does_not_exist_is_refused_with_the_nearest(m
 
 
 @pytest.mark.parametrize("value", ["text with = and , in it", "null", "3", [2, 5], {"steps": 3}, None, True, 5e-05])
-def test_a_value_of_a_preset_is_taken_as_it_is(mine, value):
+def test_a_value_of_a_preset_keeps_its_type(mine, value):
     chosen = with_preset(mine({"fast": {"controller": {"server_training": value}}}), "fast")
     found = chosen.options("controller")["server_training"]
     assert (found, type(found)) == (value, type(value))

@@ -48,7 +48,7 @@ def test_a_job_for_all_asks_for_gpus_of_sites_that_are_connected():
         require_gpu_sites(job, ["b", "a"])
 
 
-def test_the_given_job_stays_as_it_is():
+def test_the_given_job_does_not_change():
     job = load_job("fedperl")
     with_roster(job, ["a", "b"], ["a"], 2)
     assert job == load_job("fedperl")
@@ -127,7 +127,7 @@ def test_whatever_else_a_job_brings_to_the_sites_is_named():
     assert not any("further classes" in line for line in disclosure(job))
 
 
-def test_the_lines_say_where_and_under_which_policy():
+def test_the_lines_name_the_sites_and_the_policy():
     job = with_roster(load_job("fedperl"), ["a", "b"], ["a"])
     text = "\n".join(disclosure(job))
     assert "runs at: a, b (minimum 2; mandatory: a)" in text

@@ -158,7 +158,7 @@ def test_a_site_that_must_be_there_is_waited_for_before_the_job_goes_on(go):
     assert sum(line.startswith("waiting: a is mandatory") for line in reported) == 2
 
 
-def test_the_first_submission_waits_for_nobody(go):
+def test_the_first_submission_does_not_wait_for_sites(go):
     server = Server([ENDS], summaries=[], connected=("b",))
     with pytest.raises(GrandRoundsError, match="a is mandatory and not connected"):
         go(server, attempts=2, mandatory=["a"])

@@ -86,7 +86,7 @@ def test_no_bin_gives_its_last_sample():
     assert [point.n for point in free_bins(confidence, CORRECT, z=0.3)] == [1, 1, 6]
 
 
-def test_a_last_bin_of_one_confidence_stays_as_it_is():
+def test_a_last_bin_of_one_confidence_is_not_changed():
     confidence = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.3])
     assert [point.n for point in free_bins(confidence, CORRECT, z=0.3)] == [3, 3, 2]
 

@@ -60,7 +60,7 @@ def scored(name, count=300, shift=0.25):
     answers=st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=80),
     minimum=st.integers(1, 12),
 )
-def test_no_count_stands_for_fewer_than_the_minimum(answers, minimum):
+def test_every_count_is_of_at_least_the_minimum_of_patients(answers, minimum):
     labels, scores = [int(label) for label, _ in answers], [score for _, score in answers]
     curve = counted(labels, scores, minimum)
     enough = min(sum(labels), len(labels) - sum(labels)) >= minimum

@@ -30,7 +30,7 @@ def test_a_score_is_that_of_the_round_before_the_task():
     assert validation_curves(EVENTS, SITES, "f1_macro") == {}
 
 
-def test_a_training_metric_stands_at_its_own_round():
+def test_a_training_metric_is_listed_under_its_own_round():
     assert training_curves(EVENTS, SITES, "loss") == {"site-2": {1: 2.0, 2: 1.0}, "site-4": {2: 3.0}}
 
 

@@ -66,7 +66,7 @@ def test_area_under_the_curve_is_the_share_of_pairs_in_the_right_order():
         assert scores.auroc == pytest.approx(wins)
 
 
-def test_a_class_that_nobody_has_is_unknown_and_one_that_is_never_predicted_has_no_precision():
+def test_an_absent_class_is_unknown_and_one_never_predicted_has_no_precision():
     probabilities = np.array([[0.8, 0.1, 0.1], [0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
     _, second, third = class_scores(np.array([0, 1, 0]), probabilities)
     assert second[:4] == (1, 0, 0, 0)
@@ -108,7 +108,7 @@ def test_rows_of_the_confusion_matrix_are_true_classes():
     assert precision_recall_f1(np.array([[1, 3], [0, 4]]))[1] == pytest.approx((4, 4 / 7, 1, 8 / 11))
 
 
-def test_what_does_not_fit_is_refused():
+def test_values_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="no sites"):
         per_class({})
     with pytest.raises(ValueError, match="row 0 of probabilities sums to 2"):

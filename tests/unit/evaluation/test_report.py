@@ -60,7 +60,7 @@ def test_groups_come_beside_classes_when_the_labels_are_classes():
     assert found["groups"]["scores"]["accuracy"] == pytest.approx(np.mean(true == bad))
 
 
-def test_labels_that_are_groups_say_nothing_of_classes():
+def test_labels_that_are_groups_give_no_scores_of_classes():
     sites = {"one": predictions("one", 4, [0, 0, 1, 1]), "two": predictions("two", 3, [1, 1, 0])}
     found = report(sites, CLASSES, GROUPING, labels_are_groups=True)
     assert found["labels"] == "groups"

@@ -44,7 +44,7 @@ def test_equally_sure_samples_share_their_accuracy():
         (np.array([np.nan]), YES, "between 0 and 1, got nan"),
     ],
 )
-def test_what_is_no_confidence_is_refused(confidence, correct, message):
+def test_an_invalid_confidence_is_refused(confidence, correct, message):
     with pytest.raises(ValueError, match=message):
         falling_confidence(confidence, correct)
 

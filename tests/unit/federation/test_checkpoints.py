@@ -25,7 +25,7 @@ def files(folder):
     return sorted(path.relative_to(folder.folder).as_posix() for path in folder.folder.rglob("*") if path.is_file())
 
 
-def test_there_is_none_at_first(folder):
+def test_a_new_folder_has_no_checkpoint(folder):
     assert folder.load() is None
     assert folder.rounds() == []
 
@@ -153,7 +153,7 @@ def test_parts_that_no_checkpoint_needs_are_deleted(folder):
         assert folder.load().parts["often"][0] == number
 
 
-def test_checkpoints_that_somebody_needs_are_kept_with_their_parts(folder):
+def test_checkpoints_still_in_use_are_kept_with_their_parts(folder):
     for number in (1, 2, 4, 6, 7):
         changing = {"often": (number, {"w": torch.tensor(number)})}
         folder.save(number, {}, {**changing, "seldom": (1, {"w": torch.tensor(1)})}, needed=[0, 3, 5])

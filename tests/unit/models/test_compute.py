@@ -74,7 +74,7 @@ def test_a_copy_and_its_parts_are_plain(networks):
     assert counter.frame_count == 0
 
 
-def test_without_a_c_compiler_it_is_said_at_once(monkeypatch):
+def test_a_missing_c_compiler_is_reported_before_compilation(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     network = build_model(ModelSpec("compact", 5), seed=1)
     with pytest.raises(ConfigurationError, match=r"compiler=inductor needs a C\+\+ compiler .* use compiler=none"):

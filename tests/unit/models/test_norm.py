@@ -88,7 +88,7 @@ def test_group_norm_takes_over_scale_shift_and_epsilon():
     assert isinstance(net[3][1], nn.GroupNorm)
 
 
-def test_the_norms_of_a_head_of_several_layers_are_replaced_as_well():
+def test_norms_of_a_head_of_several_layers_are_replaced():
     head = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8, eps=1e-2), nn.ReLU())
     to_group_norm(head)
     assert isinstance(head[1], nn.GroupNorm)
@@ -206,7 +206,7 @@ def test_the_copy_is_in_evaluation_mode_without_gradients():
     assert not folded(IMAGES).requires_grad
 
 
-def test_a_sequential_with_a_forward_of_its_own_is_not_folded():
+def test_a_sequential_that_overrides_forward_is_not_folded():
     class Backwards(nn.Sequential):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return self[0](self[1](images))

@@ -45,7 +45,7 @@ def test_a_state_dict_inside_a_checkpoint_is_found(tmp_path):
 
 
 @pytest.mark.parametrize(("backbone", "side"), [("compact", 32), ("efficientnet_b0", 64)])
-def test_the_head_of_another_class_count_stays_untrained_and_the_log_says_so(tmp_path, caplog, backbone, side):
+def test_a_head_of_another_class_count_stays_untrained_with_a_log_message(tmp_path, caplog, backbone, side):
     source = build_model(ModelSpec(backbone, classes=4), seed=1)
     path = saved(source, tmp_path / "four.pt")
     with caplog.at_level(logging.INFO):
@@ -117,7 +117,7 @@ def test_densenets_published_names_are_understood_and_missing_counters_forgiven(
         (lambda s: s.pop("classifier.weight"), r"1 missing: classifier\.weight$"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(tmp_path, change, message):
+def test_weights_that_do_not_fit_are_refused_by_name(tmp_path, change, message):
     state = build_model(ModelSpec("compact", classes=4), seed=1).state_dict()
     change(state)
     torch.save(state, tmp_path / "state.pt")

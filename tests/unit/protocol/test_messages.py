@@ -171,7 +171,7 @@ def test_large_values_that_are_finite_pass():
     same(came.update, large)
 
 
-def test_what_is_no_tensor_is_refused_on_both_sides():
+def test_a_value_that_is_not_a_tensor_is_refused_on_both_sides():
     with pytest.raises(MessageError, match=r"update\['w'\] must be a tensor, got list"):
         encode_result(Result(model_update({"w": [1.0]}), samples=1), UPDATES, ASKED)
     with pytest.raises(MessageError, match=r"update\['w'\] must be a tensor, got float"):

@@ -47,7 +47,7 @@ def checked(content):
         ({"backbone": "compakt"}, r"unknown backbone 'compakt': did you mean 'compact'\?"),
     ],
 )
-def test_what_does_not_fit_is_named(change, message):
+def test_values_that_do_not_fit_are_named(change, message):
     with pytest.raises(ConfigurationError, match=message):
         checked({**MINIMAL, **change})
 

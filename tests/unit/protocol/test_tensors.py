@@ -101,14 +101,14 @@ def test_an_update_arrives_in_single_precision_and_counts_half(precision, serial
 
 
 @pytest.mark.parametrize("precision", HALVES)
-def test_other_releases_metrics_and_the_header_stay_as_they_are(precision):
+def test_other_releases_metrics_and_the_header_do_not_change(precision):
     plain, came = (decode_result(sent(name), task(name)) for name in ("float32", precision))
     assert torch.equal(came.releases["matrix"].tensors["rows"], plain.releases["matrix"].tensors["rows"])
     assert came.releases["matrix"].travelled_bytes == 8
     assert (came.metrics, came.samples) == (plain.metrics, plain.samples)
 
 
-def test_single_precision_changes_nothing_and_says_nothing():
+def test_single_precision_changes_neither_values_nor_metadata():
     part = from_shareable(sent("float32")).data["update"]
     assert part.data_kind == DataKind.WEIGHT_DIFF
     assert part.meta == {"release": "model_update"}
@@ -135,7 +135,7 @@ def test_an_update_in_another_precision_than_asked_for_is_refused(asked, came):
 @pytest.mark.parametrize(
     "state", [{"w": torch.ones(2)}, {"w": torch.ones(2).bfloat16()}, {"w": torch.ones(2).double()}]
 )
-def test_an_update_that_is_not_what_it_says_is_refused(state):
+def test_an_update_of_another_kind_than_declared_is_refused(state):
     message = sent("float16", {"w": torch.ones(2)})
     collection = from_shareable(message)
     collection.data["update"].data = state

@@ -84,7 +84,7 @@ def test_counts_communities_and_events(file):
         ({**RELATIONS, "scores": {}}, "is damaged or of another format"),
     ],
 )
-def test_what_is_no_result_is_refused(file, content, message):
+def test_an_invalid_result_is_refused(file, content, message):
     with pytest.raises(DataError, match=message):
         read_run(file(content), "x")
 
@@ -218,7 +218,7 @@ def budgets(tmp_path):
     return report_on(found)
 
 
-def test_a_result_with_a_budget_tells_it_for_all_sites(budgets):
+def test_a_result_with_a_budget_shows_it_for_all_sites(budgets):
     plain, eight = budgets.runs[:2]
     assert (eight.sites, eight.contributions) == (("site-1", "site-2"), {"site-1": 3, "site-2": 2})
     assert [(spent.unit, spent.epsilon, spent.delta) for spent in eight.spent] == [("record", 7.99, 1e-4)]

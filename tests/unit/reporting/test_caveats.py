@@ -24,7 +24,7 @@ def test_a_run_that_was_killed_half_way(make_run):
     assert "has not been tested" in found[0]
 
 
-def test_a_dropped_site_is_named_with_its_rounds_and_not_with_what_it_said(make_run):
+def test_a_dropped_site_is_named_with_its_rounds_but_without_its_message(make_run):
     found = caveats_of_run(make_run(told=events({"site-2": 2})))
     assert one(found, "usable answer") == "No usable answer in a round in which the site was asked: site-2 (round 2)."
     assert not any("patient-7" in caveat for caveat in found)
@@ -69,7 +69,7 @@ def test_different_mixes_of_classes(make_run):
     assert "different mixes" in one(caveats_of_run(path), "mixes")
 
 
-def test_unknown_patients_are_said(make_run):
+def test_unknown_patients_are_reported(make_run):
     assert "may be wider" in one(caveats_of_run(make_run()), "every image as an independent case")
 
 
@@ -79,7 +79,7 @@ def test_a_model_that_is_overconfident(make_run, right, expected):
     assert any("do not use them as risks" in caveat for caveat in caveats_of_run(make_run(right=right))) == expected
 
 
-def test_one_seed_is_said_of_one_run_and_of_several(make_run):
+def test_a_single_seed_is_a_caveat_of_one_run_and_of_several(make_run):
     first, second = read_run(make_run("a"), "a"), read_run(make_run("b", right=0.5), "b")
     report = report_on([first, second])
     assert "fewer than 3 seeds" in report.shared_caveats[0]

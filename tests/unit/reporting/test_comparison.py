@@ -86,7 +86,7 @@ def test_the_reference_is_local_training_unless_it_is_named(pair):
         report_on(pair, reference="mine")
 
 
-def test_one_model_for_all_against_each_sites_choice_is_said(pair):
+def test_a_comparison_of_the_common_model_with_own_choices_has_a_caveat(pair):
     assert any("explains a part of their difference" in caveat for caveat in report_on(pair).shared_caveats)
 
 

@@ -51,7 +51,7 @@ def test_no_two_of_28_look_the_same_even_in_grey():
         assert sum((other.marker, str(other.dash)) == (look.marker, str(look.dash)) for other in alike) == 1
 
 
-def test_a_site_has_its_colour_in_every_figure_whoever_else_is_there(run):
+def test_a_site_has_its_colour_in_every_figure_whatever_the_other_sites(run):
     sites = ["site-0", *SITES]
     curves = validation_curves(run.events, run.sites, "balanced_accuracy")
     lines = {line.get_label(): line for line in learning_figure(curves, sites, "balanced_accuracy").axes[0].lines}

@@ -81,7 +81,7 @@ def test_the_first_screen_has_task_sites_score_reference_cost_and_caveats(run, t
     assert "FedPerl <b>" not in page
 
 
-def test_the_whole_folder_loads_nothing_names_nobody_and_has_words_for_every_picture(run, tmp_path):
+def test_the_report_loads_no_external_file_names_no_person_and_describes_every_image(run, tmp_path):
     page, checker = written([run], tmp_path / "out")
     assert all(link.startswith(("data:image/svg+xml;base64,", "#")) for link in checker.links)
     assert "default-src 'none'" in checker.policy
@@ -114,19 +114,19 @@ def test_several_runs_are_compared_on_the_first_screen(make_run, tmp_path, unill
 
 
 @pytest.mark.parametrize(("count", "said"), [(4, False), (5, True)])
-def test_a_page_of_many_runs_says_what_it_leaves_out(make_run, tmp_path, unillustrated, count, said):
+def test_a_page_of_many_runs_names_what_it_leaves_out(make_run, tmp_path, unillustrated, count, said):
     runs = [read_run(make_run(f"run-{number}"), f"run-{number}") for number in range(count)]
     _, checker = written(runs, tmp_path / "out")
     assert ("With more than 4 runs each of them has only its main figures" in words(checker)) == said
 
 
-def test_two_sites_have_a_difference_and_say_why_it_has_no_interval(make_run, tmp_path, unillustrated):
+def test_two_sites_have_a_difference_and_the_reason_for_no_interval(make_run, tmp_path, unillustrated):
     runs = [read_run(make_run(name, right=right, sites=SITES[:2]), name) for name, right in (("a", 0.8), ("b", 0.5))]
     _, checker = written(runs, tmp_path / "out")
     assert "no interval: fewer than 3 sites" in words(checker)
 
 
-def test_a_run_that_was_killed_gives_a_page_that_says_so(make_run, tmp_path, unillustrated):
+def test_the_page_of_a_killed_run_reports_that_it_was_killed(make_run, tmp_path, unillustrated):
     run = read_run(make_run(sites=(), status="running", rounds_done=2, test={}), "killed")
     _, checker = written([run], tmp_path / "out")
     assert "not known" in words(checker)

@@ -5,7 +5,7 @@ import pytest
 from grandrounds.reporting.run import traffic
 
 
-def test_traffic_adds_sites_and_tells_directions_apart():
+def test_traffic_is_summed_over_sites_for_each_direction():
     sizes = {
         "site-1": {"down.global": 1, "down.peer-1": 20, "down.peer-2": 30, "up.update": 400},
         "site-2": {"up.update": 5000, "down.global": 2},

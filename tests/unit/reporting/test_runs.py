@@ -40,7 +40,7 @@ def test_a_run_that_was_killed_is_found_in_the_servers_state(make_run, tmp_path)
         read_run(workspace, "killed")
 
 
-def test_an_event_that_was_cut_off_is_left_out_and_said(make_run):
+def test_a_truncated_event_is_left_out_and_reported(make_run):
     workspace = make_run()
     path = workspace / "results" / "events.jsonl"
     whole = read_run(workspace, "x").events
@@ -57,7 +57,7 @@ def test_events_cut_off_before_a_run_was_resumed_are_counted(make_run):
     assert read_run(workspace, "x").notes == ("2 events were cut off: the process ended while it wrote",)
 
 
-def test_what_is_no_event_is_refused(make_run):
+def test_an_invalid_event_is_refused(make_run):
     workspace = make_run()
     path = workspace / "results" / "events.jsonl"
     path.write_text(path.read_text() + "[1]\n")
@@ -75,7 +75,7 @@ def test_what_is_no_event_is_refused(make_run):
         (lambda text: text.replace('"dataset": "skin", ', ""), "must have a data set and classes"),
     ],
 )
-def test_a_summary_that_is_none_is_refused(make_run, change, message):
+def test_an_invalid_summary_is_refused(make_run, change, message):
     workspace = make_run()
     path = workspace / "results" / "summary.json"
     path.write_text(change(path.read_text()))
@@ -83,20 +83,20 @@ def test_a_summary_that_is_none_is_refused(make_run, change, message):
         read_run(workspace, "x")
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"is no run: there is no summary\.json in it"):
         read_run(tmp_path, "x")
     with pytest.raises(ConfigurationError, match="does not exist"):
         read_run(tmp_path / "nowhere", "x")
 
 
-def test_a_run_that_never_ended_a_round_says_so(tmp_path):
+def test_a_run_without_a_complete_round_is_reported(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"event": "start", "rounds": 3, "sites": ["a"]}\n')
     with pytest.raises(ConfigurationError, match="stopped before its first round was complete"):
         read_run(tmp_path, "x")
 
 
-def test_what_sites_said_of_their_images_is_no_part_of_the_reason(make_run):
+def test_messages_of_sites_about_their_images_are_not_in_the_reason(make_run):
     reason = "round 2: 1 of 3 sites gave a valid result (site-1: patient-7.png (line 3) is broken); fix the sites"
     run = read_run(make_run(status="failed", reason=reason), "x")
     assert run.reason == "round 2: 1 of 3 sites gave a valid result; fix the sites"
@@ -111,7 +111,7 @@ def test_without_a_common_model_the_sites_own_are_scored(make_run):
     assert run.site_metrics == {"site-1": {"n": 40.0, "accuracy": 0.8}}
 
 
-def test_an_empty_ledger_says_nothing_of_spending(make_run):
+def test_an_empty_ledger_reports_no_spending(make_run):
     workspace = make_run()
     Ledger.create(workspace / "state" / "run" / "site-1" / "privacy", "site-1")
     assert read_run(workspace, "x").spent == ()

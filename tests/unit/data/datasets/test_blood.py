@@ -183,7 +183,7 @@ def test_bloodmnist_has_its_three_parts_and_the_same_classes(tmp_path, name):
         ({"val_labels": np.array([[1]])}, "has 10 images and 9 labels"),
     ],
 )
-def test_a_bloodmnist_that_is_none_is_refused(tmp_path, changed, message):
+def test_a_file_that_is_not_bloodmnist_is_refused(tmp_path, changed, message):
     bloodmnist(tmp_path / "bloodmnist.npz", **changed)
     with pytest.raises(DataError, match=message):
         read_bloodmnist(tmp_path)

@@ -126,7 +126,7 @@ def test_damaged_batches_are_refused_with_the_file_and_the_cause(tmp_path, chang
         unpack_cifar10(tmp_path, tmp_path / "unpacked")
 
 
-def test_what_is_missing_is_named(tmp_path):
+def test_missing_parts_are_named(tmp_path):
     with pytest.raises(
         DataError, match=r"no CIFAR-10 in .*: looked for cifar10.npz, cifar10_jpeg.npz, cifar-10-batches-py"
     ):

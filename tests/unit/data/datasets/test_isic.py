@@ -95,7 +95,7 @@ def test_lesions_are_whole_unless_images_are_divided_one_by_one(root, tmp_path):
         assert site["images"] == {"train": 28, "val": 4, "test": 8}
 
 
-def test_ham10000_can_be_divided_image_by_image_as_well(tmp_path, ham10000):
+def test_ham10000_can_be_divided_image_by_image(tmp_path, ham10000):
     root = ham10000(tmp_path / "root", [(f"HAM_{i // 2}", f"ISIC_{i}", "nv") for i in range(40)])
     description = make_partition("ham10000", root, tmp_path / "out", scheme="iid", sites=2, group_by="image")
     assert description["group_by"] == "image"
@@ -187,7 +187,7 @@ def test_mistakes_are_named_isic2020(tmp_path, text, message):
         read_isic2020(published(tmp_path, "train.csv", text))
 
 
-def test_a_folder_without_the_data_set_says_what_was_looked_for(tmp_path):
+def test_a_folder_without_the_data_set_is_refused_with_the_expected_files(tmp_path):
     with pytest.raises(
         DataError, match=r"no ISIC 2020 in .*: looked for ISIC_2020_Training_GroundTruth_v2\.csv, .*train"
     ):

@@ -113,7 +113,7 @@ def test_every_column_is_its_class_and_unknown_images_are_left_out(tmp_path, isi
     assert tuple(found.label for found in read_isic2019(tmp_path)) == LESION_CLASSES
 
 
-def test_an_archive_that_was_unpacked_into_a_folder_of_its_own_name_is_found(tmp_path, isic2019):
+def test_an_archive_unpacked_into_a_folder_of_its_name_is_found(tmp_path, isic2019):
     isic2019(tmp_path, ROWS_ISIC2019[:1])
     inner = tmp_path / "ISIC_2019_Training_Input" / "ISIC_2019_Training_Input"
     inner.mkdir()
@@ -199,7 +199,7 @@ def test_mistakes_are_named_pad_ufes_20(tmp_path, pad_ufes_20, old, new, message
         read_pad_ufes_20(tmp_path)
 
 
-def test_a_folder_without_the_data_set_says_what_was_looked_for_pad_ufes_20(tmp_path):
+def test_a_folder_without_pad_ufes_20_is_refused_with_the_expected_files(tmp_path):
     with pytest.raises(DataError, match=r"no PAD-UFES-20 in .*: looked for metadata\.csv"):
         read_pad_ufes_20(tmp_path)
 
@@ -269,6 +269,6 @@ def test_mistakes_are_named_derm7pt(tmp_path, derm7pt, old, new, message):
         read_derm7pt(tmp_path)
 
 
-def test_a_folder_without_the_data_set_says_what_was_looked_for_derm7pt(tmp_path):
+def test_a_folder_without_derm7pt_is_refused_with_the_expected_files(tmp_path):
     with pytest.raises(DataError, match=r"no Derm7pt in .*: looked for meta/meta\.csv, release_v0/meta/meta\.csv"):
         read_derm7pt(tmp_path)

@@ -98,7 +98,7 @@ def rows_of(out):
     }
 
 
-def test_a_partition_says_what_was_chosen_and_every_site_gets_the_windows(root, tmp_path):
+def test_a_partition_records_the_choices_and_every_site_gets_the_windows(root, tmp_path):
     description = make_partition("rsna_ich", root, tmp_path / "out", sites=4, slices=100, **FEDIRM)
     expected = {
         "dataset": "rsna_ich",

@@ -66,7 +66,7 @@ def test_mistakes_are_named_with_their_line(tmp_path, lines, message):
         read_subtypes(write(tmp_path, *lines))
 
 
-def test_what_is_no_table_is_refused(tmp_path):
+def test_an_invalid_table_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"gone\.csv cannot be read: No such file"):
         read_subtypes(tmp_path / "gone.csv")
     (tmp_path / "x.csv").write_bytes(b"ID,Label\n\xff\xfe,1\n")
@@ -121,7 +121,7 @@ def test_what_was_read_before_an_error_is_kept(tmp_path, files, ct_slice, header
     assert headers_read == ["ID_b", "ID_a", "ID_c", "ID_c"]
 
 
-def test_progress_is_told_from_the_first_header_to_the_last(tmp_path, files, monkeypatch):
+def test_progress_is_reported_from_the_first_header_to_the_last(tmp_path, files, monkeypatch):
     told = []
     monkeypatch.setattr(rsna_patients, "STEP", 2)
     find_patients(files, tmp_path / "patients.csv", lambda *state: told.append(state))

@@ -189,7 +189,7 @@ def test_a_build_killed_before_its_record_changes_nothing_and_is_cleared_away_by
     assert zero_rows(cache) == (3,), "a map that is open keeps its array"
 
 
-def test_two_builds_at_once_leave_a_record_of_its_own_array(root, tmp_path, monkeypatch):
+def test_two_concurrent_builds_leave_a_record_that_matches_its_array(root, tmp_path, monkeypatch):
     folder, caches = tmp_path / "cache", []
     write = cache_module.write_json
 
@@ -260,7 +260,7 @@ def test_a_folder_that_cannot_be_written_is_named(root, tmp_path):
         open_cache(NAMES, root, 4, 3, tmp_path / "file" / "cache")
 
 
-def test_the_record_tells_original_shapes(root, tmp_path):
+def test_the_record_contains_original_shapes(root, tmp_path):
     Image.fromarray(PIXELS[0, :5, :, 0]).save(root / NAMES[0])
     cache = open_cache(NAMES, root, 4, 3, tmp_path / "cache")
     assert cache.shapes == ((5, 8, 1, 1), (8, 8, 3, 5))

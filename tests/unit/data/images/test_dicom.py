@@ -207,7 +207,7 @@ def test_a_syntax_without_decoder_is_named_with_what_to_install():
         read_dicom(raw, "scan.dcm")
 
 
-def test_what_is_no_dicom_or_was_cut_off_is_refused():
+def test_a_file_that_is_truncated_or_not_dicom_is_refused():
     whole = dicom(RAMP)
     with pytest.raises(DataError, match=r"a\.dcm is not a DICOM file"):
         read_dicom(b"plain text" * 50, "a.dcm")

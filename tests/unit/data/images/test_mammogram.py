@@ -70,13 +70,13 @@ def test_dark_fat_of_a_digital_image_is_breast():
     assert overlap(breast_mask(image), disc) > 0.95
 
 
-def test_film_is_told_from_breast_and_from_padding():
+def test_film_is_separated_from_the_breast_and_from_padding():
     disc = half_disc()
     found = breast_mask(film(disc, np.random.default_rng(0)))
     assert overlap(found, np.pad(disc, ((0, 0), (30, 30)))) > 0.95
 
 
-def test_bright_film_is_told_from_breast_though_padding_is_darker_still():
+def test_bright_film_is_separated_from_the_breast_although_padding_is_darker():
     # Half the scan is padding: a threshold over all pixels would divide padding from film.
     disc = half_disc(radius=60)
     image = np.where(disc, 120, 50) + np.random.default_rng(0).normal(0, 2, disc.shape)
@@ -134,7 +134,7 @@ def test_an_empty_mask_has_no_box():
 
 
 @pytest.mark.realdata
-def test_shape_tells_the_side_of_nearly_all_films_of_mini_mias(realdata):
+def test_the_side_of_nearly_all_films_of_mini_mias_follows_from_the_shape(realdata):
     # Every fourth film, with one of the pair that fills the picture and has no side.
     rows = [row for _, row in read_table(realdata / "mias" / "mini_mias_manifest.csv", ("image", "side"))][2::4]
     right = Counter()
@@ -196,7 +196,7 @@ def test_sixteen_bit_pictures_keep_their_bits(kind):
     assert side == ""
 
 
-def test_eight_bit_pictures_are_read_as_they_are():
+def test_eight_bit_images_are_read_unchanged():
     array = np.array([[0, 7], [128, 255]], np.uint8)
     assert read_mammogram(encoded(array, "PPM"), "mdb001.pgm")[0].tolist() == array.tolist()
 

@@ -83,7 +83,7 @@ def site(folder, **more):
     return folder / "grandrounds.json"
 
 
-def test_a_site_says_it_in_its_description(pictures, tmp_path):
+def test_preprocessing_is_an_entry_of_the_site_configuration(pictures, tmp_path):
     location = read_site_config(site(tmp_path, preprocess="mammogram"))["breast"]
     assert location.preprocess == "mammogram"
     data = load_site_data(location, ("benign", "malignant"), 32, 1, tmp_path / "cache")

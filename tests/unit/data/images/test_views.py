@@ -100,7 +100,7 @@ def test_the_equalize_option_reaches_the_strong_view():
     assert (whole[0] != whole[1]).any()
 
 
-def test_no_view_is_the_image_itself_in_memory_of_its_own():
+def test_the_view_none_is_a_copy_of_the_image():
     batch = draw_views(IMAGES, ROWS, "none", key=5, step=3, positions=np.array([4, 0]))
     np.testing.assert_array_equal(batch, IMAGES[[5, 7]])
     batch[:] = 0

@@ -39,7 +39,7 @@ def test_sizes_that_do_not_divide_differ_by_one():
     assert counts.sum(axis=0).tolist() == [4, 4, 3]
 
 
-def test_odd_shapes_are_met_as_well():
+def test_edge_cases_of_counts_and_sites_are_met():
     assert equal_dirichlet_counts([0, 5], 5, 0.5, numpy_generator(1)).tolist() == [[0] * 5, [1] * 5]
     assert equal_dirichlet_counts([3, 2], 1, 0.5, numpy_generator(1)).tolist() == [[3], [2]]
     assert equal_dirichlet_counts([1, 1], 4, 0.5, numpy_generator(1)).sum(axis=0).tolist() == [1, 1, 0, 0]

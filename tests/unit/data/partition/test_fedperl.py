@@ -44,7 +44,7 @@ def test_every_part_gets_an_image_and_less_than_that_is_refused():
     assert sum(client_counts("ISIC2019", 1020, scale=True).values()) == 1020
 
 
-def test_the_clients_of_a_smaller_data_set_are_scaled_and_the_description_says_so():
+def test_the_clients_of_a_smaller_data_set_are_scaled_and_the_description_records_it():
     sizes = CLEAN | {"ISIC2019": 1200, "HAM10000": 120}
     records = [record for source, size in sizes.items() for record in single_images(source, size)]
     sites = fedperl_clients(records, numpy_generator(0), scale=True)
@@ -129,7 +129,7 @@ def test_labelled_sites_must_be_sites(sites):
             relabel(sites, "few_labels", ["site-1", name])
 
 
-def test_whoever_is_to_have_labels_must_have_some(sites):
+def test_a_party_chosen_to_have_labels_needs_labelled_images(sites):
     unlabelled = {
         name: tuple(replace(record, labelled=record.split != "train") for record in own) for name, own in sites.items()
     }

@@ -53,7 +53,7 @@ MATRICES = {
 
 
 @pytest.mark.parametrize("kind", ["symmetric", "pair"])
-def test_errors_of_each_class_are_distributed_as_the_matrix_says(kind):
+def test_errors_of_each_class_are_distributed_according_to_the_matrix(kind):
     labels, noisy = drawn(LabelNoise(kind, 0.3), classes=4)
     for clean, row in enumerate(np.array(MATRICES[kind])):
         seen = np.bincount(noisy[labels == clean], minlength=4)
@@ -118,7 +118,7 @@ def test_training_and_validation_labels_are_flipped_and_test_and_unknown_ones_ar
     assert [label.image for label in labels] == [r.image for r in records if r.label and r.split != "test"]
 
 
-def test_a_site_has_errors_of_its_own_and_the_same_ones_again():
+def test_each_site_has_different_label_errors_that_are_reproducible():
     noise, records = LabelNoise("symmetric", 0.3), site_records()
     once, again, other_site, other_seed = (
         flip_records(records, CLASSES, noise, seed, site)[0]

@@ -42,7 +42,7 @@ def test_every_image_is_at_one_site_and_shares_are_met(table, tmp_path):
         assert sum(row["split"] == "train" and row["labelled"] == "1" for row in rows) == pytest.approx(10, abs=1)
 
 
-def test_the_description_says_how_it_was_made(table, tmp_path):
+def test_the_description_records_the_options_of_the_partition(table, tmp_path):
     description = partition(table, tmp_path / "out", "dirichlet", alpha=5.0, seed=7)
     assert {key: description[key] for key in ("dataset", "scheme", "seed", "alpha", "labelled", "classes")} == {
         "dataset": "manifest",
@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_manifests_and_another_seed_does_not(table,
     assert first["sites"] != other["sites"]
 
 
-def test_other_splits_leave_the_sites_as_they_are(table, tmp_path):
+def test_other_split_shares_do_not_change_the_sites(table, tmp_path):
     partition(table, tmp_path / "x", labelled=0.25)
     partition(table, tmp_path / "y", labelled=0.75)
     for site in ("site-1", "site-2", "site-3"):

@@ -34,7 +34,7 @@ def root(tmp_path, isic2019, ham10000, pad_ufes_20, derm7pt):
     return folder
 
 
-def test_the_clean_clients_of_fedperl_share_nothing_and_the_description_says_what_was_done(root, tmp_path):
+def test_the_clean_clients_of_fedperl_share_no_image_and_the_description_records_the_removals(root, tmp_path):
     out = tmp_path / "out"
     description = make_partition("lesions", root, out, scheme="fedperl")
     assert description["dataset_name"] == "lesions"
@@ -143,6 +143,6 @@ def test_what_an_external_site_cannot_have_is_refused(isic2020, tmp_path, argume
         make_partition("isic2020", isic2020, tmp_path / "out", **arguments)
 
 
-def test_fedperl_has_a_server_of_its_own(root, tmp_path):
+def test_the_fedperl_scheme_refuses_server_images(root, tmp_path):
     with pytest.raises(ConfigurationError, match="scheme fedperl defines the server's images; leave server_images out"):
         make_partition("lesions", root, tmp_path / "out", scheme="fedperl", sites=10, server_images=500)

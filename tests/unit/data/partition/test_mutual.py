@@ -134,7 +134,7 @@ def test_labels_are_wrong_as_they_were_drawn_and_the_clean_ones_are_noted(cells,
         assert "clean" not in next(csv.reader(stream))
 
 
-def test_every_site_has_errors_of_its_own_and_no_test_image(cells, tmp_path):
+def test_every_site_has_its_own_errors_and_an_image_at_two_sites_is_refused(cells, tmp_path):
     records = read_pbc(cells)[0]
     choices = {"sites": 2, "alpha": 1e6, "validation": 0.0, "test": 0.2}
     made = mutual_sites(records, PBC_CLASSES, CellOptions(noise="symmetric", noise_rate=0.5, **choices))
@@ -158,7 +158,7 @@ def test_noise_changes_labels_and_nothing_else(cells, tmp_path):
     assert lists[0] == lists[1]
 
 
-def test_validation_labels_go_wrong_as_well(cells, tmp_path):
+def test_validation_labels_get_noise_too(cells, tmp_path):
     make(cells, tmp_path / "out", noise="pair", noise_rate=1.0)
     for site in SITES:
         validation = records_of(tmp_path / "out", site, "val")

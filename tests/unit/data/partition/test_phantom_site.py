@@ -115,7 +115,7 @@ def test_noise_has_the_stated_standard_deviation():
         (("ring", "device-1", 4), "size must be at least 8, got 4"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(arguments, message):
+def test_an_impossible_draw_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         draw_phantom(*arguments, numpy_generator(0))
 
@@ -145,7 +145,7 @@ def test_a_site_has_its_files_counts_and_groups(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["site-2"]
 
 
-def test_pictures_show_what_the_manifest_says(tmp_path):
+def test_images_match_the_labels_of_the_manifest(tmp_path):
     configuration = phantom_site("site-1", tmp_path, size=32, images=24, devices=("device-3",))
     with np.load(configuration.parent / "images.npz") as arrays:
         images = arrays["images"]

@@ -76,7 +76,7 @@ def test_counts_follow_the_largest_remainders(shares, total, least, expected):
 
 
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=6), st.integers(6, 500), st.integers(0, 1))
-def test_counts_sum_to_the_total_and_nobody_goes_without(shares, total, least):
+def test_counts_sum_to_the_total_and_each_is_at_least_the_minimum(shares, total, least):
     counts = shares_to_counts(shares, total, least)
     assert sum(counts) == total
     assert min(counts) >= least
@@ -316,7 +316,7 @@ def test_published_test_images_stay_and_the_shares_are_of_the_others():
     assert sum(record.split == "val" for record in found) == pytest.approx(0.25 * 78, abs=2)
 
 
-def test_too_few_patients_are_said():
+def test_too_few_patients_are_reported():
     with pytest.raises(DataError, match="site-1 has too few patients or lesions for a part val of 10%"):
         assign_stratified(two_views(2, 1), np.random.default_rng(0), site="site-1")
 

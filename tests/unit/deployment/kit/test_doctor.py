@@ -213,7 +213,7 @@ def test_a_server_that_is_not_there(make_kit):
 
 
 @pytest.mark.parametrize("host", ["nobody.invalid", "server..elsewhere", "a" * 70])
-def test_a_name_that_nobody_knows(make_kit, host):
+def test_an_unknown_host_name_is_a_failure(make_kit, host):
     kit = make_kit("site", host=host)
     assert "ask for a DNS entry" in failure(kit, "server", network=True)
 

@@ -21,7 +21,7 @@ def test_another_python3_on_the_path_is_a_warning(make_kit, tmp_path, monkeypatc
     assert f"put {sys.prefix}/bin first on the PATH" in findings[1].message
 
 
-def test_this_python3_is_none(make_kit, tmp_path, monkeypatch):
+def test_a_python3_of_the_same_environment_is_accepted(make_kit, tmp_path, monkeypatch):
     (tmp_path / "python3").symlink_to(sys.executable)
     monkeypatch.setattr(kit_machine, "_same_environment", lambda python3: True)
     assert levels(kit_machine.python(make_kit("site"))) == ["ok"]

@@ -207,7 +207,7 @@ def test_a_changed_added_or_renamed_file_shows(tmp_path, changed):
     assert installed_digest(install(tmp_path, files)) != wheel_digest(wheel_of(tmp_path, FILES))
 
 
-def test_what_is_no_wheel_of_ours_is_refused(tmp_path):
+def test_another_packages_wheel_is_refused(tmp_path):
     (tmp_path / "a.whl").write_text("no zip")
     with pytest.raises(ConfigurationError, match="cannot be read as a wheel"):
         wheel_digest(tmp_path / "a.whl")

@@ -151,7 +151,7 @@ def test_gpus_and_their_memory_are_set_each_by_itself():
 
 
 @pytest.mark.parametrize("names", ["all", None, {"a.B": True}, ["a.B", 7]])
-def test_what_is_no_list_of_classes_is_reported(names):
+def test_an_invalid_list_of_classes_is_reported(names):
     with pytest.raises(ConfigurationError, match="class_allow_list must be a list of names of classes, got"):
         site_resources({**RESOURCES, "class_allow_list": names}, None, None)
 

@@ -36,7 +36,7 @@ def test_a_project_on_this_machine_keeps_its_people():
     assert project == read_project(PROJECT), "the input stays as it is"
 
 
-def test_a_port_of_its_own_for_administrators_is_not_kept():
+def test_a_separate_port_for_administrators_is_removed():
     """On this machine one port is asked for, and one must do."""
     server = {"name": "s", "type": "server", "fed_learn_port": 1, "admin_port": 2}
     (local,) = local_project({"name": "p", "participants": [server]}, [], 3)["participants"]
@@ -48,7 +48,7 @@ def test_a_port_of_its_own_for_administrators_is_not_kept():
     ("text", "reason"),
     [("a: [", "not valid YAML"), ("name: p", "it needs a name and participants"), ("- a", "no project")],
 )
-def test_what_is_no_project_is_refused(tmp_path, text, reason):
+def test_an_invalid_project_is_refused(tmp_path, text, reason):
     path = tmp_path / "project.yml"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=reason):
@@ -57,7 +57,7 @@ def test_what_is_no_project_is_refused(tmp_path, text, reason):
         read_project(tmp_path / "absent.yml")
 
 
-def test_what_flare_refuses_is_reported(tmp_path):
+def test_a_refusal_by_flare_is_reported(tmp_path):
     project = read_project(PROJECT)
     broken = {**project, "participants": [*project["participants"], project["participants"][0]]}
     write_project(broken, tmp_path / "project.yml")

@@ -152,7 +152,7 @@ def test_a_weight_that_is_not_positive_is_refused(weight):
         OrderedMean(SITES).add("site-1", update(1.0), weight)
 
 
-def test_updates_are_let_go_as_soon_as_they_are_added():
+def test_updates_are_released_from_memory_once_they_are_added():
     mean = OrderedMean(SITES)
     watched = {}
     for site in ("site-2", "site-1"):

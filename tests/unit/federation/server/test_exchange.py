@@ -107,7 +107,7 @@ def test_the_deadline_drops_and_names_who_has_not_answered():
     assert 0.3 <= done.seconds < 2
 
 
-def test_the_deadline_comes_even_if_nobody_answers():
+def test_the_deadline_ends_the_round_without_any_answer():
     done = ask(FakeController({"a": NEVER}), timeout=0.2)
     assert done.outcome.answered == []
     assert list(done.outcome.dropped) == ["a"]
@@ -145,7 +145,7 @@ def test_an_abort_ends_the_wait_and_cancels_what_is_open():
     assert controller.cancelled == ["b"]
 
 
-def test_after_an_abort_nobody_else_is_asked():
+def test_after_an_abort_no_other_site_is_asked():
     controller, signal = FakeController({"a": NEVER, "b": NEVER, "c": NEVER}), Signal()
     signal.trigger(True)
     with pytest.raises(RunAborted):
@@ -183,7 +183,7 @@ def test_a_second_answer_of_a_site_is_not_used():
         (make_reply(ReturnCode.OK), "the message holds no data exchange object.*"),
     ],
 )
-def test_a_bad_answer_drops_the_site_and_says_why(answer, reason):
+def test_a_bad_answer_drops_the_site_with_the_reason(answer, reason):
     done = ask(FakeController({"a": 0.0, "b": 0.0}, lambda site: answer if site == "a" else good_answer(site)))
     assert done.outcome.answered == ["b"]
     assert list(done.outcome.dropped) == ["a"]

@@ -74,7 +74,7 @@ def test_the_state_survives_and_is_a_copy():
     assert paused_rounds(restored, "a", 6) == [7, 8, 9, 10]
 
 
-def test_a_sample_is_the_same_whoever_lists_the_sites_and_however_often():
+def test_a_sample_depends_neither_on_the_order_nor_on_repetition_of_the_sites():
     drawn = sample_sites(SITES, 3, seed=5, round_number=2)
     assert sample_sites(reversed(SITES), 3, seed=5, round_number=2) == drawn
     assert len(set(drawn)) == 3
@@ -163,7 +163,7 @@ def test_an_abort_ends_the_waiting_without_an_error():
     assert len(looks) == 3
 
 
-def test_a_server_without_the_file_asks_for_nobody(tmp_path):
+def test_a_server_without_the_file_requires_no_site(tmp_path):
     assert read_roster(tmp_path / "roster.json") == ()
 
 

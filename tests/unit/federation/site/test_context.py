@@ -37,7 +37,7 @@ def test_another_process_finds_the_states(cache, tmp_path):
     assert StateCache(tmp_path / "site" / "received").get("a-1")["w"].item() == 1
 
 
-def test_what_is_not_there_or_damaged_is_none(cache, tmp_path):
+def test_a_missing_or_damaged_state_is_none(cache, tmp_path):
     assert cache.get("a-1") is None
     cache.put("a-1", {"w": torch.ones(100)})
     (path,) = tmp_path.rglob("a-1.pt")
@@ -111,7 +111,7 @@ def test_a_named_device_is_that_device(gpus, name):
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "0", "cuda:x", "cuda:-1", "mps", "meta"])
-def test_what_is_no_device_of_ours_is_refused(gpus, name):
+def test_an_unknown_device_is_refused(gpus, name):
     gpus(2)
     with pytest.raises(ConfigurationError, match=rf"^device must be auto, cpu or cuda\[:index\], got '{name}'$"):
         choose_device(name)

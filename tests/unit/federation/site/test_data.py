@@ -38,7 +38,7 @@ def test_the_sites_own_choice_overrides_the_jobs():
     assert spec(backbones={"site-1": "resnet10"}, choice=chosen(norm="group")).backbone == "resnet10"
 
 
-def test_a_choice_that_is_the_problems_is_none():
+def test_a_choice_equal_to_the_problems_network_gives_no_own_spec():
     assert spec(own=False, choice=chosen(backbone="compact", norm="batch")) is None
 
 

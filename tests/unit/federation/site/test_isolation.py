@@ -161,7 +161,7 @@ def until(condition, seconds=90):
     return condition()
 
 
-def test_a_program_without_threads_of_its_own_can_use_it(tmp_path):
+def test_a_program_without_own_threads_can_use_it(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(CHECK)
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)

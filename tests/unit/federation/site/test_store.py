@@ -144,7 +144,7 @@ def test_best_models_that_the_servers_checkpoints_need_are_kept(tmp_path):
     assert store(tmp_path).best_round() == 1
 
 
-def test_the_best_round_is_told_without_the_model(tmp_path):
+def test_the_best_round_is_read_without_the_model(tmp_path):
     assert store(tmp_path).best_round() is None
     store(tmp_path).offer_best(3, 0.5, state(3))
     assert store(tmp_path).best_round() == 3

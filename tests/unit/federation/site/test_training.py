@@ -136,7 +136,7 @@ def test_they_pass_for_torchs(kind, torchs):
     assert kind.__name__ == torchs.__name__
 
 
-def test_phases_of_a_task_draw_numbers_of_their_own():
+def test_phases_of_a_task_draw_different_numbers():
     drawn = {}
     for phase in ("training", "alignment", "again"):
         purpose = "training" if phase == "again" else phase

@@ -93,7 +93,7 @@ def test_ciphertexts_that_do_not_fit_are_refused(keys, ciphertexts):
         encryption.encrypt(ROWS["site-1"], b"no context")
 
 
-def test_without_tenseal_it_says_what_to_install(monkeypatch):
+def test_a_missing_tenseal_is_reported_with_the_package_to_install(monkeypatch):
     def missing(name):
         raise ImportError(name)
 

@@ -106,7 +106,7 @@ def test_a_damaged_ciphertext_is_refused(exchange):
 
 
 @pytest.mark.parametrize("rows", [ROWS["site-1"] * 1.5, ROWS["site-1"] - 0.5])
-def test_a_sum_that_is_none_of_distributions_is_refused_at_the_site(rows, exchange, keys):
+def test_a_sum_that_is_not_of_distributions_is_refused_at_the_site(rows, exchange, keys):
     exchange.accept("site-1", encrypt(rows, keys.secret), 1, IMAGES)  # the server cannot see it
     encrypted = exchange.total(1)
     with pytest.raises(MessageError, match="the sum of the encrypted soft labels: row 0"):
@@ -133,7 +133,7 @@ def test_the_key_of_the_other_side_is_refused(party, name, wrong, keys, tmp_path
 @pytest.mark.parametrize(
     ("kind", "leaves"), [("encrypted_values", True), ("soft_labels", False), ("model_update", False)]
 )
-def test_encrypted_values_leave_by_a_rule_of_their_kind_and_by_no_other(kind, leaves):
+def test_encrypted_values_leave_only_by_a_rule_of_their_kind(kind, leaves):
     rule = {"kind": kind, "name": "rows", "treatment": "unmodified", "entries": ["rows"], "outside_budget": True}
     policy = parse_policy({"unit": "site", "delta": 1e-5, "releases": [rule]}, "scope test")
     part = Part("APP_DEFINED", {"release": "encrypted_values"}, {"rows": pack([b"abc"])})
@@ -147,7 +147,7 @@ def test_encrypted_values_leave_by_a_rule_of_their_kind_and_by_no_other(kind, le
 
 
 @pytest.mark.parametrize("rows", [torch.rand(4, CLASSES), torch.zeros(2, 3, dtype=torch.uint8)])
-def test_what_is_no_row_of_bytes_does_not_leave_as_encrypted(rows):
+def test_values_that_are_not_ciphertexts_do_not_leave_as_encrypted(rows):
     rule = {
         "kind": "encrypted_values",
         "name": "rows",

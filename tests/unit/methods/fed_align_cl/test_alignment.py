@@ -172,7 +172,7 @@ def test_the_server_trains_the_same_models_where_noise_and_clipping_vanish():
     require_equal(after_iterations("server_side", quiet), after_iterations("ship_discriminator", quiet), tolerance)
 
 
-def test_a_site_that_is_missing_stops_nobody():
+def test_a_missing_site_does_not_stop_the_others():
     hospitals = participants()
     before = {site: state(hospital.network) for site, hospital in hospitals.items()}
     present = {site: hospitals[site] for site in ("site-1", "site-10")}
@@ -200,7 +200,7 @@ def test_clipping_with_a_gradient_is_the_clipping_of_the_privacy_package():
     assert not torch.equal(clip_embeddings(rows, 2.5), rows)
 
 
-def test_nobody_to_align_with_is_no_objective():
+def test_without_sites_to_align_with_there_is_no_objective():
     rows = torch.ones(2, 3, requires_grad=True)
     assert encoder_objective(make_discriminator(3, "d"), [], rows, rows).item() == 0
     with pytest.raises(ValueError, match=r"a gradient must have shape \(2, 3\), got \(1, 3\)"):

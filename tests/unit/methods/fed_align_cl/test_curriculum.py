@@ -109,7 +109,7 @@ SECOND = (("1111", "1111"), ("0011", "0001"))
     ("comparison", "expected"),
     [("around_last_comm", ["0100", "0010"]), ("every_comm", ["1100", "0010"]), ("epoch_to_epoch", ["0000", "1010"])],
 )
-def test_each_comparison_finds_what_it_says(comparison, expected):
+def test_each_comparison_counts_its_kind_of_forgetting(comparison, expected):
     memory = Memory(comparison, 4)
     assert [epoch(memory, *FIRST), epoch(memory, *SECOND)] == expected
 

@@ -163,7 +163,7 @@ def test_a_seeded_noise_can_be_repeated_and_that_of_the_system_cannot():
         (EmbeddingNoiseOptions, {"embedding_noise_source": "clock"}, "must be system or seeded"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(group, options, message):
+def test_values_outside_their_range_are_refused(group, options, message):
     with pytest.raises(ConfigurationError, match=message):
         group(**options)
 

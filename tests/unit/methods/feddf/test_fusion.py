@@ -95,7 +95,7 @@ def test_steps_shrink_along_a_half_cosine_and_gradients_are_clipped():
     assert float((clipped[1].weight - student[1].weight).detach().abs().max()) > 1e-3
 
 
-def test_what_makes_no_sense_is_refused():
+def test_invalid_values_are_refused():
     target = ensemble_soft_labels([network(1)], CONTEXT)
     with pytest.raises(ConfigurationError, match="the public set has 20 images, which make no batch of 21"):
         distil(network(1), target, FusionOptions(distillation_batch=21), numpy_generator(1), CONTEXT)
@@ -120,7 +120,7 @@ def test_what_makes_no_sense_is_refused():
         ({"averaging": "losses"}, "averaging must be logits or probabilities, got 'losses'"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
         FusionOptions(**options)
 
@@ -166,7 +166,7 @@ def test_averaged_probabilities_have_the_gradient_of_averaged_losses():
     torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-15, rtol=0)
 
 
-def test_ensembles_that_make_no_sense_are_refused():
+def test_invalid_ensembles_are_refused():
     with pytest.raises(ValueError, match="an ensemble needs at least one teacher, got none"):
         ensemble_target([])
     with pytest.raises(ValueError, match="averaging must be logits or probabilities, got 'losses'"):

@@ -231,7 +231,7 @@ def test_a_matrix_of_distributions_passes():
         ([UNIFORM] * 3, [1.0, 1.0, math.nan], "the support of M of site-2 must be 0 or more, .*, got nan for class 2"),
     ],
 )
-def test_refuses_a_matrix_that_is_none(rows, support, message):
+def test_an_invalid_matrix_is_refused(rows, support, message):
     with pytest.raises(ValueError, match=message):
         require_relation(relation(rows, support), 3, "M of site-2")
 

@@ -77,7 +77,7 @@ def test_sites_that_did_not_answer_are_not_drawn():
     assert [set(of) for of in weights] == [{"site-2", "site-4"}] * 2
 
 
-def test_of_nobody_there_is_no_consensus():
+def test_without_models_there_is_no_consensus():
     mean = ConsensusMean(["site-1"], ConsensusOptions(2, 3, 1.0), ["w"], numpy_generator("none"))
     mean.skip("site-1")
     assert mean.close() is None

@@ -12,7 +12,7 @@ from grandrounds.models.split import head_of
 from grandrounds.seeding import torch_generator
 
 
-def test_self_training_learns_what_the_received_model_says(context):
+def test_self_training_learns_the_predictions_of_the_received_model(context):
     network = network_of(dropout=None)
     with torch.no_grad():
         head_of(network).bias[1] += 50
@@ -37,7 +37,7 @@ def test_self_training_weighs_its_loss_by_the_ramp(context):
     assert losses[1] == pytest.approx(losses[0] * math.exp(-5 * 0.9**2))
 
 
-def test_self_training_can_let_its_step_size_follow_the_ramp_as_well(context):
+def test_the_step_size_of_self_training_can_follow_the_ramp(context):
     moved = []
     for follows in (False, True):
         network = network_of(dropout=None)

@@ -47,14 +47,14 @@ def test_the_exact_matrix_is_of_the_trained_network_without_dropout_and_views(la
 
 
 @pytest.mark.parametrize("local", [LocalOptions(batch_size=BATCH, epochs=3), LocalOptions(batch_size=BATCH, steps=10)])
-def test_a_row_stands_on_images_however_often_they_were_seen(labelled, local):
+def test_support_of_a_row_counts_each_image_once(labelled, local):
     _, relation = fit_labelled(network_of(), labelled, RelationOptions(min_support=3), local=local)
     assert (relation.support <= torch.tensor(COUNTS)).all()
     assert not relation.known[2:].any()
 
 
 @pytest.mark.parametrize("average", ["samples", "batches", "exact"])
-def test_a_row_stands_on_patients_not_on_images(labelled, average):
+def test_support_of_a_row_counts_patients_not_images(labelled, average):
     """Four images of the first class are of one patient, two of the second have no group and are two."""
     groups = ["p"] * 4 + list(labelled.data.names[4:12]) + ["", ""] + ["q"] * 7 + ["r", "r", "r"]
     relations = RelationOptions(min_support=0, relation_average=average)
@@ -98,6 +98,6 @@ def test_smoothing_and_two_views_change_the_loss(labelled):
     assert fit_labelled(network_of(), labelled, local=local, smoothing=0.5)[0]["loss"] != plain
 
 
-def test_a_site_without_a_label_cannot_tell(context):
+def test_a_site_without_labels_cannot_train(context):
     with pytest.raises(DataError, match="site-1: the labelled set is empty"):
         fit_labelled(network_of(), context)

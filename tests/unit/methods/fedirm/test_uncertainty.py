@@ -130,7 +130,7 @@ def test_draws_of_the_head_are_those_of_whole_passes_with_the_same_masks():
     assert int(cheap[0].layers[1].num_batches_tracked) == 1
 
 
-def test_every_sample_of_every_draw_has_dropout_of_its_own():
+def test_every_sample_of_every_draw_has_its_own_dropout_mask():
     head = DropoutLinear(nn.Linear(1, 2, bias=False), 0.25)
     with torch.no_grad():
         head.weight.copy_(torch.tensor([[3.0], [0.0]]))

@@ -138,7 +138,7 @@ def test_before_there_is_a_target_a_site_learns_consistency_alone(context):
     assert torch.equal(flat(first), flat(second))
 
 
-def test_a_class_that_nobody_supports_is_not_matched(context):
+def test_a_class_without_support_is_not_matched(context):
     nothing = Relation(TARGET.matrix, torch.zeros(4, dtype=torch.int64))
     first, second = network_of(), network_of()
     metrics = fit_unlabelled(first, context, target=nothing)[0]
@@ -148,7 +148,7 @@ def test_a_class_that_nobody_supports_is_not_matched(context):
     assert torch.equal(flat(first), flat(second))
 
 
-def test_hidden_labels_tell_how_many_pseudo_labels_are_right(context):
+def test_hidden_labels_give_the_accuracy_of_pseudo_labels(context):
     """A network whose bias makes every prediction the second class is right as often as the class occurs."""
     network = network_of(dropout=0.01)
     with torch.no_grad():
@@ -163,7 +163,7 @@ def test_hidden_labels_tell_how_many_pseudo_labels_are_right(context):
     assert metrics["samples"] == len(LABELS)
 
 
-def test_images_without_a_known_label_tell_nothing_of_accuracy(context):
+def test_images_without_a_known_label_give_no_accuracy(context):
     unknown = dataclasses.replace(context.data, labels=np.full(len(LABELS), -1))
     metrics = fit_unlabelled(network_of(), dataclasses.replace(context, data=unknown), uncertainty_threshold=2.0)[0]
     assert metrics["kept"] == 1
@@ -187,7 +187,7 @@ def test_rows_of_few_predictions_do_not_leave_an_unlabelled_site(context):
     assert (shown.matrix[own.support < least] == 0.25).all()
 
 
-def test_a_row_that_does_not_leave_is_not_in_the_distance_that_is_told(context):
+def test_a_withheld_row_is_not_in_the_reported_distance(context):
     """Every prediction is the second class, and all images are of one patient."""
     network = network_of(dropout=0.01)
     with torch.no_grad():
@@ -198,7 +198,7 @@ def test_a_row_that_does_not_leave_is_not_in_the_distance_that_is_told(context):
     assert "relation_distance" not in metrics
 
 
-def test_a_row_of_an_unlabelled_site_stands_on_patients_not_on_predictions(context):
+def test_support_of_an_unlabelled_sites_row_counts_patients_not_predictions(context):
     """Every prediction is the second class; the first eight images are of one patient, the next two have no group."""
     network = network_of(dropout=0.01)
     with torch.no_grad():
@@ -273,7 +273,7 @@ def test_dropout_that_is_not_there_cannot_be_drawn(context):
         fit_unlabelled(network_of(dropout=None), context)
 
 
-def test_a_diverged_student_is_told_with_its_step(context):
+def test_divergence_of_the_student_is_reported_with_its_step(context):
     network = network_of()
     with torch.no_grad():
         head_of(network).bias[0] = float("nan")

@@ -57,7 +57,7 @@ def outside(figure):
     return found
 
 
-def test_communities_stand_side_by_side_in_natural_order():
+def test_communities_are_side_by_side_in_natural_order():
     assert community_order({f"site-{n}": "odd" if n % 2 else "even" for n in (10, 9, 2, 1)}) == [
         "site-1", "site-9", "site-2", "site-10",
     ]  # fmt: skip
@@ -88,7 +88,7 @@ def test_peer_matrix_has_percent_with_choosers_in_rows_and_no_diagonal():
     }  # fmt: skip
 
 
-def test_boundaries_are_drawn_where_a_community_ends_and_its_name_stands_beside_it():
+def test_boundaries_are_drawn_where_a_community_ends_with_its_name_beside_it():
     axes, beside = peer_frequency_figure(FREQUENCY, SITES, GROUPS, dict.fromkeys(SITES, (0.5, 0.25))).get_axes()[:2]
     horizontal = {line.get_ydata()[0] for line in axes.lines if line.get_ydata()[0] == line.get_ydata()[1]}
     vertical = {line.get_xdata()[0] for line in axes.lines if line.get_xdata()[0] == line.get_xdata()[1]}
@@ -97,7 +97,7 @@ def test_boundaries_are_drawn_where_a_community_ends_and_its_name_stands_beside_
     assert beside.child_axes[0].get_yticks().tolist() == [0.5, 2, 3]
 
 
-def test_share_of_the_own_community_stands_beside_chance_with_means_over_sites_that_could_pick_it():
+def test_share_of_the_own_community_is_beside_chance_with_means_over_sites_that_could_pick_it():
     own = {"site-1": (0.75, 0.5), "site-3": (0.5, 0.25), "site-2": (0.0, 0.0), "site-4": (math.nan, 0.3)}
     beside = peer_frequency_figure(FREQUENCY, SITES, GROUPS, own).get_axes()[1]
     dots = [line.get_xydata().tolist() for line in beside.lines if line.get_marker() == "o" and len(line.get_xdata())]

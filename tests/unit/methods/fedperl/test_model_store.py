@@ -125,7 +125,7 @@ def test_what_is_made_for_messages_is_mapped_where_there_is_no_room_until_the_ro
 
 
 @pytest.mark.parametrize("wrong", [-1, 0.5, "much"])
-def test_a_limit_that_is_none_is_refused(wrong):
+def test_an_invalid_memory_limit_is_refused(wrong):
     with pytest.raises(ConfigurationError, match="peer_memory_mib must be"):
         StoreOptions(peer_memory_mib=wrong)
 
@@ -181,7 +181,7 @@ def test_what_was_not_answered_to_counts_as_not_there():
     delivery.confirm("stranger")
 
 
-def test_sites_have_accounts_of_their_own():
+def test_sites_have_separate_byte_counts():
     delivery = PeerDelivery()
     prepared(delivery, "first", ["hospital-a"], MODELS)
     delivery.confirm("first")
@@ -200,7 +200,7 @@ def test_a_site_is_to_keep_what_is_current_and_nothing_older():
     assert third == {"peers": [], "keep": second["keep"]}
 
 
-def test_keys_tell_nothing_of_a_peer_and_are_of_one_receiver_peer_round_and_process():
+def test_keys_reveal_nothing_of_a_peer_and_depend_on_receiver_peer_round_and_process():
     delivery = PeerDelivery()
     keys = prepared(delivery, "site", list(MODELS), MODELS)[1]["peers"]
     assert all(re.fullmatch(r"[0-9a-f]{16}", key) for key in keys)
@@ -223,7 +223,7 @@ def test_a_site_has_its_peers_by_rank_from_the_message_or_from_before(cache):
     assert list(found.items()) == [("peer-1", weights(3)), ("peer-2", weights(2)), ("peer-3", weights(1))]
 
 
-def test_a_site_keeps_what_the_server_says_and_no_more(cache):
+def test_a_site_keeps_only_the_peers_that_the_server_names(cache):
     received_peers(
         Payload(1, {"peers": ["a-1", "b-1"], "keep": ["a-1", "b-1"]}, {"peer-1": weights(1), "peer-2": weights(2)}),
         cache,

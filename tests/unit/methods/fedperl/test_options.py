@@ -77,7 +77,7 @@ def test_an_option_that_does_not_fit_is_named(given, message):
 
 
 @pytest.mark.parametrize("given", [{"peers": 0}, {"peers": 1, "anonymise": False}, {"peers": 1, "pa_min_peers": 1}])
-def test_fewer_peers_than_anonymity_needs_are_fine_where_none_is_anonymised(given):
+def test_fewer_peers_than_anonymity_needs_are_accepted_without_anonymisation(given):
     assert PeerOptions(**given).peers == given["peers"]
 
 

@@ -106,7 +106,7 @@ def test_more_peers_than_are_known_are_all_of_them():
     assert random_peers("site-1", SITES, 0, generator()) == []
 
 
-def test_a_site_that_has_not_trained_draws_nobody():
+def test_a_site_that_has_not_trained_draws_no_peer():
     assert random_peers("site-11", SITES[:3], 2, generator()) == []
 
 
@@ -138,7 +138,7 @@ def test_equal_distances_are_in_natural_order_and_more_than_there_are_is_all():
     assert nearest_peers("site-1", points, top=9) == ["site-2", "site-10"]
 
 
-def test_distances_are_told_apart_in_double_precision():
+def test_distances_are_compared_in_double_precision():
     # In single precision both distances are 1e4.
     points = {"a": torch.tensor([1e4]), "b": torch.tensor([0.0]), "c": torch.tensor([1e-4])}
     assert nearest_peers("a", points, top=1) == ["c"]
@@ -189,7 +189,7 @@ def test_validation_keeps_who_is_at_least_as_accurate_as_the_site_itself():
     assert passing_peers(["0", "1"], "validation", target="2", accuracy=ACCURACY) == ["0", "1"]
 
 
-def test_a_gate_above_every_accuracy_keeps_nobody_and_one_that_is_met_is_open():
+def test_a_gate_above_every_accuracy_passes_no_peer_and_one_that_is_met_passes():
     assert passing_peers(["1", "2"], "gated_validation", gate=0.75, accuracy=ACCURACY) == []
     assert passing_peers(["1", "2"], "gated_validation", gate=0.7, accuracy=ACCURACY) == ["1"]
     assert passing_peers(["1", "2"], "gated_validation", gate=0.69, accuracy=ACCURACY) == ["1", "2"]

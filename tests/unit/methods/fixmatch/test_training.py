@@ -156,7 +156,7 @@ def test_batches_of_unlabelled_images_have_their_own_size():
     assert [len(images) for images, _, _ in recorder.shown] == [7, 7]
 
 
-def test_without_augmentation_the_labeler_sees_the_images_as_they_are():
+def test_without_augmentation_the_labeler_sees_unchanged_images():
     context, recorder = site(4, 4), Recorder()
     train(context, recorder, training={"weak_augmentation": False})
     raw = {image.tobytes() for image in to_tensor(context.data.images[4:], context.device).numpy()}
@@ -243,7 +243,7 @@ def test_accepted_images_are_learnt_on_their_strong_views(levels):
 
 
 @pytest.mark.parametrize(("labelled", "unlabelled", "what"), [(4, 0, "loss"), (0, 4, "prediction")])
-def test_training_that_diverges_says_where(labelled, unlabelled, what):
+def test_divergence_of_training_is_reported_with_its_step(labelled, unlabelled, what):
     model = network()
     model.state_dict()["4.bias"][0] = math.nan
     message = rf"training diverged: the {what} of step 0 is not finite; lower executor.learning_rate"

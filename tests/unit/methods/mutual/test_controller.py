@@ -26,7 +26,7 @@ def sent(weights, **options):
     return server.payload_for("a").parts, server.round_notes().get("withheld", False)
 
 
-def test_a_site_without_weight_hides_nobody():
+def test_a_site_without_weight_does_not_count_as_a_contributor():
     # The second weight alone would be the soft labels of b, as they are.
     parts, withheld = sent({"a": 0.5, "b": 0.5, "c": 0.0}, min_contributors=3, weighting="eccr")
     assert not parts

@@ -60,7 +60,7 @@ def test_a_late_site_subtracts_nothing_and_a_single_contributor_has_nothing_to_l
     assert exchange().total(1) is None
 
 
-def test_soft_labels_of_an_absent_site_count_as_long_as_they_are_young_enough():
+def test_soft_labels_of_an_absent_site_count_up_to_the_maximum_age():
     server = after(D, max_age=2)
     for number in (2, 3, 4):
         send(server, "site-2", number)
@@ -214,7 +214,7 @@ def test_a_restarted_server_makes_the_same_sums():
         (LocalOptions, {"ce_weight": -1.0}, "ce_weight must be at least 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(kind, options, message):
+def test_invalid_options_are_refused(kind, options, message):
     with pytest.raises(ConfigurationError, match=message):
         kind(**options)
 
@@ -269,7 +269,7 @@ def test_the_same_gain_everywhere_weighs_the_same():
 
 
 @pytest.mark.parametrize("weigh", [ccr_weights, lambda before, now: eccr_weights(before, now, [0.0] * len(now))])
-def test_losses_that_make_no_sense_are_refused(weigh):
+def test_invalid_losses_are_refused(weigh):
     with pytest.raises(ValueError, match="at least 2 clients to learn from each other, got 1"):
         weigh([1], [1])
     with pytest.raises(ValueError, match="expected two losses of each client, got 3 and 2"):

@@ -266,7 +266,7 @@ def test_the_adam_of_an_epoch_is_not_kept_beyond_it():
     assert member.state_dict()["optimizer"] is None
 
 
-def test_a_late_site_learns_from_the_others_and_an_only_one_from_nobody():
+def test_a_late_site_learns_from_the_others_and_a_single_site_does_not_align():
     chosen = choices()
     members = federation(chosen)
     server = SoftLabelExchange(CLASSES, chosen.exchange)

@@ -30,7 +30,7 @@ def data(names, pictures=PICTURES):
     )
 
 
-def test_images_are_in_the_order_of_their_names_whatever_the_manifest_says():
+def test_images_are_in_the_order_of_their_names_whatever_the_order_of_the_manifest():
     public, images = public_images(data(["c", "a", "b"]), "site-1")
     assert [image.image for image in public.images] == ["a", "b", "c"]
     assert np.array_equal(images.images, PICTURES[[1, 2, 0]])

@@ -39,7 +39,7 @@ def soft_labels(kind=ReleaseKind.SOFT_LABELS, name="values"):
     return Result({"soft_labels": Release(kind, {name: ROWS})}, samples=1)
 
 
-def test_soft_labels_are_for_the_rounds_that_somebody_learns_from(mutual):
+def test_soft_labels_are_refused_in_rounds_without_an_exchange(mutual):
     at(mutual, 2).check("a", soft_labels())
     with pytest.raises(MessageError, match="a has sent soft labels in a round without an exchange"):
         at(mutual, 3).check("a", soft_labels())
@@ -80,7 +80,7 @@ def test_updates_are_for_the_rounds_that_distil_and_must_fit(fusion):
         at(fusion, 2).check("a", Result(model_update({**update, name: torch.zeros(1, 1, 1)}), samples=1))
 
 
-def test_a_network_that_nobody_knows_is_refused_by_name(fusion):
+def test_an_unknown_network_is_refused_by_name(fusion):
     with pytest.raises(MessageError, match=r"b has a network that the server does not know: .*'resnet11'"):
         fusion.check_registration("b", Registration({}, {"backbone": "resnet11", "architecture": "x"}))
 
@@ -96,7 +96,7 @@ def test_encrypted_weights_are_for_the_rounds_that_average():
 
 
 @pytest.mark.parametrize("models", [1, None, 2.0])
-def test_a_sum_of_one_model_is_read_by_nobody(models):
+def test_a_sum_of_one_model_is_refused_at_the_site(models):
     executor = EncryptedMeanExecutor(**load_job("fedavg_he").options("executor"))
     payload = Payload(2, {"models": models}, {"sum": {"sum": torch.zeros(9, dtype=torch.uint8)}})
     with pytest.raises(MessageError, match="a sum must be of two models at least"):
@@ -118,7 +118,7 @@ def test_a_sum_of_one_model_is_read_by_nobody(models):
         (FusionExecutor, "feddf", {"rounds": "3"}, "the task lacks the number of rounds or global"),
     ],
 )
-def test_a_task_that_does_not_say_what_to_do_is_refused(kind, name, values, reason):
+def test_a_task_without_its_settings_is_refused(kind, name, values, reason):
     executor = kind(**load_job(name).options("executor"))
     with pytest.raises(MessageError, match=reason):
         executor.train(Payload(1, values), None)

@@ -82,7 +82,7 @@ def test_one_exchange_is_one_epoch_about_all_images():
     assert sorted(found.part(3)) == list(range(70))
 
 
-def test_chunks_are_exchanges_of_their_own_that_share_an_epoch():
+def test_chunks_are_separate_exchanges_of_one_epoch():
     found = exchanges(chunk=32)  # 32, 32, and 6 images which make no batch
     assert found.per_epoch == 2
     assert [found.epoch(number) for number in (1, 2, 3, 4)] == [1, 1, 2, 2]
@@ -93,7 +93,7 @@ def test_chunks_are_exchanges_of_their_own_that_share_an_epoch():
     assert len(first) == len(second) == 32
 
 
-def test_each_epoch_has_an_order_of_its_own_and_every_site_the_same():
+def test_each_epoch_has_its_own_order_which_is_the_same_at_every_site():
     assert not np.array_equal(exchanges().part(1), exchanges().part(2))
     assert np.array_equal(exchanges().part(2), exchanges().part(2))
 

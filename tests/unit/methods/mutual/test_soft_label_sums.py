@@ -124,7 +124,7 @@ def test_contributors_without_weight_are_nothing_to_align_to():
         SoftLabels(D1, {"site-1": 1}, {"site-1": 0.0}).mean()
 
 
-def test_a_stale_contribution_is_subtracted_as_it_is_in_the_sum():
+def test_a_stale_contribution_is_subtracted_in_its_older_version():
     old, new = D1, D2
     latest = {"site-1": SoftLabels.of_site("site-1", 3, old), "site-3": SoftLabels.of_site("site-3", 5, D3)}
     total = add_up(recent(latest, newest=5, max_age=2))
@@ -150,7 +150,7 @@ def test_only_contributions_up_to_the_age_are_used_in_natural_order():
         recent(latest, newest=9)
 
 
-def test_the_sum_is_the_same_to_the_bit_whoever_came_first():
+def test_the_sum_is_bit_identical_in_any_order_of_arrival():
     rows = {f"site-{n}": SoftLabels.of_site(f"site-{n}", 1, random_rows("order", n)) for n in range(1, 12)}
     backwards = dict(reversed(rows.items()))
     assert torch.equal(add_up(rows).values, add_up(backwards).values)

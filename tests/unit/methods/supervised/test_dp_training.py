@@ -113,7 +113,7 @@ def test_where_nothing_leaves_or_nothing_is_protected_nothing_is_spent(tmp_path)
     assert ProtectionOptions().of_round(10, 4, 1) is None
 
 
-def test_a_site_without_labels_is_told_so_before_anything_is_drawn(tmp_path):
+def test_a_site_without_labels_is_reported_before_anything_is_drawn(tmp_path):
     with pytest.raises(DataError, match="site-1: the labelled set is empty"):
         executor(class_weights="none").spending(site(tmp_path, labelled=0))
 
@@ -128,7 +128,7 @@ def test_a_site_without_labels_is_told_so_before_anything_is_drawn(tmp_path):
         (MutualExecutor, "not drawn in secret"),
     ],
 )
-def test_methods_whose_loss_does_not_allow_it_refuse_and_say_why(kind, obstacle):
+def test_methods_whose_loss_does_not_allow_it_are_refused_with_the_reason(kind, obstacle):
     with pytest.raises(ConfigurationError, match=f"{kind.__name__} cannot be record-level private: .*{obstacle}"):
         executor(kind)
     assert kind().protection.record_noise_multiplier is None

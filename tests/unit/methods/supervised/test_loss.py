@@ -40,7 +40,7 @@ def test_class_weights_agree_with_numpys_median(counts):
         ([0, 0], "at least one labelled image"),
     ],
 )
-def test_refuses_counts_that_are_none(counts, message):
+def test_invalid_counts_are_refused(counts, message):
     with pytest.raises(ValueError, match=message):
         median_class_weights(torch.tensor(counts))
 

@@ -58,7 +58,7 @@ def test_the_gradient_leads_away_from_the_start_and_leaves_the_start_alone():
     assert start.grad is None
 
 
-def test_a_frozen_parameter_stays_as_it_is():
+def test_a_frozen_parameter_does_not_change():
     model = network()
     model[0].weight.requires_grad_(False)
     descent = OptimizerStep(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.5)

@@ -69,7 +69,7 @@ def test_the_shortcut_of_a_first_block_reads_the_rectified_input():
     torch.testing.assert_close(block(maps), block.shortcut(torch.relu(block.norm1(maps))))
 
 
-def test_the_second_block_of_a_stage_adds_its_input_as_it_is():
+def test_the_second_block_of_a_stage_adds_its_unchanged_input():
     block = network().blocks[3].eval()
     block.conv2.weight.data.zero_()
     maps = images(2, 8).expand(-1, 32, -1, -1)

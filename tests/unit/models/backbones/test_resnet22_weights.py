@@ -139,7 +139,7 @@ def test_the_reader_sees_nothing_of_our_environment(monkeypatch, tmp_path, old_f
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path, content, message):
+def test_weights_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path, content, message):
     torch.save(content, tmp_path / "other.p", _use_new_zipfile_serialization=False)
     with pytest.raises(ConfigurationError, match=message):
         convert_published(tmp_path / "other.p", tmp_path / "resnet22.pt")
@@ -167,7 +167,7 @@ def test_a_file_that_takes_too_long_is_given_up(tmp_path, old_file):
         convert_published(old_file, tmp_path / "resnet22.pt", timeout=0.01)
 
 
-def test_the_command_line_says_why_in_one_line(tmp_path):
+def test_the_command_line_reports_the_reason_in_one_line(tmp_path):
     command = [
         sys.executable,
         "-m",

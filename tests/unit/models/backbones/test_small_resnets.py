@@ -44,7 +44,7 @@ def test_a_block_adds_its_shortcut():
     assert expected.any()
 
 
-def test_it_learns_to_tell_stripes_apart_in_a_few_steps():
+def test_it_learns_to_distinguish_stripes_in_a_few_steps():
     net = build_model(ModelSpec("compact", classes=2), seed=4)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     labels = torch.arange(16) % 2

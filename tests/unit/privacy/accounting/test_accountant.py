@@ -50,7 +50,7 @@ def test_with_sampling_two_libraries_agree_within_two_percent(multiplier, rate, 
 
 
 @pytest.mark.parametrize(("multiplier", "rate", "steps", "delta", "losses", "prv", "_"), SAMPLED)
-def test_what_the_ledger_says_is_what_two_libraries_say(ledger, skin, multiplier, rate, steps, delta, losses, prv, _):
+def test_the_ledgers_epsilon_equals_that_of_two_libraries(ledger, skin, multiplier, rate, steps, delta, losses, prv, _):
     rounds = 2
     training = Spending(Mechanism.DP_SGD, Unit.RECORD, 0.5, 0.5 * multiplier, rate, steps // rounds)
     for number in range(1, rounds + 1):

@@ -47,7 +47,7 @@ def test_numbers_leave_only_when_named_and_with_enough_patients(gate):
     assert few.header["samples"] == 1
 
 
-def test_the_gate_itself_tells_what_is_spent_where_the_policy_says_so(gate):
+def test_the_gate_reports_the_spending_where_the_policy_allows_it(gate):
     """A method's number of that name is not what leaves."""
     lie = answer(metrics={"privacy.epsilon": 0.001})
     chosen = gate(scalars=(ScalarRule("privacy.epsilon", "train", 1),))
@@ -124,7 +124,7 @@ def test_before_training_the_releases_of_the_last_round_are_counted_and_not_thos
     chosen.admit(facts(number=3))  # one update more, and no discriminator
 
 
-def test_another_data_set_has_a_budget_of_its_own_and_another_name_has_none(gate):
+def test_another_data_set_has_its_own_budget_and_a_changed_identity_is_refused(gate):
     chosen = gate(target_epsilon={"*": TARGET})
     chosen.release(facts(), answer())
     chosen.admit(facts(dataset=DatasetIdentity("ct", "b" * 64)))
@@ -171,7 +171,7 @@ def dp_sgd(sigma=0.55, rate=0.05, steps=100):
     return Spending(Mechanism.DP_SGD, Unit.RECORD, 0.5, sigma, rate, steps)
 
 
-def test_a_protected_training_leaves_as_it_is_at_its_own_cost(gate):
+def test_an_update_of_protected_training_leaves_unmodified_at_its_own_cost(gate):
     chosen = gate(ReleaseRule(UPDATE, "update", RecordLevel(1.0)), unit=Unit.RECORD, target_epsilon={"skin": 3.0})
     assert refusal(chosen, answer()).reason is Reason.DENIED
     assert refusal(chosen, answer(), trained=dp_sgd(sigma=0.4)).reason is Reason.DENIED

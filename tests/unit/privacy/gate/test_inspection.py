@@ -80,7 +80,7 @@ def test_a_header_that_only_equals_the_tasks_does_not_leave(gate, header):
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), True, 1j, None, float("-inf")])
-def test_a_number_that_is_none_of_64_bits_does_not_leave(gate, value):
+def test_a_number_that_does_not_fit_64_bits_does_not_leave(gate, value):
     assert refusal(gate(), answer(metrics={"validation.f1": value})).reason is Reason.VALUES
 
 

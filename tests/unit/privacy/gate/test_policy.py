@@ -92,7 +92,7 @@ def test_every_treatment_can_be_had():
 
 
 @pytest.mark.parametrize("kind", ["class_statistics", "curves"])
-def test_five_patients_are_needed_where_the_policy_does_not_say_how_many(kind):
+def test_five_patients_are_needed_where_the_policy_sets_no_minimum(kind):
     (rule,) = parsed({"kind": kind, "name": "*", "treatment": "minimum_support"}).releases
     assert rule.treatment.minimum == 5
 
@@ -230,7 +230,7 @@ def test_a_file_has_the_gate_on_both_ways_and_a_default():
         {"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy"},
     ],
 )
-def test_a_gate_that_does_not_look_at_answers_is_none(gate):
+def test_a_gate_outside_the_result_filters_is_refused(gate):
     with pytest.raises(ConfigurationError, match="task_result_filters must have a filter with path"):
         read_policies(privacy_file(policy(), task_result_filters=[gate]), "privacy.json")
     assert read_policies(

@@ -50,7 +50,7 @@ def test_the_deviation_is_the_multiplier_times_the_sensitivity(clip, multiplier,
     ("statistics", "mean", "weights"),
     [("average", 6 / math.sqrt(142), 3 / math.sqrt(142)), ("drop", 0.0, 0.6), ("keep", 6.0, 0.6)],
 )
-def test_running_statistics_as_the_policy_says(statistics, mean, weights):
+def test_running_statistics_follow_the_policy(statistics, mean, weights):
     treated = ClipAndNoise(1.0, TINY, running_statistics=statistics).apply(NORMED)
     assert list(treated) == list(NORMED)
     assert float(treated["bn.running_mean"]) == pytest.approx(mean, abs=1e-6)
@@ -159,6 +159,6 @@ def test_nothing_behind_a_view_travels_along():
         lambda: RecordLevel(0.0),
     ],
 )
-def test_options_that_protect_nobody_are_refused(make):
+def test_options_without_protection_are_refused(make):
     with pytest.raises(ConfigurationError):
         make()

@@ -130,7 +130,7 @@ def test_a_creation_that_died_before_its_head_is_completed(tmp_path):
     assert numbers(chained) == [1]
 
 
-def test_a_head_noted_elsewhere_tells_an_older_file(file):
+def test_a_noted_head_detects_an_older_file(file):
     older, older_head = file.path.read_bytes(), file.head_path.read_bytes()
     append(file, {"number": 4})
     noted = file.read().head
@@ -192,7 +192,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_file_as_it_was(file, monkeypatch
     assert file.path.read_bytes() == before
 
 
-def test_a_limit_of_the_operating_system_is_an_error_as_well(file):
+def test_a_file_size_limit_of_the_operating_system_is_an_error(file):
     before = file.path.read_bytes()
     code = (
         "import resource, sys; from pathlib import Path; from grandrounds.privacy.ledger.chain import ChainedFile\n"

@@ -46,7 +46,7 @@ def test_a_clock_that_goes_back_forgets_nothing(ledger, skin, update, purpose, m
     assert [line.purpose.round_number for line in ledger.content().bookings] == [1, 2]
 
 
-def test_a_release_above_the_target_is_not_booked_and_says_so(ledger, skin, update, purpose):
+def test_a_release_above_the_target_is_refused_and_not_booked(ledger, skin, update, purpose):
     target = gaussian_epsilon(16.0, DELTA, 2)
     for number in (1, 2):
         ledger.book(purpose(number), skin, update, DELTA, target)
@@ -88,7 +88,7 @@ def test_a_data_set_that_has_grown_keeps_what_it_has_spent(ledger, skin, update,
         ledger.book(purpose(3), skin, update, DELTA)
 
 
-def test_amendments_need_a_known_name_a_reason_and_images_of_their_own(ledger, skin, update, purpose):
+def test_amendments_need_a_known_name_a_reason_and_images_of_no_other_data_set(ledger, skin, update, purpose):
     with pytest.raises(ConfigurationError, match="has no data set 'skin'; it has none"):
         ledger.amend(skin, "why not")
     ledger.book(purpose(), skin, update, DELTA)

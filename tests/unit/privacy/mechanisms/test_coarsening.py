@@ -10,7 +10,7 @@ from grandrounds.privacy.mechanisms.coarsening import WITHHELD, quantise_rows, w
 MATRIX = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])
 
 
-def test_rows_with_too_few_behind_them_are_uniform_and_say_so():
+def test_rows_with_too_little_support_are_uniform_and_marked():
     matrix, support = withhold_classes(MATRIX, torch.tensor([4, 5, 0]), minimum=5)
     torch.testing.assert_close(matrix[[0, 2]], torch.full((2, 3), 1 / 3))
     assert torch.equal(matrix[1], MATRIX[1])
@@ -70,6 +70,6 @@ def test_eight_bits_stay_eight_bits():
         (torch.tensor([0.5, 0.5]), r"must have shape \(samples, classes\)"),
     ],
 )
-def test_what_are_no_soft_labels_is_refused(rows, message):
+def test_invalid_soft_labels_are_refused(rows, message):
     with pytest.raises(ValueError, match=message):
         quantise_rows(rows, 10)

@@ -33,6 +33,6 @@ def test_models_are_beside_each_other_with_one_legend():
     ("planes", "message"),
     [({}, "at least one plane"), ({"Fed": PLANE[:3]}, "Fed: expected 4 positions and flags")],
 )
-def test_what_does_not_fit_is_refused(planes, message):
+def test_values_that_do_not_fit_are_refused(planes, message):
     with pytest.raises(ValueError, match=message):
         plane_figure(planes, SITES, MALIGNANT)

@@ -29,7 +29,7 @@ def test_a_sheet_names_true_class_prediction_and_probability():
         assert not panels[5].images  # there is no third wrong case
 
 
-def test_a_kind_without_cases_says_so():
+def test_a_kind_without_cases_has_the_title_none():
     panels = sample_figure(np.zeros((1, 4, 4, 3), np.uint8), LABELS[:1], PROBABILITIES[:1], ("a", "b")).get_axes()
     assert panels[6].get_title(loc="left") == "wrong: none"
 

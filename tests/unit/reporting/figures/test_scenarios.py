@@ -46,7 +46,7 @@ def test_each_scenario_has_a_row_with_the_share_of_each_map_inside_the_breast(im
     assert [panel.get_title() for panel in axes[:3]] == ["", "Fed-Align", "Fed-Align-CL"]
 
 
-def test_a_scenario_without_an_image_says_so(images, maps, found):
+def test_a_scenario_without_an_image_is_labelled_so(images, maps, found):
     assert len(found["reference_right_ours_wrong"]) == 0
     last = drawn(images, maps, found).axes[9]
     assert [text.get_text() for text in last.texts] == ["no image"]

@@ -26,7 +26,7 @@ def test_images_take_the_finding_of_their_breast(cmmd, tmp_path):
     assert counts == {"without_label": 1}
 
 
-def test_progress_is_told(cmmd, tmp_path):
+def test_progress_is_reported(cmmd, tmp_path):
     told = []
     read_cmmd(cmmd(tmp_path, BREASTS, IMAGES), lambda done, total: told.append((done, total)))
     assert told == [(3, 4), (4, 4)]

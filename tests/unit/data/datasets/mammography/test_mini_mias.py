@@ -45,7 +45,7 @@ def test_reads_the_published_layout(mini_mias, tmp_path):
         ("mdb001 X NORM", "line 5: expected number, tissue, abnormality and severity, got 'mdb001 X NORM'"),
     ],
 )
-def test_refuses_rows_that_say_something_else(mini_mias, tmp_path, row, said):
+def test_unexpected_rows_are_refused(mini_mias, tmp_path, row, said):
     with pytest.raises(DataError, match=said):
         read_mini_mias(mini_mias(tmp_path, [row]))
 
