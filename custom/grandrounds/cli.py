@@ -81,6 +81,7 @@ def build_app() -> typer.Typer:
         (doctor.doctor, doctor.HELP),
     ):
         app.command(help=text)(function)
+    app.add_typer(kit.build_group(), name="kit")
     app.add_typer(partition.build_group(), name="partition")
     app.add_typer(poc.build_group(), name="poc")
     app.add_typer(privacy.build_ledger_group(), name="ledger")
@@ -105,3 +106,7 @@ def _common(
     ] = False,
 ) -> None:
     """Options before the command."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,15 +1,19 @@
-"""``grandrounds provision`` and ``grandrounds overlay``: startup kits, and what this project needs in them."""
+"""``grandrounds provision``, ``overlay`` and ``kit``: startup kits, what this project needs in them, and their service."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.commands.output import results, say, say_json
+from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from grandrounds.deployment.kit.read import Kit
 
 Wheel = Annotated[Path | None, typer.Option(help="The reviewed wheel; it must be the installed one.")]
 PROVISION_HELP = """Make the startup kits of a project and apply this project's overlay to those of the server and the sites.
@@ -35,6 +39,65 @@ stay. Rights and the privacy policy are read when FLARE starts: restart a runnin
   grandrounds overlay /opt/kits/hospital-a --wheel grandrounds-0.1.0-py3-none-any.whl --datasets grandrounds.json
   grandrounds overlay /opt/kits/hospital-a --gpus 1 --gpu-memory 24
 """
+
+KIT_HELP = """Start and stop the FLARE of a startup kit.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds kit start /opt/kits/hospital-a --background
+  grandrounds kit stop /opt/kits/hospital-a
+"""
+KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of a server or a site.")]
+
+
+def build_group() -> typer.Typer:
+    """The command ``kit`` with its parts."""
+    group = typer.Typer(help=KIT_HELP, no_args_is_help=True, rich_markup_mode="rich")
+    group.command(help="Run the doctor, then FLARE, which is started again when it dies. SIGTERM stops it in 10 s.")(
+        start
+    )
+    group.command(help="Stop the kit's FLARE and its jobs, however it was started.")(stop)
+    return group
+
+
+def start(
+    kit: KitFolder,
+    background: Annotated[
+        bool, typer.Option("--background", help="Return at once; the output goes to KIT/console.txt.")
+    ] = False,
+) -> None:
+    """Start a kit in which the doctor finds no failure."""
+    from grandrounds.commands.doctor import require_healthy
+    from grandrounds.deployment.kit import service
+
+    found = _running_participant(kit)
+    with service.stoppable():
+        service.remove_stale_files(found)
+        require_healthy(found)
+        if background:
+            process = service.start_in_background(found)
+            say(results(), f"{found.name} runs (process {process}); logs: {found.folder / 'log.txt'}")
+        else:
+            service.serve(found, lambda line: say(notes(), line))
+
+
+def stop(kit: KitFolder) -> None:
+    """Stop a kit."""
+    from grandrounds.deployment.kit import service
+
+    found = _running_participant(kit)
+    stopped = service.stop(found)
+    say(results(), f"{found.name}: {'stopped' if stopped else 'it was not running'}")
+
+
+def _running_participant(folder: Path) -> Kit:
+    from grandrounds.deployment.kit.read import read_kit
+
+    kit = read_kit(folder)
+    if kit.kind == "person":
+        raise ConfigurationError(f"{kit.folder} is the kit of a person; only servers and sites run FLARE")
+    return kit
 
 
 def provision(

@@ -17,6 +17,7 @@ from grandrounds.deployment.kit.machine import port_fault
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.kit.provision import PROJECT, local_project, provision, read_project, write_project
 from grandrounds.deployment.kit.read import Kit, processes_of, read_kit
+from grandrounds.deployment.kit.service import OUTCOME_SECONDS, OUTCOME_WAIT
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import read_json_object, write_json
 
@@ -26,8 +27,6 @@ STOP_SECONDS = 40.0
 POLL_SECONDS = 0.5
 OUTSIDE_VARIABLES = ("GRANDROUNDS_", "NVFL", "XDG_", "MPLCONFIGDIR", "TORCH_HOME")
 """Prefixes of variables that would let a participant write outside its folder."""
-OUTCOME_WAIT, OUTCOME_SECONDS = "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "15"
-"""How long FLARE's server delays the end of a job for a lost site; its default is a quarter of an hour."""
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,24 @@ import subprocess
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from grandrounds.deployment.kit.overlay import PROVISIONING
 from grandrounds.deployment.kit.provision import PROJECT, read_project
 
+CONTAINERS = PROVISIONING / "containers"
+REQUIREMENTS = PROVISIONING.parent / "requirements.txt"
 UNIT = PROVISIONING / "systemd" / "grandrounds@.service"
 
 
 def instructions():
-    text = (PROVISIONING / "containers" / "Dockerfile").read_text().replace("\\\n", " ")
+    text = (CONTAINERS / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [line.split(maxsplit=1) for line in lines]
 
 
 def test_every_kit_of_the_project_has_a_service_that_mounts_it_alone():
-    services = yaml.safe_load((PROVISIONING / "containers" / "compose.yml").read_text())["services"]
+    services = yaml.safe_load((CONTAINERS / "compose.yml").read_text())["services"]
     parties = [e["name"] for e in read_project(PROJECT)["participants"] if e["type"] in ("server", "client")]
     assert list(services) == parties
     for name, service in services.items():
@@ -33,43 +36,54 @@ def test_every_kit_of_the_project_has_a_service_that_mounts_it_alone():
 
 def test_the_image_checks_the_wheel_before_it_installs_it():
     parts = instructions()
-    assert parts[0][0] == "FROM"
-    assert {word for word, _ in parts} <= {
-        "FROM",
-        "ARG",
-        "RUN",
-        "WORKDIR",
-        "COPY",
-        "USER",
-        "VOLUME",
-        "ENV",
-        "ENTRYPOINT",
-    }
+    assert [word for word, _ in parts][:2] == ["ARG", "FROM"]
     install = next(text for word, text in parts if word == "RUN" and "sha256sum" in text)
     assert install.index("sha256sum --check --strict") < install.index("--no-deps")
     assert [text for word, text in parts if word == "USER"] == ["flare"]
 
 
 def test_its_shell_lines_parse():
-    lines = [text for word, text in instructions() if word == "RUN"]
-    lines += [entry for word, text in instructions() if word == "ENTRYPOINT" for entry in yaml.safe_load(text)[2:]]
+    lines = [text.partition("CMD ")[2] or text for word, text in instructions() if word in ("RUN", "HEALTHCHECK")]
     assert len(lines) == 3
     for line in lines:
         subprocess.run(["bash", "-n", "-c", line], check=True, timeout=20)
 
 
-def test_neither_starts_a_kit_that_the_doctor_finds_wanting():
+def test_both_run_the_same_service_which_begins_with_the_doctor():
     (entry,) = (yaml.safe_load(text) for word, text in instructions() if word == "ENTRYPOINT")
-    assert re.search(r"grandrounds doctor --no-network --kit /kit && exec /kit/startup/sub_start.sh$", entry[-1])
-    lines = UNIT.read_text().splitlines()
-    (before,) = (line for line in lines if line.startswith("ExecStartPre=") and "doctor" in line)
-    assert before.endswith("/bin/grandrounds doctor --no-network --kit /opt/grandrounds/kits/%i")
+    assert entry == ["grandrounds", "kit", "start", "/kit"]
+    assert "ExecStart=/opt/grandrounds/venv/bin/grandrounds kit start /opt/grandrounds/kits/%i" in UNIT.read_text()
 
 
-def test_the_unit_starts_flares_own_script_with_our_python():
-    text = UNIT.read_text()
-    assert "ExecStart=/bin/bash /opt/grandrounds/kits/%i/startup/sub_start.sh" in text
-    assert re.search(r"^Environment=PATH=/opt/grandrounds/venv/bin:", text, re.MULTILINE)
+def test_every_party_comes_back_unless_it_was_stopped_and_its_log_is_bounded():
+    for service in yaml.safe_load((CONTAINERS / "compose.yml").read_text())["services"].values():
+        assert service["restart"] == "unless-stopped"
+        assert service["stop_grace_period"] == "10s"
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+
+
+def locked(variant):
+    """Version and number of hashes of each locked package."""
+    text = (CONTAINERS / f"requirements-{variant}.txt").read_text().replace("\\\n", " ")
+    found = {}
+    for line in text.splitlines():
+        name, version, *hashes = re.split(r"==|\s+--hash=sha256:", line.strip())
+        found[name] = (version.split(";")[0].strip(), len(hashes))
+    return found
+
+
+@pytest.mark.parametrize("variant", ["cpu", "cuda"])
+def test_the_image_copies_a_lock_that_has_every_requirement_with_hashes(variant):
+    copied = next(text for word, text in instructions() if word == "COPY")
+    assert copied.split()[0] == "requirements-${VARIANT}.txt"
+    packages = locked(variant)
+    assert all(hashes for _, hashes in packages.values())
+    lines = [line for line in REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#")]
+    for requirement in map(Requirement, lines):
+        version, _ = packages[requirement.name.lower().replace("_", "-")]
+        assert requirement.specifier.contains(version), f"{requirement} is locked as {version}; lock again"
+    assert packages["torch"][0].endswith("+cpu") == (variant == "cpu")
+    assert any(name.startswith("nvidia-") for name in packages) == (variant == "cuda")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

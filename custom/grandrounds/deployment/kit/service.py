@@ -1,0 +1,227 @@
+"""Starts and stops a kit's FLARE: in a container, as a service of the system, or by hand.
+
+FLARE's own start script keeps the process id of its last start in the kit. In a container that id is always 1, so the
+script takes itself for a running instance and ends; it also ignores SIGTERM there. Here stale ids are removed, signals are
+passed on, and FLARE is started again when it dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from grandrounds.deployment.kit.read import Kit, processes_of, running_processes
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+
+OWN_PID = "daemon_pid.fl"
+"""FLARE's own start script reads it too, and does not start a kit a second time."""
+SHUTDOWN = "shutdown.fl"
+STALE = (OWN_PID, "pid.fl", SHUTDOWN, "restart.fl")
+CONSOLE = "console.txt"
+MAX_CONSOLE = 10 * 1024**2
+STOP_SECONDS = 8.0
+"""A container engine kills after ten."""
+PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)
+"""Seconds before FLARE is started again; the last one counts for all later times."""
+GOOD_SECONDS = 300.0
+POLL_SECONDS = 0.2
+START_SECONDS = 60.0
+OUTCOME_WAIT, OUTCOME_SECONDS = "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "15"
+"""How long FLARE's server delays the end of a job for a lost site; its default is a quarter of an hour."""
+Report = Callable[[str], None]
+
+
+class Stopped(Exception):
+    """This process was asked to end."""
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """A block that SIGTERM and SIGINT end by :class:`Stopped`; process 1 of a container would ignore SIGTERM otherwise."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)  # what follows must not be interrupted
+        raise Stopped
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except Stopped:
+        return
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def remove_stale_files(kit: Kit) -> None:
+    """Remove FLARE's files of an earlier start, whose processes are gone.
+
+    Raises:
+        ConfigurationError: if FLARE runs in this kit.
+    """
+    if found := running_processes(kit):
+        raise ConfigurationError(
+            f"{kit.name} is already running (process {found[0]}); stop it by grandrounds kit stop {kit.folder}"
+        )
+    for name in STALE:
+        (kit.folder / name).unlink(missing_ok=True)
+
+
+def serve(kit: Kit, report: Report) -> None:
+    """Run FLARE in the foreground until FLARE's own shutdown or :class:`Stopped`, and start it again when it dies.
+
+    Args:
+        kit: of a server or a site; it must not be running.
+        report: called with a line whenever FLARE starts, ends or is stopped.
+
+    Raises:
+        ConfigurationError: if FLARE runs in this kit.
+        Stopped: inside :func:`stoppable`, when all processes have ended.
+    """
+    remove_stale_files(kit)
+    (kit.folder / OWN_PID).write_text(f"{os.getpid()}\n")
+    deaths = 0
+    try:
+        while True:
+            started = time.monotonic()
+            status = _run_once(kit, report)
+            if (kit.folder / SHUTDOWN).exists():
+                report(f"{kit.name}: FLARE was shut down")
+                return
+            deaths = 0 if time.monotonic() - started >= GOOD_SECONDS else deaths
+            pause = PAUSES[min(deaths, len(PAUSES) - 1)]
+            deaths += 1
+            report(f"{kit.name}: FLARE ended with status {status}; it is started again in {pause:g} s")
+            time.sleep(pause)
+    except Stopped:
+        report(f"{kit.name}: stopping")
+        end_processes(kit)
+        report(f"{kit.name}: stopped")
+        raise
+    finally:
+        for name in STALE:
+            (kit.folder / name).unlink(missing_ok=True)
+
+
+def start_in_background(kit: Kit) -> int:
+    """Start :func:`serve` in a process of its own, whose output goes to ``console.txt`` in the kit.
+
+    Returns:
+        The process id.
+
+    Raises:
+        ConfigurationError: if FLARE runs in this kit.
+        GrandRoundsError: if the process ends at once.
+    """
+    remove_stale_files(kit)
+    console = kit.folder / CONSOLE
+    if console.is_file() and console.stat().st_size > MAX_CONSOLE:
+        os.replace(console, console.with_suffix(".1.txt"))
+    with console.open("ab") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "grandrounds.cli", "kit", "start", str(kit.folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            cwd=kit.folder,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while not _supervisor(kit):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise GrandRoundsError(f"{kit.name} did not start; see {console}")
+        time.sleep(POLL_SECONDS)
+    return process.pid
+
+
+def stop(kit: Kit) -> list[int]:
+    """Stop a kit's FLARE, however it was started, with its jobs.
+
+    Returns:
+        Ids of the processes that were stopped.
+    """
+    own = _supervisor(kit)
+    stopped = [*own, *running_processes(kit)]
+    _signal(own, signal.SIGTERM)
+    _await_end(lambda: bool(_supervisor(kit)), STOP_SECONDS + 2 if own else 0.0)
+    end_processes(kit)
+    return sorted(set(stopped))
+
+
+def end_processes(kit: Kit, seconds: float = STOP_SECONDS) -> None:
+    """End all FLARE processes of a kit: SIGTERM, then SIGKILL after ``seconds``; checkpoints are whole at any moment."""
+    _signal(running_processes(kit), signal.SIGTERM)
+    _await_end(lambda: bool(running_processes(kit)), seconds)
+    _signal(running_processes(kit), signal.SIGKILL)
+
+
+def _run_once(kit: Kit, report: Report) -> int:
+    """Start FLARE, wait for its end and return its exit status."""
+    child = subprocess.Popen(
+        ["bash", str(kit.startup / "sub_start.sh"), "--once"],
+        stdin=subprocess.DEVNULL,
+        cwd=kit.folder,
+        env=_environment(),
+    )
+    report(f"{kit.name}: FLARE runs as process {child.pid}")
+    asked_at: float | None = None
+    while (status := _reap(child.pid)) is None:
+        time.sleep(POLL_SECONDS)
+        if asked_at is None and (kit.folder / SHUTDOWN).exists():
+            asked_at = time.monotonic()
+        if asked_at is not None and time.monotonic() - asked_at > STOP_SECONDS:
+            end_processes(kit, 0.0)  # FLARE's threads can outlive its shutdown
+    return status
+
+
+def _environment() -> dict[str, str]:
+    """This environment, in which FLARE's script finds this Python; folders that it names are made."""
+    for name in ("HOME", "TMPDIR"):
+        if name in os.environ:
+            Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {OUTCOME_WAIT: OUTCOME_SECONDS, **os.environ, "PATH": path}
+
+
+def _reap(child: int) -> int | None:
+    """Collect ended children, in a container also those of others; the exit status of ``child`` if it is among them."""
+    while True:
+        try:
+            found, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return -1
+        if found == 0:
+            return None
+        if found == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _supervisor(kit: Kit) -> list[int]:
+    """The process of :func:`serve` for this kit, or of FLARE's own start script."""
+    try:
+        number = int((kit.folder / OWN_PID).read_text())
+        arguments = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return []
+    ours = b"kit" in arguments and b"start" in arguments
+    return [number] if ours or number in processes_of(kit.folder) else []
+
+
+def _signal(processes: list[int], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def _await_end(running: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while running() and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
