@@ -85,7 +85,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that must hold an object.
 
     Raises:
-        ConfigurationError: naming the file, if it cannot be read, is no JSON (with the line), or holds something else.
+        ConfigurationError: naming the file, if it cannot be read, is not JSON (with the line), or holds something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

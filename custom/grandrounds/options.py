@@ -113,7 +113,7 @@ class Options:
 
     Attributes:
         identifies_run: whether a saved run can only be resumed with the same values.
-        prefix: stands before an option's name in errors.
+        prefix: comes before an option's name in errors.
     """
 
     identifies_run: ClassVar[bool] = True
@@ -218,7 +218,7 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
 
     Raises:
         ConfigurationError: if it does not fit; with what was expected and what came.
-        TypeError: if the annotation is none of these.
+        TypeError: if the annotation is another type.
 
     Example:
         >>> require_type(3, float, "executor.learning_rate")
@@ -238,7 +238,7 @@ def take_options(group: type[Group], options: Mapping[str, Any]) -> tuple[Group,
         options: keyword arguments; a list becomes a tuple.
 
     Returns:
-        The dataclass, and the arguments that are none of its fields.
+        The dataclass, and the arguments that are not its fields.
 
     Raises:
         ConfigurationError: if an option without a default is missing, or a value does not fit.

@@ -1,7 +1,7 @@
 """One style for all figures: palette, sizes, lines over rounds, and the record of a finished figure.
 
 Colours of lines and dots are those of Okabe and Ito ("Color Universal Design", 2008), matrices have shades of one colour, so
-that people with any kind of colour vision can distinguish them; markers and dashes differ as well, for a grey print. A
+that people with any kind of colour vision can distinguish them; markers and dashes also differ, for a grey print. A
 site, class or method has the same look in every figure of a report. Nothing goes through pyplot: there is no global state,
 and no display is needed.
 """
@@ -122,7 +122,7 @@ def rounds_figure(
 ) -> Figure | None:
     """Lines over rounds, by name and round; None without values.
 
-    ``names`` are all that may have a line, so that each has its look everywhere; ``scale`` says what the values are, and
+    ``names`` are all that may have a line, so that each has its look everywhere; ``scale`` is what the values are, and
     ``top`` is the scale's upper end, found from the values without one.
     """
     if not any(curves.values()):

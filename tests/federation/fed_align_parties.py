@@ -17,7 +17,7 @@ class FaultyAligner(FedAlignExecutor):
 
     Args:
         at_round: in which.
-        how: ``raise`` fails, ``wide`` sends a bank of a backbone that nobody has, ``alone`` a bank without discriminator,
+        how: ``raise`` fails, ``wide`` sends a bank of an unknown backbone, ``alone`` a bank without discriminator,
             ``empty`` a bank without rows, ``sizeless`` no batch size.
         options: of Fed-Align-CL.
     """

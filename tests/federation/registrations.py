@@ -46,14 +46,14 @@ class RegistersItself(SupervisedExecutor):
     def register(self, payload: Payload, context: SiteContext) -> Registration:
         """Even or odd."""
         if context.site == "site-4" and context.round_number < self.silent_until:
-            raise RuntimeError("nobody is in")
+            raise RuntimeError("registration fails")
         with Path(self.diary).open("a") as stream:
             stream.write(f"{context.round_number} {context.site}\n")
         return Registration({"even": float(int(context.site[-1]) % 2 == 0)})
 
 
 class ChoosyController(FedAvgController):
-    """Tells each site its place, and refuses one that says something else.
+    """Sends each site its place, and refuses a site that returns another.
 
     Args:
         unwanted: the site.
@@ -76,28 +76,28 @@ class ChoosyController(FedAvgController):
             raise MessageError(f"{site} has other public images")
 
 
-class TellsWhatItGot(SupervisedExecutor):
-    """Answers with what the server has said.
+class ReturnsItsPlace(SupervisedExecutor):
+    """Answers with the place that the server has sent.
 
     Args:
-        untold: the site that tells a fact that it has not declared.
+        undeclared: the site that sends a fact that is not declared.
         options: of supervised training.
     """
 
     registration_facts: ClassVar[tuple[str, ...]] = ("digest",)
 
-    def __init__(self, *, untold: str = "", **options: Any) -> None:
+    def __init__(self, *, undeclared: str = "", **options: Any) -> None:
         super().__init__(**options)
-        self.untold = untold
+        self.undeclared = undeclared
 
     def register(self, payload: Payload, context: SiteContext) -> Registration:
-        """The place, as the server says, and the number of public images."""
-        secret = {"patient": "4711"} if context.site == self.untold else {}
+        """The place that the server has sent, and the number of public images."""
+        secret = {"patient": "4711"} if context.site == self.undeclared else {}
         return Registration({"size": 3.0}, {"digest": payload.values["place"], **secret})
 
 
 class ReadsPublicImages(SupervisedExecutor):
-    """Trains, and tells how many images another data set has and how many of them have a known label."""
+    """Trains, and reports how many images another data set has and how many of them have a known label."""
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train, and look at the public images."""

@@ -1,4 +1,4 @@
-"""What a run says about itself is true: bytes, selection, peers, predictions."""
+"""What a run reports is correct: bytes, selection, peers, predictions."""
 
 import csv
 

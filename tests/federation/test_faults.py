@@ -1,4 +1,4 @@
-"""What one party does wrong costs that party its round, and nobody else."""
+"""A fault of one party costs that party its round and no other."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def test_a_site_that_goes_wrong_is_dropped_pauses_and_comes_back(tiny, run, tmp_
     assert [entry["asked"] for entry in rounds] == [SITES, SITES, ["site-1", "site-3"], SITES]
     assert list(rounds[1]["dropped"]) == ["site-2"]
     assert rounds[1]["dropped"]["site-2"].startswith(reason)
-    assert "4711" not in json.dumps(found.summary), "what an error says stays at the site"
+    assert "4711" not in json.dumps(found.summary), "the text of an error stays at the site"
     assert found.summary["status"] == "finished"
     assert found.summary["contributions"] == {"site-1": 4, "site-2": 2, "site-3": 4}
     assert all(value.isfinite().all() for model in found.models.values() for value in model.values())
@@ -148,7 +148,7 @@ def test_a_device_that_is_no_device_is_refused(tiny, start):
 
 
 def test_a_folder_that_is_no_job_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"is no job folder: meta.json with a deploy_map is needed"):
+    with pytest.raises(ConfigurationError, match=r"is not a job folder: meta.json with a deploy_map is needed"):
         run_in_process(tmp_path, tmp_path / "flare", SITES)
 
 

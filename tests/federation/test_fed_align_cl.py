@@ -82,9 +82,9 @@ def initial_model():
 
 def test_sites_align_from_the_first_exchange_on_and_send_a_bank_and_a_discriminator_with_the_weights(whole):
     assert whole.summary["status"] == "finished"
-    told = answers(whole)
-    assert all("loss_alignment" not in told[1, site] for site in SITES)
-    assert all(told[number, site]["loss_alignment"] > 0 for number in (2, 3, 4) for site in SITES)
+    reported = answers(whole)
+    assert all("loss_alignment" not in reported[1, site] for site in SITES)
+    assert all(reported[number, site]["loss_alignment"] > 0 for number in (2, 3, 4) for site in SITES)
     bank, discriminator = 2 * PACE * BATCH * WIDTH * 4, (4 * WIDTH + 4 + 4 + 1) * 4
     for site in SITES:
         sent = whole.summary["bytes"][site]

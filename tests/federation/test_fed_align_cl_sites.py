@@ -1,4 +1,4 @@
-"""Fed-Align-CL between sites of different size: what each is told of the others, when it predicts, what it may lack."""
+"""Fed-Align-CL between sites of different size: what each receives of the others, when it predicts, what may be missing."""
 
 import math
 
@@ -45,16 +45,16 @@ def kept(found, site, number):
 
 
 def test_others_embeddings_are_drawn_in_batches_of_their_size(go, monkeypatch):
-    told = []
+    received = []
 
     def noted(bank, discriminator, batch_size):
-        told.append((tuple(bank.shape), batch_size))
+        received.append((tuple(bank.shape), batch_size))
         return Neighbour(bank, discriminator, batch_size)
 
     monkeypatch.setattr(executor, "Neighbour", noted)
     go(2)
-    # site-1 is told of site-2, and the other way round.
-    assert sorted(told) == [((2 * PACE * size, WIDTH), size) for size in (7, 14)]
+    # site-1 receives the bank of site-2, and the other way round.
+    assert sorted(received) == [((2 * PACE * size, WIDTH), size) for size in (7, 14)]
 
 
 def test_every_site_draws_its_own_discriminator_and_the_server_does_not_average_them(go):
@@ -121,8 +121,8 @@ def test_group_norm_takes_single_images_and_batch_norm_does_not(go, tmp_path):
     single = ["executor.iterations=28", "executor.pace=14"]
     found = go(2, *single, "problem.norm=group", place="group")
     assert [entry["banks_from"] for entry in found.summary["rounds"]] == [SITES[:2]] * 2
-    told = [event["metrics"] for event in read_events(found.results) if event["event"] == "answer"]
-    assert {metrics["batch_size"] for metrics in told if "batch_size" in metrics} == {1.0, 2.0}
+    answered = [event["metrics"] for event in read_events(found.results) if event["event"] == "answer"]
+    assert {metrics["batch_size"] for metrics in answered if "batch_size" in metrics} == {1.0, 2.0}
     with pytest.raises(Exception, match="set iterations to at most 14"):
         go(2, *single, place="batch")
 

@@ -76,9 +76,9 @@ def test_weights_travel_and_none_goes_up_in_the_last_round(whole):
 
 
 def test_the_round_after_the_last_training_tests_what_was_distilled(whole):
-    told = answers(whole)
-    assert "loss" not in told[ROUNDS, "site-1"]
-    assert [number for number in range(1, ROUNDS + 1) if "test.accuracy" in told[number, "site-1"]] == [2, 3]
+    reported = answers(whole)
+    assert "loss" not in reported[ROUNDS, "site-1"]
+    assert [number for number in range(1, ROUNDS + 1) if "test.accuracy" in reported[number, "site-1"]] == [2, 3]
 
 
 def test_sites_of_one_architecture_end_with_the_same_model(whole):

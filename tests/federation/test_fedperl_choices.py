@@ -205,12 +205,12 @@ def test_a_site_that_has_lost_a_model_goes_on_without_it_and_gets_it_again(tiny,
     options = [*EVERY_ROUND, "controller.rounds=10", "controller.sites_per_round=2", "controller.anonymise=false"]
     found = run(tiny("fedperl", *options), tmp_path, FOUR)
     assert lost, "the test needs a model that is not sent again"
-    told = [
+    reported = [
         event["round"]
         for event in read_events(found.results)
         if event["event"] == "answer" and event["metrics"].get("peers_lost")
     ]
-    assert told == lost
+    assert reported == lost
     assert [entry["dropped"] for entry in found.summary["rounds"]] == [{}] * 10
 
 

@@ -61,7 +61,7 @@ def test_a_crash_costs_the_site_its_round_and_nothing_else(start, tiny, how, sig
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"), [(90, 90.0), (0.5, 0.5), (None, None), ("90", None), (0, None), (float("nan"), None)]
+    ("timeout", "seconds"), [(90, 90.0), (0.5, 0.5), (None, None), ("90", None), (0, None), (float("nan"), None)]
 )
-def test_a_training_lasts_no_longer_than_its_answer_is_waited_for(said, seconds):
-    assert seconds_left(Payload(1, {"round_timeout": said})) == seconds
+def test_a_training_lasts_no_longer_than_its_answer_is_waited_for(timeout, seconds):
+    assert seconds_left(Payload(1, {"round_timeout": timeout})) == seconds

@@ -66,21 +66,21 @@ def test_every_site_learns_from_the_two_others_and_keeps_its_own_network(whole):
     assert not whole.models  # no model has reached the server
     notes = [entry["contributors"] for entry in whole.summary["rounds"] if "contributors" in entry]
     assert notes == [dict.fromkeys(SITES, number) for number in range(1, ROUNDS)]
-    told = answers(whole)
-    assert all("pretrain_loss" in told[1, site] and "alignment_loss" not in told[1, site] for site in SITES)
-    assert all(told[number, site]["alignment_loss"] > 0 for number in range(2, ROUNDS + 1) for site in SITES)
-    backbones = {site: said["facts"]["backbone"] for site, said in whole.summary["registered"].items()}
+    reported = answers(whole)
+    assert all("pretrain_loss" in reported[1, site] and "alignment_loss" not in reported[1, site] for site in SITES)
+    assert all(reported[number, site]["alignment_loss"] > 0 for number in range(2, ROUNDS + 1) for site in SITES)
+    backbones = {site: entry["facts"]["backbone"] for site, entry in whole.summary["registered"].items()}
     assert backbones == {"site-1": "compact", "site-2": "shufflenet", "site-3": "mobilenetv2"}
 
 
 def test_compiled_networks_learn_the_same(run, hospitals, tmp_path, graphs):
-    told = []
+    reported = []
     for compiler in ("none", "aot_eager"):
         job = small("controller.rounds=2", "executor.backbones={}", f"executor.compiler={compiler}")
         found = run(job, tmp_path / compiler, SITES[:2], sites_dir=hospitals)
-        told.append(answers(found))
+        reported.append(answers(found))
         assert bool(graphs.frame_count) == (compiler != "none")
-    plain, compiled = told
+    plain, compiled = reported
     for site in SITES[:2]:
         assert compiled[1, site]["pretrain_loss"] == pytest.approx(plain[1, site]["pretrain_loss"], rel=1e-2)
         assert compiled[2, site]["alignment_loss"] == pytest.approx(plain[2, site]["alignment_loss"], rel=1e-2)
@@ -108,32 +108,36 @@ def test_the_variants_run(preset, run, hospitals, tmp_path):
     assert aligned == (preset != "local")
     weighted = any("weights" in entry for entry in found.summary["rounds"])
     assert weighted == preset.startswith("rhfl")
-    # Who learns from nobody tells nobody anything.
+    # A site that does not align releases nothing.
     assert ("up.soft_labels" in found.summary["bytes"].get("site-1", {})) == (preset != "local")
 
 
 def test_chunks_are_rounds(run, hospitals, tmp_path):
     found = run(small("controller.chunk=16", "controller.rounds=4"), tmp_path, SITES, sites_dir=hospitals)
-    told = answers(found)
-    assert [("loss" in told[number, "site-1"]) for number in (1, 2, 3, 4)] == [False, False, False, True]
+    reported = answers(found)
+    assert [("loss" in reported[number, "site-1"]) for number in (1, 2, 3, 4)] == [False, False, False, True]
     assert found.summary["bytes"]["site-1"]["up.soft_labels"] == 3 * 16 * CLASSES * 4
 
 
 def test_a_run_may_end_with_alignment(run, hospitals, tmp_path):
     found = run(small("executor.final_phase=alignment", "executor.test_rounds=2"), tmp_path, SITES, sites_dir=hospitals)
-    told = answers(found)
-    assert ["loss" in told[number, "site-1"] for number in range(2, ROUNDS + 1)] == [True] * (ROUNDS - 2) + [False]
-    assert ["aligned.accuracy" in told[number, "site-1"] for number in range(1, ROUNDS + 1)][-3:] == [False, True, True]
+    reported = answers(found)
+    assert ["loss" in reported[number, "site-1"] for number in range(2, ROUNDS + 1)] == [True] * (ROUNDS - 2) + [False]
+    assert ["aligned.accuracy" in reported[number, "site-1"] for number in range(1, ROUNDS + 1)][-3:] == [
+        False,
+        True,
+        True,
+    ]
     for site in SITES:
-        last = told[ROUNDS, site]
+        last = reported[ROUNDS, site]
         scores = {name.removeprefix("aligned."): value for name, value in last.items() if name.startswith("aligned.")}
         assert scores == {name.removeprefix("test."): value for name, value in last.items() if name.startswith("test.")}
 
 
 def test_client_confidence_is_reported_once_per_epoch(run, hospitals, tmp_path):
     job = small("controller.chunk=24", "controller.public_batch=8", "controller.rounds=5", preset="rhfl")
-    told = answers(run(job, tmp_path, SITES, sites_dir=hospitals))
-    assert [number for number in range(1, 6) if "local_loss" in told[number, "site-1"]] == [1, 3]
+    reported = answers(run(job, tmp_path, SITES, sites_dir=hospitals))
+    assert [number for number in range(1, 6) if "local_loss" in reported[number, "site-1"]] == [1, 3]
 
 
 @pytest.mark.parametrize(("event", "party"), [("_round_done", "server"), ("_after_task_execution", "site-2")])
@@ -191,10 +195,10 @@ def contributors(found):
 
 def test_a_site_that_joins_late_trains_alone_first_and_learns_from_those_before_it(run, hospitals, tmp_path):
     found = run(away(small(), "site-3", [1]), tmp_path, SITES, sites_dir=hospitals)
-    told = answers(found)
-    first = min(number for number, site in told if site == "site-3")
+    reported = answers(found)
+    first = min(number for number, site in reported if site == "site-3")
     assert first == 3  # who has failed pauses for one round
-    assert {"pretrain_loss", "alignment_loss", "loss"} <= told[3, "site-3"].keys()
+    assert {"pretrain_loss", "alignment_loss", "loss"} <= reported[3, "site-3"].keys()
     assert [sorted(entry) for entry in contributors(found)] == [SITES[:2], SITES[:2], SITES]
 
 
@@ -210,9 +214,9 @@ def test_a_site_that_comes_back_subtracts_its_old_soft_labels_or_learns_nothing(
     job = away(small("controller.max_age=2"), "site-3", [2], forgets)
     found = run(job, tmp_path, SITES, sites_dir=hospitals)
     assert contributors(found)[2]["site-3"] == 1
-    told = answers(found)[4, "site-3"]
-    assert told.get("own_soft_labels_lost") == (1.0 if forgets else None)
-    assert ("alignment_loss" in told) == (not forgets)
+    reported = answers(found)[4, "site-3"]
+    assert reported.get("own_soft_labels_lost") == (1.0 if forgets else None)
+    assert ("alignment_loss" in reported) == (not forgets)
 
 
 def test_two_contributors_are_not_sent_where_three_are_asked_for(run, hospitals, tmp_path):
@@ -292,10 +296,10 @@ def test_scores_of_the_last_rounds_need_test_images_before_anything_is_trained(r
     manifest.write_text(manifest.read_text().replace(",test,", ",train,"))
     job = small("controller.rounds=2", "executor.test_rounds=1")
     found = run(job, tmp_path / "run", SITES, sites_dir=folder)
-    told = answers(found)
-    assert "test.accuracy" not in told[1, "site-1"]
-    assert 0 <= told[2, "site-1"]["test.accuracy"] <= 1
-    assert not any(site == "site-3" for _, site in told)
+    reported = answers(found)
+    assert "test.accuracy" not in reported[1, "site-1"]
+    assert 0 <= reported[2, "site-1"]["test.accuracy"] <= 1
+    assert not any(site == "site-3" for _, site in reported)
 
 
 def test_a_single_site_does_not_align(run, hospitals, tmp_path):

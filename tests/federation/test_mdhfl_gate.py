@@ -74,10 +74,10 @@ def test_the_soft_labels_that_a_site_subtracts_are_those_that_the_server_got(iso
         (kept,) = (sent for sent in newest(state / site / "state")["learner"]["sent"].values())
         assert torch.equal(kept, got[site])
         assert on_grid(kept) == (site == "site-1")
-    told = [
+    answered = [
         event["metrics"] for event in read_events(found.results) if event["event"] == "answer" and event["round"] == 2
     ]
-    assert all(metrics["alignment_loss"] > 0 for metrics in told if "alignment_loss" in metrics)
+    assert all(metrics["alignment_loss"] > 0 for metrics in answered if "alignment_loss" in metrics)
 
 
 @pytest.mark.parametrize(

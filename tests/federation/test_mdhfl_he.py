@@ -1,4 +1,4 @@
-"""Four keys on two sides: sites encrypt, the server adds, and nobody but the sites can read the sum."""
+"""Four keys on two sides: sites encrypt, the server adds, and only the sites can read the sum."""
 
 import json
 import shutil
@@ -75,7 +75,7 @@ def watched(monkeypatch):
 
 
 def scores(found):
-    return {site: told["own_last.log_loss"] for site, told in found.summary["test"].items()}
+    return {site: scores["own_last.log_loss"] for site, scores in found.summary["test"].items()}
 
 
 def furthest(first, second):

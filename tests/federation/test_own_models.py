@@ -17,7 +17,7 @@ SHORT = ["controller.rounds=2", "executor.steps=1", 'executor.backbones={"site-2
 
 @pytest.fixture
 def hospitals(tmp_path, shared_cache):
-    """Two hospitals, and a way to change what one says of itself."""
+    """Two hospitals, and a function that changes the configuration of one."""
     for site in SITES:
         phantom_site(site, tmp_path / "hospitals", size=32, images=40)
 
@@ -34,8 +34,8 @@ def test_each_site_trains_and_keeps_the_network_chosen_for_it(tiny, run, hospita
     job = tiny("local", *SHORT, "executor.test_last=true", "controller.validate_every=1")
     job.server["workflows"][0]["path"] = "own_models.AskingLocalController"
     found = run(job, tmp_path / "run", SITES, sites_dir=folder)
-    facts = {site: said["facts"] for site, said in found.summary["registered"].items()}
-    assert {site: told["backbone"] for site, told in facts.items()} == {"site-1": "compact", "site-2": "resnet10"}
+    facts = {site: entry["facts"] for site, entry in found.summary["registered"].items()}
+    assert {site: sent["backbone"] for site, sent in facts.items()} == {"site-1": "compact", "site-2": "resnet10"}
     assert facts["site-1"]["architecture"] != facts["site-2"]["architecture"]
     assert found.summary["bytes"] == {}, "no weights travel"
     for site, expected in (("site-1", ("compact", "group")), ("site-2", ("resnet10", "batch"))):
@@ -88,9 +88,9 @@ def test_another_data_set_is_loaded_whole_and_once(tiny, run, hospitals, tmp_pat
         datasets = json.loads((place / "grandrounds.json").read_text())["datasets"]
         write(site, datasets={**datasets, "public": {**datasets["phantom"], "manifest": "public.csv"}})
     found = run(public_job(tiny), tmp_path / "run", SITES, sites_dir=folder)
-    told = [event["metrics"] for event in events(found) if event.get("task") == "train"]
-    assert [(metrics["public"], metrics["public_cached"]) for metrics in told] == [(40.0, 1.0)] * 2
-    assert all(0 < metrics["public_known"] < 40 for metrics in told), "a foreign label is an unknown one"
+    answered = [event["metrics"] for event in events(found) if event.get("task") == "train"]
+    assert [(metrics["public"], metrics["public_cached"]) for metrics in answered] == [(40.0, 1.0)] * 2
+    assert all(0 < metrics["public_known"] < 40 for metrics in answered), "a foreign label is an unknown one"
 
 
 def test_a_missing_data_set_is_named_with_its_site(tiny, run, hospitals, tmp_path):
@@ -99,7 +99,7 @@ def test_a_missing_data_set_is_named_with_its_site(tiny, run, hospitals, tmp_pat
 
 
 def public_job(tiny):
-    """A job whose sites look at public images as well."""
+    """A job whose sites also read public images."""
     job = tiny("fedavg", "controller.rounds=1", "controller.min_sites=2", "controller.validate_every=0")
     job.client["executors"][0]["executor"]["path"] = "registrations.ReadsPublicImages"
     return job

@@ -76,13 +76,13 @@ def test_where_no_method_asks_no_site_is_asked(tiny, run, tmp_path):
 
 @pytest.fixture
 def choosy(tiny):
-    """A job whose server tells each site something and hears it back, perhaps without one."""
+    """A job whose server sends each site its place and gets it back; one site may be refused."""
 
-    def make(*assignments, unwanted="", untold=""):
+    def make(*assignments, unwanted="", undeclared=""):
         job = tiny("fedavg", "controller.rounds=2", "controller.min_sites=2", "executor.steps=1", *assignments)
         workflow, entry = job.server["workflows"][0], job.client["executors"][0]["executor"]
-        workflow["path"], entry["path"] = "registrations.ChoosyController", "registrations.TellsWhatItGot"
-        workflow["args"]["unwanted"], entry["args"]["untold"] = unwanted, untold
+        workflow["path"], entry["path"] = "registrations.ChoosyController", "registrations.ReturnsItsPlace"
+        workflow["args"]["unwanted"], entry["args"]["undeclared"] = unwanted, undeclared
         return job
 
     return make
@@ -93,8 +93,8 @@ def test_a_site_that_is_refused_is_out_and_the_others_go_on(choosy, run, tmp_pat
     assert found.summary["refused"] == {"site-2": "site-2 has other public images"}
     assert [entry["asked"] for entry in found.summary["rounds"]] == [["site-1", "site-3"]] * 2
     assert set(found.summary["test"]) == {"site-1", "site-3"}
-    said = {"scalars": {"size": 3.0}, "facts": {"digest": "of site-1"}}
-    assert found.summary["registered"]["site-1"] == said
+    registration = {"scalars": {"size": 3.0}, "facts": {"digest": "of site-1"}}
+    assert found.summary["registered"]["site-1"] == registration
 
 
 def test_too_few_sites_that_are_not_refused_stop_the_run_with_the_reason(choosy, run, tmp_path):
@@ -103,7 +103,7 @@ def test_too_few_sites_that_are_not_refused_stop_the_run_with_the_reason(choosy,
 
 
 def test_a_fact_that_was_not_declared_does_not_leave_its_site(choosy, run, tmp_path):
-    found = run(choosy("controller.rounds=1", untold="site-3"), tmp_path, SITES[:3])
+    found = run(choosy("controller.rounds=1", undeclared="site-3"), tmp_path, SITES[:3])
     (dropped,) = [event for event in read_events(found.results) if event["event"] == "dropped"]
     assert dropped["site"] == "site-3"
     assert "fact 'patient' is not declared" in dropped["reason"]

@@ -45,7 +45,7 @@ def test_a_damaged_rule_stops_every_job(tiny, tmp_path):
 
 
 def test_a_mistake_in_submitting_again_publishes_nothing(tiny, run, tmp_path):
-    """Else the finished run's record would be told as this job's."""
+    """Otherwise the finished run's record would be shown as this job's."""
     run(tiny("fedavg", "controller.rounds=2"), tmp_path / "run", SITES)
     (tmp_path / "run" / "flare" / "server" / "simulate_job" / "results" / "summary.json").unlink()
     with pytest.raises(GrandRoundsError, match="has done 2 rounds, rounds is 1"):

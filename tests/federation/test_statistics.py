@@ -61,7 +61,7 @@ def test_it_is_one_round_without_a_model(option):
 
 def test_an_invalid_statistic_is_refused():
     controller = StatisticsController(**load_job("statistics").controller["args"])
-    with pytest.raises(Exception, match=r"'patient\.7' is no statistic"):
+    with pytest.raises(Exception, match=r"'patient\.7' is not a statistic"):
         controller.check("site-1", Result(metrics={"images.test.0": 7.0, "patient.7": 1.0}))
     controller.check("site-1", Result(metrics={"images.test.0": 7.0, "size.256": 1.0, "train_seconds": 0.1}))
 

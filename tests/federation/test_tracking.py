@@ -22,7 +22,7 @@ def tracked(tiny, run, tmp_path):
     return go
 
 
-def told(answers, site, name):
+def answered(answers, site, name):
     """Rounds and values of a scalar that a site has answered."""
     return [
         (event["round"], event["metrics"][name])
@@ -45,7 +45,7 @@ def test_tensorboard_has_every_scalar_of_every_site(tracked, tmp_path):
         for name in names:
             shown = [(entry.step, entry.value) for entry in written.Scalars(name)]
             assert shown == [
-                (step, pytest.approx(value, rel=1e-6)) for step, value in told(answers, site, name)
+                (step, pytest.approx(value, rel=1e-6)) for step, value in answered(answers, site, name)
             ]  # 32 bits
 
 
@@ -58,4 +58,4 @@ def test_mlflow_has_a_run_for_each_site(tracked, tmp_path):
     runs = client.search_runs([experiment.experiment_id])
     assert len(runs) == len(SITES)
     losses = [[(m.step, m.value) for m in client.get_metric_history(found.info.run_id, "loss")] for found in runs]
-    assert sorted(losses) == sorted(told(answers, site, "loss") for site in SITES)
+    assert sorted(losses) == sorted(answered(answers, site, "loss") for site in SITES)

@@ -12,7 +12,7 @@ from grandrounds.deployment.local_federation import prepare, start, stop
 
 @pytest.fixture(scope="session")
 def free_port():
-    """Finds a port of this machine that nobody listens at: ``free_port()``."""
+    """Finds a free port of this machine: ``free_port()``."""
 
     def find():
         with socket.socket() as probe:

@@ -113,7 +113,7 @@ def own_class(job, mark):
 
 
 def own_call(job, mark):
-    """A function of the installed package that runs programs; and the job says itself that its code is its own."""
+    """A function of the installed package that runs programs; and the job declares its code as its own."""
     entry = {"id": "spy", "path": "grandrounds.deployment.run_log.run_logged"}
     entry |= {"args": {"commands": [["touch", str(mark)]], "workers": 1}}
     changed = Job({**job.meta, "byoc": True}, job.server, {**job.client, "components": [entry]})
@@ -230,7 +230,7 @@ def test_flares_own_tools_accept_the_job_folder_unchanged(federation, researcher
 
 
 def test_a_missing_data_set_excludes_only_the_site_that_lacks_it(federation, researcher, tmp_path):
-    """Two hospitals have named their drawn images; the third has not, and its log says what it has."""
+    """Two hospitals have named their drawn images; the third has not, and its log lists what it has."""
     named = {site: federation.kits / site / "local" / "grandrounds.json" for site in HOSPITALS[:2]}
     for site, path in named.items():
         content = json.loads(phantom_site(site, tmp_path / "data", size=32, images=40).read_text())

@@ -31,7 +31,7 @@ SMALL = [
 
 
 def allow(federation):
-    """Embeddings do not leave a hospital unless it says so."""
+    """Embeddings do not leave a hospital without its permission."""
     for hospital in HOSPITALS:
         policy = federation.kits / hospital / "local" / "privacy.json"
         content = json.loads(policy.read_text())

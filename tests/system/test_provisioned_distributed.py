@@ -131,7 +131,7 @@ def await_server(kit):
 
 
 def grandrounds(*arguments):
-    """Run the command as a person does, in a terminal wide enough; what it says."""
+    """Run the command in a wide terminal; returns its output."""
     folder = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "500"}
     ended = subprocess.run(

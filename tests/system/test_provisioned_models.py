@@ -1,4 +1,4 @@
-"""Three hospitals from startup kits, each with a network of its own; one says which in its own folder."""
+"""Three hospitals from startup kits, each with its own network; one names its network in its own folder."""
 
 import importlib.util
 import json
@@ -98,7 +98,7 @@ def test_hospitals_with_different_networks_learn_from_each_other_and_no_weight_l
     job = with_roster(small("mdhfl"), mandatory=tuple(NETWORKS), min_sites=3)
     outcome = finish(federation, job, tmp_path / "results")
     summary = outcome.summary
-    assert {site: said["facts"]["backbone"] for site, said in summary["registered"].items()} == NETWORKS
+    assert {site: entry["facts"]["backbone"] for site, entry in summary["registered"].items()} == NETWORKS
     assert [entry.get("contributors") for entry in summary["rounds"]] == [
         dict.fromkeys(NETWORKS, 1),
         dict.fromkeys(NETWORKS, 2),

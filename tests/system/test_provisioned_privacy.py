@@ -21,7 +21,7 @@ GATED, OPEN = "hospital-a", "hospital-b"
 GATE = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
 CLIP, MULTIPLIER = 0.05, 1e-2
 SIGMA = 2 * CLIP * MULTIPLIER
-"""Noise as large as the clipped update over all entries, so that clipping shows as well as noise."""
+"""Noise as large as the clipped update over all entries, so that both clipping and noise are visible."""
 TINY = [
     *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
     *("controller.rounds=1", "controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=120"),
@@ -91,7 +91,7 @@ def honest(job):
 
 
 def loosening(job):
-    """A job with a policy of its own, in all places where a site has one, and with a filter that says all is treated."""
+    """A job with its own policy, in all places where a site has one, and with a filter that marks everything as treated."""
     arguments = {"clip": 1e6, "noise_multiplier": 1e-15}
     loose = {"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": arguments}
     filters = [{"tasks": ["train"], "filters": [loose]}]

@@ -1,6 +1,6 @@
 """Imports go one way: from upper layers to lower ones, without circles of files or of folders.
 
-Imports are read from the syntax trees, so that one inside a function counts as well.
+Imports are read from the syntax trees, so that one inside a function also counts.
 """
 
 import ast

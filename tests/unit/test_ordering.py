@@ -1,4 +1,4 @@
-"""Sites are ordered as people order them, whoever lists them."""
+"""Sites are in natural order, whatever the order of the input."""
 
 from itertools import permutations
 

@@ -63,7 +63,7 @@ def doctor(
     image_size: Annotated[int, typer.Option(min=1, help="Side to which images are resized, in pixels.")] = 64,
     channels: Annotated[int, typer.Option(min=1, max=3, help="1 for grey images, 3 for colour.")] = 3,
     accept_unlabelled: Annotated[
-        bool, typer.Option("--accept-unlabelled", help="A site without labels is no failure: the job accepts it.")
+        bool, typer.Option("--accept-unlabelled", help="A site without labels is not a failure: the job accepts it.")
     ] = False,
     purpose: Annotated[For, typer.Option(help="Training, or testing a finished model (test images only).")] = (
         For.TRAINING

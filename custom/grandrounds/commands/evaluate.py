@@ -59,7 +59,7 @@ def site_table(report: Mapping[str, Any]) -> Table:
 
 
 def class_table(classes: Mapping[str, Any]) -> Table:
-    """Scores of each class, over all images; with several sites, the mean over those that have the class as well."""
+    """Scores of each class, over all images; with several sites, also the mean over those that have the class."""
     several = any(entry["sites"] > 1 for entry in classes.values())
     table = _table("class", "classes, each against all others", ("images", *CLASS_COLUMNS.values()))
     for name, entry in classes.items():
@@ -100,7 +100,7 @@ def _number(value: float) -> str:
 HELP = """External validation: test a finished run's model on the test images of any site.
 
 RUN is a run's workspace (its selected model is taken) or a model file beside the run's summary.json. If the labels are
-groups of classes, such as benign and malignant, --groups says which class belongs to which.
+groups of classes, such as benign and malignant, --groups lists which class belongs to which.
 
 --curves is for a hospital whose predictions must stay there: it writes counts of at least ten patients each to
 DIR/SITE/curves_common.json. A report draws ROC curves and reliability from these files in the run's results.

@@ -11,8 +11,8 @@ from grandrounds.commands.output import results, say
 
 HELP = """Export the selected model of a run.
 
-Writes model.safetensors, model_card.json and a MONAI bundle. The card says what the model was trained on and how good it was
-on whom; with --sites-dir its intervals take the patient or lesion as a case. No image, and no name of one, is in it.
+Writes model.safetensors, model_card.json and a MONAI bundle. The card describes the training data and the test
+results; with --sites-dir its intervals take the patient or lesion as a case. No image, and no name of one, is in it.
 
 [bold]Examples[/bold]
 

@@ -25,7 +25,7 @@ Learning curves, communication, and the figures of the run's method: peer freque
 matrices, pseudo-labels, or entropy of the soft labels. With --groups the sites of a community are side by side, and
 similarity within communities is compared with that between them.
 
-With --sites-dir, where the images are on this machine, single cases are shown as well: for each site a sheet of right, wrong
+With --sites-dir, where the images are on this machine, single cases are also shown: for each site a sheet of right, wrong
 and uncertain predictions, with and without Grad-CAM, and for two classes the embeddings of all test images in a plane. With
 --against other runs of the same partition, a sheet shows where each model looks in an image that all models have right, that
 all have wrong, and that only one has right; for mammograms it gives the share of the map inside the breast. These figures
@@ -68,7 +68,7 @@ def figures(
     from grandrounds.reporting.runs import read_history
 
     if against and sites_dir is None:
-        raise typer.BadParameter("--against shows single images: give --sites-dir as well")
+        raise typer.BadParameter("--against shows single images: also give --sites-dir")
     history = read_history(run)
     if groups:
         history = history._replace(communities=communities_of(groups, history.sites))

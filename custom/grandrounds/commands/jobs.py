@@ -109,7 +109,7 @@ def build(
     byoc: Annotated[bool, typer.Option("--byoc", help="Put the package's code into the job.")] = False,
     out: Annotated[Path, typer.Option(help="The job's folder is made in this one.")] = Path("build/jobs"),
 ) -> None:
-    """Write a job's folder and say how to run it."""
+    """Write a job's folder and show how to run it."""
     from grandrounds.deployment.jobs import write_job
     from grandrounds.deployment.simulate import allowed_classes
     from grandrounds.federation.paths import SITES_VARIABLE

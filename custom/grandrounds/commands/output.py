@@ -28,7 +28,7 @@ def notes() -> Console:
 
 
 def say(console: Console, text: str = "") -> None:
-    """Print text as it is: brackets are no markup, and long lines are not broken."""
+    """Print text as it is: brackets are not markup, and long lines are not broken."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

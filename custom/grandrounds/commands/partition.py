@@ -32,7 +32,7 @@ LINES = 10
 HELP = """Divide a data set between simulated hospitals.
 
 Writes a manifest and a site configuration for every site, and partition.json, which describes them. No image is copied.
-The images of a patient or lesion stay together, between sites and between splits, unless an option says otherwise.
+The images of a patient or lesion stay together, between sites and between splits, unless an option changes this.
 Each data set has its own options: grandrounds partition DATASET --help
 
 [bold]Examples[/bold]
@@ -151,7 +151,7 @@ def _command(dataset: str, group: type[PartitionOptions]) -> Callable[..., None]
 
 
 def option_parameters(group: type[PartitionOptions]) -> list[inspect.Parameter]:
-    """The options of a group as parameters of a typer command; None stands for the group's own default."""
+    """The options of a group as parameters of a typer command; None is the group's own default."""
     known = annotations_of(group)
     return [
         _parameter(field.name, *_option(field.name, known[field.name], field.default, group)) for field in fields(group)

@@ -269,7 +269,7 @@ def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, 
 
 def _require_agreement(content: LedgerContent, latest: Booking, booked: float, computed: float, bound: float) -> None:
     where = f"{content.chain.path}: data set {latest.dataset.name!r}"
-    # isclose is true for two infinities as well.
+    # isclose is also true for two infinities.
     if not math.isclose(booked, computed, rel_tol=RELATIVE_DIFFERENCE, abs_tol=1e-9):
         raise DataError(f"{where} was booked with epsilon {booked:.6g}, but its releases have epsilon {computed:.6g}")
     if computed > bound * (1 + RELATIVE_DIFFERENCE):

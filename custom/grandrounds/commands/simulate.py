@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EngineChoice(StrEnum):
-    """What runs a simulation; listed here as well, so that the help does not import torch."""
+    """What runs a simulation; also listed here, so that the help does not import torch."""
 
     IN_PROCESS = "in-process"
     FLARE = "flare"

@@ -98,7 +98,7 @@ class Record:
 
     Attributes:
         image: the image's name under the data set's root.
-        label: its class; empty when nobody knows it.
+        label: its class; empty if unknown.
         split: ``train``, ``val`` or ``test``.
         patient: whose it is; may be empty.
         lesion: which lesion it shows, when there are several images of one; may be empty.
@@ -141,7 +141,7 @@ def read_manifest(path: Path | str, classes: Sequence[str] | None = None) -> Man
     """Read and check a manifest; without ``classes``, the vocabulary, any label is accepted.
 
     Raises:
-        DataError: if the file is no readable table, or a row has no image, an unknown split, label or flag, an image
+        DataError: if the file is not a readable table, or a row has no image, an unknown split, label or flag, an image
             occurs twice, or a patient or lesion is in two splits; file, line and column are named.
     """
     path = Path(path)
@@ -154,7 +154,7 @@ def read_manifest(path: Path | str, classes: Sequence[str] | None = None) -> Man
 
 
 def write_manifest(manifest: Manifest | Iterable[Record], path: Path | str) -> str:
-    """Write a manifest so that nobody ever sees half of it.
+    """Write a manifest so that no reader sees an incomplete file.
 
     The same records always give the same bytes: fixed column order, further columns as they first occur, LF line ends,
     UTF-8.

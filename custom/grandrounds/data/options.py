@@ -61,7 +61,7 @@ class PartitionOptions(Options):
 
     @classmethod
     def default(cls, name: str, scheme: str) -> Any:
-        """The value that stands for None under a scheme.
+        """The default value of an option under a scheme.
 
         Example:
             >>> PartitionOptions.default("sites", "iid"), PartitionOptions.default("sites", "external")
@@ -167,7 +167,7 @@ class MutualOptions(PartitionOptions):
             raise ConfigurationError(
                 f"public {self.public} needs public_root, the folder or archive of its images"
                 if self.public_root is None
-                else "public_root is for public images outside the data set; set public as well"
+                else "public_root is for public images outside the data set; also set public"
             )
         if self.public != "share" and self.public_share is not None:
             raise ConfigurationError(f"public_share is for public share, got public {self.public}; leave it out")

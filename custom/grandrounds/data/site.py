@@ -76,7 +76,7 @@ class SiteData:
 
     Attributes:
         images: ``(N, H, W, C)`` uint8.
-        labels: int64, index into ``classes``; -1 where nobody knows the label.
+        labels: int64, index into ``classes``; -1 where the label is unknown.
         labelled: bool, whether training may use the label.
         split: ``train``, ``val`` or ``test``.
         names: the images' names.
@@ -149,7 +149,7 @@ def locate_dataset(site: str, dataset: str, folders: Sequence[Path]) -> DatasetL
     """Find the definition of a data set at a site.
 
     In each folder, ``<folder>/<site>/grandrounds.json`` is looked at before ``<folder>/grandrounds.json``; the first
-    that defines the data set decides. In its paths, ``{site}`` stands for the site's name.
+    that defines the data set decides. In its paths, ``{site}`` is replaced by the site's name.
 
     Raises:
         ConfigurationError: if no file defines it (the files and their data sets are listed), or the

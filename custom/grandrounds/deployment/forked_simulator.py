@@ -1,9 +1,9 @@
 """FLARE's simulator for fewer threads than sites, with workers forked from a process that has made all imports.
 
 With fewer threads than sites FLARE 2.9 starts a program for every task of every site. Each imports torch and FLARE for
-seconds, and the simulator pauses for two seconds before each. Here FLARE starts a small stand-in program instead. It asks a
-server, which made the imports once, to fork a worker; stand-in and worker end together. If no worker can be forked, the
-stand-in becomes the program that FLARE asked for.
+seconds, and the simulator pauses for two seconds before each. Here FLARE starts a small substitute program instead. It asks
+a server, which made the imports once, to fork a worker; substitute and worker end together. If no worker can be forked, the
+substitute becomes the program that FLARE asked for.
 
     python -m grandrounds.deployment.forked_simulator <job> <further arguments of nvflare simulator>
 """
@@ -73,18 +73,18 @@ def main() -> None:
 
 
 def start_server(folder: Path, job: Path) -> int | None:
-    """Fork the server of workers, and let FLARE start the stand-in where it would start Python.
+    """Fork the server of workers, and let FLARE start the substitute where it would start Python.
 
     Args:
-        folder: for the socket and the stand-in; private to this user.
+        folder: for the socket and the substitute; private to this user.
         job: FLARE's job folder; its classes are imported in advance.
 
     Returns:
         The server's process, or None if the folder's name is too long for a socket, or FLARE cannot start a program
         there: FLARE splits its command at spaces, and a disk for temporary files may be ``noexec``.
     """
-    stand_in = write_stand_in(folder)
-    if shlex.split(str(stand_in)) != [str(stand_in)] or not os.access(stand_in, os.X_OK):
+    substitute = write_substitute(folder)
+    if shlex.split(str(substitute)) != [str(substitute)] or not os.access(substitute, os.X_OK):
         return None
     listener = socket.socket(socket.AF_UNIX)
     try:
@@ -97,11 +97,11 @@ def start_server(folder: Path, job: Path) -> int | None:
         _serve(listener, job)
     listener.close()
     os.environ[ADDRESS_VARIABLE] = str(folder / "workers")
-    sys.executable = str(stand_in)
+    sys.executable = str(substitute)
     return server
 
 
-def write_stand_in(folder: Path) -> Path:
+def write_substitute(folder: Path) -> Path:
     """Write the program that FLARE starts; it passes everything but the simulator's workers on to Python."""
     program = folder / "python"
     program.write_text(STAND_IN.format(python=sys.executable, worker=WORKER, variable=ADDRESS_VARIABLE))
@@ -161,7 +161,7 @@ def modules_of(job: Path) -> list[str]:
 
 
 def _work(line: socket.socket) -> None:
-    """In the worker: run FLARE's worker with the stand-in's arguments, environment and folder; does not return."""
+    """In the worker: run FLARE's worker with the substitute's arguments, environment and folder; does not return."""
     status = 1
     try:
         # A session of its own, as FLARE gives it: when it ends, a worker may kill its process group.
@@ -192,7 +192,7 @@ def _work(line: socket.socket) -> None:
 
 
 def _end_with(line: socket.socket) -> None:
-    """End with the stand-in: FLARE ends it, which closes the connection."""
+    """End with the substitute: FLARE ends it, which closes the connection."""
     with suppress(OSError):
         line.recv(1)
     os._exit(1)

@@ -86,7 +86,7 @@ def _log_in(kit: Kit, timeout: float) -> Session:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep FLARE's remarks from the terminal; the error says what went wrong."""
+    """Keep FLARE's remarks from the terminal; the error names the fault."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(logging.NullHandler())

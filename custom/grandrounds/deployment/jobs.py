@@ -91,7 +91,7 @@ def load_job(name_or_folder: str | Path) -> Job:
     if not (folder / "meta.json").is_file():
         near = difflib.get_close_matches(given.name, job_names(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigurationError(f"{name_or_folder} is no job{hint} (jobs: {', '.join(job_names())})")
+        raise ConfigurationError(f"{name_or_folder} is not a job{hint} (jobs: {', '.join(job_names())})")
     configuration = folder / "app" / "config"
     job = Job(
         read_json_object(folder / "meta.json"),
@@ -171,7 +171,7 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
             reviewed wheel instead and refuse such jobs.
 
     Raises:
-        ConfigurationError: if the folder exists and is no job folder, is the job's source, or is one of those that come
+        ConfigurationError: if the folder exists and is not a job folder, is the job's source, or is one of those that come
             with the package.
     """
     target = folder.resolve()
@@ -179,7 +179,7 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
         raise ConfigurationError(f"{folder} is a job's source and is not overwritten; choose another folder")
     if folder.exists():
         if not (folder / "meta.json").is_file():
-            raise ConfigurationError(f"{folder} exists and is no job folder; choose another folder")
+            raise ConfigurationError(f"{folder} exists and is not a job folder; choose another folder")
         shutil.rmtree(folder)
     configuration = folder / "app" / "config"
     write_json(folder / "meta.json", {**job.meta, "min_clients": job.options("controller").get("min_sites", 1)})
@@ -215,7 +215,7 @@ def class_of(path: str) -> type[Any]:
     """The class of a component by its full name.
 
     Raises:
-        ConfigurationError: if it cannot be imported, or is no class.
+        ConfigurationError: if it cannot be imported, or is not a class.
     """
     module, _, name = path.rpartition(".")
     try:
@@ -223,7 +223,7 @@ def class_of(path: str) -> type[Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be imported: {error}") from error
     if not isinstance(found, type):
-        raise ConfigurationError(f"{path} is no class")
+        raise ConfigurationError(f"{path} is not a class")
     return found
 
 

@@ -174,7 +174,7 @@ def stop(federation: Federation, seconds: float = STOP_SECONDS) -> list[int]:
             session.shutdown("all", wait=False)
         _await_end(federation, seconds)
     except GrandRoundsError:
-        pass  # without a server nobody passes on the command
+        pass  # without a server the command reaches no site
     _signal_all(federation, signal.SIGTERM)
     _await_end(federation, 5.0)
     return _signal_all(federation, signal.SIGKILL)
@@ -210,7 +210,7 @@ def _environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OUTSIDE_VARIABLES)}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     paths = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "temporary"), "PATH": path}
-    # A checkout that is not installed works as well.
+    # This also works in a checkout that is not installed.
     modules = os.pathsep.join([str(PACKAGE.parent), *filter(None, [kept.get("PYTHONPATH")])])
     waits = {OUTCOME_WAIT: OUTCOME_SECONDS}
     return {**kept, **paths, **waits, "PYTHONPATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}

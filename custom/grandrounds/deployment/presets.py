@@ -26,7 +26,7 @@ def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
     """The presets that a job offers, by name.
 
     Raises:
-        ConfigurationError: if the file is no JSON object, or a preset has another part than a job has.
+        ConfigurationError: if the file is not a JSON object, or a preset has another part than a job has.
     """
     path = job.source / PRESETS_FILE if job.source else None
     if path is None or not path.is_file():

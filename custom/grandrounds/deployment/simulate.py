@@ -102,15 +102,15 @@ class Simulation:
 def sites_of(partition: Path) -> tuple[list[str], dict[str, Any]]:
     """The sites of a partition and the options of the problem that follow from it (data set and vocabulary).
 
-    The folder ``server`` is no site: it contains the server's own images.
+    The folder ``server`` is not a site: it contains the server's own images.
 
     Raises:
-        ConfigurationError: if the folder is no partition.
+        ConfigurationError: if the folder is not a partition.
         DataError: if it is damaged, or a manifest has changed.
     """
     if not (partition / DESCRIPTION_FILE).is_file():
         raise ConfigurationError(
-            f"{partition} is no partition: there is no {DESCRIPTION_FILE} in it; make one with grandrounds partition"
+            f"{partition} is not a partition: there is no {DESCRIPTION_FILE} in it; make one with grandrounds partition"
         )
     description = read_partition(partition)
     sites = [site for site in natural_sorted(description["sites"]) if site != SERVER]
@@ -144,7 +144,7 @@ def simulate(
     Raises:
         ConfigurationError: if the job is inconsistent, ``min_sites`` exceeds the number of sites, or the workspace is no
             folder.
-        GrandRoundsError: if the run failed; the message says why and where the log is.
+        GrandRoundsError: if the run failed; the message names the reason and the log.
     """
     check_job(job)
     min_sites = job.options("controller").get("min_sites", 1)
@@ -154,7 +154,7 @@ def simulate(
             "controller.min_sites"
         )
     if workspace.exists() and not workspace.is_dir():
-        raise ConfigurationError(f"{workspace} is no folder; choose another workspace")
+        raise ConfigurationError(f"{workspace} is not a folder; choose another workspace")
     run = Simulation(workspace.absolute(), job.run_name)
     before = RecordSnapshot.of(run.record)
     folder = write_job(job, run.workspace / "job")

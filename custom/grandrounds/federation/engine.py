@@ -258,7 +258,7 @@ def run_in_process(job: Path, workspace: Path, sites: Sequence[str], wire: bool 
         wire: pass every message through FLARE's serialiser.
 
     Raises:
-        ConfigurationError: if the job is no job folder.
+        ConfigurationError: if the job is not a job folder.
         GrandRoundsError: if the run ended with a fatal error; its message is the reason.
     """
     app = _app_folder(job)
@@ -301,7 +301,9 @@ def _app_folder(job: Path) -> Path:
     try:
         deploy_map = json.loads((job / "meta.json").read_text())["deploy_map"]
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigurationError(f"{job} is no job folder: meta.json with a deploy_map is needed ({error})") from error
+        raise ConfigurationError(
+            f"{job} is not a job folder: meta.json with a deploy_map is needed ({error})"
+        ) from error
     if len(deploy_map) != 1:
         raise ConfigurationError(
             f"{job}: one app for all parties is supported here, meta.json has {sorted(deploy_map)}"

@@ -20,7 +20,7 @@ def method_figures(history: RunHistory) -> list[Drawing]:
 
     Args:
         history: of the run. Methods build on each other, so its events may be of several: FedPerl's sites report FixMatch's
-            pseudo-labels as well.
+            pseudo-labels too.
     """
     packages = [entry.name for entry in iter_modules(__path__) if entry.ispkg]
     modules = [name for name in packages if (Path(__file__).parent / name / "figures.py").is_file()]

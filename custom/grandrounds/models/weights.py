@@ -1,7 +1,7 @@
 """Trained weights to start from: torchvision's ImageNet checkpoints, or a file.
 
 Differences with a known reason are adapted: a head for another number of classes, or a missing one, stays untrained (the log
-says so), the first convolution is averaged over its input channels, and group norm takes no batch statistics. Any other
+reports it), the first convolution is averaged over its input channels, and group norm takes no batch statistics. Any other
 mismatch is refused, because a partly loaded network performs badly without an error.
 """
 

@@ -3,7 +3,7 @@
 Both ways it is a collection with a header. A task has named parts (models, matrices: dictionaries of tensors). A result has
 the releases that the method has declared, each with its kind, by which a hospital's policy decides, and metrics; where a
 site registers, also a few short texts. The update of a model is a ``WEIGHT_DIFF``, where FLARE's standard filters look for
-it; other releases are ``APP_DEFINED``. Whoever receives a message checks it.
+it; other releases are ``APP_DEFINED``. The receiver of a message checks it.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def decode_payload(message: Shareable) -> Payload:
     """Read a payload at a site.
 
     Raises:
-        MessageError: if the message is no payload, the run's name is no plain name, or an entry is no finite tensor.
+        MessageError: if the message is not a payload, the run's name is not plain, or an entry is not a finite tensor.
     """
     parts, header = _collection(message)
     values = header.get("values")
@@ -201,7 +201,7 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
         asked: the task that should be answered.
 
     Raises:
-        MessageError: if the message is no result or answers another task, an entry is no finite tensor or of another
+        MessageError: if the message is not a result or answers another task, an entry is not a finite tensor or of another
             precision than the task asks for, a metric no finite number, a fact no short text, or the number of samples
             makes no sense.
     """

@@ -51,7 +51,7 @@ def update_sensitivity(clip: float, unit: Unit) -> float:
     """The L2 sensitivity of updates of norm at most ``clip``.
 
     Without a site's presence the update is zero: ``clip``. Updates of two data sets may be opposite: ``2 clip``. A single
-    record can have the same effect, because training is no contraction.
+    record can have the same effect, because training is not a contraction.
 
     Args:
         clip: bound on the L2 norm of the whole update, positive.

@@ -62,7 +62,7 @@ def require_precision(name: object) -> UpdatePrecision:
     """Check the name of a precision.
 
     Raises:
-        ConfigurationError: if it is none of the three.
+        ConfigurationError: if it is another value.
     """
     for known in get_args(UpdatePrecision):
         if name == known:

@@ -56,6 +56,6 @@ def test_the_consensus_reports_the_weight_of_each_site_and_is_repeatable(small, 
 
 @pytest.mark.slow
 def test_flares_simulator_gives_the_same_run(small, go, tmp_path, same_run, whole):
-    """Two threads for four sites: teacher, optimizer and what sites have said of themselves live on disk."""
+    """Two threads for four sites: teacher, optimizer and registrations are on disk."""
     job = small("executor.cpu_threads=1", "controller.round_timeout=100")
     same_run(go(job, tmp_path, engine="flare", threads=2), whole)

@@ -70,7 +70,7 @@ def fails(monkeypatch):
             context = arguments[-1]
             if context.site in LABELLED and context.round_number in rounds and failed.count(context.site) < times:
                 failed.append(context.site)
-                raise RuntimeError("nobody is in")
+                raise RuntimeError("registration fails")
             return original(self, *arguments)
 
         monkeypatch.setattr(FedIRMExecutor, method, wrong)
@@ -81,7 +81,7 @@ def fails(monkeypatch):
 
 @pytest.fixture
 def withhold(monkeypatch):
-    """Let sites join without saying whether they have labels, as a privacy policy may want it."""
+    """Let sites register without reporting whether they have labels, as a privacy policy may require."""
     original = FedIRMExecutor.register
 
     def start(*sites):

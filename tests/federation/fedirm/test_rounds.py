@@ -1,4 +1,4 @@
-"""FedIRM with hospitals that have labels and hospitals that have none, told apart by their own data."""
+"""FedIRM with labelled and unlabelled hospitals, which their own data distinguish."""
 
 import json
 
@@ -71,9 +71,9 @@ def test_the_mean_matrix_is_over_the_sites_with_enough_images_of_a_class(overhea
     found, entries = overheard
     counted = set()
     for number, event in relations(found).items():
-        told = [entry for entry in entries if entry["round"] == number and entry["site"] in LABELLED]
+        sent = [entry for entry in entries if entry["round"] == number and entry["site"] in LABELLED]
         for row, sites in enumerate(event["support"]):
-            rows = [entry["matrix"][row] for entry in told if entry["support"][row] >= 4]
+            rows = [entry["matrix"][row] for entry in sent if entry["support"][row] >= 4]
             assert sites == len(rows)
             np.testing.assert_allclose(event["matrix"][row], np.mean(rows, axis=0) if rows else [0.25] * 4, atol=2e-6)
             counted.add(sites)
@@ -96,7 +96,7 @@ def test_unlabelled_sites_report_kept_share_accuracy_and_distance(whole, answers
             assert ("pseudo_label_accuracy" in metrics) == (metrics["kept"] > 0)
             assert 0 <= metrics.get("relation_distance", 0.1) < 0.5
         else:
-            assert not any("relation" in name for name in metrics), "the site's log alone says what is withheld"
+            assert not any("relation" in name for name in metrics), "only the site's log reports what is withheld"
     kept = [metrics["kept"] for (_, site), metrics in answers(whole).items() if site in UNLABELLED]
     assert any(0 < share < 1 for share in kept)
     assert any(metrics.get("relation_distance", 0) > 0 for metrics in answers(whole).values())
@@ -165,13 +165,13 @@ def test_a_matrix_leaves_only_in_rounds_after_which_a_site_matches_it(small, go,
 
 
 @pytest.mark.parametrize(
-    ("sites", "start", "told"), [(LABELLED, 1, True), (LABELLED, "null", False), (SITES, 1, False)]
+    ("sites", "start", "reported"), [(LABELLED, 1, True), (LABELLED, "null", False), (SITES, 1, False)]
 )
-def test_the_server_reports_that_all_sites_have_labels(small, go, tmp_path, sites, start, told):
+def test_the_server_reports_that_all_sites_have_labels(small, go, tmp_path, sites, start, reported):
     go(small("controller.rounds=1", f"controller.unlabelled_start={start}"), tmp_path, sites=sites)
     assert (
         "every site has a labelled training image: no site trains without labels" in (tmp_path / "run.log").read_text()
-    ) == told
+    ) == reported
 
 
 def test_the_labelled_sites_own_choice_is_kept_with_its_model(whole):

@@ -23,7 +23,7 @@ UPDATE = {"kind": "model_update", "name": "update", "treatment": "unmodified"}
 
 @pytest.fixture(scope="module")
 def finished(tiny, run, install, policy_of, tmp_path_factory):
-    """A run of a site whose policy says nothing of curves, one that wants eleven patients, and one without a gate."""
+    """A run of a site whose policy has no rule for curves, one that requires eleven patients, and one without a gate."""
     place = tmp_path_factory.mktemp("curves")
     rule = {"kind": "curves", "name": "curves_common", "treatment": "minimum_support", "minimum": 11}
     for site, releases in (("site-1", [UPDATE]), ("site-2", [UPDATE, rule])):

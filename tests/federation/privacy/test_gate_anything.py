@@ -78,7 +78,7 @@ def test_a_good_answer_with_one_thing_more_does_not_leave(site, data):
         reply["leak"] = value
     elif where == "header":
         reply.set_header(data.draw(st.sampled_from([*HEADERS, "leak"])), value)
-        # A code that is no success turns it into an error reply, which leaves without its content as well.
+        # A code that is no success turns it into an error reply, which also leaves without its content.
     elif where == "dxo":
         reply["DXO"]["leak"] = value
     elif where == "meta":

@@ -30,11 +30,11 @@ def test_a_good_answer_leaves_treated(site):
 
 
 @pytest.mark.parametrize(
-    ("said", "noted"), [("clip_and_noise", "clip_and_noise"), ("<b>x</b>", ""), ("x" * 33, ""), (7, ""), (None, "")]
+    ("sent", "noted"), [("clip_and_noise", "clip_and_noise"), ("<b>x</b>", ""), ("x" * 33, ""), (7, ""), (None, "")]
 )
-def test_the_server_notes_a_treatment_by_a_plain_name_only(site, said, noted):
+def test_the_server_notes_a_treatment_by_a_plain_name_only(site, sent, noted):
     reply = good_reply(site)
-    reply["DXO"]["data"]["update"].meta[TREATED] = said
+    reply["DXO"]["data"]["update"].meta[TREATED] = sent
     assert decode_result(reply, site.asked).releases["update"].treated == noted
 
 

@@ -55,8 +55,8 @@ def job_without_training(tiny, run, path):
 
 
 def test_the_summary_reports_treatments_and_spending(tiny, run, tmp_path, install, policy_of):
-    told = [{"name": "privacy.epsilon", "part": "train", "minimum_support": 2}]
-    install(tmp_path / "flare" / "site-1" / "local", policy_of(scalars=told))
+    scalars = [{"name": "privacy.epsilon", "part": "train", "minimum_support": 2}]
+    install(tmp_path / "flare" / "site-1" / "local", policy_of(scalars=scalars))
     found = run(tiny("ssfl", "controller.rounds=2", "controller.validate_every=0"), tmp_path, sites=SITES)
     assert found.summary["privacy"] == {
         "site-1": {"treated": {"update": "clip_and_noise"}, "epsilon": pytest.approx(gaussian_epsilon(16.0, 1e-5, 2))}

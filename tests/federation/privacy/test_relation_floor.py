@@ -44,14 +44,14 @@ def test_the_row_of_a_class_with_few_patients_stays(run, hospitals, tmp_path, in
         presets[name][part]["min_support"] for name in ("paper", "code") for part in ("controller", "executor")
     } == {0}
     rule = {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support"}
-    told = [{"name": "labelled", "part": "train", "minimum_support": 1}]
-    policy = policy_of(releases=[update_rule(), rule], scalars=told)
+    scalars = [{"name": "labelled", "part": "train", "minimum_support": 1}]
+    policy = policy_of(releases=[update_rule(), rule], scalars=scalars)
     install(tmp_path / "run" / "flare" / "site-1" / "local", policy)
     job = with_options(load_job("fedirm"), [*SMALL, "controller.min_support=0", "executor.min_support=0"])
     found = run(job, tmp_path / "run", SITES, sites_dir=hospitals)
     classes = job.options("problem")["classes"]
-    told = [event["support"] for event in read_events(found.results) if event["event"] == "relation"]
+    supports = [event["support"] for event in read_events(found.results) if event["event"] == "relation"]
     enough = {name for name, count in behind.items() if count >= 5}
-    shown = {name for support in told for name, sites in zip(classes, support, strict=True) if sites > 0}
+    shown = {name for support in supports for name, sites in zip(classes, support, strict=True) if sites > 0}
     assert shown, "the row of a class with enough patients leaves"
     assert shown <= enough

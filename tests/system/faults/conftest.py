@@ -95,7 +95,7 @@ class Run:
         return read_events(self.record) if (self.record / EVENTS).is_file() else []
 
     def await_round(self, number):
-        """Wait until the record says that this round has begun."""
+        """Wait until this round has begun according to the record."""
         self.wait_until(lambda: any(e["event"] == "round_start" and e["round"] >= number for e in self.events()))
 
     def await_drop(self):
@@ -168,7 +168,7 @@ class Run:
         return (self.federation.kits / site / self.outcome.jobs[-1] / "log.txt").read_text()
 
     def others_gave_all(self):
-        """Whether nobody but the victim has missed a round."""
+        """Whether only the victim has missed a round."""
         given = self.outcome.summary["contributions"]
         return all(given[site] == self.ROUNDS for site in self.HOSPITALS if site != self.VICTIM)
 

@@ -1,4 +1,4 @@
-"""Processes of a federation are killed by their ids: the run ends with a model, and its record says what was lost."""
+"""Processes of a federation are killed by their ids: the run ends with a model, and its record names what was lost."""
 
 import os
 import re

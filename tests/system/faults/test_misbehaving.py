@@ -1,4 +1,4 @@
-"""A site that is late, refuses, has no room or answers nonsense costs itself its rounds, and nobody else."""
+"""A site that is late, refuses, has no room or answers nonsense loses its own rounds and costs no other site any."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.faults
 
 
 def test_a_straggler_is_dropped_and_the_others_go_on(run):
-    """Its process stands still for longer than a round may take, as on a machine that swaps."""
+    """Its process is stopped for longer than a round may take, as on a machine that swaps."""
     run = run("straggler", grace=25)
     run.await_round(2)
     worker = run.process(run.VICTIM, run.SITE_JOB)
@@ -22,7 +22,7 @@ def test_a_straggler_is_dropped_and_the_others_go_on(run):
     assert {site for site, _ in run.dropped()} == {run.VICTIM}
     assert all(reason.startswith("no answer within 25 s") for _, reason in run.dropped())
     assert run.others_gave_all()
-    assert any("round 2 of 4" in line for line in run.reported), "the researcher sees where the run stands"
+    assert any("round 2 of 4" in line for line in run.reported), "the researcher sees the progress of the run"
 
 
 def test_a_site_that_refuses_the_job_is_left_out(run):

@@ -32,7 +32,7 @@ def test_a_large_hospital_does_not_make_guessing_look_good():
 
 def test_images_of_one_patient_are_in_one_fold():
     generator = numpy_generator("patients")
-    # Each patient has a signature of its own, which says nothing about the hospital.
+    # Each patient has its own signature, which does not depend on the hospital.
     patients = np.repeat(np.arange(30), 6)
     embeddings = np.repeat(generator.normal(size=(30, 40)), 6, axis=0) + 0.01 * generator.normal(size=(180, 40))
     assert site_probe(embeddings, SITES, seed=1).accuracy > 0.9

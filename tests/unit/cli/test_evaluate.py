@@ -80,7 +80,7 @@ def test_one_site_of_a_partition_has_no_mean(run, trained, sites_dir):
 
 def test_json_has_null_where_nothing_is_known(run, trained, listed):
     result = run("evaluate", trained(), *listed("nevus", "nevus"), "--json")
-    found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert found["sites"].keys() == {"clinic"}
     assert found["classes"]["melanoma"]["pooled"]["f1"] is None
     assert found["classes"]["nevus"]["pooled"]["n"] == 2

@@ -1,4 +1,4 @@
-"""``grandrounds figures`` draws what a record has, and says what is wrong with one that it cannot read."""
+"""``grandrounds figures`` draws what a record has, and reports what is wrong with one that it cannot read."""
 
 import json
 

@@ -11,7 +11,7 @@ CLASSES = ["nevus", "melanoma"]
 
 @pytest.fixture
 def two_runs(run, tiny, sites_dir, tmp_path):
-    """A finished run, and one whose model says the opposite: on each image exactly one of them is right."""
+    """A finished run, and one whose model predicts the opposite: on each image exactly one of them is right."""
     data = sites_dir(2)
     made = run("simulate", "fedavg", *tiny, "--sites-dir", data, "--workspace", tmp_path / "ours")
     assert made.exit_code == 0, made.output
@@ -48,7 +48,7 @@ def test_runs_that_cannot_be_compared_are_refused(run, two_runs, tmp_path):
     ours, theirs, data = two_runs
     alone = run("figures", ours, "--out", tmp_path / "out", "--against", theirs)
     assert alone.exit_code == 2
-    assert "give --sites-dir as well" in alone.stderr
+    assert "also give --sites-dir" in alone.stderr
     place = theirs / "results" / "summary.json"
     content = json.loads(place.read_text())
     content["configuration"]["problem"]["classes"] = CLASSES[::-1]

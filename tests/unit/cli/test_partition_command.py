@@ -122,8 +122,8 @@ def test_sites_without_labels_are_not_sent_to_a_job_that_needs_them(run, picture
 )
 def test_the_job_that_was_made_for_a_data_set_is_named(facts, job):
     site = {"images": {"train": 3, "val": 1, "test": 1}}
-    said = what_next({"dataset_name": "images", "sites": {"site-1": site}, **facts}, Path("out"))
-    assert any(f"grandrounds simulate {job}" in line for line in said)
+    lines = what_next({"dataset_name": "images", "sites": {"site-1": site}, **facts}, Path("out"))
+    assert any(f"grandrounds simulate {job}" in line for line in lines)
 
 
 def test_scaled_counts_are_reported():
@@ -132,8 +132,8 @@ def test_scaled_counts_are_reported():
         "scaled": {"ISIC2019": {"needed": 20254, "found": 15316}},
         "sites": {"site-1": {"images": {"train": 3, "val": 1, "test": 1}}},
     }
-    said = "ISIC2019 has 15316 images, the published counts need 20254: counts are scaled"
-    assert said in what_next(description, Path("out"))
+    line = "ISIC2019 has 15316 images, the published counts need 20254: counts are scaled"
+    assert line in what_next(description, Path("out"))
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

@@ -94,12 +94,12 @@ def test_a_manifest_that_was_changed_is_refused(run, command, sites_dir):
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
-        (["fedprl"], "fedprl is no job; did you mean fedperl"),
+        (["fedprl"], "fedprl is not a job; did you mean fedperl"),
         (["fedperl", "--backbone", "densenet"], "unknown backbone 'densenet': did you mean 'densenet121'"),
         (["fedperl", "--set", "controller.peer=3"], "no option 'peer'; did you mean controller.peers"),
         (["fedperl", "--set", "peers=3"], "expected part.option=value"),
         (["fedperl", "--sites", "1"], "min_sites is 2, but there are 1 sites"),
-        (["fedperl", "--sites-dir", "nowhere"], "nowhere is no partition: there is no partition.json"),
+        (["fedperl", "--sites-dir", "nowhere"], "nowhere is not a partition: there is no partition.json"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_written(run, tmp_path, arguments, pattern):
@@ -191,7 +191,7 @@ def test_what_to_do_next_keeps_the_number_of_sites(run, command, sites_dir, tmp_
 
 def test_a_workspace_or_a_place_for_jobs_that_cannot_be_written_is_one_line(run, command, tmp_path):
     (tmp_path / "run").write_text("a file")
-    one_line(run(*command), f"{tmp_path / 'run'} is no folder; choose another workspace")
+    one_line(run(*command), f"{tmp_path / 'run'} is not a folder; choose another workspace")
     one_line(run("build", "fedavg", "--out", tmp_path / "run" / "jobs"), f"{tmp_path / 'run'}.*Not a directory")
     assert (tmp_path / "run").read_text() == "a file"
 
@@ -255,4 +255,4 @@ def test_build_writes_a_job_folder_with_the_options_and_the_code(run, tmp_path, 
 
 def test_build_does_not_replace_a_folder_that_is_no_job(run, tmp_path):
     (tmp_path / "jobs" / "fedperl").mkdir(parents=True)
-    one_line(run("build", "fedperl", "--out", tmp_path / "jobs"), "exists and is no job folder")
+    one_line(run("build", "fedperl", "--out", tmp_path / "jobs"), "exists and is not a job folder")

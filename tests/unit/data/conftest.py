@@ -86,7 +86,7 @@ def pad_ufes_20():
 
 @pytest.fixture
 def derm7pt():
-    """Write Derm7pt from ``(case, diagnosis, dermoscopic image)``; every case has a clinical image as well."""
+    """Write Derm7pt from ``(case, diagnosis, dermoscopic image)``; every case also has a clinical image."""
 
     def make(root, rows):
         about = [

@@ -1,4 +1,4 @@
-"""A data set's name leads to the site's own files, and rows are parted as the manifest says."""
+"""A data set's name leads to the site's own files, and rows are split as in the manifest."""
 
 import json
 import re

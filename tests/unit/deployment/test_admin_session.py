@@ -29,7 +29,7 @@ def test_a_failed_login_is_reported_with_advice(monkeypatch, failure, message):
 
     monkeypatch.setattr(module, "new_secure_session", fail)
     with pytest.raises(GrandRoundsError, match=message), admin_session(PERSON):
-        pytest.fail("nobody is logged in")
+        pytest.fail("there is no login")
 
 
 def test_what_the_server_refuses_while_a_job_runs_is_reported(monkeypatch):
@@ -51,4 +51,4 @@ def test_a_sites_kit_submits_nothing():
         pytest.raises(ConfigurationError, match="is the kit of a site"),
         admin_session(SimpleNamespace(kind="site", folder="kit")),
     ):
-        pytest.fail("nobody is logged in")
+        pytest.fail("there is no login")

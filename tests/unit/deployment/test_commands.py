@@ -25,7 +25,7 @@ def run():
 
 @pytest.fixture
 def server(monkeypatch):
-    """A server that two hospitals are connected to, and that a submitted job ends at as ``server.outcome`` says."""
+    """A server with two connected hospitals; a submitted job ends with ``server.outcome``."""
     state = SimpleNamespace(outcome=Outcome(("j",), "FINISHED:COMPLETED", SUMMARY), submitted=[], up=True)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The stand-in that FLARE's simulator starts in place of a worker."""
+"""The substitute that FLARE's simulator starts in place of a worker."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.deployment.forked_simulator import ADDRESS_VARIABLE, WORKER, modules_of, start_server, write_stand_in
+from grandrounds.deployment.forked_simulator import ADDRESS_VARIABLE, WORKER, modules_of, start_server, write_substitute
 from grandrounds.deployment.jobs import load_job, write_job
 
 
@@ -22,10 +22,10 @@ def folder():
         yield Path(name)
 
 
-def stand_in(folder, *arguments):
-    """What the stand-in does, where the server of workers would be in the folder."""
+def substitute(folder, *arguments):
+    """Run the substitute where the folder has the address of the server of workers."""
     environment = {ADDRESS_VARIABLE: str(folder / "workers"), "PYTHONPATH": "/somewhere"}
-    program = str(write_stand_in(folder))
+    program = str(write_substitute(folder))
     return subprocess.run(
         [program, *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=60
     )
@@ -52,7 +52,7 @@ def answering(folder, answer):
 @pytest.mark.parametrize(("answer", "status"), [(bytes([0]), 0), (bytes([7]), 7), (b"", 1)])
 def test_a_substitute_process_has_the_exit_status_of_its_worker(folder, answer, status):
     thread, requests = answering(folder, answer)
-    assert stand_in(folder, "-m", WORKER, "--client", "site-1").returncode == status
+    assert substitute(folder, "-m", WORKER, "--client", "site-1").returncode == status
     thread.join(10)
     assert requests[0]["arguments"] == ["--client", "site-1"]
     assert requests[0]["environment"]["PYTHONPATH"] == "/somewhere"
@@ -60,11 +60,11 @@ def test_a_substitute_process_has_the_exit_status_of_its_worker(folder, answer, 
 
 
 def test_other_commands_are_left_to_python(folder):
-    assert stand_in(folder, "-c", "import sys; print(sys.argv[1:], sys.flags.isolated)", "x").stdout == "['x'] 0\n"
+    assert substitute(folder, "-c", "import sys; print(sys.argv[1:], sys.flags.isolated)", "x").stdout == "['x'] 0\n"
 
 
 def test_without_a_server_a_substitute_becomes_the_worker(folder):
-    done = stand_in(folder, "-m", WORKER, "--help")
+    done = substitute(folder, "-m", WORKER, "--help")
     assert done.returncode == 0
     assert "--parent_pid" in done.stdout
 

@@ -60,7 +60,7 @@ def link(name):
 
 @pytest.fixture
 def deploy(site, monkeypatch):
-    """Hands a job to FLARE as its client does; gives what FLARE says, and nothing if it takes the job."""
+    """Submits a job to FLARE as its client does; returns FLARE's refusal, or nothing if it accepts the job."""
     workspace = Workspace(str(site.folder), site.name)
     rights = FLAuthorizer("hospital_a", read_json_object(site.local / "authorization.json"))
     monkeypatch.setattr(AuthorizationService, "the_authorizer", rights)
@@ -85,7 +85,7 @@ def test_that_a_job_calls_its_code_its_own_gives_it_no_freedom(deploy, site):
 
 @pytest.mark.parametrize("entry", ["custom/spy.py", "custom/", "custom/grandrounds/__init__.py"])
 def test_code_is_found_however_the_archive_names_it(deploy, site, entry):
-    """Also a file without an entry for its folder, and a job that says that it has no code."""
+    """Also a file without an entry for its folder, and a job that claims to have no code."""
     assert deploy(app(entry), byoc=False) == "BYOC not permitted"
     assert not (site.folder / JOB).exists()
 

@@ -1,4 +1,4 @@
-"""Jobs are configuration that FLARE builds as it stands; a wrong name is refused before anything starts."""
+"""Jobs are configuration that FLARE builds unchanged; a wrong name is refused before anything starts."""
 
 import hashlib
 import json
@@ -126,7 +126,7 @@ def test_a_mistyped_option_is_refused_with_the_nearest(assignment, message):
 
 
 def test_an_unknown_job_is_refused_with_the_nearest():
-    with pytest.raises(ConfigurationError, match=r"fedprl is no job; did you mean fedperl\? \(jobs: .*fedavg"):
+    with pytest.raises(ConfigurationError, match=r"fedprl is not a job; did you mean fedperl\? \(jobs: .*fedavg"):
         load_job("fedprl")
 
 
@@ -158,7 +158,7 @@ def test_a_job_that_lacks_a_required_option_is_refused():
         ("grandrounds.methods.nowhere.Executor", "grandrounds.methods.nowhere.Executor cannot be imported"),
         ("grandrounds.methods.fedperl.executor.Fed", "cannot be imported"),
         ("Executor", "cannot be imported"),
-        ("grandrounds.ordering.natural_key", "is no class"),
+        ("grandrounds.ordering.natural_key", "is not a class"),
     ],
 )
 def test_a_class_that_is_not_there_is_refused(path, message):
@@ -279,7 +279,7 @@ def test_a_file_that_is_not_as_it_must_be_is_named(tmp_path, file, content, mess
 def test_only_a_bare_name_means_a_job_of_the_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_job("fedperl").source == JOBS / "fedperl"
-    with pytest.raises(ConfigurationError, match="elsewhere/fedperl is no job"):
+    with pytest.raises(ConfigurationError, match="elsewhere/fedperl is not a job"):
         load_job("elsewhere/fedperl")
 
 
@@ -339,7 +339,7 @@ def test_an_older_job_is_replaced_whole_but_nothing_else_is(tmp_path):
     assert json.loads((tmp_path / "job" / "meta.json").read_text())["name"] == "ssfl"
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("years of work")
-    with pytest.raises(ConfigurationError, match="thesis exists and is no job folder; choose another folder"):
+    with pytest.raises(ConfigurationError, match="thesis exists and is not a job folder; choose another folder"):
         write_job(load_job("ssfl"), tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter").read_text() == "years of work"
 

@@ -1,4 +1,4 @@
-"""Presets say what a publication, its code and this project would have; a record tells what a run made of them."""
+"""Presets are the options of a publication, of its code or of this project; the record names those a run changed."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Clients of a simulation are the sites of a partition; what the server has is nobody's."""
+"""Clients of a simulation are the sites of a partition; the server's images belong to no client."""
 
 import pytest
 

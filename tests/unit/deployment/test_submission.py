@@ -138,7 +138,7 @@ def test_the_lines_name_the_sites_and_the_policy():
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("stats", "shown"),
     [
         ({"controller": {"tasks": {"train": ["a", "b"]}}, "x": {"round": 3, "rounds": 9}}, "round 3 of 9; train: a, b"),
         ({"controller": {"tasks": {"test": ["a"]}, "round": 10, "rounds": 9}}, "testing; test: a"),
@@ -148,8 +148,8 @@ def test_the_lines_name_the_sites_and_the_policy():
         ("not running", ""),
     ],
 )
-def test_how_far_a_running_job_is(said, shown):
-    session = SimpleNamespace(show_stats=lambda job, target: {"server": said})
+def test_how_far_a_running_job_is(stats, shown):
+    session = SimpleNamespace(show_stats=lambda job, target: {"server": stats})
     assert _progress(session, "j") == shown
 
 

@@ -108,7 +108,7 @@ def test_no_job_is_submitted_more_often_than_was_allowed(go, attempts):
 
 
 def test_a_job_whose_server_has_died_is_lost_and_goes_on(go):
-    """FLARE says RUNNING for ever."""
+    """FLARE reports RUNNING for ever."""
     server = Server([RUNS, ("RUNNING", False, NOBODY)], [ENDS], summaries=["finished"])
     outcome, reported = go(server, attempts=2)
     assert outcome.finished

@@ -114,7 +114,7 @@ def test_a_class_that_is_missing_has_no_score_and_one_that_is_never_predicted_ha
         assert np.isnan(found[name][2:]).all()
     assert found["specificity"].tolist() == pytest.approx([0, 1, 7 / 9, 1])
     alone = confusion_class_scores(np.array([[7, 0], [0, 0]]))
-    assert math.isnan(alone["specificity"][0])  # a site of one class says nothing about the others
+    assert math.isnan(alone["specificity"][0])  # a site of one class gives no estimate for the others
 
 
 def test_many_matrices_at_once_are_as_one_by_one():

@@ -1,4 +1,4 @@
-"""What leaves a site stands for several patients, is checked when read, and gives curves near those of all images."""
+"""Counts that leave a site are of several patients, are checked when read, and give curves near those of all images."""
 
 import json
 

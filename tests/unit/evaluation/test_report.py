@@ -1,4 +1,4 @@
-"""The report is of the numbers that its parts give, and means what it says."""
+"""The report has the numbers of its parts."""
 
 import numpy as np
 import pytest

@@ -111,7 +111,7 @@ POSITIVE = np.array([0.15, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95, 0.96, 0.97]
 
 def test_hand_computed_threshold():
     point = choose_operating_point(binary(NEGATIVE, POSITIVE), 1, sensitivity=0.9)
-    # Nine of ten positives are at 0.35 or above; of the negatives 0.4 to 0.9 are called as well.
+    # Nine of ten positives are at 0.35 or above; of the negatives 0.4 to 0.9 are called too.
     assert point == (0.35, 0.9, 0.4, 10)
     assert choose_operating_point(binary(NEGATIVE, POSITIVE), 1, sensitivity=1.0).threshold == 0.15
 

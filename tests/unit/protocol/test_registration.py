@@ -1,4 +1,4 @@
-"""What a site tells of itself is few, short and printable."""
+"""Facts of a registration are few, short and printable."""
 
 import pytest
 
@@ -7,9 +7,9 @@ from grandrounds.protocol.registration import Registration, require_facts
 
 
 def test_numbers_and_texts_survive_a_checkpoint():
-    said = Registration({"labelled": 1.0}, {"digest": "a" * 64})
-    assert said.to_dict() == {"scalars": {"labelled": 1.0}, "facts": {"digest": "a" * 64}}
-    assert Registration(**said.to_dict()) == said
+    registration = Registration({"labelled": 1.0}, {"digest": "a" * 64})
+    assert registration.to_dict() == {"scalars": {"labelled": 1.0}, "facts": {"digest": "a" * 64}}
+    assert Registration(**registration.to_dict()) == registration
 
 
 @pytest.mark.parametrize("facts", [{}, {"digest": "f" * 128}, {f"fact_{number}": "x" for number in range(8)}])

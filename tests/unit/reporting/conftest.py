@@ -24,11 +24,11 @@ def predictions(
     for label, count in (COUNTS if counts is None else counts).items():
         for number in range(count):
             true = classes.index(label)
-            told = true if number < round(right * count) else (true + 1) % len(classes)
+            chosen = true if number < round(right * count) else (true + 1) % len(classes)
             shares = 0.15 * generator.dirichlet(np.ones(len(classes)))
-            shares[told] += 1 - shares.sum()
+            shares[chosen] += 1 - shares.sum()
             cells = ",".join(f"{share:.6f}" for share in shares)
-            lines.append(f"secret/{site}-{label}-{number}.png,{label},{classes[told]},{cells}")
+            lines.append(f"secret/{site}-{label}-{number}.png,{label},{classes[chosen]},{cells}")
     return "\n".join(lines) + "\n"
 
 
@@ -76,7 +76,7 @@ def events(dropped: Mapping[str, int] | None = None, rounds: int = 3) -> list[di
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Write a run's results; returns the workspace.
 
-    ``right`` is the share of right predictions by site, ``predicted`` replaces files, ``told`` is the record's events.
+    ``right`` is the share of right predictions by site, ``predicted`` replaces files, ``recorded`` is the record's events.
     """
 
     def make(
@@ -84,7 +84,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         right: Mapping[str, float] | float = 0.8,
         model: str = "common",
         counts: Mapping[str, int] | None = None,
-        told: Sequence[Mapping[str, Any]] | None = None,
+        recorded: Sequence[Mapping[str, Any]] | None = None,
         sites: Sequence[str] = SITES,
         **changes: Any,
     ) -> Path:
@@ -95,7 +95,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             (folder / site / f"predictions_{model}.csv").write_text(predictions(site, share, counts))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").write_text(json.dumps(summary(**changes)))
-        lines = events() if told is None else told
+        lines = events() if recorded is None else recorded
         (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in lines))
         return tmp_path / name
 

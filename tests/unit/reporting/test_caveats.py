@@ -25,7 +25,7 @@ def test_a_run_that_was_killed_half_way(make_run):
 
 
 def test_a_dropped_site_is_named_with_its_rounds_but_without_its_message(make_run):
-    found = caveats_of_run(make_run(told=events({"site-2": 2})))
+    found = caveats_of_run(make_run(recorded=events({"site-2": 2})))
     assert one(found, "usable answer") == "No usable answer in a round in which the site was asked: site-2 (round 2)."
     assert not any("patient-7" in caveat for caveat in found)
 

@@ -1,4 +1,4 @@
-"""Methods are compared on the sites that they share, by pairs, and chance is told from difference."""
+"""Methods are compared on the sites that they share, by pairs, and chance is distinguished from difference."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_differences_are_the_paired_t_test_over_blocks(pair):
     assert difference.adjusted_p == pytest.approx(difference.paired.p_value)  # one comparison
     assert difference.relative == pytest.approx(100 * (a.mean() - b.mean()) / b.mean())
     assert found.wins["better", "local"] == (2, 1, 0)
-    assert found.over_blocks is None  # two methods: the paired test says it all
+    assert found.over_blocks is None  # with two methods there is only the paired test
 
 
 def test_more_comparisons_make_a_p_value_larger(pair, make_run):

@@ -1,4 +1,4 @@
-"""The page says the first things first, needs no network, and holds nothing of a patient."""
+"""The page begins with the main result, needs no network, and has no data of a patient."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def words(checker):
 
 @pytest.fixture
 def run(make_run):
-    return read_run(make_run(told=events({"site-2": 2})), "FedPerl <b>")
+    return read_run(make_run(recorded=events({"site-2": 2})), "FedPerl <b>")
 
 
 def test_the_first_screen_has_task_sites_score_reference_cost_and_caveats(run, tmp_path, unillustrated):
@@ -113,11 +113,11 @@ def test_several_runs_are_compared_on_the_first_screen(make_run, tmp_path, unill
     assert rows[1].startswith("FedPerl,local,0.2")
 
 
-@pytest.mark.parametrize(("count", "said"), [(4, False), (5, True)])
-def test_a_page_of_many_runs_names_what_it_leaves_out(make_run, tmp_path, unillustrated, count, said):
+@pytest.mark.parametrize(("count", "shown"), [(4, False), (5, True)])
+def test_a_page_of_many_runs_names_what_it_leaves_out(make_run, tmp_path, unillustrated, count, shown):
     runs = [read_run(make_run(f"run-{number}"), f"run-{number}") for number in range(count)]
     _, checker = written(runs, tmp_path / "out")
-    assert ("With more than 4 runs each of them has only its main figures" in words(checker)) == said
+    assert ("With more than 4 runs each of them has only its main figures" in words(checker)) == shown
 
 
 def test_two_sites_have_a_difference_and_the_reason_for_no_interval(make_run, tmp_path, unillustrated):
@@ -135,7 +135,7 @@ def test_the_page_of_a_killed_run_reports_that_it_was_killed(make_run, tmp_path,
 
 
 def test_a_site_that_dropped_out_is_named_with_its_rounds(make_run, tmp_path, unillustrated):
-    _, checker = written([read_run(make_run(told=events({"site-2": 2})), "x")], tmp_path / "out")
+    _, checker = written([read_run(make_run(recorded=events({"site-2": 2})), "x")], tmp_path / "out")
     assert "a site dropped out" in words(checker)
     assert "No usable answer in a round in which the site was asked: site-2 (round 2)." in words(checker)
     assert re.search(r"site-2 — update 3 2 3\.5 MB", words(checker))

@@ -96,7 +96,7 @@ def read_mll23(root: Path | str) -> tuple[tuple[Record, ...], dict[str, int]]:
 PBC_CLASSES = (
     "basophil", "eosinophil", "erythroblast", "ig", "lymphocyte", "monocyte", "neutrophil", "platelet",
 )  # fmt: skip
-"""``ig`` are the immature granulocytes. The order is BloodMNIST's as well."""
+"""``ig`` are the immature granulocytes. The order is also BloodMNIST's."""
 
 ARCHIVE_MANIFEST = "pbc_barcelona_manifest.csv"
 ARCHIVE = "pbc_barcelona_96.zip"

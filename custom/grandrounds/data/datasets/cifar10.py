@@ -80,9 +80,9 @@ def _unpickled(path: Path) -> dict[bytes, Any]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle raises almost anything
-        raise DataError(f"{path} is no file of {SOURCE}'s Python version: {error}") from error
+        raise DataError(f"{path} is not a file of {SOURCE}'s Python version: {error}") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} is no file of {SOURCE}'s Python version: expected a dictionary")
+        raise DataError(f"{path} is not a file of {SOURCE}'s Python version: expected a dictionary")
     return content
 
 

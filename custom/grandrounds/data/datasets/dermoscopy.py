@@ -122,7 +122,7 @@ def read_isic2018(root: Path | str, with_lesions: bool = True) -> tuple[Record, 
     """Read the records of the ISIC 2018 task 3 training data in its published layout.
 
     That is ``ISIC2018_Task3_Training_GroundTruth.csv``, in ``root`` or in a folder of its name, and the JPEG files in
-    ``ISIC2018_Task3_Training_Input`` or any other folder below. ``ISIC2018_Task3_Training_LesionGroupings.csv`` says which
+    ``ISIC2018_Task3_Training_Input`` or any other folder below. ``ISIC2018_Task3_Training_LesionGroupings.csv`` lists which
     images show one lesion; without it, and ``with_lesions``
     false, they can only be taken one by one.
 

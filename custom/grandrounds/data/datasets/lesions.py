@@ -131,7 +131,7 @@ def _ham10000(root: Path) -> tuple[Record, ...]:
 def _without_copies(
     records: Sequence[Record], others: Sequence[Record], root: Path
 ) -> tuple[tuple[Record, ...], Removed]:
-    """The records whose image is none of the others', by identifier and by content."""
+    """The records whose image is not among the others', by identifier and by content."""
     identifiers = {_identifier(record) for record in others}
     renamed = [record for record in records if _identifier(record) not in identifiers]
     copies = _same_content(renamed, others, root)

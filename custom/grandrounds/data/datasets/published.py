@@ -35,7 +35,7 @@ def find_table(root: Path, names: Sequence[str], dataset: str) -> Path:
     """The first of these files, by paths below ``root``, that is there.
 
     Raises:
-        DataError: if none is; the message lists these files, or says that a spreadsheet must be saved as CSV.
+        DataError: if none is; the message lists these files, or asks to save a spreadsheet as CSV.
     """
     for name in names:
         if (root / name).is_file():
@@ -154,7 +154,7 @@ def read_class_folders(
     for name in names:
         if PurePosixPath(name).parent.name not in classes:
             raise DataError(
-                f"{root}: image {name!r} is in a folder that is no class of {dataset}; expected {', '.join(classes)}"
+                f"{root}: image {name!r} is in a folder that is not a class of {dataset}; expected {', '.join(classes)}"
             )
     labels = [(name, classes[PurePosixPath(name).parent.name]) for name in names]
     records = tuple(Record(name, label, source=dataset) for name, label in labels if label is not None)
@@ -183,7 +183,7 @@ def read_labels(
     A label is an index into ``classes``; ``arrays`` names the labels, of shape ``(n,)`` or ``(n, 1)``, by their images.
 
     Raises:
-        DataError: if an array is missing, a label is no class, or images and labels differ in number.
+        DataError: if an array is missing, a label is not a class, or images and labels differ in number.
     """
     with open_images(path) as reader:
         names = set(reader.names())
@@ -210,7 +210,7 @@ def require_labels(labels: NDArray[np.generic], classes: int, where: str) -> lis
     """The labels as plain integers.
 
     Raises:
-        DataError: if they are no one-dimensional array of integers from 0 to ``classes - 1``.
+        DataError: if they are not one-dimensional arrays of integers from 0 to ``classes - 1``.
     """
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"{where} must be a row of integers, got {labels.dtype} of shape {labels.shape}")

@@ -110,7 +110,7 @@ def _rows(table: Path) -> Iterator[tuple[int, list[str]]]:
     except OSError as error:
         raise DataError(f"{table} cannot be read: {error.strerror or error}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{table} is no CSV file in UTF-8: {error}") from error
+        raise DataError(f"{table} is not a CSV file in UTF-8: {error}") from error
 
 
 def _complaint(image: str, subtype: str, label: str) -> str:
@@ -140,7 +140,7 @@ STEP = 100
 """How many headers are read between two reports of progress."""
 
 Progress = Callable[[int, int], None]
-"""Told how many headers have been read, and of how many."""
+"""Called with the number of headers read and of all headers."""
 
 
 def find_patients(files: Mapping[str, Path], table: Path, progress: Progress | None = None) -> dict[str, str]:
@@ -212,7 +212,7 @@ def read_rsna_ich(
     """Read slices with a haemorrhage from the published layout.
 
     That is ``stage_2_train.csv`` beside the folder ``stage_2_train`` or ``stage_2_train_images`` of ``.dcm`` files. Slices
-    without a subtype are no part of the problem and need not be there.
+    without a subtype are not part of the problem and need not be there.
 
     The first time, the headers of all slices with a subtype are read for the table of patients, see :func:`find_patients`;
     ``progress`` gets the number of headers read and of all headers.

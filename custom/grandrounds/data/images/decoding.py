@@ -39,7 +39,9 @@ def decode_image(data: bytes, name: str) -> Pixels:
         image = Image.open(io.BytesIO(data))
         image.load()
     except UnidentifiedImageError:
-        raise DataError(f"{name} is no image that can be read ({len(data)} bytes); expected PNG, JPEG, ...") from None
+        raise DataError(
+            f"{name} is not an image that can be read ({len(data)} bytes); expected PNG, JPEG, ..."
+        ) from None
     except Exception as error:  # decoders raise almost anything on damaged bytes
         raise DataError(f"{name} cannot be decoded: {error}") from error
     return _pixels(image, name)

@@ -49,7 +49,7 @@ def read_dicom(data: bytes, name: str) -> NDArray[np.uint8]:
         for MONOCHROME1. PixelPaddingValue does not count for the percentiles.
 
     Raises:
-        DataError: if this is no DICOM file, it has no pixels or not enough of them, or its transfer syntax has no
+        DataError: if this is not a DICOM file, it has no pixels or not enough of them, or its transfer syntax has no
             decoder here.
     """
     return _decoded(data, name, _render)
@@ -86,7 +86,7 @@ def read_header(path: Path, keywords: Sequence[str]) -> dict[str, str]:
     """Texts of a file's header by their DICOM keywords, empty where there is none; the pixels are not read.
 
     Raises:
-        DataError: if the file cannot be read or is no DICOM file.
+        DataError: if the file cannot be read or is not a DICOM file.
     """
     from pydicom import dcmread
 
@@ -104,7 +104,7 @@ def read_patient(path: Path) -> str:
     """The patient's identifier in a file's header; the pixels are not read.
 
     Raises:
-        DataError: if the file cannot be read, is no DICOM file or does not name its patient.
+        DataError: if the file cannot be read, is not a DICOM file or does not name its patient.
     """
     patient = read_header(path, ("PatientID",))["PatientID"]
     if not patient:
@@ -143,7 +143,7 @@ def _parse(data: bytes, name: str) -> Dataset:
     except Exception as error:  # a damaged header fails in many ways
         raise DataError(f"{name}: its DICOM header is damaged ({_in_one_line(error)}); export it again") from error
     if not any(keyword in dataset for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
-        raise DataError(f"{name} has no pixel data: it is no image, or it was cut off; export it again")
+        raise DataError(f"{name} has no pixel data: it is not an image or it is truncated; export it again")
     return dataset
 
 
@@ -194,7 +194,7 @@ def _hounsfield(dataset: Dataset, name: str) -> NDArray[np.float64]:
     scale = group_of(dataset, "PixelValueTransformationSequence")
     if not scale.get("ModalityLUTSequence") and not ("RescaleSlope" in scale and "RescaleIntercept" in scale):
         raise DataError(
-            f"{name} has no rescale slope and intercept, so its values are no Hounsfield units; take the original slice"
+            f"{name} has no rescale slope and intercept, so its values are not Hounsfield units; take the original slice"
         )
     return modality_values(pixel_array(dataset, index=0), dataset)
 
@@ -231,11 +231,11 @@ def read_windows(data: bytes, name: str, windows: Sequence[Window]) -> NDArray[n
         Shape ``(H, W)`` for one window, ``(H, W, windows)`` for several, values 0 to 255; dense tissue is bright.
 
     Raises:
-        DataError: if this is no DICOM file with Hounsfield units, or it cannot be decoded.
+        DataError: if this is not a DICOM file with Hounsfield units, or it cannot be decoded.
     """
     if data[128:132] != b"DICM":
         raise DataError(
-            f"{name} is no DICOM file, which windows are for; take windows out of the data set's description"
+            f"{name} is not a DICOM file, which windows are for; take windows out of the data set's description"
         )
     channels = window_channels(read_hounsfield(data, name), windows)
     return channels[..., 0] if len(windows) == 1 else channels

@@ -207,7 +207,9 @@ def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
         wide = picture.mode.startswith("I") or picture.mode == "F"
         return np.array(picture if wide else picture.convert("L"), np.float32), ""
     except UnidentifiedImageError:
-        raise DataError(f"{name} is no image that can be read ({len(data)} bytes); expected DICOM, PNG, ...") from None
+        raise DataError(
+            f"{name} is not an image that can be read ({len(data)} bytes); expected DICOM, PNG, ..."
+        ) from None
     except Exception as error:  # decoders raise almost anything on damaged bytes
         raise DataError(f"{name} cannot be decoded: {error}") from error
 

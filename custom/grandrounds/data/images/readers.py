@@ -46,9 +46,11 @@ class ImageReader(ABC):
         """The file of one image as it is.
 
         Raises:
-            DataError: naming the image, if it is missing, or is no file of its own but pixels in an array.
+            DataError: naming the image, if it is missing, or is not a file of its own but pixels in an array.
         """
-        raise DataError(f"{name} is no file but pixels in an array; mammograms are read from files in a folder or .zip")
+        raise DataError(
+            f"{name} is not a file but pixels in an array; mammograms are read from files in a folder or .zip"
+        )
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -260,7 +262,7 @@ class _IdxReader(ImageReader):
         except Exception as error:  # gzip and zlib raise many kinds on damaged data
             raise DataError(f"{self._root} cannot be read: {error}") from error
         if len(data) < 16 or not data.startswith(IDX_IMAGES):
-            raise DataError(f"{self._root} is no idx file of images (unsigned bytes in three dimensions)")
+            raise DataError(f"{self._root} is not an idx file of images (unsigned bytes in three dimensions)")
         shape = [int(size) for size in np.frombuffer(data, ">u4", count=3, offset=4)]
         if len(data) - 16 != math.prod(shape):
             raise DataError(f"{self._root} is damaged: its header states {shape}, it contains {len(data) - 16} bytes")

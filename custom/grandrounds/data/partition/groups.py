@@ -37,7 +37,7 @@ def whole_groups(records: Sequence[Record]) -> list[tuple[int, ...]]:
     parent = list(range(len(records)))
 
     def root(index: int) -> int:
-        """The record that stands for the group of another; the way to it is shortened for the next time."""
+        """The record that represents the group of another; the way to it is shortened for the next time."""
         while parent[index] != index:
             parent[index] = parent[parent[index]]
             index = parent[index]
@@ -129,7 +129,7 @@ def _even_out(sizes: Counts, places: Counts, missing: Counts) -> None:
 def _best_exchange(sizes: Counts, places: Counts, missing: Counts, full: int, short: int) -> _Exchange:
     excess, lack = -int(missing[full]), int(missing[short])
     inside, outside = np.flatnonzero(places == full), np.flatnonzero(places == short)
-    # One group of each size stands for all of that size.
+    # One group of each size represents all of that size.
     given = {int(sizes[group]): int(group) for group in inside}
     taken = {int(sizes[group]): int(group) for group in outside}
     if len(inside) > 1:

@@ -53,7 +53,7 @@ def flip_labels(
     is wrong in the same way at every higher one, so runs at several rates differ only in the added errors.
 
     Raises:
-        ValueError: if a label is no class, or there are fewer than two classes.
+        ValueError: if a label is not a class, or there are fewer than two classes.
 
     Example:
         >>> flip_labels(np.array([0, 1, 2]), 3, LabelNoise("pair", 1.0), np.random.Generator(np.random.Philox(1)))

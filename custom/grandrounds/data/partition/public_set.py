@@ -26,7 +26,7 @@ from grandrounds.files import csv_bytes, write_csv
 COLUMNS = ("image", "content", "pixels")
 LIST_SUFFIX = ".sha256.csv"
 FINGERPRINT = 8
-"""Bytes of each hash that are sent: 2^64 values separate files that nobody forges."""
+"""Bytes of each hash that are sent: 2^64 values distinguish files that are not forged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PublicImage:
 
     Attributes:
         image: its name under the root of the set.
-        content: SHA-256 of the file's bytes; of the array for images that are no files of their own.
+        content: SHA-256 of the file's bytes; of the array for images that are not files of their own.
         pixels: SHA-256 of the decoded and resized image; empty in a list that was made without decoding.
     """
 
@@ -123,7 +123,7 @@ def first_unlike(here: PublicSet, there: NDArray[np.uint8]) -> str | None:
         A sentence that names the image as it is called here; None if the sets are equal.
 
     Raises:
-        DataError: if ``there`` is no array of fingerprints.
+        DataError: if ``there`` is not an array of fingerprints.
     """
     if there.ndim != 2 or there.shape[1] != 2 * FINGERPRINT or there.dtype != np.uint8:
         raise DataError(f"fingerprints must be uint8 (images, {2 * FINGERPRINT}), got {there.dtype} {there.shape}")
@@ -149,7 +149,7 @@ def read_public_set(path: Path) -> PublicSet:
     """Read a list.
 
     Raises:
-        DataError: if the file is no table with these columns, or the names are not in order or not distinct.
+        DataError: if the file is not a table with these columns, or the names are not in order or not distinct.
     """
     images: list[PublicImage] = []
     for line, row in read_table(path, COLUMNS):

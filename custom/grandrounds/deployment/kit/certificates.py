@@ -27,14 +27,14 @@ def read_certificate(path: Path) -> x509.Certificate:
     """Read a certificate in PEM form.
 
     Raises:
-        ConfigurationError: if the file cannot be read or is no certificate.
+        ConfigurationError: if the file cannot be read or is not a certificate.
     """
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise ConfigurationError(f"{path} is no certificate; ask the operator for the kit again") from error
+        raise ConfigurationError(f"{path} is not a certificate; ask the operator for the kit again") from error
 
 
 def certificate_fault(kit: Kit) -> str:

@@ -178,7 +178,7 @@ def allowed_classes(kit: Kit) -> Iterator[Finding]:
     good = f"FLARE's own and {len(component_classes())} of this package"
     yield _finding("allowed classes", f"{RESOURCES}: {fault}; {APPLY} {kit.folder}" if fault else "", good)
     if added := ", ".join(added_classes(resources)):
-        message = f"jobs may call {added} as well, with any arguments; remove from {RESOURCES} what is not needed"
+        message = f"jobs may also call {added}, with any arguments; remove from {RESOURCES} what is not needed"
         yield Finding("warning", "allowed classes", message)
 
 

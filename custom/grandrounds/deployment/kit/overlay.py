@@ -201,7 +201,7 @@ def wheel_digest(wheel: Path, package: str = PACKAGE.name) -> str:
     """The digest that an installation of this wheel has.
 
     Raises:
-        ConfigurationError: if the file is no wheel, or one of another package.
+        ConfigurationError: if the file is not a wheel, or one of another package.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -210,7 +210,7 @@ def wheel_digest(wheel: Path, package: str = PACKAGE.name) -> str:
     except (OSError, zipfile.BadZipFile) as error:
         raise ConfigurationError(f"{wheel} cannot be read as a wheel: {error}") from error
     if not names:
-        raise ConfigurationError(f"{wheel} is no wheel of {package}: there is no folder {package} in it")
+        raise ConfigurationError(f"{wheel} is not a wheel of {package}: there is no folder {package} in it")
     return digest
 
 

@@ -36,7 +36,7 @@ def read_project(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not content.get("name") or not content.get("participants"):
-        raise ConfigurationError(f"{path} is no project: it needs a name and participants")
+        raise ConfigurationError(f"{path} is not a project: it needs a name and participants")
     return content
 
 

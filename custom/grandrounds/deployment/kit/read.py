@@ -65,7 +65,7 @@ def read_kit(folder: Path) -> Kit:
     """Read a startup kit.
 
     Raises:
-        ConfigurationError: if the folder is no kit, or one of its files is missing, damaged or incomplete.
+        ConfigurationError: if the folder is not a kit, or one of its files is missing, damaged or incomplete.
     """
     folder = folder.absolute()
     found = [name for name in MARKERS if (folder / "startup" / name).is_file()]
@@ -116,7 +116,7 @@ def _kit(folder: Path, kind: Kind, content: dict[str, Any]) -> Kit:
 
 def _port(value: Any) -> int:
     if not 0 < int(value) < 65536:
-        raise ValueError(f"{value} is no port")
+        raise ValueError(f"{value} is not a port")
     return int(value)
 
 

@@ -149,7 +149,7 @@ class TaskDispatcher:
             for name, curves in received_curves(result, self._classes).items():
                 write_curves(result_folder(self._fl_ctx) / site / f"{name}.json", curves, self._classes)
         number, record = self._round_number, self._record
-        # Curves are no part of what training costs; like the scores they come with, they are not counted.
+        # Curves are not part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
         facts = {"facts": dict(result.facts)} if result.facts else {}
         record.event("answer", round=number, site=site, task=task, metrics=result.metrics, **facts)

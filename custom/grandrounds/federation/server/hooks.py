@@ -94,7 +94,7 @@ class RoundHooks(ABC):
     def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
         """Large states that change rarely, by name, each with the round it is from; they are saved once.
 
-        None stands for one that the method has saved itself, see
+        None is a state that the method has saved itself, see
         :class:`~grandrounds.federation.checkpoints.TensorFileStore`.
         """
         return {}

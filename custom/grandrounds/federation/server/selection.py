@@ -106,7 +106,7 @@ class ServerImages:
 
     Raises:
         ConfigurationError: if the server has no such data set.
-        DataError: if the images are not as they must be (for example a label that is no class of the job).
+        DataError: if the images are not as they must be (for example a label that is not a class of the job).
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The sites of a run: which are connected and available, which are mandatory, and which train in a round.
 
-Whoever runs the server may name sites that must be connected at the start of every job, in the server's
+The operator of the server may name sites that must be connected at the start of every job, in the server's
 ``local/roster.json``: ``{"mandatory_sites": ["hospital-a"]}``. A job can add sites and cannot waive these.
 """
 
@@ -165,7 +165,7 @@ def require_names(names: Any, where: str) -> tuple[str, ...]:
     """Check a list of sites' names.
 
     Raises:
-        ConfigurationError: naming it, if it is no list of different names.
+        ConfigurationError: naming it, if it is not a list of different names.
     """
     listed = isinstance(names, list | tuple) and all(isinstance(name, str) and name for name in names)
     if not listed or len(set(names)) < len(names):

@@ -75,7 +75,7 @@ def choose_device(name: str) -> torch.device:
         name: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda[:index]``.
 
     Raises:
-        ConfigurationError: if it is no device, or not here.
+        ConfigurationError: if it is not a device, or not here.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

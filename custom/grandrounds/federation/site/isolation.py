@@ -140,7 +140,7 @@ def ask_parent(question: Any) -> Any:
         What ``reply`` of :func:`run_isolated` returns.
 
     Raises:
-        RuntimeError: if this is no child of :func:`run_isolated`.
+        RuntimeError: if this is not a child of :func:`run_isolated`.
         Exception: whatever ``reply`` raises.
     """
     if _parent is None:
@@ -185,7 +185,7 @@ def _await(
 def _called(function: Callable[..., Any] | None, *arguments: Any) -> tuple[str, Any]:
     """What a function returns or raises, as a message."""
     if function is None:
-        return ERROR, RuntimeError("nobody answers this child's questions")
+        return ERROR, RuntimeError("the parent process does not answer questions of this child")
     try:
         return VALUE, function(*arguments)
     except Exception as error:

@@ -100,6 +100,6 @@ def curve_counts(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> Sit
 
 def _description(context: SiteContext) -> dict[str, Any]:
     problem = context.problem
-    # What training started from is no part of a network's shape, and may be a path of this machine.
+    # What training started from is not part of a network's shape, and may be a path of this machine.
     model = {**asdict(context.model_spec), "weights": None}
     return {"model": model, "classes": list(problem.classes), "image_size": problem.image_size}

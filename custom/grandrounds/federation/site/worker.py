@@ -72,7 +72,7 @@ class _GateOfParent:
 
 
 def declare_dp_training(training: Spending | None, fl_ctx: FLContext) -> None:
-    """Ask the site's gate, if there is one, before a training that hides single images; None stands for any other.
+    """Ask the site's gate, if there is one, before a training that hides single images; None is any other training.
 
     Raises:
         GrandRoundsError: if the gate refuses.

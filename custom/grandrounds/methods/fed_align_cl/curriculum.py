@@ -138,7 +138,7 @@ def forgotten(local_correct: Flags, global_correct: Flags) -> Flags:
 
 
 def curriculum_scores(forgotten_images: Flags, factor: float = 2.0) -> Values:
-    r"""The scores (Eq. 4): :math:`\rho_k = 2`, the factor, for what was forgotten, else 1; a factor of 1 is no curriculum.
+    r"""The scores (Eq. 4): :math:`\rho_k = 2`, the factor, for what was forgotten, else 1; a factor of 1 gives equal scores.
 
     Example:
         >>> curriculum_scores(np.array([True, False]))

@@ -1,4 +1,4 @@
-r"""Adversarial losses that make the embeddings of two sites hard to tell apart, and the discriminators they need.
+r"""Adversarial losses that make the embeddings of two sites hard to distinguish, and the discriminators they need.
 
 Jiménez-Sánchez et al., "Memory-aware curriculum federated learning for breast cancer classification", 2021, Eq. 2 and
 3, after Li et al., "Multi-site fMRI analysis using privacy-preserving federated learning and domain adaptation",
@@ -59,7 +59,7 @@ def encoder_loss(source_logits: Tensor, target_logits: Tensor) -> Tensor:
     .. math:: L_F = -\frac{1}{B_i} \sum \log d(e_i) - \frac{1}{B_j} \sum \log d(\tilde e_j)
 
     Not the negative of :math:`L_D`: its gradient does not vanish where the discriminator is certain. The first term
-    moves the source's embeddings as well.
+    also moves the source's embeddings.
 
     Arguments and errors are those of :func:`discriminator_loss`. Zero where all embeddings are surely classified as the
     site's own.

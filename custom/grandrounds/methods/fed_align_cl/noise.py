@@ -85,7 +85,7 @@ def noisy_embeddings(
     Args:
         embeddings: shape ``(samples, width)``, with their graph.
         options: how much.
-        random_bytes: where the noise comes from. The default is the operating system's generator, which nobody can
+        random_bytes: where the noise comes from. The default is the operating system's generator, which no party can
             predict; a seeded one makes a run repeatable and its noise no secret.
 
     Returns:

@@ -132,7 +132,7 @@ class EmbeddingNoiseOptions(Options):
     embedding_clip: Annotated[float, "bound on the norm of an embedding", POSITIVE] = 16.0
     embedding_noise_source: Annotated[
         Literal["system", "seeded"],
-        "system: unpredictable; seeded: repeatable, and whoever knows the seed can subtract it",
+        "system: unpredictable; seeded: repeatable, and a party that knows the seed can subtract it",
     ] = "system"
 
     def random_bytes(self, *purpose: int | str) -> RandomBytes:

@@ -140,7 +140,7 @@ class FusionController(DeliveringController):
         return {"distillation_loss": {self._backbone(kind): round(loss, 5) for kind, loss in self._losses.items()}}
 
     def update_precision(self) -> UpdatePrecision:
-        """As the option says."""
+        """See the option."""
         return self.updates.update_precision
 
     def state_dict(self) -> dict[str, Any]:

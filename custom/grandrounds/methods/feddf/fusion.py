@@ -203,9 +203,7 @@ def _mean_state(states: Sequence[Mapping[str, Tensor]], sites: Sequence[str]) ->
     shapes = [{name: entry.shape for name, entry in state.items()} for state in states]
     for site, own in zip(sites, shapes, strict=True):
         if own != shapes[0]:
-            raise ValueError(
-                f"models of {sites[0]} and {site} are said to be of one architecture and differ in entries"
-            )
+            raise ValueError(f"models of {sites[0]} and {site} have the same architecture name but different entries")
     return {name: _mean_entry([state[name] for state in states]) for name in states[0]}
 
 

@@ -50,7 +50,7 @@ class LocalOptions(Options):
     betas: Annotated[tuple[float, float], "Adam's betas", Range(0, 1, open_maximum=True)] = (0.9, 0.999)
 
     def check(self) -> None:
-        """Refuse betas that are no pair."""
+        """Refuse betas that are not a pair."""
         if len(self.betas) != 2:
             raise ConfigurationError(f"betas must be two numbers, got {list(self.betas)}")
 

@@ -60,7 +60,7 @@ def relation_matrix(
         At least in single precision. Rows of absent classes have no gradient.
 
     Raises:
-        ValueError: if shapes do not fit together, or a label is no class.
+        ValueError: if shapes do not fit together, or a label is not a class.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0, 0.0], [4.0, 0.0, -2.0], [0.0, 2.0, 0.0]])
@@ -208,7 +208,7 @@ def require_relation(relation: Relation, classes: int, name: str) -> None:
     """Check a received matrix; ``name`` is its name in errors.
 
     Raises:
-        ValueError: if matrix or support have another number of classes, a row is no distribution, or a support is neither
+        ValueError: if matrix or support have another number of classes, a row is not a distribution, or a support is neither
             finite and at least zero nor ``WITHHELD``.
     """
     matrix, support = relation

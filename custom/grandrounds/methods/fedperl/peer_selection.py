@@ -183,7 +183,7 @@ def anonymised_peer(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]
     Running means and variances of batch norm are averaged, too; integer entries take the maximum.
 
     Args:
-        states: the peers' states, with the same entries. The average of a single state is a copy of it and hides nobody.
+        states: the peers' states, with the same entries. The average of one state is a copy of it and anonymises no site.
 
     Returns:
         New tensors of the same names, shapes and dtypes; they do not depend on the order of the states.

@@ -40,7 +40,7 @@ def pseudo_labels(probabilities: Tensor, threshold: float) -> PseudoLabels:
         threshold: :math:`\tau`, in [0, 1]; a confidence of exactly the threshold is accepted.
 
     Raises:
-        ValueError: if the threshold is not in [0, 1], or a row is no distribution.
+        ValueError: if the threshold is not in [0, 1], or a row is not a distribution.
 
     Example:
         >>> import torch

@@ -50,7 +50,7 @@ class SemiSupervisedOptions(Options):
     accept_unlabelled: Annotated[bool, "let sites without labelled images train on pseudo-labels alone"] = False
 
     def check(self) -> None:
-        """Refuse strengths that are no interval."""
+        """Refuse strengths that are not an interval."""
         if self.strong_levels is not None and (
             len(self.strong_levels) != MIN_AND_MAX or self.strong_levels[0] > self.strong_levels[1]
         ):

@@ -151,7 +151,7 @@ def ccr_weights(previous: Sequence[float], current: Sequence[float], strength: f
         strength: :math:`\beta`.
 
     Returns:
-        One weight for each client; they sum to one over all clients. Equal where nobody's loss changed.
+        One weight for each client; they sum to one over all clients. Equal where no loss changed.
 
     Raises:
         ValueError: if there are fewer than two clients, their numbers differ, or a loss is not positive and finite.

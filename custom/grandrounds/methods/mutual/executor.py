@@ -198,16 +198,16 @@ class MutualExecutor(OwnModelExecutor):
         return metrics
 
     def _exchanges(self, payload: Payload, context: SiteContext) -> tuple[Exchanges, int]:
-        """The exchanges of the run and its rounds, as the task says.
+        """The exchanges of the run and its rounds, from the task.
 
         Raises:
-            MessageError: if the task does not say it, or this site learns from other soft labels.
+            MessageError: if the task lacks them, or this site learns from other soft labels.
         """
         values = payload.values.get("exchange", {})
         try:
             exchange, rounds = ExchangeOptions(**values["options"]), int(values["rounds"])
         except (TypeError, KeyError, ConfigurationError) as error:
-            raise MessageError(f"the task does not say what is exchanged: {error}") from error
+            raise MessageError(f"the task lacks the options of the exchange: {error}") from error
         # A divergence is between probabilities, a digest is of logits.
         alignment = self.alignment.alignment
         learnt = {"divergence": "probabilities", "digest": "logits"}.get(alignment)
@@ -230,7 +230,7 @@ class MutualExecutor(OwnModelExecutor):
         """The sum of the last exchange, if the server has sent one.
 
         Raises:
-            MessageError: if it is no such sum, or its contributors are missing or do not match.
+            MessageError: if it is not such a sum, or its contributors are missing or do not match.
         """
         if SOFT_LABELS not in payload.parts:
             return None
@@ -266,7 +266,7 @@ class MutualExecutor(OwnModelExecutor):
             options: what is exchanged.
 
         Raises:
-            MessageError: if the values are no such soft labels.
+            MessageError: if the values are not such soft labels.
             ValueError: if rounds and weights do not fit.
         """
         mean = decode(encoded, *shape, "the sum of the soft labels", options.content == "logits")

@@ -93,7 +93,7 @@ class SoftLabels:
 
         .. math:: m_{-p} = \frac{S - w_p D_p}{\sum_{j \ne p} w_j}
 
-        A site that is no contributor subtracts nothing.
+        A site that is not a contributor subtracts nothing.
 
         Args:
             site: whose target this is.
@@ -265,7 +265,7 @@ def decode(encoded: Tensor, images: int, classes: int, name: str, logits: bool =
         others are as they were received.
 
     Raises:
-        MessageError: if the dtype is none of the formats', the shape is another, an entry is not finite, or a row is farther
+        MessageError: if the dtype is not that of a format, the shape is another, an entry is not finite, or a row is farther
             off a distribution than its format rounds.
 
     Example:

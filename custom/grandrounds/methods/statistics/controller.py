@@ -33,10 +33,10 @@ class StatisticsController(LocalController):
         self._reported: dict[str, dict[str, float]] = {}
 
     def check(self, site: str, result: Result) -> None:
-        """Refuse metrics that are no statistics."""
+        """Refuse metrics that are not statistics."""
         unknown = [name for name in result.metrics if name != "train_seconds" and not STATISTIC.fullmatch(name)]
         if unknown:
-            raise MessageError(f"{unknown[0]!r} is no statistic of a site's data")
+            raise MessageError(f"{unknown[0]!r} is not a statistic of a site's data")
 
     def absorb(self, site: str, result: Result) -> None:
         """Keep a site's statistics."""

@@ -74,7 +74,7 @@ class Admission:
 
 
 class SitePrivacyGate(Filter):
-    """Releases what the site's policy names, treated as it says, and nothing else. For ``local/privacy.json`` only."""
+    """Releases what the site's policy names, treated by its rules, and nothing else. For ``local/privacy.json`` only."""
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """FLARE's hook for a task that comes in or an answer that goes out.

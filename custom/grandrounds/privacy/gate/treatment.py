@@ -32,7 +32,7 @@ MATRIX, SUPPORT = "matrix", "support"
 ROUNDING = 1e-9
 """Of a noise multiplier that was multiplied by a bound and divided by it again."""
 MIN_SUPPORT = 5
-"""Patients behind a class where a policy does not say."""
+"""Minimum number of patients behind a class where a policy sets none."""
 NOISE_SETTINGS = ("clip", "sigma", "noise_multiplier")
 
 

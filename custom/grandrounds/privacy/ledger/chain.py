@@ -4,9 +4,9 @@ Every line contains its SHA-256 hash and that of the previous line, so that no l
 without changing all later ones (Haber & Stornetta, "How to Time-Stamp a Digital Document", J. Cryptology 1991). A second
 small file, the head, contains the number of lines and the last hash, so that truncation is detected. A line is on disk
 before the head, and both before :meth:`Extension.append` returns. A process that dies leaves at most one line too many, or
-an incomplete line that nobody has relied on.
+an incomplete line that has not been used.
 
-Somebody who can write both files can forge both; a head that was noted elsewhere detects that (:meth:`Chain.require_head`).
+A party that can write both files can forge both; a head that was noted elsewhere detects that (:meth:`Chain.require_head`).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class ProtectionOptions(Options):
         return RecordLevelOptions(self.record_clip, self.record_noise_multiplier, min(1.0, batch_size / records), steps)
 
     def require_possible(self, method: str, obstacle: str) -> None:
-        """Refuse DP-SGD where a method has an obstacle to it; an empty one is none.
+        """Refuse DP-SGD where a method has an obstacle to it; an empty text is no obstacle.
 
         Raises:
             ConfigurationError: if DP-SGD is configured and there is an obstacle, which is named.
@@ -171,7 +171,7 @@ def poisson_batches(
 ) -> Iterator[NDArray[np.int64]]:
     """Draw the batches of a round; each row is in each batch with probability ``sampling_rate``, independently.
 
-    The draw must be secret: privacy amplification by sampling does not hold against somebody who can repeat it. Therefore
+    The draw must be secret: privacy amplification by sampling does not hold against a party that can repeat it. Therefore
     the generator has no seed.
 
     Yields:

@@ -95,7 +95,7 @@ def test_a_data_set_that_is_not_whole_or_has_more_is_refused(tmp_path):
     (root / "XYZ").mkdir()
     (root / "XYZ" / "1.tiff").touch()
     with pytest.raises(
-        DataError, match=r"image 'XYZ/1\.tiff' is in a folder that is no class of Matek-19; expected BAS"
+        DataError, match=r"image 'XYZ/1\.tiff' is in a folder that is not a class of Matek-19; expected BAS"
     ):
         read_matek19(root)
     (root / "XYZ" / "1.tiff").unlink()

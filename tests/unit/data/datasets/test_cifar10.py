@@ -101,7 +101,7 @@ def test_a_pickle_that_asks_for_more_is_not_opened(tmp_path):
     for content in (pickle.dumps(Evil(), protocol=2), b"cos\nsystem\n(S'true'\ntR.", b"cnumpy\nload\n(S'x'\ntR."):
         write_batches(tmp_path, data_batch_2=content)
         with pytest.raises(
-            DataError, match=r"data_batch_2 is no file of CIFAR-10's Python version: it asks for \w+\.\w+"
+            DataError, match=r"data_batch_2 is not a file of CIFAR-10's Python version: it asks for \w+\.\w+"
         ):
             unpack_cifar10(tmp_path, tmp_path / "unpacked")
     assert not (tmp_path / "unpacked" / "cifar10.npz").exists()
@@ -110,8 +110,8 @@ def test_a_pickle_that_asks_for_more_is_not_opened(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"data_batch_3": b"no pickle"}, "data_batch_3 is no file of CIFAR-10's Python version"),
-        ({"data_batch_3": python2_pickle([1])}, "data_batch_3 is no file .* expected a dictionary"),
+        ({"data_batch_3": b"no pickle"}, "data_batch_3 is not a file of CIFAR-10's Python version"),
+        ({"data_batch_3": python2_pickle([1])}, "data_batch_3 is not a file .* expected a dictionary"),
         ({"every": {b"data": np.zeros((4, 3071), np.uint8)}}, "data_batch_1: data must be rows of 3072 bytes"),
         ({"every": {b"data": [0] * 4}}, "data_batch_1: data must be rows of 3072 bytes"),
         ({"every": {b"labels": [0, 1]}}, "labels must be a list of 4 numbers"),

@@ -160,13 +160,19 @@ def test_the_seed_decides_which_slices_are_drawn(root, tmp_path):
 
 def test_patients_can_be_written_elsewhere(root, tmp_path):
     table = tmp_path / "whose.csv"
-    told = []
+    reported = []
     make_partition(
-        "rsna_ich", root, tmp_path / "out", sites=4, slices=100, patients=table, progress=lambda *at: told.append(at)
+        "rsna_ich",
+        root,
+        tmp_path / "out",
+        sites=4,
+        slices=100,
+        patients=table,
+        progress=lambda *at: reported.append(at),
     )
     assert table.is_file()
     assert not (root / "patients.csv").exists()
-    assert told[-1] == (120, 120)
+    assert reported[-1] == (120, 120)
 
 
 @pytest.mark.parametrize(

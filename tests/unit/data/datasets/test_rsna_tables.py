@@ -70,7 +70,7 @@ def test_an_invalid_table_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"gone\.csv cannot be read: No such file"):
         read_subtypes(tmp_path / "gone.csv")
     (tmp_path / "x.csv").write_bytes(b"ID,Label\n\xff\xfe,1\n")
-    with pytest.raises(DataError, match=r"x\.csv is no CSV file in UTF-8"):
+    with pytest.raises(DataError, match=r"x\.csv is not a CSV file in UTF-8"):
         read_subtypes(tmp_path / "x.csv")
 
 
@@ -122,12 +122,12 @@ def test_what_was_read_before_an_error_is_kept(tmp_path, files, ct_slice, header
 
 
 def test_progress_is_reported_from_the_first_header_to_the_last(tmp_path, files, monkeypatch):
-    told = []
+    reported = []
     monkeypatch.setattr(rsna_patients, "STEP", 2)
-    find_patients(files, tmp_path / "patients.csv", lambda *state: told.append(state))
-    assert told == [(0, 3), (2, 3), (3, 3)]
-    find_patients(files, tmp_path / "patients.csv", lambda *state: told.append(state))
-    assert len(told) == 3
+    find_patients(files, tmp_path / "patients.csv", lambda *state: reported.append(state))
+    assert reported == [(0, 3), (2, 3), (3, 3)]
+    find_patients(files, tmp_path / "patients.csv", lambda *state: reported.append(state))
+    assert len(reported) == 3
 
 
 def test_headers_that_cannot_be_read_are_named(tmp_path, files):

@@ -1,4 +1,4 @@
-"""Images are decoded once; nobody sees half a cache, and unreadable images are kept apart."""
+"""Images are decoded once; no reader sees an incomplete cache, and unreadable images are set aside."""
 
 import json
 import multiprocessing
@@ -113,7 +113,7 @@ def test_unreadable_images_are_zero_and_reported(root, tmp_path):
         cache = open_cache(NAMES, root, 4, 3, tmp_path / "cache", max_unreadable=0.2)
         assert cache.decoded == expected_decoded
         assert cache.quarantined == (
-            (2, "2.png", "2.png is no image that can be read (8 bytes); expected PNG, JPEG, ..."),
+            (2, "2.png", "2.png is not an image that can be read (8 bytes); expected PNG, JPEG, ..."),
         )
         assert (cache.images[2] == 0).all()
         assert (cache.images[[0, 1, 3, 4, 5]].reshape(5, -1).max(axis=1) > 0).all()

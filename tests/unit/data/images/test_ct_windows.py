@@ -65,12 +65,12 @@ def test_the_order_of_the_windows_is_that_of_the_channels():
 def test_what_has_no_hounsfield_units_is_refused(ct_slice):
     for missing in ("RescaleSlope", "RescaleIntercept"):
         with pytest.raises(
-            DataError, match="ct has no rescale slope and intercept, so its values are no Hounsfield units"
+            DataError, match="ct has no rescale slope and intercept, so its values are not Hounsfield units"
         ):
             read_windows(ct_slice(HOUNSFIELD, **{missing: None}), "ct", HAEMORRHAGE_WINDOWS)
     stream = io.BytesIO()
     Image.new("L", (4, 4)).save(stream, "PNG")
-    with pytest.raises(DataError, match=r"a\.png is no DICOM file, which windows are for; take windows out"):
+    with pytest.raises(DataError, match=r"a\.png is not a DICOM file, which windows are for; take windows out"):
         read_windows(stream.getvalue(), "a.png", HAEMORRHAGE_WINDOWS)
     colour = {"PhotometricInterpretation": "RGB", "SamplesPerPixel": 3, "PlanarConfiguration": 0}
     with pytest.raises(DataError, match="ct is a colour image; windows in Hounsfield units are for CT slices"):
@@ -163,7 +163,7 @@ def test_the_cache_of_images_without_windows_is_the_one_of_before(tmp_path):
 
 def test_pictures_and_arrays_have_no_windows(tmp_path):
     Image.new("L", (2, 2), 9).save(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"1 of 1 images cannot be read.*a\.png is no DICOM file"):
+    with pytest.raises(DataError, match=r"1 of 1 images cannot be read.*a\.png is not a DICOM file"):
         open_cache(["a.png"], tmp_path, 2, 3, tmp_path / "cache", windows=HAEMORRHAGE_WINDOWS)
     np.savez(tmp_path / "m.npz", train=np.zeros((1, 2, 2), np.uint8))
     with pytest.raises(DataError, match=r"m\.npz holds no DICOM files, which windows are for"):

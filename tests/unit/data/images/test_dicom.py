@@ -224,7 +224,7 @@ def test_a_file_without_pixels_is_refused():
     del data.PixelData
     stream = io.BytesIO()
     data.save_as(stream)
-    with pytest.raises(DataError, match="report has no pixel data: it is no image"):
+    with pytest.raises(DataError, match="report has no pixel data: it is not an image or it is truncated"):
         read_dicom(stream.getvalue(), "report")
 
 

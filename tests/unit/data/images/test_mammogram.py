@@ -208,7 +208,7 @@ def test_colours_become_luma():
 
 
 def test_refuses_what_is_no_image_and_colour_dicom(ct_slice):
-    with pytest.raises(DataError, match=r"a\.png is no image"):
+    with pytest.raises(DataError, match=r"a\.png is not an image"):
         read_mammogram(b"nothing", "a.png")
     with pytest.raises(DataError, match=r"a\.dcm is not a DICOM file"):
         read_mammogram(b"nothing", "a.dcm")

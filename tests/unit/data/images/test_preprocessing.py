@@ -1,4 +1,4 @@
-"""A data set that says so has its mammograms cropped before they are cached; others stay as they were."""
+"""Mammograms are cropped before they are cached where the data set asks for it; other images do not change."""
 
 import json
 import zipfile
@@ -70,7 +70,7 @@ def test_an_image_without_a_breast_is_quarantined(pictures, tmp_path):
 
 def test_arrays_of_pixels_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", train_images=np.zeros((2, 8, 8), np.uint8))
-    with pytest.raises(DataError, match="is no file but pixels in an array"):
+    with pytest.raises(DataError, match="is not a file but pixels in an array"):
         open_cache(["train_images/0"], tmp_path / "a.npz", 16, 1, tmp_path / "cache", preprocess="mammogram")
 
 

@@ -187,9 +187,9 @@ def test_an_idx_file_gives_its_rows_plain_or_compressed(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\0\0\x08\x01" + struct.pack(">I", 3) + bytes(20), "is no idx file of images"),
+        (b"\0\0\x08\x01" + struct.pack(">I", 3) + bytes(20), "is not an idx file of images"),
         (b"\0\0\x08\x03" + struct.pack(">3I", 2, 2, 2) + bytes(7), r"header states \[2, 2, 2\], it contains 7 bytes"),
-        (b"short", "is no idx file of images"),
+        (b"short", "is not an idx file of images"),
     ],
 )
 def test_an_idx_file_of_labels_or_cut_short_is_refused(tmp_path, data, message):
@@ -236,10 +236,10 @@ def test_black_and_white_becomes_zero_and_255():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"no image at all", r"x\.png is no image that can be read \(15 bytes\)"),
+        (b"no image at all", r"x\.png is not an image that can be read \(15 bytes\)"),
         (encoded(np.zeros((200, 200), np.uint8), "BMP")[:-900], r"x\.png cannot be decoded: image file is truncated"),
         (encoded(np.zeros((4, 4), np.float32), "TIFF"), r"x\.png has 32 bits per pixel"),
-        (b"", r"x\.png is no image that can be read \(0 bytes\)"),
+        (b"", r"x\.png is not an image that can be read \(0 bytes\)"),
     ],
 )
 def test_what_cannot_be_decoded_is_named_with_its_cause(data, message):

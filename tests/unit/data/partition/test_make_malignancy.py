@@ -39,11 +39,11 @@ def mias(mini_mias, tmp_path):
 def test_simulated_vendors_are_the_sites_and_are_cropped_there(mias, tmp_path):
     out = tmp_path / "out"
     films = tmp_path / "films"
-    said = make_partition("mini_mias", mias, out, simulated_vendors=films)
-    assert (said["dataset_name"], said["preprocess"]) == ("mammograms", "mammogram")
-    assert said["mini_mias_simulated_vendors"] is True
-    assert said["classes"] == ["benign", "malignant"]
-    assert [list(site["sources"]) for site in said["sites"].values()] == [
+    description = make_partition("mini_mias", mias, out, simulated_vendors=films)
+    assert (description["dataset_name"], description["preprocess"]) == ("mammograms", "mammogram")
+    assert description["mini_mias_simulated_vendors"] is True
+    assert description["classes"] == ["benign", "malignant"]
+    assert [list(site["sources"]) for site in description["sites"].values()] == [
         [f"mini-MIAS/simulated-{number}"] for number in (1, 2, 3)
     ]
     entry = json.loads((out / "site-1" / "grandrounds.json").read_text())["datasets"]["mammograms"]
@@ -75,9 +75,9 @@ def test_splits_are_by_patient_and_class(mias, tmp_path):
     ],
 )
 def test_images_without_a_finding_count_as_chosen(mias, tmp_path, normals, expected):
-    said = make_partition("mini_mias", mias, tmp_path / "out", sites=1, normals=normals)
-    assert said["sites"]["site-1"]["classes"] == expected
-    assert said["normals"] == normals
+    description = make_partition("mini_mias", mias, tmp_path / "out", sites=1, normals=normals)
+    assert description["sites"]["site-1"]["classes"] == expected
+    assert description["normals"] == normals
 
 
 @pytest.fixture
@@ -104,15 +104,15 @@ def collection(inbreast, cbis_ddsm, cmmd, mias, tmp_path):
 
 def test_several_data_sets_are_one_and_each_vendor_a_site(collection, tmp_path):
     out = tmp_path / "out"
-    said = make_partition("mammograms", collection, out, sites=4)
-    assert [site["sources"] for site in said["sites"].values()] == [
+    description = make_partition("mammograms", collection, out, sites=4)
+    assert [site["sources"] for site in description["sites"].values()] == [
         {"CBIS-DDSM/film": 32},
         {"CMMD/GE": 30},
         {"INbreast/Siemens": 30},
         {"mini-MIAS/film": 60},
     ]
-    assert said["cbis_ddsm_patients_in_both"] == 0
-    assert said["cmmd_without_label"] == 0
+    assert description["cbis_ddsm_patients_in_both"] == 0
+    assert description["cmmd_without_label"] == 0
     images = [row["image"].split("/")[0] for row in rows_of(out, "site-3")]
     assert set(images) == {"inbreast"}
     data = load_site_data(locate_dataset("site-2", "mammograms", [out]), MALIGNANCY_CLASSES, 16, 1, tmp_path / "cache")
@@ -135,12 +135,12 @@ def test_fewer_sites_than_vendors_are_refused(collection, tmp_path):
 
 
 def test_the_published_test_set_is_kept(collection, tmp_path):
-    said = make_partition("cbis_ddsm", collection / "cbis_ddsm", tmp_path / "out", sites=1, published_test=True)
+    description = make_partition("cbis_ddsm", collection / "cbis_ddsm", tmp_path / "out", sites=1, published_test=True)
     rows = rows_of(tmp_path / "out", "site-1")
     assert {row["patient"] for row in rows if row["split"] == "test"} == {
         f"CBIS-DDSM/P_{number}" for number in (*range(6), 101)
     }
-    assert said["cbis_ddsm_published_test"] is True
+    assert description["cbis_ddsm_published_test"] is True
     drawn = make_partition("cbis_ddsm", collection / "cbis_ddsm", tmp_path / "drawn", sites=1)
     assert drawn["sites"]["site-1"]["images"]["test"] == pytest.approx(0.2 * 32, abs=1)
 
@@ -149,28 +149,28 @@ def test_ham10000_is_benign_or_malignant(ham10000, tmp_path):
     (tmp_path / "ham").mkdir()
     names = list(HAM10000_MALIGNANCY)
     ham10000(tmp_path / "ham", [(f"HAM_{i // 2}", f"ISIC_{i}", names[i // 2 % 7]) for i in range(140)])
-    said = make_partition("ham10000_malignancy", tmp_path / "ham", tmp_path / "out", sites=1)
-    assert said["dataset_name"] == "skin_malignancy"
-    assert "preprocess" not in said
+    description = make_partition("ham10000_malignancy", tmp_path / "ham", tmp_path / "out", sites=1)
+    assert description["dataset_name"] == "skin_malignancy"
+    assert "preprocess" not in description
     # Of seven classes akiec, bcc and mel are malignant: 20 images of each.
-    assert said["sites"]["site-1"]["classes"] == {"benign": 80, "malignant": 60}
+    assert description["sites"]["site-1"]["classes"] == {"benign": 80, "malignant": 60}
     rows = rows_of(tmp_path / "out", "site-1")
     assert len({(row["lesion"], row["split"]) for row in rows}) == 70
 
 
 @pytest.mark.realdata
 def test_each_device_of_ham10000_has_cancer_in_every_split(realdata, tmp_path):
-    said = make_partition("ham10000_malignancy", realdata / "ham10000", tmp_path / "out")
-    malignant = {site: found["classes"]["malignant"] for site, found in said["sites"].items()}
+    description = make_partition("ham10000_malignancy", realdata / "ham10000", tmp_path / "out")
+    malignant = {site: found["classes"]["malignant"] for site, found in description["sites"].items()}
     # rosendahl, vidir_modern, vidir_molemax, vienna_dias; lesions seen by two devices go with most of their images.
     assert malignant == pytest.approx({"site-1": 933, "site-2": 923, "site-3": 26, "site-4": 72}, abs=10)
-    for site in said["sites"]:
+    for site in description["sites"]:
         found = splits_of(rows_of(tmp_path / "out", site))
         assert all(found["malignant", split] for split in ("train", "val", "test"))
 
 
 @pytest.mark.parametrize(
-    ("dataset", "choices", "said"),
+    ("dataset", "choices", "message"),
     [
         ("cmmd", {"simulated_vendors": "films"}, "data set cmmd has no option simulated_vendors"),
         ("mini_mias", {"birads_3": "drop"}, "data set mini_mias has no option birads_3"),
@@ -181,8 +181,8 @@ def test_each_device_of_ham10000_has_cancer_in_every_split(realdata, tmp_path):
         ("cbis_ddsm", {"published_test": True, "test": 0.3}, "published_test defines the test images"),
     ],
 )
-def test_choices_without_effect_are_refused(tmp_path, dataset, choices, said):
-    with pytest.raises(ConfigurationError, match=said):
+def test_choices_without_effect_are_refused(tmp_path, dataset, choices, message):
+    with pytest.raises(ConfigurationError, match=message):
         make_partition(dataset, tmp_path, tmp_path / "out", **choices)
 
 
@@ -197,8 +197,10 @@ def test_any_mammograms_with_a_manifest(mias, tmp_path):
     )
     (tmp_path / "all.csv").write_text(table)
     options = {"manifest": tmp_path / "all.csv", "dataset_name": "breast"}
-    said = make_partition("manifest", mias, tmp_path / "out", scheme="iid", sites=2, preprocess="mammogram", **options)
-    assert said["preprocess"] == "mammogram"
+    description = make_partition(
+        "manifest", mias, tmp_path / "out", scheme="iid", sites=2, preprocess="mammogram", **options
+    )
+    assert description["preprocess"] == "mammogram"
     assert locate_dataset("site-1", "breast", [tmp_path / "out"]).preprocess == "mammogram"
     with pytest.raises(ConfigurationError, match="preprocess must be none or mammogram, got 'crop'"):
         make_partition("manifest", mias, tmp_path / "other", scheme="iid", sites=2, preprocess="crop", **options)

@@ -1,4 +1,4 @@
-"""MDH-FL's setting: Matek-19 is divided between the sites; MLL23 (once INT-20), whose labels nobody reads, is public."""
+"""MDH-FL's setting: Matek-19 is divided between the sites; MLL23 (once INT-20), whose labels are not used, is public."""
 
 from collections import Counter
 

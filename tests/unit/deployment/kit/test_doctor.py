@@ -1,4 +1,4 @@
-"""Each thing that can be wrong with a kit is found, named, and said what to do about."""
+"""Each possible fault of a kit is found and reported with advice."""
 
 import json
 import re
@@ -111,7 +111,7 @@ def test_a_certificates_end(make_kit, days, level, words):
 
 
 def test_the_authoritys_certificate_counts_too(make_kit):
-    """It ends after 1000 days, whatever the site's says."""
+    """It ends after 1000 days, whatever the site's certificate."""
     assert "for 1000 more days" in found(make_kit("site", days=2000), "certificate")[0].message
 
 
@@ -212,7 +212,7 @@ def test_a_server_that_is_not_there(make_kit):
     assert "is the port open outwards?" in failure(make_kit("site", port=port), "server", network=True)
 
 
-@pytest.mark.parametrize("host", ["nobody.invalid", "server..elsewhere", "a" * 70])
+@pytest.mark.parametrize("host", ["unknown.invalid", "server..elsewhere", "a" * 70])
 def test_an_unknown_host_name_is_a_failure(make_kit, host):
     kit = make_kit("site", host=host)
     assert "ask for a DNS entry" in failure(kit, "server", network=True)
@@ -296,7 +296,7 @@ def test_what_the_site_has_allowed_beside_the_usual_is_reported(site):
     path.write_text(json.dumps({**content, "class_allow_list": [*content["class_allow_list"], "our.filters.Blur"]}))
     findings = found(site, "allowed classes")
     assert [finding.level for finding in findings] == ["ok", "warning"]
-    assert "jobs may call our.filters.Blur as well" in findings[1].message
+    assert "jobs may also call our.filters.Blur" in findings[1].message
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_storage_among_temporary_files(make_kit, tmp_path, monkeypatch):
     monkeypatch.setattr(kit_doctor, "TEMPORARY", (str(tmp_path),))
     kit = make_kit("server", name="trial")
     apply_overlay(kit)
-    assert [finding.level for finding in found(kit, "storage")] == ["ok"], "whoever puts a kit there knows it"
+    assert [finding.level for finding in found(kit, "storage")] == ["ok"], "a kit may be kept there on purpose"
     apply_overlay(kit, Settings(storage=tmp_path / "elsewhere"))
     assert "which may be emptied" in failure(kit, "storage")
 

@@ -211,7 +211,7 @@ def test_another_packages_wheel_is_refused(tmp_path):
     (tmp_path / "a.whl").write_text("no zip")
     with pytest.raises(ConfigurationError, match="cannot be read as a wheel"):
         wheel_digest(tmp_path / "a.whl")
-    with pytest.raises(ConfigurationError, match="is no wheel of grandrounds"):
+    with pytest.raises(ConfigurationError, match="is not a wheel of grandrounds"):
         wheel_digest(wheel_of(tmp_path, {"other/__init__.py": b""}))
 
 

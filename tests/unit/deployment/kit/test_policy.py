@@ -100,8 +100,8 @@ def test_what_a_participant_has_added_is_reported(added):
 
 
 def test_a_list_that_only_warns_is_no_list():
-    said = {"class_allow_list": component_classes(), "class_list_enforcement_mode": "warn"}
-    assert classes_fault(said, at_site=True) == "the list of allowed classes is not enforced"
+    content = {"class_allow_list": component_classes(), "class_list_enforcement_mode": "warn"}
+    assert classes_fault(content, at_site=True) == "the list of allowed classes is not enforced"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A kit says who it is for; what is no kit is refused by name."""
+"""A kit names its participant; a folder that is not a kit is refused by name."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The mean of updates is the mean, whoever comes first."""
+"""The mean of updates does not depend on the order of arrival."""
 
 import gc
 import weakref

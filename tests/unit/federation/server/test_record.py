@@ -1,4 +1,4 @@
-"""The record tells what happened, and a resumed run does not tell it twice."""
+"""The record lists the events of a run, and a resumed run repeats none."""
 
 import json
 

@@ -31,9 +31,9 @@ def test_the_swarm_does_not_begin_before_every_site_is_ready(monkeypatch):
     swarm.participating_clients = SITES
     swarm.client_statuses = {site: ClientStatus() for site in SITES}
     swarm.client_statuses["site-1"].ready_time = swarm.client_statuses["site-3"].ready_time = time.time()
-    monkeypatch.setattr(swarm, "broadcast_and_wait", lambda **told: needed.append(told["min_responses"]))
+    monkeypatch.setattr(swarm, "broadcast_and_wait", lambda **options: needed.append(options["min_responses"]))
     monkeypatch.setattr(swarm, "system_panic", lambda reason, _: reasons.append(reason))
-    # A site that FLARE has not told what is learnt never answers, and the others would wait for it.
+    # A site that FLARE has not configured never answers, and the others would wait for it.
     ServerSideController.control_flow(swarm, Signal(), FLContext())
     assert needed == [3]
     assert reasons[0].startswith("failed to configure clients ['site-2']")

@@ -2,7 +2,7 @@
 
 All sites are in one process; what they hand each other is exactly what would be sent. Sites that are missing are not among
 the trainers. All exchanges make the same updates up to rounding, but ``server_side``, whose discriminators get all
-embeddings with noise, the source's as well.
+embeddings with noise, also the source's.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def target_gradient(discriminator: nn.Module, noisy: Tensor) -> Tensor:
 
 
 def gradient_objective(noisy: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-    r"""A stand-in for losses known by their gradients only: :math:`\sum_i \langle g_i, \tilde e_k \rangle`.
+    r"""A substitute for losses known by their gradients only: :math:`\sum_i \langle g_i, \tilde e_k \rangle`.
 
     Its gradient is that of the losses; its value means nothing.
 

@@ -24,7 +24,7 @@ def own_and_others(noise=LOUD):
 
 
 def by_hand(discriminator, own, others, gradient_of_all):
-    """Plain gradient descent with the step size of the hospitals; ``gradient_of_all`` says what is descended."""
+    """Plain gradient descent with the step size of the hospitals; ``gradient_of_all`` gives the direction."""
     for theirs in others:
         logits = discriminator(own), discriminator(theirs)
         loss = gradient_of_all(*logits)

@@ -52,7 +52,7 @@ def test_a_checkpoint_names_the_precision_of_updates():
 
 def test_models_that_cannot_be_averaged_are_refused():
     states = {"a": {"w": torch.ones(2)}, "b": {"w": torch.ones(3)}}
-    with pytest.raises(ValueError, match="models of a and b are said to be of one architecture and differ in entries"):
+    with pytest.raises(ValueError, match="models of a and b have the same architecture name but different entries"):
         means_by_architecture(states, {"a": "x", "b": "x"})
     with pytest.raises(ValueError, match="the architecture of b is not known"):
         means_by_architecture(states, {"a": "x"})

@@ -84,7 +84,7 @@ def test_the_update_is_that_of_the_loop_that_passes_the_network_for_every_draw(c
 
 
 def passes(network):
-    """Batch sizes that go through the first layer and through the head from now on, of copies of the network as well."""
+    """Batch sizes that go through the first layer and through the head from now on, also of copies of the network."""
     first, last = [], []
     network.stem[0].register_forward_pre_hook(lambda _, inputs: first.append((len(inputs[0]), torch.is_grad_enabled())))
     head_of(network).register_forward_pre_hook(lambda _, inputs: last.append(len(inputs[0])))

@@ -46,7 +46,7 @@ def in_exchanges(models, images, chunk):
 
 
 def all_at_once(models, images):
-    """What RHFL's text says: in one process, each batch by each client, a divergence from each other client."""
+    """RHFL according to its text: in one process, each batch by each client, a divergence from each other client."""
     for batch in whole_batches(public_order(IMAGES, 1, 1), BATCH):
         logits = {site: model(images[batch]) for site, model in models.items()}
         rows = {site: own.softmax(dim=1).detach() for site, own in logits.items()}

@@ -1,4 +1,4 @@
-"""What is no part of the protocol is refused with a reason, by the server and by the sites."""
+"""What is not part of the protocol is refused with a reason, by the server and by the sites."""
 
 import pytest
 import torch
@@ -106,14 +106,19 @@ def test_a_sum_of_one_model_is_refused_at_the_site(models):
 @pytest.mark.parametrize(
     ("kind", "name", "values", "reason"),
     [
-        (MutualExecutor, "mdhfl", {}, "the task does not say what is exchanged"),
+        (MutualExecutor, "mdhfl", {}, "the task lacks the options of the exchange"),
         (
             MutualExecutor,
             "mdhfl",
             {"exchange": {"options": {"wire": "fp32"}}},
-            "the task does not say what is exchanged",
+            "the task lacks the options of the exchange",
         ),
-        (MutualExecutor, "mdhfl", {"exchange": {"options": {"speed": 1}, "rounds": 3}}, "does not say .*speed"),
+        (
+            MutualExecutor,
+            "mdhfl",
+            {"exchange": {"options": {"speed": 1}, "rounds": 3}},
+            "options of the exchange: .*speed",
+        ),
         (FusionExecutor, "feddf", {"rounds": 3}, "the task lacks the number of rounds or global"),
         (FusionExecutor, "feddf", {"rounds": "3"}, "the task lacks the number of rounds or global"),
     ],

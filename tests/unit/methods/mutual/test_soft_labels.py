@@ -1,4 +1,4 @@
-"""Soft labels survive the wire as distributions, and what is no soft label of these images is refused by name."""
+"""Soft labels survive the wire as distributions, and what is not a soft label of these images is refused by name."""
 
 import pytest
 import torch

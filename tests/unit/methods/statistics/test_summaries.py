@@ -1,4 +1,4 @@
-"""Statistics of a site, counted by hand, without values that too few patients stand behind."""
+"""Statistics of a site, counted by hand, without values of too few patients."""
 
 import math
 

@@ -53,13 +53,13 @@ def trained(context, options=PLAIN, **changes):
     values = {"clip": 1.0, "noise_multiplier": QUIET, "sampling_rate": 1.0, "steps": options.steps} | changes
     network = linear()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
-    told = train_privately(network, optimizer, context, options, RecordLevelOptions(**values))
-    return network, told
+    metrics = train_privately(network, optimizer, context, options, RecordLevelOptions(**values))
+    return network, metrics
 
 
 def test_a_step_on_all_images_goes_down_the_mean_of_clipped_gradients(tmp_path):
     context = site(tmp_path)
-    network, told = trained(context, clip=0.7)
+    network, metrics = trained(context, clip=0.7)
     start, images, labels = linear(), context.data.images[:8], context.data.labels[:8]
     total = [torch.zeros_like(parameter) for parameter in start.parameters()]
     for image, label in zip(images, labels, strict=True):
@@ -70,7 +70,7 @@ def test_a_step_on_all_images_goes_down_the_mean_of_clipped_gradients(tmp_path):
             sum_ += gradient * min(1.0, 0.7 / norm)
     for after, before, sum_ in zip(network.parameters(), start.parameters(), total, strict=True):
         torch.testing.assert_close(after, before - 0.5 * sum_ / 8, rtol=1e-4, atol=1e-6)
-    assert told == {"samples": 8.0}
+    assert metrics == {"samples": 8.0}
 
 
 @pytest.mark.parametrize("augmented", [False, True])

@@ -1,4 +1,4 @@
-"""MDH-FL's four networks have the published sizes without the projector that nobody reads, at any image size."""
+"""MDH-FL's four networks have the published sizes without the unused projector, at any image size."""
 
 import copy
 

@@ -70,7 +70,7 @@ def test_group_norm_and_three_channels_take_them_too(tmp_path, old_file):
 
 
 class Trap:
-    """Writes a file when it is unpickled by somebody careless."""
+    """Writes a file when it is unpickled without restrictions."""
 
     def __init__(self, path):
         self.path = path

@@ -55,7 +55,7 @@ def test_curves_leave_by_a_rule_with_its_support_and_are_booked_outside_the_budg
     chosen = gate(CURVES, skin=TARGET)
     left = chosen.release(facts(), answer_with())
     counts = left.parts["curves_common"].data["counts"]
-    # Neither twelve above nor ten below one half may stand alone.
+    # Neither twelve above nor ten below one half is enough alone.
     assert counts[:2, :, 0].tolist() == [[42, 50], [50, 42]]
     assert int((counts >= 0).sum()) == 4
     assert written(chosen)["releases"] == {

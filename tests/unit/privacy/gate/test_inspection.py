@@ -168,7 +168,7 @@ def test_a_rule_without_entries_lets_out_no_tensor_but_those_of_an_update(gate):
 
 
 class Turncoat(Mapping):
-    """Shows one thing first, and another to whoever looks again."""
+    """Returns one value at first and another when it is read again."""
 
     def __init__(self, *values):
         self.values_left = list(values)

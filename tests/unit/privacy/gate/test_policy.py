@@ -1,4 +1,4 @@
-"""A policy says what it says, denies the rest, and a mistake in it is named."""
+"""A policy allows what it names and denies the rest, and a mistake in it is named."""
 
 import json
 import math
@@ -266,7 +266,7 @@ def test_our_standard_policy_names_the_numbers_that_methods_need():
 
 
 DENIED = {ReleaseKind.EMBEDDINGS, ReleaseKind.DISCRIMINATOR, ReleaseKind.ENCRYPTED_VALUES}
-"""Kinds that the standard policy leaves to a hospital's own rules, as docs/privacy.md says."""
+"""Kinds that the standard policy leaves to a hospital's own rules, as in docs/privacy.md."""
 
 
 @pytest.mark.parametrize("name", job_names())

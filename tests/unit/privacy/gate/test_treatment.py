@@ -1,4 +1,4 @@
-"""Each treatment does what it says, costs what it must, and refuses what it does not reach."""
+"""Each treatment changes its tensors, has its cost, and refuses tensors that it cannot protect."""
 
 import math
 
@@ -97,7 +97,7 @@ def test_ranges_of_a_curve_are_merged_until_enough_patients_are_in_each():
     counts[:2, 0, 0], counts[:2, 0, 20], counts[:2, 0, 40] = 12, 15, 30
     counts[:2, 1, 0], counts[:2, 1, 20], counts[:2, 1, 40] = 20, 0, 25
     shown = CurveSupport(25).apply({"counts": counts})["counts"]
-    # Below 0.8 twelve and fifteen come together; in 20 and 25 of the other side the twenty are too few to stand alone.
+    # Below 0.8 twelve and fifteen come together; in 20 and 25 of the other side the twenty are too few alone.
     assert [(place, *shown[0, :, place].tolist()) for place in shown[0, 0].gt(-1).nonzero()[:, 0].tolist()] == [
         (0, 57, 45)
     ]

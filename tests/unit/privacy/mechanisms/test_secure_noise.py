@@ -31,7 +31,7 @@ def test_mean_variance_and_tails_are_those_of_the_normal():
 
 def test_neighbours_and_halves_are_uncorrelated():
     normals = standard_normals(COUNT)
-    # The two numbers of a pair lie half the draw apart; their lengths must be independent as well.
+    # The two numbers of a pair lie half the draw apart; their lengths must also be independent.
     for first, second in ((normals[1:], normals[:-1]), np.split(normals, 2), np.split(normals**2, 2)):
         assert abs(np.corrcoef(first, second)[0, 1]) < WIDE / math.sqrt(len(first))
 

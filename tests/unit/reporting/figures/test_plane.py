@@ -1,4 +1,4 @@
-"""Dots in a plane: colour says the hospital, shape the diagnosis."""
+"""Points in a plane: colour is the hospital, shape the diagnosis."""
 
 import numpy as np
 import pytest

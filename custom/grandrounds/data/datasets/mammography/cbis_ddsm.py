@@ -59,7 +59,7 @@ def read_cbis_ddsm(root: Path | str) -> tuple[tuple[Mammogram, ...], dict[str, i
 
     Returns:
         The mammograms in the order of the tables, and how many rows there are (``abnormalities``) and how many patients of
-        the published test sets are in training sets as well (``patients_in_both``), whose films all count as training.
+        the published test sets are also in training sets (``patients_in_both``), whose films all count as training.
 
     Raises:
         DataError: if a table, a column, a value or an image is missing or wrong; file and line are named.

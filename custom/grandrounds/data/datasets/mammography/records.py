@@ -24,7 +24,7 @@ VENDORS = ("GE", "Siemens", "Hologic", "Fuji", "Philips", "Lorad", "IMS", "Planm
 class Mammogram:
     """One image of a mammography data set.
 
-    ``finding`` is the most severe one in it; laterality and view are empty when unknown; ``test`` says whether the data set
+    ``finding`` is the most severe one in it; laterality and view are empty when unknown; ``test`` is true if the data set
     publishes it for testing.
     """
 

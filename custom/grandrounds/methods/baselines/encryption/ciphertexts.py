@@ -40,7 +40,7 @@ class Keys(NamedTuple):
 
     Attributes:
         secret: for the sites alone: encrypts and decrypts.
-        public: for the server as well: adds.
+        public: also for the server; adds.
     """
 
     secret: bytes
@@ -112,7 +112,7 @@ def is_private(context: bytes) -> bool:
     """Whether a serialised context holds a secret key.
 
     Raises:
-        ConfigurationError: if TenSEAL is not installed or ``context`` is no context.
+        ConfigurationError: if TenSEAL is not installed or ``context`` is not a context.
     """
     return bool(_open(context).is_private())
 
@@ -128,7 +128,7 @@ def encrypt(values: Tensor, context: bytes) -> Tensor:
         Ciphertexts of 4096 numbers each, in the order of the values; the last may hold fewer. See :func:`pack`.
 
     Raises:
-        ConfigurationError: if TenSEAL is not installed or ``context`` is no context.
+        ConfigurationError: if TenSEAL is not installed or ``context`` is not a context.
     """
     tenseal, opened = _tenseal(), _open(context)
     numbers = values.detach().double().flatten().tolist()
@@ -226,7 +226,7 @@ def unpack(packed: Tensor, name: str) -> list[bytes]:
         name: for errors.
 
     Raises:
-        MessageError: if it is none, or its lengths do not fit.
+        MessageError: if it is not such a tensor, or its lengths do not fit.
     """
     if packed.dtype != torch.uint8 or packed.dim() != 1:
         raise MessageError(
@@ -256,7 +256,7 @@ def _sum(vectors: Sequence[Any]) -> Any:
 def _vector(context: Any, ciphertext: bytes) -> Any:
     try:
         return _tenseal().ckks_vector_from(context, ciphertext)
-    except Exception as error:  # TenSEAL raises several kinds on what is no ciphertext
+    except Exception as error:  # TenSEAL raises several kinds on what is not a ciphertext
         raise MessageError(f"a ciphertext is damaged: {error}") from error
 
 
@@ -264,7 +264,7 @@ def _open(context: bytes) -> Any:
     tenseal = _tenseal()
     try:
         return tenseal.context_from(context)
-    except Exception as error:  # TenSEAL raises several kinds on what is no context
+    except Exception as error:  # TenSEAL raises several kinds on what is not a context
         raise ConfigurationError(f"the encryption context cannot be read: {error}") from error
 
 

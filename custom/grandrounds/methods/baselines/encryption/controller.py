@@ -96,7 +96,7 @@ class EncryptedController(MutualController):
 
 
 class EncryptedMeanController(DeliveringController):
-    """FedAvg whose models are encrypted (CKKS): a stand-in for swarm learning with encrypted weights.
+    """FedAvg whose models are encrypted (CKKS): a substitute for swarm learning with encrypted weights.
 
     Every site has the job's network, and all have equal weights. The server cannot check a model, nor test one. The last
     round only delivers. A sum is of at least ``min_sites`` models.
@@ -142,7 +142,7 @@ class EncryptedMeanController(DeliveringController):
         return self.payload(parts, rounds=self.rounds, models=len(self._contributors))
 
     def check(self, site: str, result: Result) -> None:
-        """Refuse ciphertexts that are no model of the job's network.
+        """Refuse ciphertexts that are not a model of the job's network.
 
         Raises:
             MessageError: naming what is wrong.

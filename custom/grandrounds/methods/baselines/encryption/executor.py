@@ -121,7 +121,7 @@ class EncryptedMeanExecutor(KeyHolder, DeliveredModelExecutor):
         """The mean of the models of the last round; without one the site's own, which at first is the same at all sites.
 
         Raises:
-            MessageError: if the sum is none of so many models.
+            MessageError: if the sum is not of so many models.
         """
         if SUM not in payload.parts:
             return super().starting_state(payload, context)

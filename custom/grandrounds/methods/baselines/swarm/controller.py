@@ -34,7 +34,7 @@ class SwarmOptions(Options):
 
 
 class SwarmController(SwarmServerController):
-    """FLARE's swarm learning on the problem of a job: a stand-in for SL-FedL, of which there is no public code.
+    """FLARE's swarm learning on the problem of a job: a substitute for SL-FedL, of which there is no public code.
 
     In each round one site, drawn in the round before, averages the weights of all. The last round only delivers. Sites
     reach each other through FLARE, without the privacy gate, so it runs in FLARE's simulator with as many threads as sites,

@@ -83,7 +83,7 @@ class SwarmAggregator(InTimeAccumulateWeightedAggregator):
     """FLARE's weighted mean, only of all sites.
 
     FLARE's swarm counts a site's answer when it comes, before its weights are added: a mean that is made in that moment
-    would lack them, and nobody would know.
+    would lack them without a notice.
 
     Args:
         patience: seconds after the last answer in which its weights must have been added.

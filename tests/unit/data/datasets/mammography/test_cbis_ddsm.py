@@ -68,7 +68,7 @@ def test_names_what_is_missing(cbis_ddsm, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         (("mass_train", "P", "LEFT", "CC", "UNPROVEN"), "column pathology: 'UNPROVEN' is not one of the classes"),
         (
@@ -78,6 +78,6 @@ def test_names_what_is_missing(cbis_ddsm, tmp_path):
         (("mass_train", "P", "LEFT", "ML", "BENIGN"), "column image view: expected CC or MLO, got 'ML'"),
     ],
 )
-def test_refuses_other_values(cbis_ddsm, tmp_path, row, said):
-    with pytest.raises(DataError, match=said):
+def test_refuses_other_values(cbis_ddsm, tmp_path, row, message):
+    with pytest.raises(DataError, match=message):
         read_cbis_ddsm(cbis_ddsm(tmp_path, [row]))

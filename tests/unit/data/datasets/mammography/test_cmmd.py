@@ -27,9 +27,9 @@ def test_images_take_the_finding_of_their_breast(cmmd, tmp_path):
 
 
 def test_progress_is_reported(cmmd, tmp_path):
-    told = []
-    read_cmmd(cmmd(tmp_path, BREASTS, IMAGES), lambda done, total: told.append((done, total)))
-    assert told == [(3, 4), (4, 4)]
+    reported = []
+    read_cmmd(cmmd(tmp_path, BREASTS, IMAGES), lambda done, total: reported.append((done, total)))
+    assert reported == [(3, 4), (4, 4)]
 
 
 def test_names_what_is_missing(cmmd, tmp_path):
@@ -48,12 +48,12 @@ def test_refuses_a_header_without_a_side(cmmd, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("breast", "said"),
+    ("breast", "message"),
     [
         (("D1-0001", "B", "Benign"), "column LeftRight: expected L or R, got 'B'"),
         (("D1-0001", "L", "Normal"), "column classification: 'Normal' is not one of the classes Benign, Malignant"),
     ],
 )
-def test_refuses_other_values(cmmd, tmp_path, breast, said):
-    with pytest.raises(DataError, match=f"line 2, {said}"):
+def test_refuses_other_values(cmmd, tmp_path, breast, message):
+    with pytest.raises(DataError, match=f"line 2, {message}"):
         read_cmmd(cmmd(tmp_path, [breast], IMAGES[1:2]))

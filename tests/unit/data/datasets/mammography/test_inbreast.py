@@ -54,14 +54,14 @@ def test_names_what_is_missing(inbreast, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         (("1", "p", "L", "CC", "0"), "column Bi-Rads: expected 1 to 6 or 4a to 4c, got '0'"),
         (("1", "p", "B", "CC", "1"), "column Laterality: expected L or R, got 'B'"),
     ],
 )
-def test_refuses_other_values(inbreast, tmp_path, row, said):
-    with pytest.raises(DataError, match=f"line 2, {said}"):
+def test_refuses_other_values(inbreast, tmp_path, row, message):
+    with pytest.raises(DataError, match=f"line 2, {message}"):
         read_inbreast(inbreast(tmp_path, [row]))
 
 

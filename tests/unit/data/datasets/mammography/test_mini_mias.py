@@ -39,14 +39,14 @@ def test_reads_the_published_layout(mini_mias, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ("mdb001 G CIRC 535 425 197", "mdb001 has an abnormality and no severity"),
         ("mdb001 X NORM", "line 5: expected number, tissue, abnormality and severity, got 'mdb001 X NORM'"),
     ],
 )
-def test_unexpected_rows_are_refused(mini_mias, tmp_path, row, said):
-    with pytest.raises(DataError, match=said):
+def test_unexpected_rows_are_refused(mini_mias, tmp_path, row, message):
+    with pytest.raises(DataError, match=message):
         read_mini_mias(mini_mias(tmp_path, [row]))
 
 
