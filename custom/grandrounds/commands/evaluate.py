@@ -1,8 +1,10 @@
-"""``grandrounds evaluate``: external evaluation of a finished run's model, as tables or JSON."""
+"""``grandrounds evaluate``: external validation of a finished run's model, as tables, JSON, and a section of a report."""
 
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,104 +15,41 @@ from rich.text import Text
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.commands.progress import steps_on
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from grandrounds.data.site import DatasetLocation
+    from grandrounds.evaluation.clinical.operating import FixedPoint
     from grandrounds.evaluation.external import ImagePredictions
+    from grandrounds.reporting.external.preparation import Labels, PositiveGroup
+    from grandrounds.reporting.format import Table as PageTable
+    from grandrounds.reporting.run import Run
     from grandrounds.reporting.runs import TrainedModel
 
 
-SITE_COLUMNS: Mapping[str, str] = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced\nacc.",
-    "precision_weighted": "weighted\nprecision",
-    "recall_weighted": "weighted\nrecall",
-    "f1_weighted": "weighted\nF1",
-    "ece": "ECE",
-    "mce": "MCE",
-    "risk": "risk",
-    "aurc": "AURC",
-    "coverage_at_risk_0.1": "coverage at\nrisk 0.1",
-}
-CLASS_COLUMNS: Mapping[str, str] = {
-    "precision": "precision",
-    "recall": "recall",
-    "f1": "F1",
-    "auroc": "AUROC",
-    "average_precision": "average\nprecision",
-    "auroc_hard_label": "AUROC,\nhard labels",
-    "auprc_hard_label": "AUPRC,\nhard labels",
-}
-READINGS: Mapping[str, str] = {"argmax": "group of the most probable class", "summed": "most probable group"}
+READINGS: Mapping[str, str] = {"argmax": "the group of the most probable class", "summed": "the highest sum of a group"}
 
+HELP = """External validation: test a finished run's model at a place that never took part.
 
-def site_table(report: Mapping[str, Any]) -> Table:
-    """Scores of each site, their mean, and all images together; from :func:`grandrounds.evaluation.external.report`."""
-    unit = "groups of classes" if report["labels"] == "groups" else "classes"
-    table = _table("site", f"test images, {unit}", ("images", *SITE_COLUMNS.values()))
-    for site, scores in report["sites"].items():
-        _add(table, site, scores, SITE_COLUMNS)
-    if len(report["sites"]) > 1:
-        table.add_section()
-        _add(table, "mean", {**report["mean"], "n": ""}, SITE_COLUMNS)
-        _add(table, "pooled", report["pooled"], SITE_COLUMNS)
-    return table
+RUN is a run's workspace (its selected model is taken) or a model file beside the run's summary.json. The images are those
+of a partition's sites in split test, or of a manifest. A place that took part, or images of the run, are refused.
 
+--positive names the classes that must not be missed: their AUROC, sensitivity and specificity at an operating point,
+predictive values, calibration, net benefit and subgroups are shown with 95 % intervals. The operating point is fixed on
+the validation images of the run's sites, never on the images that are tested. If the labels are groups of classes, such as
+benign and malignant, --groups lists which class belongs to which.
 
-def class_table(classes: Mapping[str, Any]) -> Table:
-    """Scores of each class, over all images; with several sites, also the mean over those that have the class."""
-    several = any(entry["sites"] > 1 for entry in classes.values())
-    table = _table("class", "classes, each against all others", ("images", *CLASS_COLUMNS.values()))
-    for name, entry in classes.items():
-        _add(table, f"{name}, pooled" if several else name, entry["pooled"], CLASS_COLUMNS)
-    if several:
-        table.add_section()
-        for name, entry in classes.items():
-            _add(table, f"{name}, mean of {entry['sites']}", {**entry["mean"], "n": ""}, CLASS_COLUMNS)
-    return table
-
-
-def group_table(groups: Mapping[str, Any]) -> Table:
-    """Scores of each group over all images, in both readings."""
-    columns = {name: CLASS_COLUMNS[name] for name in ("precision", "recall", "f1")}
-    table = _table("reading", "groups of classes, all sites together", ("group", "images", *columns.values()))
-    for reading, label in READINGS.items():
-        for group, scores in groups[reading].items():
-            table.add_row(label, Text(group), str(scores["n"]), *(_number(scores[name]) for name in columns))
-        table.add_section()
-    return table
-
-
-def _table(first: str, title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(first, title=title, title_justify="left")
-    for label in columns:
-        table.add_column(label, justify="left" if label == "group" else "right")
-    return table
-
-
-def _add(table: Table, name: str, scores: Mapping[str, Any], columns: Mapping[str, str]) -> None:
-    table.add_row(Text(name), str(scores["n"]), *(_number(scores[column]) for column in columns))
-
-
-def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.3f}"
-
-
-HELP = """External validation: test a finished run's model on the test images of any site.
-
-RUN is a run's workspace (its selected model is taken) or a model file beside the run's summary.json. If the labels are
-groups of classes, such as benign and malignant, --groups lists which class belongs to which.
-
---curves is for a hospital whose predictions must stay there: it writes counts of at least ten patients each to
-DIR/SITE/curves_common.json. A report draws ROC curves and reliability from these files in the run's results.
+--out writes what was found, without a count below --minimum; grandrounds report --external FILE makes a section of it.
+--predictions and --failures name or show single images: these files must stay at the place. --curves writes counts of at
+least ten patients each to DIR/SITE/curves_common.json.
 
 [bold]Examples[/bold]
 
 \b
-  grandrounds evaluate runs/fedperl --sites-dir runs/ham/sites --site site-4
-  grandrounds evaluate runs/fedperl --manifest isic2020.csv --root IMAGES --groups "malignant=mel,bcc;benign=nv,df"
-  grandrounds evaluate runs/fedperl/results/last.pt --sites-dir DIR --json --predictions predictions.csv
+  grandrounds evaluate runs/ham --sites-dir runs/clinic --name "Clinic A" --positive mel,bcc,akiec --out clinic.json
+  grandrounds evaluate runs/ham --manifest isic2020.csv --root IMAGES --groups "malignant=mel,bcc;benign=nv,df"
+  grandrounds evaluate runs/ham --sites-dir DIR --positive mel --prevalence 0.02,0.1 --recalibrate 0.3
 """
 
 
@@ -124,37 +63,153 @@ def evaluate(
     ] = None,
     manifest: Annotated[Path | None, typer.Option(help="A manifest, in place of a partition; needs --root.")] = None,
     root: Annotated[Path | None, typer.Option(help="Folder or archive of the manifest's images.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the place; default: of the folder or the manifest.")] = None,
     groups: Annotated[
         str | None, typer.Option(help="Groups of classes, a=x,y;b=z; the first is the one that must not be missed.")
     ] = None,
+    positive: Annotated[
+        str | None, typer.Option(help="Classes or groups that count as positive, a,b; default: the first group.")
+    ] = None,
+    sensitivity: Annotated[
+        float,
+        typer.Option(min=0.01, max=1.0, help="Sensitivity of the operating point on the run's validation images."),
+    ] = 0.9,
+    threshold: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="The operating point, stated instead of fixed on images.")
+    ] = None,
+    prevalence: Annotated[
+        str | None, typer.Option(help="Prevalences for predictive values, 0.02,0.1; the place's own is always shown.")
+    ] = None,
+    recalibrate: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=0.9, help="Share of the cases on which intercept and temperature are fitted; 0: none."
+        ),
+    ] = 0.0,
+    minimum: Annotated[
+        int, typer.Option(min=1, help="Smallest count in --out; the site's min_support if higher.")
+    ] = 10,
+    allow_overlap: Annotated[
+        bool, typer.Option("--allow-overlap", help="Go on where the place took part in the run, with a warning.")
+    ] = False,
     predictions: Annotated[Path | None, typer.Option(help="Write every prediction to this CSV file.")] = None,
+    failures: Annotated[
+        Path | None, typer.Option(help="Draw the most confident errors, PNG; the file shows patients' images.")
+    ] = None,
     curves: Annotated[
         Path | None, typer.Option(help="Folder for the curve counts of each site, which may leave it.")
     ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file, for a report.")] = None,
     json: Json = False,
 ) -> None:
-    """Predict, and show the scores."""
-    from grandrounds.evaluation.external import labels_are_groups, report, write_predictions
-    from grandrounds.evaluation.per_class import grouping_of
-    from grandrounds.reporting.runs import trained_model
+    """Check all options, predict, and show the scores."""
+    from grandrounds.evaluation.clinical.validation import Request
+    from grandrounds.evaluation.external import report, write_predictions
+    from grandrounds.reporting.external.prediction import draw_failures, place_of, predict_place, read_images
+    from grandrounds.reporting.external.result import external_result, write_result
+    from grandrounds.reporting.runs import read_run, run_name, trained_model
 
     grouped = groups_of(groups) if groups is not None else None
+    prevalences = prevalences_of(prevalence)
     locations = _located(sites_dir, site, manifest, root)
     trained = trained_model(run)
+    labels = _labels(trained, locations, grouped, comma_separated(positive))
+    _require_possible(labels, curves, failures, threshold is not None or bool(prevalences) or recalibrate > 0)
+    with steps_on(notes()) as step:
+        step("reading the run")
+        record = read_run(trained.weights.parent, run_name(run))
+        point = _point(trained, record, labels.positive, sensitivity, threshold)
+        images = read_images(trained, record, locations, labels.vocabulary, allow_overlap, step)
+        for line in images.remarks:
+            say(notes(), line)
+        found = predict_place(trained, images, step)
+        place = place_of(name or _place_name(sites_dir, site, manifest), trained.weights, locations, images, found)
+        limit = max(minimum, *(location.min_support for location in locations.values()))
+        wanted = Request(labels.positive.name if labels.positive else "", point, prevalences, recalibrate, limit)
+        step("computing scores and intervals")
+        result = external_result(record, place, labels, wanted, _command())
+    classes = trained.problem.classes
+    if failures is not None:
+        draw_failures(failures, images.sites, found, classes)
+    if predictions is not None:
+        write_predictions(predictions, found, classes, labels.vocabulary, labels.grouping)
+    if curves is not None:
+        _write_curves(curves, found, classes)
+    if out is not None:
+        write_result(out, result)
+    content = report(found, classes, labels.grouping, labels.by_group)
+    if json:
+        say_json(_without_nan({"model": str(trained.weights), **content, "external": result}))
+    else:
+        _show(result, content, trained.weights)
+
+
+def _labels(
+    trained: TrainedModel,
+    locations: Mapping[str, DatasetLocation],
+    grouped: Mapping[str, Sequence[str]] | None,
+    positive: Sequence[str] | None,
+) -> Labels:
+    """What the labels of the place are, and which of them are positive."""
+    from grandrounds.evaluation.external import labels_are_groups
+    from grandrounds.evaluation.per_class import grouping_of
+    from grandrounds.reporting.external.preparation import Labels, positive_group
+
     classes = trained.problem.classes
     grouping = grouping_of(grouped, classes) if grouped is not None else None
     by_group = labels_are_groups(locations, classes, list(grouped or ()))
-    vocabulary = tuple(grouped or ()) if by_group else classes
-    found = _predict(trained, locations, vocabulary)
-    content = report(found, classes, grouping, by_group)
-    if predictions is not None:
-        write_predictions(predictions, found, classes, vocabulary, grouping)
-    if curves is not None:
-        _write_curves(curves, found, classes, by_group)
-    if json:
-        say_json(_without_nan({"model": str(trained.weights), **content}))
-    else:
-        _show(content, trained.weights)
+    group = positive_group(positive, classes, grouping, by_group)
+    return Labels(tuple(grouped or ()) if by_group else tuple(classes), grouping, by_group, group)
+
+
+def _require_possible(labels: Labels, curves: Path | None, failures: Path | None, asks_for_group: bool) -> None:
+    """Refuse what the labels cannot give, before an image is read."""
+    if curves is not None and labels.by_group:
+        raise typer.BadParameter("--curves: the labels are groups of classes, and curves are of classes")
+    if failures is not None and labels.by_group:
+        raise typer.BadParameter("--failures: the labels are groups of classes, and errors are of classes")
+    if labels.positive is None and asks_for_group:
+        raise typer.BadParameter("--threshold, --prevalence and --recalibrate need a positive group: name --positive")
+
+
+def _point(
+    trained: TrainedModel, record: Run, positive: PositiveGroup | None, sensitivity: float, threshold: float | None
+) -> FixedPoint | None:
+    """The operating point, or none with a line that says why."""
+    from grandrounds.evaluation.clinical.operating import FixedPoint
+    from grandrounds.reporting.external.preparation import operating_point
+
+    if positive is None:
+        return None
+    if threshold is not None:
+        return FixedPoint(threshold, "the command line")
+    found = operating_point(trained.folder, record.sites, trained.problem.classes, positive, sensitivity)
+    if isinstance(found, str):
+        say(notes(), found)
+        return None
+    return found
+
+
+def prevalences_of(text: str | None) -> list[float]:
+    """The prevalences in ``0.02,0.1``, each above 0 and below 1.
+
+    Raises:
+        typer.BadParameter: if one is no such number.
+
+    Example:
+        >>> prevalences_of("0.02, 0.1")
+        [0.02, 0.1]
+    """
+    found = []
+    for part in comma_separated(text) or []:
+        try:
+            value = float(part)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < 1:
+            raise typer.BadParameter(f"--prevalence: expected numbers above 0 and below 1, got {part!r}")
+        found.append(value)
+    return found
 
 
 def groups_of(text: str) -> dict[str, list[str]]:
@@ -205,47 +260,72 @@ def _of_partition(sites_dir: Path, chosen: Sequence[str] | None) -> dict[str, Da
     return {name: locate_dataset(name, problem["dataset"], [sites_dir]) for name in sites if name in (chosen or sites)}
 
 
-def _predict(
-    trained: TrainedModel, locations: Mapping[str, DatasetLocation], vocabulary: Sequence[str]
-) -> dict[str, ImagePredictions]:
-    import torch
-
-    from grandrounds.evaluation.external import load_test_images, load_trained, predict_images
-    from grandrounds.reporting.predictions import decoded_images
-
-    problem = trained.problem
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_trained(problem.model_spec(pretrained=False), trained.weights).to(device)
-    found = {}
-    with decoded_images() as cache:
-        for name, location in locations.items():
-            images = load_test_images(name, location, vocabulary, problem.image_size, problem.channels, cache)
-            if images.unreadable:
-                say(notes(), f"{name}: {images.unreadable} test images cannot be read and are left out")
-            found[name] = predict_images(model, images, device)
-    return found
+def _place_name(sites_dir: Path | None, site: Sequence[str] | None, manifest: Path | None) -> str:
+    if manifest is not None:
+        return manifest.stem
+    if site and len(site) == 1:
+        return site[0]
+    return sites_dir.absolute().name if sites_dir else ""
 
 
-def _write_curves(folder: Path, found: Mapping[str, ImagePredictions], classes: Sequence[str], by_group: bool) -> None:
+def _command() -> str:
+    """What was typed; of an absolute path the last part."""
+    typed = [Path(part).name if part.startswith("/") else part for part in sys.argv[1:]]
+    return shlex.join(["grandrounds", *typed])
+
+
+def _write_curves(folder: Path, found: Mapping[str, ImagePredictions], classes: Sequence[str]) -> None:
     """``SITE/curves_common.json`` for each site, as a report finds them in a run's results."""
     from grandrounds.evaluation.bootstrap import cases_of
     from grandrounds.evaluation.curves import site_curves, write_curves
 
-    if by_group:
-        raise typer.BadParameter("--curves: the labels are groups of classes, and curves are of classes")
     for name, predicted in found.items():
         cases = cases_of(predicted.labels, predicted.probabilities, predicted.groups or None)
         write_curves(folder / name / "curves_common.json", site_curves(cases, classes), classes)
 
 
-def _show(content: Mapping[str, Any], weights: Path) -> None:
+def _show(result: Mapping[str, Any], content: Mapping[str, Any], weights: Path) -> None:
+    from grandrounds.reporting.external.section import tables_of
+
     console = results()
-    console.print(site_table(content))
-    if "classes" in content:
-        console.print(class_table(content["classes"]))
+    for table in tables_of(result):
+        say(console, f"\n{table.caption}")
+        console.print(_as_rich(table))
     if "groups" in content:
         console.print(group_table(content["groups"]))
+    say(console, "\ncaveats" if result["caveats"] else "")
+    for caveat in result["caveats"]:
+        say(console, f"- {caveat}")
     say(console, f"model: {weights}")
+
+
+def _as_rich(table: PageTable) -> Table:
+    """A table of the page on the console: an interval is behind its value."""
+    shown = Table()
+    for number, name in enumerate(table.header):
+        shown.add_column(Text(name), justify="left" if number < table.text_columns else "right")
+    for row in table.rows:
+        shown.add_row(
+            *(Text(cell if isinstance(cell, str) else f"{cell.text} {cell.interval}".strip()) for cell in row)
+        )
+    return shown
+
+
+def group_table(groups: Mapping[str, Any]) -> Table:
+    """Precision, recall and F1 of each group over all images, in both readings of a prediction."""
+    table = Table("predicted group", "group", title="groups of classes, all images together", title_justify="left")
+    for label in ("images", "precision", "recall", "F1"):
+        table.add_column(label, justify="right")
+    for reading, label in READINGS.items():
+        for group, scores in groups[reading].items():
+            numbers = (_number(scores[name]) for name in ("precision", "recall", "f1"))
+            table.add_row(label, Text(group), str(scores["n"]), *numbers)
+        table.add_section()
+    return table
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"
 
 
 def _without_nan(content: Any) -> Any:

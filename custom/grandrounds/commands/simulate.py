@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -75,7 +76,14 @@ def simulate(
     try:
         with progress_on(notes()) as progress, Follower(events, progress.show):
             summary = simulation.simulate(
-                job, folder, sites, arguments.sites_dir, "flare" if flare else "in-process", threads, wire
+                job,
+                folder,
+                sites,
+                arguments.sites_dir,
+                "flare" if flare else "in-process",
+                threads,
+                wire,
+                ["grandrounds", *sys.argv[1:]],
             )
     except KeyboardInterrupt:
         say(notes(), f"interrupted: run the same command to resume after the last complete round ({folder})")

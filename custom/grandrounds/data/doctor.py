@@ -6,7 +6,6 @@ a warning is something a person should have seen. Each finding includes its reme
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.manifest import SPLITS
 from grandrounds.data.site import UNKNOWN_LABEL, DatasetLocation, Part, SiteData, load_site_data
 from grandrounds.errors import ConfigurationError, DataError
@@ -209,20 +209,17 @@ def _divided_groups(data: SiteData, site: str) -> Iterable[Finding]:
     yield Finding("ok", check, f"{site}: {len(splits)} patients or lesions, each in one split")
 
 
-def _digests(data: SiteData) -> Mapping[bytes, list[int]]:
+def _digests(data: SiteData) -> Mapping[str, list[int]]:
     """Rows by content; images of one colour are under the empty key, quarantined ones nowhere."""
     skipped = {row for row, _, _ in data.quarantined}
-    rows: dict[bytes, list[int]] = defaultdict(list)
-    for row in range(len(data.names)):
-        if row in skipped:
-            continue
-        image = np.asarray(data.images[row])
-        plain = bool((image == image[0, 0]).all())
-        rows[b"" if plain else hashlib.blake2b(image.tobytes(), digest_size=16).digest()].append(row)
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, digest in enumerate(image_digests(data.images)):
+        if row not in skipped:
+            rows[digest].append(row)
     return rows
 
 
-def _repeated_images(data: SiteData, site: str, digests: Mapping[bytes, list[int]]) -> Iterable[Finding]:
+def _repeated_images(data: SiteData, site: str, digests: Mapping[str, list[int]]) -> Iterable[Finding]:
     check = "same image twice"
     repeated = [rows for digest, rows in digests.items() if digest and len(rows) > 1]
     across = [rows for rows in repeated if len(set(data.split[rows])) > 1]
@@ -239,9 +236,9 @@ def _repeated_images(data: SiteData, site: str, digests: Mapping[bytes, list[int
         yield Finding("ok", check, f"{site}: no two images have the same pixels")
 
 
-def _empty_images(data: SiteData, site: str, digests: Mapping[bytes, list[int]]) -> Iterable[Finding]:
+def _empty_images(data: SiteData, site: str, digests: Mapping[str, list[int]]) -> Iterable[Finding]:
     check = "empty images"
-    empty = digests.get(b"", [])
+    empty = digests.get("", [])
     if empty:
         names = _listed(data.names[row] for row in empty)
         message = f"{site}: {len(empty)} images have one colour only: {names}; look at them and take them out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Literal
 
 from grandrounds.data.partition.divide import SERVER
 from grandrounds.data.partition.files import DESCRIPTION_FILE, read_partition
+from grandrounds.data.population import PROVENANCE, describe_population
 from grandrounds.deployment.jobs import PACKAGE, Job, check_job, write_job
 from grandrounds.deployment.run_log import logging_to, run_logged
 from grandrounds.errors import ConfigurationError, GrandRoundsError
@@ -21,6 +23,7 @@ from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.paths import DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.data import CACHE_VARIABLE
+from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import write_json
 from grandrounds.ordering import natural_sorted
 
@@ -125,6 +128,7 @@ def simulate(
     engine: Engine = "in-process",
     threads: int | None = None,
     wire: bool = False,
+    command: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run a job, or resume an interrupted run.
 
@@ -137,6 +141,7 @@ def simulate(
         threads: with ``flare``, sites that work at the same time (default: all). With fewer threads than sites every task
             has a process of its own (:mod:`~grandrounds.deployment.forked_simulator`).
         wire: with ``in-process``, pass messages through FLARE's serialiser.
+        command: what was typed, for the record.
 
     Returns:
         The summary, as in ``<workspace>/results/summary.json``.
@@ -174,7 +179,9 @@ def simulate(
         if before.newer_summary(run.record):
             _copy_record(run, (SUMMARY, EVENTS))
         raise
-    return _collect(run, sites, before)
+    summary = _collect(run, sites, before)
+    write_provenance(run.results, sites, sites_dir, command)
+    return summary
 
 
 def allowed_classes() -> dict[str, Any]:
@@ -205,10 +212,24 @@ def _collect(run: Simulation, sites: list[str], before: RecordSnapshot) -> dict[
     files = [path for path in run.record.iterdir() if path.suffix in (".json", ".jsonl", ".pt")]
     _copy_record(run, [path.name for path in files if not path.name.startswith(CHECKPOINT_PREFIX)])
     for site in sites:
-        for path in (run.state / run.run_name / site).glob("predictions_*.csv"):
+        own = run.state / run.run_name / site
+        for path in (*own.glob("predictions_*.csv"), *own.glob(DIGESTS)):
             (run.results / site).mkdir(exist_ok=True)
             shutil.copyfile(path, run.results / site / path.name)
     return summary
+
+
+def write_provenance(results: Path, sites: Sequence[str], sites_dir: Path | None, command: Sequence[str]) -> None:
+    """Write beside a simulation's summary what it was computed from: the command, and the data of its sites.
+
+    Of an absolute path in the command only the last part is kept.
+
+    These counts are exact, as all sites are on this machine; no file of a real federation has them.
+    """
+    partition = sites_dir is not None and (sites_dir / DESCRIPTION_FILE).is_file()
+    described = describe_population(sites_dir, sites) if sites_dir and partition else None
+    typed = [Path(part).name if part.startswith(os.sep) else part for part in command]
+    write_json(results / PROVENANCE, {"simulated": True, "command": shlex.join(typed), "data": described})
 
 
 def _copy_record(run: Simulation, names: Sequence[str]) -> None:

@@ -41,9 +41,13 @@ GLOBAL = "global"
 SCORED = "scored"
 """The model to score, in a training task that starts from another one."""
 UPDATE = "update"
-CURVES: Mapping[str, str] = {"common": "curves_common", "own": "curves_own"}
-"""Releases with the curves of a tested model, by the model's name: the only ones of the task ``test``."""
-VALIDATION_PREFIX = "validation."
+VALIDATION = "validation"
+CURVES: Mapping[str, str] = {"common": "curves_common", "own": "curves_own", VALIDATION: "curves_validation"}
+"""Releases with the curves of a tested model, by the model's name: the only ones of the task ``test``.
+
+Those of ``validation`` are of the common model's predictions for validation images, which fix an operating point.
+"""
+VALIDATION_PREFIX = f"{VALIDATION}."
 METRICS = "metrics"
 FACTS = "facts"
 TREATED = "treated"

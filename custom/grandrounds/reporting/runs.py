@@ -47,6 +47,11 @@ class TrainedModel:
     weights: Path
     problem: Problem
 
+    @property
+    def folder(self) -> Path:
+        """The folder that has a folder for each site: the results, or the state of a run that was killed."""
+        return self.weights.parent.parent if self.weights.parent.name == SERVER else self.weights.parent
+
 
 def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str | None = None) -> Run:
     """Read a run.
@@ -193,6 +198,17 @@ def split_argument(text: str) -> tuple[str | None, Path]:
     """
     name, equals, path = text.partition("=")
     return (name.strip(), Path(path)) if equals and name.strip() and path else (None, Path(text))
+
+
+def run_name(path: Path) -> str:
+    """A name for a run that has none: of its folder, or the folder above its results.
+
+    Example:
+        >>> run_name(Path("/runs/ham/results/last.pt")), run_name(Path("/runs/ham"))
+        ('ham', 'ham')
+    """
+    folder = path.absolute() if not path.suffix else path.absolute().parent
+    return folder.parent.name if folder.name == RESULTS else folder.name
 
 
 def names_of(arguments: Sequence[tuple[str | None, Path]]) -> list[str]:

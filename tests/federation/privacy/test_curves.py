@@ -93,7 +93,7 @@ def answer(name, counts):
 @pytest.mark.parametrize(
     ("name", "counts", "message"),
     [
-        ("../site-2", torch.full((3, 2, 50), -1), "curves must be curves_common or curves_own"),
+        ("../site-2", torch.full((3, 2, 50), -1), "curves must be curves_common or curves_own or curves_validation"),
         ("curves_common", torch.full((4, 2, 50), -1), "counts must be int64 of shape"),
         ("curves_common", torch.full((3, 2, 50), 9), "a count must be 0 or at least 10"),
     ],

@@ -5,7 +5,9 @@ import re
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from grandrounds.data.images.decoding import pixel_digest
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
@@ -19,10 +21,12 @@ def trained(tmp_path, make_summary):
     """A finished run with an untrained model; arguments replace entries of its summary."""
 
     def make(**changes):
-        results = tmp_path / "trained" / "results"
+        make.workspace = tmp_path / "trained"
+        results = make.workspace / "results"
         results.mkdir(parents=True)
         configuration = {"method": "FedAvgController", "problem": PROBLEM}
-        (results / "summary.json").write_text(json.dumps(make_summary(configuration=configuration, **changes)))
+        base = {"configuration": configuration, "contributions": {}, "seconds": 1.0, "test": {}, "bytes": {}}
+        (results / "summary.json").write_text(json.dumps(make_summary(**{**base, **changes})))
         torch.save(build_model(ModelSpec("compact", classes=2), seed=1).state_dict(), results / "selected.pt")
         return tmp_path / "trained"
 
@@ -51,9 +55,14 @@ def test_a_runs_own_test_scores_are_found_again(run, sites_dir, tiny, tmp_path):
     data = sites_dir(2)
     ran = run("simulate", "fedavg", *tiny, "--sites-dir", data, "--workspace", tmp_path / "run", "--json")
     tested = json.loads(ran.stdout)["test"]
-    result = run("evaluate", tmp_path / "run", "--sites-dir", data, "--json")
+    refused = run("evaluate", tmp_path / "run", "--sites-dir", data)
+    one_line(refused, "site-1, site-2 took part in the run, so this is no external validation; evaluate another place")
+    result = run("evaluate", tmp_path / "run", "--sites-dir", data, "--allow-overlap", "--json")
     assert result.exit_code == 0, result.output
+    warning = "WARNING: 4 of the images are images of the run's sites; site-1, site-2 took part in the run"
+    assert warning in result.stderr
     found = json.loads(result.stdout)
+    assert found["external"]["caveats"][0].startswith("4 of the images are images of the run's sites")
     assert found["model"] == str(tmp_path / "run" / "results" / "selected.pt")
     assert found["sites"].keys() == {"site-1", "site-2"}
     for site, scores in found["sites"].items():
@@ -61,20 +70,19 @@ def test_a_runs_own_test_scores_are_found_again(run, sites_dir, tiny, tmp_path):
         assert {name: scores[name] for name in common} == pytest.approx(common, abs=1e-5)
 
 
-def test_tables_show_sites_classes_and_both_readings(run, trained, sites_dir):
+def test_tables_show_sites_classes_the_constant_answer_and_both_readings(run, trained, sites_dir):
     result = run("evaluate", trained(), "--sites-dir", sites_dir(2), "--groups", GROUPS)
     assert result.exit_code == 0, result.output
-    for row in ("site-1 +│ +2", "mean +│ +│", "pooled +│ +4", "melanoma, pooled +│ +2", "nevus, mean of 2 +│ +│"):
-        assert re.search(f"│ {row} ", result.stdout), row
-    for reading in ("group of the most probable class", "most probable group"):
+    for row in ("the model", "site site-1", "always nevus", "melanoma"):
+        assert re.search(f"│ {row} +│", result.stdout), row
+    for reading in ("the group of the most probable class", "the highest sum of a group"):
         assert re.search(f"│ {reading} +│ good +│ +2 ", result.stdout)
 
 
-def test_one_site_of_a_partition_has_no_mean(run, trained, sites_dir):
+def test_one_site_of_a_partition_is_the_place(run, trained, sites_dir):
     result = run("evaluate", trained(), "--sites-dir", sites_dir(3), "--site", "site-2")
-    assert "site-2" in result.stdout
+    assert "site-2: fewer than 10 test images by class" in result.stdout
     assert "site-1" not in result.stdout
-    assert "pooled" not in result.stdout
     assert "bad" not in result.stdout
 
 
@@ -100,7 +108,7 @@ def test_labels_that_are_groups_are_scored_as_groups(run, trained, listed, tmp_p
     assert [row["label"] for row in rows] == ["good", "bad", "bad"]
     right = [row["label"] == row["group_summed"] for row in rows]
     assert found["pooled"]["accuracy"] == pytest.approx(sum(right) / 3)
-    assert "test images, groups" in run("evaluate", tmp_path / "trained", *arguments).stdout
+    assert "Scores of all groups together" in run("evaluate", tmp_path / "trained", *arguments).stdout
 
 
 def test_a_model_file_and_the_folder_of_results_are_found_too(run, trained, listed):
@@ -121,7 +129,7 @@ def test_unreadable_images_are_reported(run, trained, sites_dir, tmp_path):
     (tmp_path / "images" / "site-1" / "7.png").write_bytes(b"no image")
     result = run("evaluate", trained(), "--sites-dir", data)
     assert result.stderr == "site-1: 1 test images cannot be read and are left out\n"
-    assert re.search(r"│ site-1 +│ +1 ", result.stdout)
+    assert "fewer than 10 test images by class; 1 cannot be read and are left out" in result.stdout
 
 
 def test_labels_and_classes_that_the_model_does_not_know_are_named(run, trained, listed, tmp_path):
@@ -155,7 +163,7 @@ def test_an_unfinished_run_is_marked_as_unfinished(run, trained, listed):
         ("{", "summary.json is not valid JSON"),
         ("[]", "summary.json must be a JSON object, got list"),
         ('{"status": "finished", "configuration": {}}', "does not say what the model was trained for"),
-        (json.dumps({"configuration": {"problem": {**PROBLEM, "classes": ["a", "b", "c"]}}}), "with 3 classes"),
+        (json.dumps({"configuration": {"problem": PROBLEM}}), "status must be text, got None"),
         (None, "there is no .*summary.json, which says what the model was trained for"),
     ],
 )
@@ -197,7 +205,7 @@ def test_incomplete_arguments_are_wrong_use(run, arguments):
 
 
 def test_help_has_examples(run):
-    assert "grandrounds evaluate runs/fedperl --sites-dir" in run("evaluate", "--help").stdout
+    assert "grandrounds evaluate runs/ham --sites-dir" in run("evaluate", "--help").stdout
 
 
 def test_curves_that_may_leave_a_site_count_patients_and_name_no_image(run, trained, listed, tmp_path):
@@ -214,4 +222,132 @@ def test_groups_of_classes_have_no_curves(run, trained, listed, tmp_path):
     arguments = [*listed("good", "bad", "bad"), "--groups", GROUPS, "--curves", tmp_path / "out"]
     result = run("evaluate", trained(), *arguments)
     assert result.exit_code == 2
+    assert not (tmp_path / "out").exists()
     assert "curves are of classes" in " ".join(result.stderr.replace("│", " ").split())
+
+
+@pytest.fixture
+def validated(trained, images, tmp_path):
+    """A finished run whose site has left predictions for its validation images, and digests of other images."""
+    workspace = trained(contributions={"hospital": 2})
+    site = workspace / "results" / "hospital"
+    site.mkdir()
+    generator = np.random.default_rng(1)
+    rows = ["image,label,predicted,probability_nevus,probability_melanoma"]
+    for number in range(40):
+        label, shift = (("nevus", 0.0), ("melanoma", 0.05))[number % 2]
+        melanoma = round(0.2 + shift + 0.3 * float(generator.random()), 6)
+        rows.append(f"v{number}.png,{label},nevus,{1 - melanoma:.6f},{melanoma:.6f}")
+    (site / "predictions_validation.csv").write_text("\n".join(rows) + "\n")
+    (site / "image_digests.json").write_text(json.dumps({"images": ["00"]}))
+    return workspace
+
+
+def test_a_positive_group_has_an_operating_point_of_the_runs_validation_images(run, validated, listed, tmp_path):
+    arguments = [*listed(*["nevus", "melanoma"] * 15), "--positive", "melanoma", "--name", "Clinic A"]
+    more = ["--prevalence", "0.02", "--recalibrate", "0.4", "--out", tmp_path / "a.json"]
+    result = run("evaluate", validated, *arguments, *more)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    found = json.loads((tmp_path / "a.json").read_text())
+    fixed = found["group"]["operating"]["fixed"]
+    assert fixed["source"] == "40 validation images of 1 training sites"
+    assert fixed["sensitivity"] == 0.9
+    assert found["place"] == "Clinic A"
+    assert [entry["prevalence"] for entry in found["group"]["operating"]["at_prevalence"]] == [0.5, 0.02]
+    assert found["group"]["recalibration"]["fitted_images"] == 12
+    assert found["group"]["calibration"].keys() == {"slope", "intercept", "ece", "brier"}
+    assert "threshold, from 40 validation images of 1 training sites; there sensitivity 0.90" in result.stdout
+
+
+def test_without_validation_images_one_line_says_why_there_is_no_operating_point(run, trained, listed):
+    arguments = [*listed(*["nevus", "melanoma"] * 12), "--positive", "melanoma"]
+    result = run("evaluate", trained(), *arguments, "--json")
+    assert result.stderr.startswith("there is no operating point: the run has no predictions for its sites' validation")
+    assert json.loads(result.stdout)["external"]["group"]["operating"] is None
+    stated = run("evaluate", trained.workspace, *arguments, "--threshold", "0.5", "--json")
+    assert json.loads(stated.stdout)["external"]["group"]["operating"]["fixed"]["threshold"] == 0.5
+
+
+def test_no_count_below_the_minimum_is_written_and_none_follows_from_the_others(run, trained, listed, tmp_path):
+    labels = ["nevus"] * 30 + ["melanoma"] * 4
+    assert run("evaluate", trained(), *listed(*labels), "--out", tmp_path / "a.json").exit_code == 0
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["classes"] == {"nevus": None, "melanoma": None}
+    assert not [number for number in counts_in(found) if 0 < number < 10]
+    assert (
+        run("evaluate", trained.workspace, *listed(*labels), "--out", tmp_path / "b.json", "--minimum", 1).exit_code
+        == 0
+    )
+    assert json.loads((tmp_path / "b.json").read_text())["classes"] == {"nevus": 30, "melanoma": 4}
+
+
+def counts_in(content):
+    """All counts of plain values: entries named cases, images or n, and those of tables of counts."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            if key in ("cases", "images", "n", "positive", "other", "classes") and isinstance(value, int):
+                yield value
+            yield from counts_in(value)
+    elif isinstance(content, list):
+        for value in content:
+            yield from counts_in(value)
+
+
+def test_images_of_the_run_are_refused_by_their_pixels(run, validated, listed, tmp_path):
+    arguments = listed("nevus", "melanoma")
+    pixels = np.array(Image.open(tmp_path / "images" / "clinic" / "0.png"))
+    digests = {"images": [pixel_digest(pixels)]}
+    (validated / "results" / "hospital" / "image_digests.json").write_text(json.dumps(digests))
+    one_line(
+        run("evaluate", validated, *arguments), "1 of the images are images of the run's sites, so this is no external"
+    )
+    assert "WARNING: 1 of the images" in run("evaluate", validated, *arguments, "--allow-overlap").stderr
+
+
+def test_sites_whose_images_cannot_be_compared_are_named(run, trained, listed):
+    result = run("evaluate", trained(contributions={"hospital": 2}), *listed("nevus"))
+    assert "whether images are among those of hospital is not known" in result.stderr
+
+
+def test_errors_are_drawn_for_the_place(run, trained, listed, tmp_path):
+    result = run(
+        "evaluate", trained(), *listed(*["nevus", "melanoma"] * 3), "--failures", tmp_path / "f" / "errors.png"
+    )
+    assert result.exit_code == 0, result.output
+    assert Image.open(tmp_path / "f" / "errors.png").size[0] > 300
+
+
+def test_subgroups_are_of_the_further_columns(run, trained, images, tmp_path):
+    names = images("clinic", 48)
+    records = [
+        Record(name, ("nevus", "melanoma")[number % 2], "test", more=(("sex", "fm"[number // 24]),))
+        for number, name in enumerate(names)
+    ]
+    write_manifest(records, tmp_path / "clinic.csv")
+    arguments = ["--manifest", tmp_path / "clinic.csv", "--root", tmp_path / "images", "--positive", "melanoma"]
+    found = json.loads(run("evaluate", trained(), *arguments, "--threshold", "0.5", "--json").stdout)["external"]
+    assert [(entry["column"], entry["value"], entry["positive"]) for entry in found["subgroups"]] == [
+        ("sex", "f", 12),
+        ("sex", "m", 12),
+    ]
+    assert found["subgroups"][0]["sensitivity"]["cases"] == 12
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--prevalence", "0.1"], ["--recalibrate", "0.3"], ["--positive", "melanoma", "--prevalence", "1.5"]],
+)
+def test_options_of_a_positive_group_are_checked_first(run, trained, listed, arguments):
+    assert run("evaluate", trained(), *listed("nevus"), *arguments).exit_code == 2
+
+
+def test_unknown_positive_classes_are_named(run, trained, listed):
+    result = run("evaluate", trained(), *listed("nevus"), "--positive", "melanom")
+    one_line(result, "--positive: 'melanom' is not one of the classes nevus, melanoma; did you mean 'melanoma'")
+    one_line(run("evaluate", trained.workspace, *listed("nevus"), "--positive", "nevus,melanoma"), "not all of them")
+
+
+def test_a_model_of_another_network_than_the_summary_says_is_refused(run, trained, listed):
+    changed = {"method": "FedAvgController", "problem": {**PROBLEM, "classes": ["nevus", "melanoma", "c"]}}
+    one_line(run("evaluate", trained(configuration=changed), *listed("nevus")), "with 3 classes")

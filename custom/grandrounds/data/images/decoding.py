@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,24 @@ def eight_bit(image: NDArray[np.generic]) -> Pixels:
     if image.dtype == np.uint8:
         return np.array(image, np.uint8)
     return np.asarray((image.astype(np.uint32) + 128) // 257, np.uint8)
+
+
+def pixel_digest(image: NDArray[np.uint8]) -> str:
+    """A digest of an image's decoded pixels, by which two equal images are found; 32 hexadecimal digits.
+
+    Example:
+        >>> pixel_digest(np.zeros((1, 1, 3), np.uint8)) == pixel_digest(np.ones((1, 1, 3), np.uint8))
+        False
+    """
+    return hashlib.blake2b(np.ascontiguousarray(image).tobytes(), digest_size=16).hexdigest()
+
+
+def image_digests(images: NDArray[np.uint8]) -> list[str]:
+    """The digest of each image, shape ``(n, height, width, channels)``; empty for an image of one colour.
+
+    Unreadable images are black, and empty margins repeat, so an image of one colour identifies nothing.
+    """
+    return ["" if (image == image[0, 0]).all() else pixel_digest(image) for image in images]
 
 
 def to_square(image: Pixels, size: int, channels: int) -> Pixels:

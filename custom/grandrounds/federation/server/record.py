@@ -19,6 +19,7 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -126,6 +127,7 @@ class RunRecord:
             "configuration": self.configuration,
             "configuration_sha256": hashlib.sha256(json.dumps(self.configuration, sort_keys=True).encode()).hexdigest(),
             "versions": versions(),
+            "started": datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self._started, 3),
         }
         if status == RUNNING:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.site import SiteData
 from grandrounds.evaluation.bootstrap import cases_of
 from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, encode_counts, site_curves, write_curves
@@ -17,7 +18,9 @@ from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
-from grandrounds.protocol.messages import CURVES, Release, ReleaseKind, Result, State
+from grandrounds.protocol.messages import CURVES, VALIDATION, Release, ReleaseKind, Result, State
+
+COMMON = "common"
 
 
 def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[dict[str, float], Tensor]:
@@ -44,7 +47,7 @@ def evaluate_models(
     store: SiteStore,
     write_models: bool,
 ) -> Result:
-    """Test models on the site's test images; predictions are written to the site's folder.
+    """Test models on the site's test images; predictions, and digests of all images, are written to the site's folder.
 
     Args:
         models: by name.
@@ -68,10 +71,29 @@ def evaluate_models(
         if name in CURVES:
             curves = curve_counts(context.data, rows, probabilities)
             write_curves(store.folder / f"{CURVES[name]}.json", curves, context.data.classes)
-            if curves.classes or curves.reliability:
-                counts = torch.from_numpy(encode_counts(curves, context.data.classes))
-                releases[CURVES[name]] = Release(ReleaseKind.CURVES, {COUNTS: counts})
+            releases |= _curves(name, curves, context.data)
+    if COMMON in models:
+        releases |= _predict_validation(load(models[COMMON]), context, store)
+    if models:
+        store.write_digests([digest for digest in image_digests(context.data.images) if digest])
     return Result(releases, metrics)
+
+
+def _predict_validation(network: nn.Module, context: SiteContext, store: SiteStore) -> dict[str, Release]:
+    """Write predictions for validation images, which fix an operating point for later tests; their curves may leave."""
+    rows = context.data.rows("val")
+    if not len(rows):
+        return {}
+    _, probabilities = score(network, rows, context)
+    store.write_predictions(f"predictions_{VALIDATION}", *prediction_rows(context.data, rows, probabilities))
+    return _curves(VALIDATION, curve_counts(context.data, rows, probabilities), context.data)
+
+
+def _curves(name: str, curves: SiteCurves, data: SiteData) -> dict[str, Release]:
+    if not (curves.classes or curves.reliability):
+        return {}
+    counts = torch.from_numpy(encode_counts(curves, data.classes))
+    return {CURVES[name]: Release(ReleaseKind.CURVES, {COUNTS: counts})}
 
 
 def prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> tuple[list[str], list[list[str]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from grandrounds.federation.checkpoints import CheckpointFolder, require_same_configuration, save_models
 from grandrounds.files import write_csv, write_json
+
+DIGESTS = "image_digests.json"
+"""The digests of a site's images, beside its predictions."""
 
 
 class SiteStore:
@@ -124,6 +127,10 @@ class SiteStore:
     def write_predictions(self, name: str, header: list[str], rows: list[list[str]]) -> None:
         """Write predictions as CSV; they stay at the site."""
         write_csv(self.folder / f"{name}.csv", header, rows)
+
+    def write_digests(self, digests: Sequence[str]) -> None:
+        """Write digests of the site's images, by which a later evaluation finds images of the run; they stay at the site."""
+        write_json(self.folder / DIGESTS, {"images": sorted(digests)})
 
     def _keeps_nothing(self) -> bool:
         """Whether no state was ever written here, as with most methods: then there is no folder to search."""

@@ -106,6 +106,37 @@ def sample_figure(
     return figure
 
 
+def failure_figure(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    probabilities: NDArray[np.float64],
+    classes: Sequence[str],
+    place: str,
+    count: int = 24,
+) -> Figure:
+    """Draw the most confident errors, by falling confidence, each with its class, the prediction and its probability.
+
+    It shows patients' images and stays where they are: no report has it. Arguments as in :func:`sample_figure`; ``place``
+    is written above.
+    """
+    wrong = choose_samples(labels, probabilities, count).wrong
+    columns = min(SAMPLES, max(len(wrong), 3))
+    rows = max(-(-len(wrong) // columns), 1)
+    figure = new_figure(1.6 * columns, 2.1 * rows + 0.9)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in panels:
+        axes.set_axis_off()
+    for axes, index in zip(panels, wrong.tolist(), strict=False):
+        axes.imshow(images[index].squeeze(), cmap="gray")
+        predicted = int(probabilities[index].argmax())
+        text = f"is {classes[int(labels[index])]}\ncalled {classes[predicted]}, {probabilities[index, predicted]:.2f}"
+        axes.text(0.5, -0.03, text, ha="center", va="top", fontsize=SMALL, transform=axes.transAxes)
+    errors = int((probabilities.argmax(axis=1) != labels).sum())
+    shown = f"the {len(wrong)} most confident of {errors} errors" if errors else "no error"
+    figure.suptitle(f"{place}: {shown} in {len(labels)} images. Keep this sheet at the place.", fontsize=NORMAL)
+    return figure
+
+
 def plane_figure(
     planes: Mapping[str, ArrayLike],
     sites: Sequence[str],

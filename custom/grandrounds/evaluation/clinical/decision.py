@@ -1,0 +1,81 @@
+r"""Decision curves: the net benefit of treating the patients whose risk reaches a threshold.
+
+Vickers and Elkin ("Decision curve analysis: a novel method for evaluating prediction models", Medical Decision Making 26,
+2006): at threshold :math:`t` a false positive costs :math:`t / (1 - t)` of what a true positive gains,
+
+.. math:: \mathrm{NB}(t) = \frac{\mathrm{TP}(t)}{n} - \frac{\mathrm{FP}(t)}{n} \cdot \frac{t}{1 - t}
+
+Treating everybody has :math:`\pi - (1 - \pi) t / (1 - t)` with prevalence :math:`\pi`; treating no one has zero. A model
+helps at the thresholds at which it is above both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.evaluation.bootstrap import Cases, resampled_weights
+from grandrounds.evaluation.clinical.binary import positive_scores
+
+THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 13))
+RESAMPLES = 500
+
+Array = NDArray[np.float64]
+
+
+class DecisionCurve(NamedTuple):
+    """Net benefit per image at each threshold, all of shape ``(thresholds,)``, with the ends of its 95 % interval."""
+
+    thresholds: Array
+    model: Array
+    low: Array
+    high: Array
+    treat_all: Array
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {name: np.round(values, 6).tolist() for name, values in self._asdict().items()}
+
+    @property
+    def useful(self) -> list[float]:
+        """The thresholds at which even the lower end of the interval is above treating everybody and no one."""
+        best = np.maximum(self.treat_all, 0)
+        return [float(t) for t in self.thresholds[self.low > best + 1e-12]]
+
+
+def net_benefit(
+    positive: NDArray[np.bool_], scores: Array, thresholds: Array, weights: NDArray[np.floating] | None = None
+) -> Array:
+    """Net benefit at each threshold in (0, 1) for each weighting of the images.
+
+    Args:
+        positive: shape ``(n,)``.
+        scores: risks in [0, 1], shape ``(n,)``.
+        thresholds: shape ``(thresholds,)``.
+        weights: shape ``(weightings, n)``; by default each image once.
+
+    Returns:
+        Shape ``(weightings, thresholds)``.
+
+    Example:
+        >>> net_benefit(np.array([True, False]), np.array([0.9, 0.6]), np.array([0.5, 0.8])).tolist()
+        [[0.0, 0.5]]
+    """
+    once = np.ones((1, len(scores))) if weights is None else weights.astype(np.float64)
+    called = scores[:, None] >= thresholds[None, :]
+    true, false = once @ (called & positive[:, None]), once @ (called & ~positive[:, None])
+    result: Array = (true - false * thresholds / (1 - thresholds)) / once.sum(axis=1, keepdims=True)
+    return result
+
+
+def decision_curve(cases: Cases, generator: np.random.Generator) -> DecisionCurve:
+    """The curve of a positive group's cases at ``THRESHOLDS``, with an interval by bootstrap of the cases."""
+    positive, scores = positive_scores(cases)
+    thresholds = np.array(THRESHOLDS)
+    model = net_benefit(positive, scores, thresholds)[0]
+    draws = net_benefit(positive, scores, thresholds, resampled_weights(cases, generator, RESAMPLES))
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    everybody = net_benefit(positive, np.ones(len(scores)), thresholds)[0]
+    return DecisionCurve(thresholds, model, np.minimum(low, model), np.maximum(high, model), everybody)

@@ -1,0 +1,142 @@
+r"""Calibration of a positive group's probability: intercept, slope, error, and recalibration fitted on other images.
+
+The logistic model :math:`\operatorname{logit} P(y = 1) = a + b \operatorname{logit} p` is Cox's ("Two further applications
+of a model for binary regression", Biometrika 45, 1958). Its slope :math:`b` is one for a calibrated model, below one for an
+overconfident one; the intercept is fitted with the slope fixed at one ("calibration in the large"; Van Calster et al.,
+"Calibration: the Achilles heel of predictive analytics", BMC Medicine 17, 2019): above zero where risks are too low.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.evaluation.bootstrap import Cases, Estimate, interval_of, resampled_weights
+from grandrounds.evaluation.calibration import calibration_errors, reliability_points
+from grandrounds.evaluation.clinical.binary import Z, positive_scores
+
+SMALLEST = 1e-7
+"""Probabilities are kept this far from 0 and 1, where their logit is infinite."""
+MAX_STEPS = 50
+MAX_SLOPE = 100.0
+ECE_RESAMPLES = 200
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    r"""A fitted correction, :math:`p' = \sigma(a + \operatorname{logit}(p) / T)`: intercept ``a``, temperature ``T``."""
+
+    intercept: float
+    temperature: float
+
+    def apply(self, probabilities: Array) -> Array:
+        """The corrected probabilities, shape ``(n,)``; their order does not change."""
+        return _sigmoid(self.intercept + logit(probabilities) / self.temperature)
+
+
+def logit(probabilities: Array) -> Array:
+    """Log odds, of probabilities clipped to [1e-7, 1 - 1e-7]."""
+    clipped = np.clip(probabilities, SMALLEST, 1 - SMALLEST)
+    return np.log(clipped) - np.log1p(-clipped)
+
+
+def fit_recalibration(cases: Cases) -> Recalibration | None:
+    """Fit intercept and temperature by maximum likelihood; None if the classes are separable or the slope not positive."""
+    positive, scores = positive_scores(cases)
+    fitted = _fit(positive, np.stack([np.ones(len(scores)), logit(scores)], axis=1), np.zeros(len(scores)))
+    if fitted is None or not 0 < fitted[1] <= MAX_SLOPE:
+        return None
+    return Recalibration(float(fitted[0]), float(1 / fitted[1]))
+
+
+def calibration_estimates(cases: Cases, generator: np.random.Generator) -> dict[str, Estimate]:
+    """``slope``, ``intercept``, ``ece`` and ``brier`` of a positive group, with 95 % intervals.
+
+    The calibration error is in adaptive bins; resampling adds noise to it, so its interval is shifted until the draws' mean
+    is the estimate.
+    """
+    return {**calibration_line(cases), **_errors(cases, generator)}
+
+
+def calibration_line(cases: Cases) -> dict[str, Estimate]:
+    """``slope`` and ``intercept``, NaN where the classes are separable or all probabilities equal.
+
+    The intervals are Wald's with the sandwich variance over cases (Liang and Zeger, Biometrika 73, 1986).
+    """
+    positive, scores = positive_scores(cases)
+    behind = int(min(cases.positives()[1], cases.negatives()[1]))
+    offset, ones = logit(scores), np.ones((len(scores), 1))
+    line = np.stack([np.ones(len(scores)), offset], axis=1)
+    return {
+        "slope": _wald(positive, line, np.zeros(len(scores)), cases.groups, behind, column=1),
+        "intercept": _wald(positive, ones, offset, cases.groups, behind, column=0),
+    }
+
+
+def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Estimate]:
+    positive, scores = positive_scores(cases)
+    behind = int(min(cases.positives()[1], cases.negatives()[1]))
+    value = calibration_errors(reliability_points(scores, positive))[0]
+    weights = resampled_weights(cases, generator, ECE_RESAMPLES)
+    draws = []
+    for weight in weights:
+        rows = np.repeat(np.arange(len(scores)), weight.astype(np.int64))
+        draws.append(calibration_errors(reliability_points(scores[rows], positive[rows]))[0])
+    low, high = np.quantile(draws, [0.025, 0.975]) - np.mean(draws) + value
+    squares = (scores - positive) ** 2
+    brier = (weights @ squares) / weights.sum(axis=1)
+    return {
+        "ece": Estimate(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
+        "brier": Estimate(float(squares.mean()), *interval_of(brier), behind),
+    }
+
+
+def _wald(
+    positive: NDArray[np.bool_], design: Array, offset: Array, groups: NDArray[np.int64], cases: int, column: int
+) -> Estimate:
+    fitted = _fit(positive, design, offset) if 0 < positive.sum() < len(positive) else None
+    if fitted is None or abs(fitted[column]) > MAX_SLOPE:
+        return Estimate(math.nan, math.nan, math.nan, cases)
+    predicted = _sigmoid(design @ fitted + offset)
+    bread = np.linalg.inv(design.T @ (design * (predicted * (1 - predicted))[:, None]))
+    _, index = np.unique(groups, return_inverse=True)
+    sums = np.zeros((index.max() + 1, design.shape[1]))
+    np.add.at(sums, index, design * (positive - predicted)[:, None])
+    correction = len(sums) / max(len(sums) - 1, 1)
+    variance = correction * bread @ (sums.T @ sums) @ bread
+    value, deviation = float(fitted[column]), math.sqrt(max(float(variance[column, column]), 0.0))
+    return Estimate(value, value - Z * deviation, value + Z * deviation, cases)
+
+
+def _fit(positive: NDArray[np.bool_], design: Array, offset: Array) -> Array | None:
+    """Maximum likelihood by Newton's method with halved steps; None where there is no finite maximum."""
+    found = np.zeros(design.shape[1])
+    best = _likelihood(positive, design @ found + offset)
+    for _ in range(MAX_STEPS):
+        predicted = _sigmoid(design @ found + offset)
+        gradient = design.T @ (positive - predicted)
+        curvature = design.T @ (design * (predicted * (1 - predicted))[:, None])
+        if np.linalg.cond(curvature) > 1e12:
+            return None
+        step = np.linalg.solve(curvature, gradient)
+        while (now := _likelihood(positive, design @ (found + step) + offset)) < best - 1e-12 and abs(
+            step
+        ).max() > 1e-12:
+            step = step / 2
+        found, gained, best = found + step, now - best, now
+        if abs(step).max() < 1e-9 or gained < 1e-13:
+            return found
+    return None
+
+
+def _likelihood(positive: NDArray[np.bool_], scores: Array) -> float:
+    return float(-np.logaddexp(0, np.where(positive, -scores, scores)).sum())
+
+
+def _sigmoid(values: Array) -> Array:
+    return np.asarray(np.exp(-np.logaddexp(0, -values)), np.float64)

@@ -1,0 +1,93 @@
+"""Suppression of small counts in tables whose sums are known.
+
+A count from 1 to ``minimum - 1`` is not shown (primary suppression). A single hidden count, or hidden counts that sum to
+less than the minimum, could be found by subtraction from a row's or column's sum, so the smallest other count of the row
+or column is hidden as well (complementary suppression; Willenborg and de Waal, "Elements of Statistical Disclosure Control",
+2001, ch. 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MINIMUM = 10
+"""The smallest count that is shown of data that were not simulated on one machine."""
+
+
+def suppressed(counts: NDArray[np.int64], minimum: int) -> NDArray[np.bool_]:
+    """Which counts must not be shown beside the sums of all rows and columns.
+
+    Args:
+        counts: not negative, shape ``(rows, columns)``.
+        minimum: of a count that may be shown; 0 or 1 hides nothing.
+
+    Example:
+        >>> suppressed(np.array([[20, 3, 40]]), 10).tolist()
+        [[True, True, False]]
+    """
+    hidden = (counts > 0) & (counts < minimum)
+    changed = bool(hidden.any())
+    while changed:
+        changed = False
+        for table, mask in ((counts, hidden), (counts.T, hidden.T)):
+            for row, hides in zip(table, mask, strict=True):
+                changed |= _complete(row, hides, minimum)
+    return hidden
+
+
+def shown_counts(counts: Mapping[str, int], minimum: int) -> dict[str, int | None]:
+    """Counts whose sum is known; None for those that must not be shown.
+
+    Example:
+        >>> shown_counts({"mel": 4, "nv": 120, "bcc": 15, "df": 0}, 10)
+        {'mel': None, 'nv': 120, 'bcc': None, 'df': 0}
+    """
+    hidden = suppressed(np.array([list(counts.values())], np.int64).reshape(1, -1), minimum)[0].tolist()
+    return {name: None if hide else value for (name, value), hide in zip(counts.items(), hidden, strict=True)}
+
+
+COUNTED = ("cases", "images", "n")
+
+
+def without_small_counts(content: Any, minimum: int) -> Any:
+    """Plain values without counts from 1 to ``minimum - 1``: entries named cases, images or n are None instead.
+
+    Example:
+        >>> without_small_counts({"mel": {"value": 0.5, "cases": 4}, "images": 120}, 10)
+        {'mel': {'value': 0.5, 'cases': None}, 'images': 120}
+    """
+    if isinstance(content, Mapping):
+        return {
+            key: None
+            if key in COUNTED and isinstance(value, int) and 0 < value < minimum
+            else without_small_counts(value, minimum)
+            for key, value in content.items()
+        }
+    return [without_small_counts(value, minimum) for value in content] if isinstance(content, list) else content
+
+
+def count_text(count: int | None, minimum: int = MINIMUM) -> str:
+    """A count as text; a hidden one as its upper limit or as withheld.
+
+    Example:
+        >>> count_text(120), count_text(None), count_text(3), count_text(3, 1)
+        ('120', 'withheld', 'fewer than 10', '3')
+    """
+    if count is None:
+        return "withheld"
+    return f"fewer than {minimum}" if 0 < count < minimum else str(count)
+
+
+def _complete(row: NDArray[np.int64], hidden: NDArray[np.bool_], minimum: int) -> bool:
+    """Hide one more count of a row if those hidden could be found by subtraction; whether it did."""
+    if not hidden.any() or (hidden.sum() > 1 and row[hidden].sum() >= minimum):
+        return False
+    others = np.flatnonzero(~hidden & (row > 0))
+    if not len(others):
+        return False
+    hidden[others[row[others].argmin()]] = True
+    return True

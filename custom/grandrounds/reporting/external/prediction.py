@@ -1,0 +1,159 @@
+"""Reading and predicting the test images of a place, after they were compared with the images of the run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grandrounds.data.images.decoding import image_digests
+from grandrounds.data.manifest import manifest_digest, read_manifest
+from grandrounds.data.site import DatasetLocation
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.external import (
+    ImagePredictions,
+    LabelledImages,
+    load_test_images,
+    load_trained,
+    predict_images,
+)
+from grandrounds.reporting.external.preparation import Overlap, overlap_with
+from grandrounds.reporting.figures.images import failure_figure
+from grandrounds.reporting.predictions import decoded_images
+from grandrounds.reporting.run import Run
+from grandrounds.reporting.runs import TrainedModel
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class PlaceImages:
+    """The test images of a place, by site, and what they have in common with the run."""
+
+    sites: Mapping[str, LabelledImages]
+    overlap: Overlap
+
+    @property
+    def remarks(self) -> list[str]:
+        """What must be known before a score is read, the most serious first."""
+        warning = f"WARNING: {self.overlap.message}: this is no external validation" if self.overlap.message else ""
+        unreadable = [
+            f"{name}: {test.unreadable} test images cannot be read and are left out"
+            for name, test in self.sites.items()
+            if test.unreadable
+        ]
+        return [*filter(None, (warning, self.overlap.remark)), *unreadable]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A place, and what was predicted there.
+
+    Attributes:
+        name: how people call it.
+        sites: predictions by name of the sites that it consists of.
+        columns: further columns of the manifests, the value of each image in the order of the sites.
+        digests: SHA-256 of the model's file and of the manifests.
+        unreadable: test images that could not be read.
+        overlap: with the run's images.
+    """
+
+    name: str
+    sites: Mapping[str, ImagePredictions]
+    columns: Mapping[str, Sequence[str]]
+    digests: Mapping[str, str]
+    unreadable: int
+    overlap: Overlap
+
+
+def read_images(
+    trained: TrainedModel,
+    run: Run,
+    locations: Mapping[str, DatasetLocation],
+    vocabulary: Sequence[str],
+    allowed: bool,
+    step: Step,
+) -> PlaceImages:
+    """Decode the test images of all sites of a place; unless ``allowed``, none may be of the run.
+
+    Raises:
+        ConfigurationError: if a site took part in the run, which is checked before an image is read, or an image did.
+        DataError: if the images are not as they must be.
+    """
+    folder, problem = trained.folder, trained.problem
+    named = overlap_with(folder, run.sites, locations, {})
+    if named.sites and not allowed:
+        raise ConfigurationError(
+            f"{named.message}, so this is no external validation; evaluate another place, rename a site that is another "
+            "hospital, or add --allow-overlap"
+        )
+    images = {}
+    with decoded_images() as cache:
+        for name, location in locations.items():
+            step(f"reading the images of {name}")
+            images[name] = load_test_images(name, location, vocabulary, problem.image_size, problem.channels, cache)
+    step("comparing the images with those of the run")
+    digests = {name: image_digests(test.images) for name, test in images.items()}
+    overlap = overlap_with(folder, run.sites, locations, digests)
+    if overlap.images and not allowed:
+        raise ConfigurationError(
+            f"{overlap.message}, so this is no external validation; leave these images out, or add --allow-overlap"
+        )
+    return PlaceImages(images, overlap)
+
+
+def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dict[str, ImagePredictions]:
+    """Predictions of the run's model for each site of a place.
+
+    Raises:
+        ConfigurationError: if the model's file does not fit, or a prediction is not finite.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_trained(trained.problem.model_spec(pretrained=False), trained.weights).to(device)
+    found = {}
+    for name, test in images.sites.items():
+        step(f"predicting {len(test.names)} images of {name}")
+        found[name] = predict_images(model, test, device)
+    return found
+
+
+def place_of(
+    name: str,
+    weights: Path,
+    locations: Mapping[str, DatasetLocation],
+    images: PlaceImages,
+    found: Mapping[str, ImagePredictions],
+) -> Place:
+    """The predicted place with the further columns of its manifests; a column that a site lacks is empty there."""
+    rows: list[dict[str, str]] = []
+    for site, location in locations.items():
+        records = {record.image: record for record in read_manifest(location.manifest).records}
+        chosen = [records[image] for image in found[site].names]
+        rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    with weights.open("rb") as stream:
+        model = hashlib.file_digest(stream, "sha256").hexdigest()
+    manifests = {site: manifest_digest(location.manifest) for site, location in locations.items()}
+    return Place(
+        name,
+        found,
+        {column: [row.get(column, "") for row in rows] for column in columns},
+        {"model": model, **manifests},
+        sum(test.unreadable for test in images.sites.values()),
+        images.overlap,
+    )
+
+
+def draw_failures(
+    path: Path, images: Mapping[str, LabelledImages], found: Mapping[str, ImagePredictions], classes: Sequence[str]
+) -> None:
+    """Draw the most confident errors of a place; the file shows patients' images and must stay there."""
+    together = np.concatenate([test.images for test in images.values()])
+    labels = np.concatenate([one.labels for one in found.values()])
+    probabilities = np.concatenate([one.probabilities for one in found.values()])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    failure_figure(together, labels, probabilities, classes, ", ".join(images)).savefig(path)

@@ -1,0 +1,196 @@
+"""Before the first image of a place is predicted: which group is positive, the operating point, and images of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grandrounds.data.manifest import require_known_label
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.bootstrap import joined
+from grandrounds.evaluation.clinical.binary import binary_cases
+from grandrounds.evaluation.clinical.operating import FixedPoint, point_of_cases, point_of_counts
+from grandrounds.evaluation.curves import sum_curves
+from grandrounds.evaluation.per_class import Grouping
+from grandrounds.federation.site.store import DIGESTS
+from grandrounds.files import read_json_object
+from grandrounds.protocol.messages import VALIDATION
+from grandrounds.reporting.format import format_list
+from grandrounds.reporting.predictions import read_site_curves, read_site_predictions
+
+NO_POINT = (
+    "there is no operating point: the run has no predictions for its sites' validation images; give --threshold, or run "
+    "the job again"
+)
+COUNTS_OF_CLASSES = (
+    "there is no operating point: the sites sent counts of single classes of their validation images, and the positive "
+    "group has several; name one class, or give --threshold"
+)
+TOO_FEW = "there is no operating point: too few validation images are positive; give --threshold"
+
+
+@dataclass(frozen=True)
+class PositiveGroup:
+    """The positive group: its name, the indices of its classes, and those of its labels where labels are groups."""
+
+    name: str
+    classes: tuple[int, ...]
+    labels: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """What the labels of a place are.
+
+    Attributes:
+        vocabulary: of the labels: the model's classes, or groups of them.
+        grouping: of the model's classes, if there is one.
+        by_group: whether the labels are groups.
+        positive: the positive group, if there is one.
+    """
+
+    vocabulary: tuple[str, ...]
+    grouping: Grouping | None
+    by_group: bool
+    positive: PositiveGroup | None
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What a place has in common with the run.
+
+    Attributes:
+        sites: names that are sites of the run.
+        images: how many test images are images of a site of the run, by their pixels.
+        known: sites of the run whose images could be compared.
+        unknown: the run's other sites.
+    """
+
+    sites: tuple[str, ...]
+    images: int
+    known: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """What is wrong, as one sentence; empty if nothing is."""
+        parts = []
+        if self.images:
+            parts.append(f"{self.images} of the images are images of the run's sites")
+        if self.sites:
+            parts.append(f"{format_list(self.sites)} took part in the run")
+        return "; ".join(parts)
+
+    @property
+    def remark(self) -> str:
+        """What could not be compared; empty if everything was."""
+        if not self.unknown:
+            return ""
+        return (
+            f"whether images are among those of {format_list(self.unknown)} is not known: the run's results have no "
+            f"{DIGESTS} of these sites"
+        )
+
+
+def positive_group(
+    names: Sequence[str] | None, classes: Sequence[str], grouping: Grouping | None, by_group: bool
+) -> PositiveGroup | None:
+    """Resolve the names of the positive group, which are classes or groups; by default the first group.
+
+    Args:
+        names: what was named; None where nothing was.
+        classes: the model's vocabulary.
+        grouping: of the classes, if there is one.
+        by_group: whether the labels of the images are groups.
+
+    Returns:
+        None where nothing was named and there are no groups.
+
+    Raises:
+        ConfigurationError: if a name is unknown, the group has all classes, or it divides a group that is a label.
+    """
+    if names is None:
+        if grouping is None:
+            return None
+        names = [grouping.names[0]]
+    known = [*classes, *(grouping.names if grouping else ())]
+    for name in names:
+        try:
+            require_known_label(name, known, "--positive")
+        except DataError as error:
+            raise ConfigurationError(str(error)) from error
+    groups = {name: number for number, name in enumerate(grouping.names)} if grouping else {}
+    chosen = {number for number, name in enumerate(classes) if name in names}
+    if grouping:
+        chosen |= {number for number, group in enumerate(grouping.group_of.tolist()) if grouping.names[group] in names}
+    if not 0 < len(chosen) < len(classes):
+        raise ConfigurationError("--positive: name some of the classes and not all of them")
+    labels = tuple(sorted(chosen))
+    if by_group:
+        if not set(names) <= set(groups):
+            raise ConfigurationError(f"--positive: the labels are groups; name one of {', '.join(groups)}")
+        labels = tuple(sorted(groups[name] for name in names))
+    return PositiveGroup(", ".join(names), tuple(sorted(chosen)), labels)
+
+
+def operating_point(
+    folder: Path, sites: Sequence[str], classes: Sequence[str], positive: PositiveGroup, sensitivity: float
+) -> FixedPoint | str:
+    """Fix the threshold on the run's validation images: on their predictions, else on the counts that the sites sent.
+
+    Args:
+        folder: the run's results, with a folder for each site.
+        sites: of the run.
+        classes: the model's vocabulary.
+        positive: the group.
+        sensitivity: to reach on these images.
+
+    Returns:
+        The point, or in one line why there is none.
+
+    Raises:
+        DataError: if a file of predictions or counts is damaged.
+    """
+    predicted = read_site_predictions(folder, sites, VALIDATION, classes, "", None)
+    if predicted:
+        together = joined(list(predicted.values()))
+        source = f"{len(together.labels)} validation images of {len(predicted)} training sites"
+        return point_of_cases(binary_cases(together, positive.classes), source, sensitivity) or TOO_FEW
+    curves = read_site_curves(folder, sites, VALIDATION, classes)
+    if not curves:
+        return NO_POINT
+    if len(positive.classes) > 1:
+        return COUNTS_OF_CLASSES
+    name = classes[positive.classes[0]]
+    counts = sum_curves(list(curves.values()), classes).classes.get(name)
+    source = f"counts of the validation images of {sum(name in one.classes for one in curves.values())} training sites"
+    return (counts and point_of_counts(counts, source, sensitivity)) or TOO_FEW
+
+
+def overlap_with(
+    folder: Path, sites: Sequence[str], places: Iterable[str], digests: Mapping[str, Sequence[str]]
+) -> Overlap:
+    """Compare names of places with a run's sites, and digests of test images with those of the run's images.
+
+    Args:
+        folder: the run's results, with a folder for each site.
+        sites: of the run.
+        places: names of what is evaluated.
+        digests: of the test images, by place; an empty digest identifies nothing.
+
+    Raises:
+        ConfigurationError: if a file of digests is damaged.
+    """
+    known: dict[str, set[str]] = {}
+    for site in sites:
+        path = folder / site / DIGESTS
+        if path.is_file():
+            content = read_json_object(path).get("images")
+            if not isinstance(content, list):
+                raise ConfigurationError(f"{path} has no list of images; run the job again")
+            known[site] = set(content)
+    together = set().union(*known.values())
+    images = sum(digest in together for found in digests.values() for digest in found if digest)
+    shared = tuple(place for place in places if place in sites)
+    return Overlap(shared, images, tuple(known), tuple(site for site in sites if site not in known))

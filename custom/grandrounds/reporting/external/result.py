@@ -1,0 +1,176 @@
+"""The result of an external evaluation as plain values: written by ``grandrounds evaluate``, read by a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds import __version__
+from grandrounds.errors import DataError
+from grandrounds.evaluation.bootstrap import Cases, cases_of, joined
+from grandrounds.evaluation.clinical.binary import binary_cases
+from grandrounds.evaluation.clinical.subgroups import subgroups_of
+from grandrounds.evaluation.clinical.suppression import shown_counts, without_small_counts
+from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
+from grandrounds.evaluation.external import ImagePredictions
+from grandrounds.evaluation.metrics import confusion_scores
+from grandrounds.evaluation.per_class import Grouping, summed_probabilities
+from grandrounds.files import write_json
+from grandrounds.reporting.caveats import caveats_of
+from grandrounds.reporting.external.prediction import Place
+from grandrounds.reporting.external.preparation import Labels, PositiveGroup
+from grandrounds.reporting.run import FINISHED, Run
+from grandrounds.reporting.scores import scores_of
+
+FORMAT = "grandrounds external evaluation 1"
+
+
+def external_result(
+    run: Run,
+    place: Place,
+    labels: Labels,
+    request: Request,
+    command: str,
+) -> dict[str, Any]:
+    """Score a place.
+
+    Args:
+        run: whose model it is.
+        place: what was predicted.
+        labels: what they are, and which are positive.
+        request: what is asked of the positive group, with the smallest count that may be shown.
+        command: what was typed.
+
+    Returns:
+        Plain values; a count from 1 to the minimum less 1 is not among them, nor is the name of an image or a patient.
+    """
+    classes, positive = labels.vocabulary, labels.positive
+    summed = labels.grouping if labels.by_group else None
+    cases = {site: _cases(found, summed) for site, found in place.sites.items()}
+    tested = _as_run(run, place.name, cases, classes)
+    scores = scores_of(tested)
+    together = joined(list(cases.values()))
+    overlap = place.overlap
+    counts = dict(zip(classes, np.bincount(together.labels, minlength=len(classes)).tolist(), strict=True))
+    result: dict[str, Any] = {
+        "format": FORMAT,
+        "place": place.name,
+        "run": run.name,
+        "method": run.method,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": __version__,
+        "command": command,
+        "sha256": dict(place.digests),
+        "minimum": request.minimum,
+        "case": tested.unit,
+        "labels": "groups" if labels.by_group else "classes",
+        "images": len(together.labels),
+        "cases": together.count,
+        "unreadable": place.unreadable,
+        "classes": _class_counts(counts, positive.labels if positive else (), request.minimum),
+        "overlap": {
+            "shared_images": overlap.images,
+            "sites": list(overlap.sites),
+            "not_compared": list(overlap.unknown),
+        },
+        "caveats": [*([f"{overlap.message}: this is no external validation."] if overlap.message else [])],
+        "reference": _always_commonest(together, classes),
+        "scores": scores.to_json(tuple(classes)),
+        "group": None,
+        "subgroups": [],
+    }
+    result["caveats"] += caveats_of(tested, scores)
+    if positive is not None:
+        binary = _binary(place, positive)
+        share = float(binary.labels.mean())
+        request = replace(request, prevalences=[*([share] if 0 < share < 1 else []), *request.prevalences])
+        groups = subgroups_of(place.columns)
+        result["group"] = {**validate_group(binary, request), "classes": [run.classes[n] for n in positive.classes]}
+        result["subgroups"] = score_subgroups(binary, groups, request)
+    return dict(without_small_counts(result, request.minimum))
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a result as JSON."""
+    write_json(path, dict(result))
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read the result of an external evaluation.
+
+    Raises:
+        DataError: if it is no such file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise DataError(
+            f"{path} is not valid JSON ({error}); write it again with grandrounds evaluate --out"
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DataError(f"{path} is no external evaluation; write it with grandrounds evaluate RUN ... --out FILE")
+    return content
+
+
+def _class_counts(counts: Mapping[str, int], positive: Sequence[int], minimum: int) -> dict[str, int | None]:
+    """Counts by class; the sums of the positive classes and of the others are known, too, so each is a table."""
+    inside = {name: count for number, (name, count) in enumerate(counts.items()) if number in positive}
+    outside = {name: count for name, count in counts.items() if name not in inside}
+    shown = shown_counts(inside, minimum) | shown_counts(outside, minimum)
+    return {name: shown[name] for name in counts}
+
+
+def _always_commonest(cases: Cases, classes: Sequence[str]) -> dict[str, Any]:
+    """The scores of a constant answer, the commonest class."""
+    confusion = cases.confusion()
+    commonest = int(confusion.sum(axis=1).argmax())
+    constant = np.zeros_like(confusion)
+    constant[:, commonest] = confusion.sum(axis=1)
+    return {"class": classes[commonest], **{name: float(value) for name, value in confusion_scores(constant).items()}}
+
+
+def _cases(found: ImagePredictions, grouping: Grouping | None) -> Cases:
+    probabilities = summed_probabilities(found.probabilities, grouping) if grouping else found.probabilities
+    return cases_of(found.labels, probabilities, found.groups or None)
+
+
+def _binary(place: Place, positive: PositiveGroup) -> Cases:
+    """The positive group against all others, over all sites of the place."""
+    cases = joined([cases_of(f.labels, f.probabilities, f.groups or None) for f in place.sites.values()])
+    true: NDArray[np.bool_] = np.isin(cases.labels, positive.labels)
+    return binary_cases(cases, positive.classes, true)
+
+
+def _as_run(run: Run, place: str, cases: Mapping[str, Cases], classes: Sequence[str]) -> Run:
+    """The place as the only test of the run's model, so that it is scored like the run's own sites."""
+    unit = "patient or lesion" if any(one.count < len(one.labels) for one in cases.values()) else "image"
+    return replace(
+        run,
+        name=place,
+        classes=tuple(classes),
+        status=FINISHED,
+        reason="",
+        sites=tuple(cases),
+        predictions=cases,
+        site_metrics={},
+        model="common",
+        events=(),
+        bytes={},
+        contributions={},
+        untested=(),
+        spent=(),
+        communities={},
+        unit=unit,
+        notes=(),
+        reported_metrics={},
+        curve_counts={},
+    )
