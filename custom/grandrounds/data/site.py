@@ -8,7 +8,7 @@ For CT slices in DICOM files, ``"windows": [[40, 80], [80, 200], [40, 380]]`` se
 Hounsfield units. ``"preprocess": "mammogram"`` crops mammograms to the breast, turns them to one side and pads them
 (:mod:`~grandrounds.data.images.mammogram`). ``"privacy": {"min_support": 10}`` beside ``datasets`` sets the minimum
 number of patients behind any value of a class that leaves the site; no job can lower it. Where a method lets sites have
-their own models, ``"models": {"skin": {"backbone": "resnet10", "norm": "group", "dropout": 0.2, "weights": "own.pt"}}``
+their own models, ``"models": {"skin": {"backbone": "resnet10", "weights": "own.pt", "intensities": "scaled"}}``
 chooses one.
 """
 
@@ -34,7 +34,7 @@ CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
 UNKNOWN_LABEL = -1
 NORMS = ("batch", "group")
-MODEL_KEYS = ("backbone", "dropout", "norm", "weights")
+MODEL_KEYS = ("backbone", "dropout", "intensities", "norm", "weights")
 IMAGENET = "imagenet"
 
 Part = Literal["labelled", "unlabelled", "train", "val", "test"]
@@ -44,8 +44,8 @@ Part = Literal["labelled", "unlabelled", "train", "val", "test"]
 class ModelOverride:
     """How a site's network differs from the job's.
 
-    ``changes`` has ``backbone``, ``norm``, ``dropout`` and ``weights`` ("imagenet" or the path of a file), as far as they
-    are given; a dropout of None is the backbone's own. ``where`` is the file and the entry, for errors.
+    ``changes`` has ``backbone``, ``norm``, ``dropout``, ``weights`` ("imagenet" or the path of a file) and ``intensities``,
+    as far as they are given; a dropout of None is the backbone's own. ``where`` is the file and the entry, for errors.
     """
 
     where: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -39,26 +39,27 @@ BATCH = 256
 
 
 @torch.inference_mode()
-def predict(model: nn.Module, images: np.ndarray, rows: np.ndarray, device: torch.device) -> Tensor:
+def predict(model: nn.Module, inputs: Callable[[np.ndarray], Tensor], rows: np.ndarray) -> Tensor:
     """Predict without augmentation and with the model in evaluation mode; its mode is restored.
 
     Args:
         model: gives logits of shape ``(batch, classes)``.
-        images: uint8, shape ``(images, height, width, channels)``.
+        inputs: what the model takes for these rows, on its device.
         rows: which images, int64, shape ``(n,)``.
-        device: where the model is.
 
     Returns:
         Probabilities, float32 on the CPU, shape ``(n, classes)``; ``(0, 0)`` for no rows.
     """
     training = model.training
     model.eval()
-    parts = [
-        torch.softmax(model(to_tensor(images[batch], device)).float(), dim=1).cpu()
-        for batch in eval_batches(rows, BATCH)
-    ]
+    parts = [torch.softmax(model(inputs(batch)).float(), dim=1).cpu() for batch in eval_batches(rows, BATCH)]
     model.train(training)
     return torch.cat(parts) if parts else torch.zeros(0, 0)
+
+
+def tensors_of(images: np.ndarray, device: torch.device | str = "cpu") -> Callable[[np.ndarray], Tensor]:
+    """The inputs of :func:`predict` from uint8 images, shape ``(images, height, width, channels)``."""
+    return lambda rows: to_tensor(images[rows], device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +95,15 @@ class ImagePredictions:
     groups: tuple[str, ...] = ()
 
 
-def load_trained(spec: ModelSpec, path: Path) -> nn.Module:
+def load_trained(spec: ModelSpec, path: Path, seed: int | None) -> nn.Module:
     """Build a network and load what a run has trained; every entry must be there and fit.
+
+    Frozen layers come from the weights that the run started from, or from its seed.
 
     Raises:
         ConfigurationError: if the file cannot be read or is of another network.
     """
-    model = build_model(spec, seed=0)
+    model = build_model(spec, seed or 0)
     try:
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:
@@ -156,7 +159,7 @@ def predict_images(model: nn.Module, test: LabelledImages, device: torch.device)
     Raises:
         ConfigurationError: if a prediction is not finite.
     """
-    found = predict(model, test.images, np.arange(len(test.names)), device).double().numpy()
+    found = predict(model, tensors_of(test.images, device), np.arange(len(test.names))).double().numpy()
     if not np.isfinite(found).all():
         raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
     return ImagePredictions(test.names, test.labels, found, test.groups)

@@ -2,19 +2,20 @@
 
 ``standardised`` and ``spread``: A. Jimenez-Sanchez et al., "Memory-aware curriculum federated learning for breast cancer
 classification", Computer Methods and Programs in Biomedicine 229, 2023, standardise each image; the authors' code then
-spreads the result over [-1, 1], which undoes the standardisation. ``imagenet`` is that of weights from ImageNet.
+spreads the result over [-1, 1], which undoes the standardisation. ``imagenet`` is that of
+torchvision's weights, ``efficientnet_lite`` that of the weights of EfficientNet-Lite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from grandrounds.protocol.problem import Intensities
+from grandrounds.protocol.problem import FixedIntensities
 
 MIN_SPREAD = 1e-5
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -78,6 +79,17 @@ def as_imagenet(batch: Tensor) -> Tensor:
     return (batch - mean) / deviation
 
 
+def as_efficientnet_lite(batch: Tensor) -> Tensor:
+    """Normalise as EfficientNet-Lite was trained: ``(255 x - 127) / 128``, floating point ``(batch, channels, h, w)``.
+
+    Example:
+        >>> as_efficientnet_lite(torch.tensor([0.0, 127 / 255, 1.0]).view(1, 3, 1, 1)).flatten()
+        tensor([-0.9922,  0.0000,  1.0000])
+    """
+    _require_images(batch)
+    return (batch * 255 - 127) / 128
+
+
 def _require_images(batch: Tensor) -> None:
     if batch.dim() != 4 or not batch.is_floating_point():
         raise ValueError(
@@ -85,13 +97,21 @@ def _require_images(batch: Tensor) -> None:
         )
 
 
-def set_intensities(network: nn.Module, intensities: Intensities) -> None:
+NORMALISATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "standardised": standardise,
+    "spread": spread_range,
+    "imagenet": as_imagenet,
+    "efficientnet_lite": as_efficientnet_lite,
+}
+
+
+def set_intensities(network: nn.Module, intensities: FixedIntensities) -> None:
     """Normalise every batch of images before a network's first layer, in training and in evaluation.
 
     It is a hook and not a layer: weights keep their names, and a network that is split has it before its encoder.
 
     ``scaled`` leaves images in [0, 1], ``standardised`` is :func:`standardise`, ``spread`` is :func:`spread_range`,
-    ``imagenet`` is :func:`as_imagenet`.
+    ``imagenet`` is :func:`as_imagenet`, ``efficientnet_lite`` is :func:`as_efficientnet_lite`.
 
     Example:
         >>> network = nn.Identity()
@@ -100,7 +120,7 @@ def set_intensities(network: nn.Module, intensities: Intensities) -> None:
         [-1.0, 1.0]
     """
     if intensities != "scaled":
-        normalise = {"standardised": standardise, "spread": spread_range, "imagenet": as_imagenet}[intensities]
+        normalise = NORMALISATIONS[intensities]
         # No closure, so that a network can be copied and pickled.
         network.register_forward_pre_hook(partial(_normalised, normalise))
 

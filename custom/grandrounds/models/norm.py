@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -117,7 +118,7 @@ def norm_entries(model: nn.Module) -> frozenset[str]:
     return frozenset(
         f"{name}.{entry}" if name else entry
         for name, module in model.named_modules()
-        if isinstance(module, NORM_LAYERS)
+        if isinstance(module, (*NORM_LAYERS, FrozenBatchNorm))
         for entry in module.state_dict()
     )
 
@@ -141,6 +142,45 @@ def to_group_norm(model: nn.Module) -> None:
             group_norm = nn.GroupNorm(group_count(module.num_features), module.num_features, eps=module.eps)
             group_norm.weight, group_norm.bias = module.weight, module.bias
             replace_module(model, name, group_norm)
+
+
+class FrozenBatchNorm(nn.Module):
+    r"""A batch norm whose statistics never change; its scale and shift are trained.
+
+    .. math:: y = \gamma \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta
+
+    It does not mix the samples of a batch. Its statistics are in no ``state_dict``: they come with the weights.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+        self.register_buffer("running_mean", norm.running_mean, persistent=False)
+        self.register_buffer("running_var", norm.running_var, persistent=False)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Map ``(batch, channels, ...)`` to the same shape."""
+        return F.batch_norm(maps, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+def to_frozen_norm(model: nn.Module) -> None:
+    """Replace every ``BatchNorm1d`` and ``BatchNorm2d`` in place by a :class:`FrozenBatchNorm`."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            replace_module(model, name, FrozenBatchNorm(module))
+
+
+def frozen_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The statistics of the frozen batch norms, by module and name."""
+    return {
+        f"{name}.{entry}": buffer
+        for name, module in model.named_modules()
+        if isinstance(module, FrozenBatchNorm)
+        for entry, buffer in module.named_buffers()
+    }
 
 
 def replace_module(model: nn.Module, name: str, replacement: nn.Module) -> None:

@@ -1,9 +1,10 @@
 """The registry of networks, built the same way for every method and every site.
 
 ``compact``, ``resnet9`` (FedMatch's, Jeong et al., ICLR 2021), MDH-FL's four, ``shufflenet``, ``resnet10``, ``resnet12``
-and ``mobilenetv2`` (Fang & Ye, CVPR 2022), and ``resnet22`` (Wu et al., IEEE TMI 2020; used by Fed-Align-CL) need torch
-alone; the others are torchvision's: EfficientNet-B0 (Tan & Le, ICML 2019; used by FedPerl), DenseNet-121 (Huang et al.,
-CVPR 2017; used by FedIRM) and ResNet-18 (He et al., CVPR 2016).
+and ``mobilenetv2`` (Fang & Ye, CVPR 2022), ``resnet22`` (Wu et al., IEEE TMI 2020; used by Fed-Align-CL) and
+``efficientnet_lite0``, whose ImageNet weights an optional package ships, need torch alone. The others are torchvision's:
+EfficientNet-B0 (Tan & Le, ICML 2019; used by FedPerl), DenseNet-121 (Huang et al., CVPR 2017; used by FedIRM) and
+ResNet-18 (He et al., CVPR 2016).
 """
 
 from __future__ import annotations
@@ -18,39 +19,44 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.backbones.efficientnet_lite0 import EfficientNetLite0
 from grandrounds.models.backbones.mobile import MobileNetV2, ShuffleNet
 from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
 from grandrounds.models.intensities import set_intensities
-from grandrounds.models.norm import replace_module, to_group_norm
+from grandrounds.models.norm import replace_module, to_frozen_norm, to_group_norm
+from grandrounds.models.partial import freeze_front
 from grandrounds.models.split import find_stem, head_name, head_of
-from grandrounds.models.weights import import_torchvision, load_weights
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights
+from grandrounds.protocol.problem import TRAIN_ALL, ModelSpec
 
 
 class Backbone(NamedTuple):
     """A network of the registry.
 
-    ``stride`` is how much smaller than the image the last feature map is; ``build`` takes the numbers of classes and of
-    channels, and is None for torchvision's.
+    ``stride`` is how much smaller than the image the last feature map is. ``chain`` names the modules that images pass one
+    after the other, up to the pooling, with ``.*`` for the children of a sequence; a network can be frozen up to each of
+    them. ``build`` takes the numbers of classes and of channels, and is None for torchvision's.
     """
 
     stride: int
+    chain: tuple[str, ...]
     build: Callable[[int, int], nn.Module] | None = None
 
 
 BACKBONES: Mapping[str, Backbone] = MappingProxyType(
     {
-        "compact": Backbone(16, CompactNet),
-        "densenet121": Backbone(32),
-        "efficientnet_b0": Backbone(32),
-        "mobilenetv2": Backbone(8, MobileNetV2),
-        "resnet10": Backbone(8, ResNet10),
-        "resnet12": Backbone(8, ResNet12),
-        "resnet18": Backbone(32),
-        "resnet22": Backbone(64, ResNet22),
-        "resnet9": Backbone(8, ResNet9),
-        "shufflenet": Backbone(8, ShuffleNet),
+        "compact": Backbone(16, ("stem", "blocks.*"), CompactNet),
+        "densenet121": Backbone(32, ("features.*",)),
+        "efficientnet_b0": Backbone(32, ("features.*",)),
+        "efficientnet_lite0": Backbone(32, ("stem", "blocks.*", "widen"), EfficientNetLite0),
+        "mobilenetv2": Backbone(8, ("stem", "blocks.*", "widen"), MobileNetV2),
+        "resnet10": Backbone(8, ("stem", "blocks.*"), ResNet10),
+        "resnet12": Backbone(8, ("stem", "blocks.*"), ResNet12),
+        "resnet18": Backbone(32, ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")),
+        "resnet22": Backbone(64, ("noise", "stem", "blocks.*", "norm"), ResNet22),
+        "resnet9": Backbone(8, ("stem", "residual1", "middle", "residual2"), ResNet9),
+        "shufflenet": Backbone(8, ("stem", "units.*"), ShuffleNet),
     }
 )
 # The paper's batch norm keeps 0.99 of its running statistics in each step, 0.01 in torch's convention; torchvision leaves
@@ -78,7 +84,8 @@ class DropoutLinear(nn.Linear):
 def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     """Build a network: images ``(batch, channels, height, width)`` in [0, 1] to logits ``(batch, classes)``.
 
-    ``seed`` is that of the random initialisation; the global generators do not change.
+    ``seed`` is that of the random initialisation; the global generators do not change. Layers that ``spec`` freezes have
+    their weights always, see :mod:`~grandrounds.models.partial`.
 
     Returns:
         A float32 model on the CPU, in training mode, channels-last in memory.
@@ -92,10 +99,15 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         torch.default_generator.manual_seed(seed)
         model = _bare_model(spec)
         _set_head_dropout(model, spec)
-    if spec.norm == "group":
-        to_group_norm(model)
-    load_weights(model, spec)
-    set_intensities(model, spec.intensities)
+    if spec.load_weights or spec.has_frozen:
+        load_weights(model, spec)
+    intensities = chosen_intensities(spec)
+    if spec.trainable == TRAIN_ALL:
+        set_intensities(model, intensities)
+    else:
+        freeze_front(model, spec.trainable, BACKBONES[spec.backbone].chain, spec.channels, intensities)
+    if spec.norm != "batch":
+        {"group": to_group_norm, "frozen": to_frozen_norm}[spec.norm](model)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 

@@ -1,4 +1,4 @@
-"""Trained weights to start from: torchvision's ImageNet checkpoints, or a file.
+"""Trained weights to start from: published ImageNet checkpoints, or a file.
 
 Differences with a known reason are adapted: a head for another number of classes, or a missing one, stays untrained (the log
 reports it), the first convolution is averaged over its input channels, and group norm takes no batch statistics. Any other
@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import importlib
 import logging
-import pickle
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.models.backbones.efficientnet_lite0 import published_name
 from grandrounds.models.norm import is_running_statistic
+from grandrounds.models.pretrained import imagenet_file, imagenet_weights, named_file, read_weights
 from grandrounds.models.split import find_stem, head_name
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec
 
-IMAGENET = "imagenet"
 COUNTER = "num_batches_tracked"
 MAX_NAMES = 3
 MISSING_OPERATOR = "operator torchvision::nms does not exist"
@@ -61,55 +62,50 @@ def import_torchvision() -> ModuleType:
 def load_weights(model: nn.Module, spec: ModelSpec) -> None:
     """Load ``spec.weights`` into a model that was built to ``spec``, in place.
 
-    ``spec.weights`` is "imagenet", the path of a file with a ``state_dict`` (or ``{"state_dict": ...}``), or None for
-    nothing.
+    ``spec.weights`` is "imagenet", a name of the weights folder, the path of a file with a ``state_dict`` (or
+    ``{"state_dict": ...}``), or None for nothing.
 
     Raises:
-        ConfigurationError: if the weights cannot be fetched or read, or do not fit this network.
+        ConfigurationError: if the weights cannot be found or read, or do not fit this network.
     """
     if spec.weights is None:
         return
-    state = _imagenet_state(spec.backbone) if spec.weights == IMAGENET else _read_state(Path(spec.weights))
-    state = {_modern_name(name): tensor for name, tensor in state.items()}
-    if spec.norm == "group":
-        state = {name: tensor for name, tensor in state.items() if not is_running_statistic(name)}
+    published, _ = read_weights(_path(spec.weights, spec.backbone))
+    state = {published_name(_modern_name(name)): tensor for name, tensor in published.items()}
     _fit_stem(state, model)
     untouched = _drop_other_head(state, model, spec.weights)
+    if spec.norm == "group":
+        # Group norm takes no statistics, and weights that were trained with it have none.
+        untouched |= {name for name in model.state_dict() if is_running_statistic(name) and name not in state}
     _require_fit(state, model, untouched, spec)
     model.load_state_dict(state, strict=False)
 
 
-def _imagenet_state(backbone: str) -> Mapping[str, Tensor]:
-    models = import_torchvision().models
-    if backbone not in models.list_models():
+def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
+    """How a network's images are normalised: as configured, or with ``auto`` as its weights declare.
+
+    Raises:
+        ConfigurationError: if that is ``auto`` and the weights declare nothing.
+    """
+    if spec.intensities != "auto":
+        return spec.intensities
+    if spec.weights is None:
+        return "scaled"
+    if spec.weights == IMAGENET:
+        return imagenet_weights(spec.backbone).intensities
+    _, declared = read_weights(_path(spec.weights, spec.backbone))
+    if declared is None:
         raise ConfigurationError(
-            f"there are no ImageNet weights for backbone {backbone!r}: set weights to a file or to null"
+            f"weights: {spec.weights} does not declare how images were normalised: set intensities to "
+            f"{', '.join(get_args(FixedIntensities))}"
         )
-    published = models.get_model_weights(backbone).DEFAULT
-    try:
-        state: Mapping[str, Tensor] = published.get_state_dict(progress=False, check_hash=True)
-    except (OSError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"cannot fetch the ImageNet weights of {backbone} ({error}): fetch {published.url} elsewhere, "
-            f"copy it to this machine and set weights to its path"
-        ) from error
-    return state
+    return declared
 
 
-def _read_state(path: Path) -> Mapping[str, Tensor]:
-    if not path.is_file():
-        raise ConfigurationError(f"weights: there is no file {path}; expected {IMAGENET!r} or the path of a state_dict")
-    try:
-        content = torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigurationError(
-            f"weights: {path} cannot be read ({reason}); expected what torch.save(model.state_dict(), ...) writes"
-        ) from error
-    state = content.get("state_dict", content) if isinstance(content, Mapping) else content
-    if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise ConfigurationError(f"weights: {path} holds no state_dict: expected names with tensors")
-    return state
+def _path(weights: str, backbone: str) -> Path:
+    if weights == IMAGENET:
+        return imagenet_file(backbone).path
+    return named_file(weights).path if WEIGHTS_NAME.fullmatch(weights) else Path(weights)
 
 
 def _modern_name(name: str) -> str:

@@ -40,6 +40,8 @@ JOIN, TRAIN, VALIDATE, TEST = "join", "train", "validate", "test"
 GLOBAL = "global"
 SCORED = "scored"
 """The model to score, in a training task that starts from another one."""
+FROZEN = "frozen"
+"""The value with the digest of the layers that are not trained."""
 UPDATE = "update"
 VALIDATION = "validation"
 CURVES: Mapping[str, str] = {"common": "curves_common", "own": "curves_own", VALIDATION: "curves_validation"}

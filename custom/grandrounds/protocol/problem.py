@@ -7,6 +7,7 @@ fits the images is checked where networks are known, by :func:`~grandrounds.mode
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,12 +15,20 @@ from typing import Annotated, Any, ClassVar, Literal
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import Min, Options, Range
 
-Intensities = Literal["scaled", "standardised", "spread", "imagenet"]
-"""Intensities of an image before the first layer: in [0, 1]; of mean 0 and deviation 1; spread over [-1, 1]; or with
-ImageNet's mean and deviation taken off."""
-Norm = Literal["batch", "group"]
+FixedIntensities = Literal["scaled", "standardised", "spread", "imagenet", "efficientnet_lite"]
+"""Intensities of an image before the first layer: in [0, 1]; of mean 0 and deviation 1; spread over [-1, 1]; with ImageNet's
+mean and deviation taken off; or those that EfficientNet-Lite was trained with."""
+Intensities = Literal["auto", "scaled", "standardised", "spread", "imagenet", "efficientnet_lite"]
+"""``auto`` is what the weights were trained with, and ``scaled`` without weights."""
+Norm = Literal["batch", "group", "frozen"]
+IMAGENET = "imagenet"
+WEIGHTS_NAME = re.compile(r"[A-Za-z0-9_-]+")
+TRAIN_ALL, TRAIN_HEAD, FROM = "all", "head", "from:"
 DropoutAt = Literal["head", "layers"]
 DROPOUT = Range(0, 1, open_maximum=True)
+NORM_MEANING = "batch norm, group norm in its place, or batch norm frozen at the statistics of the weights"
+INTENSITIES_MEANING = "of an image before the first layer; auto is what the weights were trained with"
+TRAINABLE_MEANING = "all layers, the head, or from:<block> on; sites load the frozen layers themselves"
 
 
 @dataclass(frozen=True)
@@ -31,11 +40,41 @@ class ModelSpec(Options):
     backbone: Annotated[str, "a name of the model registry"]
     classes: Annotated[int, "number of classes", Min(2)]
     channels: Annotated[int, "channels of the images", Min(1)] = 3
-    norm: Annotated[Norm, "batch norm as published, or group norm in its place"] = "batch"
+    norm: Annotated[Norm, NORM_MEANING] = "batch"
     dropout: Annotated[float | None, "probability; null is the backbone's own", DROPOUT] = None
     dropout_at: Annotated[DropoutAt, "before the last linear layer, or inside the layers (densenet121 only)"] = "head"
-    weights: Annotated[str | None, "null (random), imagenet, or the path of a file"] = None
-    intensities: Annotated[Intensities, "of an image before the first layer"] = "scaled"
+    weights: Annotated[str | None, "null (random), imagenet, a name of the weights folder, or the path of a file"] = (
+        None
+    )
+    intensities: Annotated[Intensities, INTENSITIES_MEANING] = "auto"
+    trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL
+    load_weights: Annotated[bool, "false where trained weights are loaded afterwards; the frozen ones always are"] = (
+        True
+    )
+
+    def check(self) -> None:
+        """Check which layers are trained."""
+        require_trainable(self.trainable, self.norm, self.weights)
+
+    @property
+    def has_frozen(self) -> bool:
+        """Whether a part of the network is never trained, and so does not travel."""
+        return self.trainable != TRAIN_ALL or self.norm == "frozen"
+
+
+def require_trainable(trainable: str, norm: Norm, weights: str | None) -> None:
+    """Check which layers are trained, and that every site can load the others.
+
+    Raises:
+        ConfigurationError: naming the option and its possible values.
+
+    Example:
+        >>> require_trainable("from:8", "batch", "imagenet")
+    """
+    if trainable not in (TRAIN_ALL, TRAIN_HEAD) and not trainable.startswith(FROM):
+        raise ConfigurationError(f"problem.trainable must be all, head or from:<block>, got {trainable!r}")
+    if norm == "frozen" and weights is None:
+        raise ConfigurationError("problem.norm=frozen keeps the statistics of trained weights: set problem.weights")
 
 
 @dataclass(frozen=True)
@@ -49,14 +88,23 @@ class Problem(Options):
     image_size: Annotated[int, "side of the square images, in pixels", Min(1)] = 64
     channels: Annotated[Literal[1, 3], "1 (grey) or 3 (colour)"] = 3
     backbone: Annotated[str, "a name of the model registry"] = "compact"
-    norm: Annotated[Norm, "normalisation layers"] = "batch"
+    norm: Annotated[Norm, NORM_MEANING] = "batch"
     dropout: Annotated[float | None, "rate; null is the backbone's own", DROPOUT] = None
     dropout_at: Annotated[DropoutAt, "before the last linear layer, or inside the layers (densenet121 only)"] = "head"
-    weights: Annotated[str | None, "null, imagenet or a file on the server; only the server reads it"] = None
-    intensities: Annotated[Intensities, "of an image before the first layer"] = "scaled"
+    weights: Annotated[
+        str | None, "null, imagenet, a name of the weights folder, or a file that only the server reads"
+    ] = None
+    intensities: Annotated[Intensities, INTENSITIES_MEANING] = "auto"
+    trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL
 
     def check(self) -> None:
-        """Check the vocabulary."""
+        """Check the vocabulary and which layers are trained."""
+        require_trainable(self.trainable, self.norm, self.weights)
+        if self.has_frozen and not self.has_public_weights:
+            raise ConfigurationError(
+                "problem.weights: every site loads the frozen layers itself and cannot read a file of the server; run "
+                f"`grandrounds weights add {self.weights}` at the server and the sites, and set problem.weights to its name"
+            )
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
             raise ConfigurationError(f"problem.classes must be at least two different names, got {list(self.classes)}")
 
@@ -83,6 +131,20 @@ class Problem(Options):
         """Plain values, as they travel and as they are hashed."""
         return {**vars(self), "classes": list(self.classes)}
 
+    @property
+    def has_frozen(self) -> bool:
+        """Whether a part of the network is never trained, and so does not travel."""
+        return self.trainable != TRAIN_ALL or self.norm == "frozen"
+
+    @property
+    def has_public_weights(self) -> bool:
+        """Whether sites can load the weights themselves: none, ImageNet's, or a name of the weights folder."""
+        return self.weights is None or WEIGHTS_NAME.fullmatch(self.weights) is not None
+
+    def for_sites(self) -> dict[str, Any]:
+        """Plain values for the sites; a path of the server stays there."""
+        return {**self.to_dict(), "weights": self.weights if self.has_public_weights else None}
+
     def model_spec(self, pretrained: bool) -> ModelSpec:
         """The model to build; a site asks without pretrained weights, because the server sends them."""
         return ModelSpec(
@@ -92,6 +154,8 @@ class Problem(Options):
             norm=self.norm,
             dropout=self.dropout,
             dropout_at=self.dropout_at,
-            weights=self.weights if pretrained else None,
+            weights=self.weights,
             intensities=self.intensities,
+            trainable=self.trainable,
+            load_weights=pretrained,
         )

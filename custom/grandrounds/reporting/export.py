@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from grandrounds.data.images.views import to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import load_trained
 from grandrounds.files import replacing, write_json
-from grandrounds.models.registry import architecture_fingerprint
-from grandrounds.protocol.problem import Problem
+from grandrounds.models.registry import architecture_fingerprint, build_model
+from grandrounds.protocol.problem import TRAIN_ALL, Problem
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.run import Run
 
@@ -66,7 +66,7 @@ def export_model(report: Report, run: Run, folder: Path, licence: str | None = N
             f"{run.name} has no selected model: it is not finished, or every site kept its own; export another run"
         )
     problem = Problem.from_dict(run.problem)
-    state = load_trained(problem.model_spec(pretrained=False), run.weights).state_dict()
+    problem, state = _complete(problem, run.weights, run.seed)
     content = _safetensors(state, run)
     with replacing(folder / WEIGHTS) as stream:
         stream.write(content)
@@ -74,6 +74,17 @@ def export_model(report: Report, run: Run, folder: Path, licence: str | None = N
     write_json(folder / CARD, card)
     _write_bundle(folder / BUNDLE, problem, state, card)
     return [folder / WEIGHTS, folder / CARD, folder / BUNDLE]
+
+
+def _complete(problem: Problem, weights: Path, seed: int | None) -> tuple[Problem, dict[str, Tensor]]:
+    """The problem and the state of the whole network, with the layers that were frozen in training."""
+    trained = load_trained(problem.model_spec(pretrained=False), weights, seed).state_dict()
+    if not problem.has_frozen:
+        return problem, trained
+    whole = replace(problem, trainable=TRAIN_ALL, norm="batch" if problem.norm == "frozen" else problem.norm)
+    network = build_model(whole.model_spec(pretrained=True), seed or 0)
+    network.load_state_dict(trained, strict=False)
+    return whole, network.state_dict()
 
 
 def model_card(

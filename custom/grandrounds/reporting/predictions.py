@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -20,7 +19,7 @@ from grandrounds.data.site import Part, load_site_data, locate_dataset
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, cases_of
 from grandrounds.evaluation.curves import SiteCurves, read_curves
-from grandrounds.evaluation.external import load_trained, predict
+from grandrounds.evaluation.external import load_trained, predict, tensors_of
 from grandrounds.federation.site.data import CACHE_VARIABLE
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.run import MODELS, Run
@@ -158,14 +157,14 @@ def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePre
     if run.weights is None or run.model != "common":
         return
     problem = Problem.from_dict(run.problem)
-    model = load_trained(problem.model_spec(pretrained=False), run.weights)
+    model = load_trained(problem.model_spec(pretrained=False), run.weights, run.seed)
     for site in run.predictions:
         location = locate_dataset(site, problem.dataset, [sites_dir])
         with decoded_images() as cache:
             data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
         rows = data.rows(split)
         if len(rows):
-            probabilities = predict(model, data.images, rows, torch.device("cpu")).double().numpy()
+            probabilities = predict(model, tensors_of(data.images), rows).double().numpy()
             groups = [data.groups[row] for row in rows]
             yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, groups, model)
 

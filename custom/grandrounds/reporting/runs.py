@@ -42,10 +42,11 @@ EXPECTED: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A run's model: the file of its state dictionary, and the problem, whose classes are in the order of the outputs."""
+    """A run's model: the file of its state dictionary, the problem (classes in the order of the outputs) and the seed."""
 
     weights: Path
     problem: Problem
+    seed: int | None
 
     @property
     def folder(self) -> Path:
@@ -156,7 +157,7 @@ def trained_model(path: Path) -> TrainedModel:
     problem = summary.get("configuration", {}).get("problem")
     if not isinstance(problem, dict):
         raise ConfigurationError(f"{folder / SUMMARY} does not say what the model was trained for; run the job again")
-    return TrainedModel(weights, Problem.from_dict(problem))
+    return TrainedModel(weights, Problem.from_dict(problem), summary["configuration"].get("seed"))
 
 
 def record_folder(path: Path) -> Path:

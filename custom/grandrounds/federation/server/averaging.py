@@ -19,6 +19,7 @@ from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, UpdateOptions
 from grandrounds.federation.server.selection import ServerImages
+from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import (
@@ -163,6 +164,7 @@ class AveragingController(RoundController):
     def start(self) -> None:
         """Build the initial model, the same for all methods with one seed."""
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
+        self.frozen_digest = frozen_digest(network)
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
         if self.averaging.selection_images == "server":
             self.server_images("controller.selection_images=server").require_validation()

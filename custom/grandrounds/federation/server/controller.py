@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from nvflare.apis.fl_context import FLContext
@@ -29,9 +30,10 @@ from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.federation.server.sites import SiteRegistry, await_sites, joined, sample_sites, servers_roster
 from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
+from grandrounds.models.weights import chosen_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import GLOBAL, TEST, VALIDATE, VALIDATION_PREFIX, Payload, State
+from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, VALIDATION_PREFIX, Payload, State
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION
@@ -50,6 +52,7 @@ class RoundController(Configurable, RoundHooks, Controller):
     Attributes:
         round_number: counts from 1; 0 before the first round.
         run_id: identifies this start of the run; a resumed run keeps it.
+        frozen_digest: of the layers that are not trained, which the sites' must be equal to; None without such layers.
         checkpointed: the rounds of which the server has checkpoints.
         sites: who has registered, was refused or has missed rounds.
         dispatcher: sends tasks; from the start of the run on, as ``record``, ``folder`` and ``fl_ctx``.
@@ -66,6 +69,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.seed = self.run.seed
         self.round_number = 0
         self.run_id = uuid.uuid4().hex
+        self.frozen_digest: str | None = None
         self.checkpointed: list[int] = []
         self.sites = SiteRegistry()
         self._selection = ModelSelection(self.run.selection_metric)
@@ -88,7 +92,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         """
         run = self.run
         shared = {
-            "problem": {**self.problem.to_dict(), "weights": None},  # a path of the server stays there
+            "problem": self.problem.for_sites(),
+            FROZEN: self.frozen_digest,
             "seed": run.seed,
             "run_name": run.run_name,
             "run_id": self.run_id,
@@ -168,6 +173,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.record.publish(result_folder(self.fl_ctx), [])
 
     def _run(self) -> None:
+        self.problem = replace(self.problem, intensities=chosen_intensities(self.problem.model_spec(pretrained=True)))
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
         schedule = {

@@ -166,7 +166,7 @@ class ServerImages:
     def predictions(self, state: State) -> tuple[np.ndarray, torch.Tensor]:
         """Labels of the validation images, shape ``(n,)``, and a model's probabilities, shape ``(n, classes)``."""
         context = self._context
-        probabilities = predict(self.network(state), context.data.images, self._rows, context.device)
+        probabilities = predict(self.network(state), lambda rows: context.views(rows, "none"), self._rows)
         return context.data.labels[self._rows], probabilities
 
     def metrics(self, state: State) -> dict[str, float]:

@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.site.features import FeatureCache
 from grandrounds.files import replacing
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.problem import ModelSpec, Problem
@@ -108,6 +113,7 @@ class SiteContext:
         cache: states that the site was sent.
         own_spec: the network that this site has for itself; None if it is the problem's.
         datasets: loads another data set of the site by its name.
+        features: what the frozen layers make of images; None where all are computed anew.
     """
 
     site: str
@@ -121,6 +127,7 @@ class SiteContext:
     cache: StateCache
     own_spec: ModelSpec | None = None
     datasets: Callable[[str], SiteData] = field(default=_no_dataset)
+    features: FeatureCache | None = None
 
     @property
     def model_spec(self) -> ModelSpec:
@@ -140,6 +147,37 @@ class SiteContext:
             DataError: if an image cannot be read, or the manifest is not as it must be.
         """
         return self.datasets(name)
+
+    def views(
+        self,
+        rows: NDArray[np.integer],
+        view: View,
+        key: int = 0,
+        step: int = 0,
+        public: NDArray[np.uint8] | None = None,
+        positions: NDArray[np.integer] | None = None,
+        **strong: Any,
+    ) -> Tensor:
+        """What a network takes for one view of each image of a batch.
+
+        Args:
+            rows: the batch.
+            view: the kind of view.
+            key: seed of the purpose.
+            step: the local step, from 0.
+            public: images of a public data set; None for the site's own.
+            positions: draw only these positions of the batch.
+            strong: options of strong views, see :func:`~grandrounds.data.images.views.draw_views`.
+
+        Returns:
+            Images, shape ``(batch, channels, height, width)``, or where features are kept what the network's front makes of
+            them, on the context's device.
+        """
+        images = self.data.images if public is None else public
+        if self.features is None:
+            return to_tensor(draw_views(images, rows, view, key, step, positions=positions, **strong), self.device)
+        name = "own" if public is None else "public"
+        return self.features.draw(name, images, rows, view, key, step, positions, **strong)
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The stream for this purpose in this round at this site."""

@@ -143,6 +143,10 @@ def own_model_spec(
 def _changed(spec: ModelSpec, changes: Mapping[str, Any], where: str) -> ModelSpec:
     try:
         changed = replace(spec, **changes)
+        if "weights" in changes:
+            changed = replace(changed, load_weights=True)
+        elif changed.backbone != spec.backbone and not spec.has_frozen:
+            changed = replace(changed, weights=None)
         require_buildable(changed)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
@@ -150,7 +154,7 @@ def _changed(spec: ModelSpec, changes: Mapping[str, Any], where: str) -> ModelSp
 
 
 def _described(spec: ModelSpec) -> str:
-    start = "" if spec.weights is None else ", weights of its own"
+    start = ", weights of its own" if spec.load_weights else ""
     return f"{spec.backbone} (norm {spec.norm}, dropout {'its own' if spec.dropout is None else spec.dropout}{start})"
 
 

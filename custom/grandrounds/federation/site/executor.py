@@ -24,6 +24,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageErro
 from grandrounds.federation.paths import DETAILS_VARIABLE, state_folder
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
+from grandrounds.federation.site.features import FeatureCache, FeatureOptions, remove_features
 from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
@@ -32,11 +33,13 @@ from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.training import Algorithm, new_optimizer
 from grandrounds.federation.site.worker import declare_dp_training, keep_freed_memory, run_in_child
 from grandrounds.models.compute import compile_network
+from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
 from grandrounds.protocol.messages import (
     CURVES,
+    FROZEN,
     GLOBAL,
     JOIN,
     REASON_HEADER,
@@ -74,6 +77,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
     site_options: SiteOptions
     compute: ComputeOptions
     protection: ProtectionOptions
+    feature_options: FeatureOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -91,6 +95,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
         self._network: tuple[ModelSpec, nn.Module] | None = None
         self._staged: tuple[SiteStore, Payload] | None = None
+        self._features: tuple[SiteStore, FeatureCache] | None = None
         self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
@@ -121,7 +126,14 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
                 )
         if GLOBAL not in payload.parts:
             raise MessageError("the task has no global model; executor option model=own needs none")
-        require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the global model")
+        network = self.network(context)
+        require_like(payload.parts[GLOBAL], network.state_dict(), "the global model")
+        wanted = payload.values.get(FROZEN)
+        if wanted is not None and wanted != frozen_digest(network):
+            raise MessageError(
+                f"the frozen layers of {context.model_spec.backbone} differ from the server's: problem.weights "
+                f"{context.model_spec.weights!r} is another file here; compare `grandrounds weights verify` at both places"
+            )
         return payload.parts[GLOBAL]
 
     def make_optimizer(
@@ -230,6 +242,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
         store = self._store(payload, context, fl_ctx)
+        if self.feature_options.feature_cache and task_name in (TRAIN, VALIDATE):
+            context = replace(context, features=self._feature_cache(context, store))
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
         declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
         reply = encode_result(tasks[task_name](payload, context, store), self._declared(task_name), payload, facts)
@@ -237,6 +251,13 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
             store.stage_state(context.round_number, self.kept)
         return reply, store
+
+    def _feature_cache(self, context: SiteContext, store: SiteStore) -> FeatureCache:
+        if self._features is None or self._features[0] is not store:
+            network = self.network(context)
+            cache = FeatureCache(store.folder, self.feature_options, network, context.seed, context.site)
+            self._features = (store, cache)
+        return self._features[1]
 
     def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:
         fobs.register(TensorDecomposer)
@@ -295,6 +316,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         return {VALIDATION_PREFIX + name: value for name, value in scores.items()}
 
     def _test(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
+        remove_features(store.folder)
         context.cache.keep_only([])  # the run is over: what other hospitals have trained does not stay here
         self.kept = store.load_state(context.round_number)
         models = self.tested_models(payload, context, store)

@@ -35,7 +35,7 @@ def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[d
         Metrics over the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``.
     """
     with context.autocast():
-        probabilities = predict(network, context.data.images, rows, context.device)
+        probabilities = predict(network, lambda batch: context.views(batch, "none"), rows)
     known = context.data.labels[rows] >= 0
     return classification_metrics(context.data.labels[rows][known], probabilities.numpy()[known]), probabilities
 

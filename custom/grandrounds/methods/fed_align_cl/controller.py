@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grandrounds.errors import MessageError
+from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.server.averaging import AveragingController
 from grandrounds.methods.fed_align_cl.bank import (
     BANK,
@@ -40,10 +40,20 @@ class FedAlignController(AveragingController):
         self._for_next: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
-        """Build the initial model, and note the width of its embeddings."""
+        """Build the initial model, and note the width of its embeddings.
+
+        Raises:
+            ConfigurationError: if the encoder has no layer to train.
+        """
         super().start()
         spec = self.problem.model_spec(pretrained=False)
-        self._width = embedding_width(split_network(build_model(spec, self.seed)).head)
+        encoder, head = split_network(build_model(spec, self.seed))
+        if not list(encoder.parameters()):
+            raise ConfigurationError(
+                "problem.trainable=head freezes the whole encoder, which this method aligns; set it to from:<block>, or run "
+                "the job fedavg"
+            )
+        self._width = embedding_width(head)
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
-from grandrounds.data.images.views import View, draw_views, to_tensor
+from grandrounds.data.images.views import View
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, run_steps
@@ -23,7 +23,7 @@ from grandrounds.methods.fed_align_cl.bank import bank_size, make_bank, upcoming
 from grandrounds.methods.fed_align_cl.curriculum import Indices, epoch_batches
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
 from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions, ScheduleOptions
-from grandrounds.models.split import find_stem
+from grandrounds.models.partial import input_channels
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
 PREDICTION_BATCH = 64
@@ -124,7 +124,7 @@ class TrainingImages:
     def _batch(self, numbers: np.ndarray, view: View, key: int = 0, step: int = 0) -> tuple[Tensor, Tensor]:
         rows, context = self._rows[numbers], self._context
         labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
-        return to_tensor(draw_views(context.data.images, rows, view, key, step), context.device), labels
+        return context.views(rows, view, key, step), labels
 
     def all(self) -> Iterator[tuple[Tensor, Tensor]]:
         """All images without augmentation, in the order of their numbers, in batches for predictions."""
@@ -139,7 +139,7 @@ def require_channels(channels: int, network: nn.Module, site: str) -> None:
     Raises:
         DataError: naming the site, if they have others.
     """
-    expected = find_stem(network)[1].in_channels
+    expected = input_channels(network)
     if channels != expected:
         raise DataError(
             f"{site}: images have {channels} channels and the network takes {expected}; set problem.channels to what the "

@@ -188,14 +188,14 @@ def distil(
     def loss_of(step: int) -> Tensor:
         batch = generator.choice(len(images), options.distillation_batch, replace=False)
         with context.autocast():
-            logits = student(as_input(student, images[batch], context.device))
+            logits = student(as_input(student, context.views(batch, "none", public=images)))
         return alignment_loss(logits, wanted[torch.from_numpy(batch).to(context.device)])
 
     meter = Meter()
     step = DistillationStep(student, options)
     train_steps(context, steps, loss_of, step, meter, "controller.distillation_rate", "distillation")
     if options.recalibrate_bn:
-        recalibrate_batch_norm(student, images, np.arange(len(images), dtype=np.int64), context)
+        recalibrate_batch_norm(student, np.arange(len(images), dtype=np.int64), context, images)
     return meter.total("loss") / steps
 
 

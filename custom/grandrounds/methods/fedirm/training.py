@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches, index_batches
-from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
@@ -53,12 +52,8 @@ class Views:
         self._keys = [context.key(f"{kind} {name}") for name in VIEWS]
 
     def draw(self, rows: np.ndarray, step: int, count: int) -> list[Tensor]:
-        """One or two views of these rows, each of shape ``(batch, channels, height, width)``."""
-        context = self._context
-        return [
-            to_tensor(draw_views(context.data.images, rows, "mild", key, step), context.device)
-            for key in self._keys[:count]
-        ]
+        """One or two views of these rows, see :meth:`SiteContext.views`."""
+        return [self._context.views(rows, "mild", key, step) for key in self._keys[:count]]
 
 
 class LastPass:
@@ -92,7 +87,7 @@ class LastPass:
         network.eval()
         for batch in eval_batches(rows, EXACT_BATCH):
             with context.autocast():
-                logits = network(to_tensor(context.data.images[batch], context.device))
+                logits = network(context.views(batch, "none"))
             self._accumulator.add(
                 at_least_single(logits), torch.from_numpy(context.data.labels[batch]).to(context.device)
             )

@@ -277,7 +277,7 @@ def self_train(
     """
     rows = context.data.rows("unlabelled")
     with context.autocast():
-        confidence, predicted = predict(network, context.data.images, rows, context.device).max(dim=1)
+        confidence, predicted = predict(network, lambda batch: context.views(batch, "none"), rows).max(dim=1)
     confident = (confidence >= options.self_training_confidence).numpy()
     kept, labels = rows[confident], predicted.numpy()[confident]
     metrics = {"loss": 0.0, "kept": len(kept) / len(rows), "samples": float(len(rows))}

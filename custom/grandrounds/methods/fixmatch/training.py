@@ -7,7 +7,7 @@ replaces the model's own labels; FedPerl's peers do.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
 from grandrounds.data.images.randaugment import LEVELS
-from grandrounds.data.images.views import View, draw_views, to_tensor
+from grandrounds.data.images.views import View
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
@@ -117,17 +117,10 @@ class UnlabelledBatches:
 
     def _views(self, rows: np.ndarray, step: int, view: View, positions: np.ndarray | None = None) -> Tensor:
         context, options = self._context, self._options
-        views = draw_views(
-            context.data.images,
-            rows,
-            view,
-            self._key,
-            step,
-            options.equalize_noop,
-            positions,
-            strong_levels=options.strong_levels,
-        )
-        return to_tensor(views, context.device)
+        strong: dict[str, Any] = {}
+        if view == "strong":
+            strong = {"equalize_noop": options.equalize_noop, "strong_levels": options.strong_levels}
+        return context.views(rows, view, self._key, step, positions=positions, **strong)
 
     def _count(self, rows: np.ndarray, found: PseudoLabels, meter: Meter) -> None:
         """Count the accepted labels, and the correct ones among those whose hidden label is known."""

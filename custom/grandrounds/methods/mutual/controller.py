@@ -39,8 +39,10 @@ class DeliveringController(RoundController):
         super().__init__(**options)
         if self.rounds < 2:
             raise ConfigurationError(f"rounds must be at least 2: the last only delivers, got {self.rounds}")
-        if self.problem.weights is not None:
-            raise ConfigurationError("problem.weights must be null: the first models are drawn from the seed")
+        if self.problem.weights is not None and not self.problem.has_frozen:
+            raise ConfigurationError(
+                "problem.weights must be null unless problem.trainable freezes layers: the first models come from the seed"
+            )
 
     @property
     def delivers(self) -> bool:
@@ -91,8 +93,10 @@ class MutualController(RoundController):
             )
         if self.rounds < 2:
             raise ConfigurationError(f"rounds must be at least 2: the first only publishes, got {self.rounds}")
-        if self.problem.weights is not None:
-            raise ConfigurationError("problem.weights must be null: every site has a network of its own")
+        if self.problem.weights is not None and not self.problem.has_frozen:
+            raise ConfigurationError(
+                "problem.weights must be null unless problem.trainable freezes layers: every site has a network of its own"
+            )
         self._digest: str | None = None
         self._reference: dict[str, State] = {}
         self._exchanges: Exchanges | None = None

@@ -138,8 +138,7 @@ class MutualLearner:
         values, step.scale = _by_image(target[0], part, len(images)), target[1]
         loss = align(self.network, step, images, values, batches, self._alignment, key, self._context)
         if self._local.recalibrate_bn:
-            data = self._context.data
-            recalibrate_batch_norm(self.network, data.images, data.rows("labelled"), self._context)
+            recalibrate_batch_norm(self.network, self._context.data.rows("labelled"), self._context)
         return loss
 
     def train_locally(self, epoch: int) -> float:

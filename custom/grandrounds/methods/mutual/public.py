@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.data.images.views import to_tensor
 from grandrounds.data.partition.public_set import PublicImage, PublicSet
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
@@ -120,15 +119,15 @@ def predict_public(
         for batch in _batches(rows, batch_size):
             context.check_abort()
             with context.autocast():
-                logits = at_least_single(predicting(as_input(network, images[batch], context.device)))
+                logits = at_least_single(predicting(as_input(network, context.views(batch, "none", public=images))))
             parts.append(logits if content == "logits" else logits.softmax(dim=1))
     # One transfer: a copy after every batch would make the device wait.
     return torch.cat(parts).cpu()
 
 
-def as_input(network: nn.Module, batch: NDArray[np.uint8], device: torch.device) -> Tensor:
-    """Images in [0, 1] in the precision of the network; see :func:`~grandrounds.data.images.views.to_tensor`."""
-    return to_tensor(batch, device).to(next(network.parameters()).dtype)
+def as_input(network: nn.Module, views: Tensor) -> Tensor:
+    """Views of :meth:`SiteContext.views` in the precision of the network."""
+    return views.to(next(network.parameters()).dtype)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.data.images.views import View, draw_views
+from grandrounds.data.images.views import View
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Adam, Meter, OptimizerStep, train_steps
 from grandrounds.methods.mutual.loss import alignment_loss, digest_loss, refined_cross_entropy, symmetric_cross_entropy
@@ -112,9 +112,9 @@ def align(
     wanted = target.to(context.device, next(network.parameters()).dtype)
 
     def loss_of(number: int) -> Tensor:
-        views = draw_views(images, batches[number], options.alignment_view, key, number)
+        views = context.views(batches[number], options.alignment_view, key, number, public=images)
         with context.autocast():
-            logits = network(as_input(network, views, context.device))
+            logits = network(as_input(network, views))
         return measure(at_least_single(logits), wanted[torch.from_numpy(batches[number]).to(context.device)])
 
     meter = Meter()
@@ -156,7 +156,7 @@ def train_locally(
     optimizer = Adam(network.parameters(), lr=options.learning_rate, fused=True)
     train_steps(context, count, loss_of, OptimizerStep(network, optimizer), meter)
     if options.recalibrate_bn:
-        recalibrate_batch_norm(network, context.data.images, rows, context)
+        recalibrate_batch_norm(network, rows, context)
     return meter.total("loss") / count
 
 
@@ -198,9 +198,9 @@ def _loss(
     trust: float,
     view: View,
 ) -> Tensor:
-    views = draw_views(context.data.images, batch, view, key, step)
+    views = context.views(batch, view, key, step)
     with context.autocast():
-        logits = network(as_input(network, views, context.device))
+        logits = network(as_input(network, views))
     labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
     return local_loss(at_least_single(logits), labels, options, trust)
 
@@ -211,7 +211,11 @@ def _or(value: float | None, default: float) -> float:
 
 @torch.no_grad()
 def recalibrate_batch_norm(
-    network: nn.Module, images: NDArray[np.uint8], rows: Indices, context: SiteContext, batch_size: int = 64
+    network: nn.Module,
+    rows: Indices,
+    context: SiteContext,
+    public: NDArray[np.uint8] | None = None,
+    batch_size: int = 64,
 ) -> None:
     """Replace the running statistics of all batch norms by means over batches of (nearly) the same size.
 
@@ -221,9 +225,9 @@ def recalibrate_batch_norm(
 
     Args:
         network: its running statistics change in place, and nothing else; without batch norm nothing does.
-        images: shape ``(images, height, width, channels)``, uint8.
-        rows: which of them; at least two.
+        rows: images, at least two.
         context: of the task.
+        public: images of a public data set, uint8, shape ``(images, height, width, channels)``; None for the site's own.
         batch_size: approximate number of images in a batch, at least two. Mean and variance are averaged over the batches.
     """
     norms = [module for module in network.modules() if isinstance(module, BATCH_NORMS) and module.track_running_stats]
@@ -240,7 +244,7 @@ def recalibrate_batch_norm(
         for part in _parts(rows, batch_size):
             context.check_abort()
             with context.autocast():
-                network(as_input(network, images[part], context.device))
+                network(as_input(network, context.views(part, "none", public=public)))
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
-from grandrounds.data.images.views import View, draw_views, to_tensor
+from grandrounds.data.images.views import View
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext
@@ -67,7 +67,7 @@ class LabelledBatches:
         """The supervised loss of the next batch, in the context's precision."""
         context = self._context
         rows = next(self._batches)
-        images = to_tensor(draw_views(context.data.images, rows, self._view, self._key, step), context.device)
+        images = context.views(rows, self._view, self._key, step)
         labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
         with context.autocast():
             return supervised_loss(network(images), labels, self.weights)
@@ -166,7 +166,7 @@ def train_privately(
         torch.manual_seed(_secret())
         for number, batch in enumerate(poisson_batches(rows, protection)):
             context.check_abort()
-            images = to_tensor(draw_views(context.data.images, batch, view, key, number), context.device)
+            images = context.views(batch, view, key, number)
             with context.autocast():
                 step.set_gradients(images, labels[batch].to(context.device))
             optimizer.step()

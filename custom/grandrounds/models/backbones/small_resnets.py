@@ -124,15 +124,26 @@ TRUNCATED_DEVIATION = 0.87962566103423978
 CUT = 2.0
 
 
+class Residual(nn.Sequential):
+    """Layers whose output is added to their input."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Map ``(batch, channels, h, w)`` to the same shape."""
+        result = maps
+        for layer in self:
+            result = layer(result)
+        return maps + result
+
+
 class ResNet9(nn.Module):
     """Six 3x3 convolutions, two residual pairs of them, maximum over positions, linear classifier; the stride is 8."""
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(_convolution(channels, 64), _convolution(64, 128), nn.MaxPool2d(2))
-        self.residual1 = nn.Sequential(_convolution(128, 128), _convolution(128, 128))
+        self.residual1 = Residual(_convolution(128, 128), _convolution(128, 128))
         self.middle = nn.Sequential(_convolution(128, 256), nn.MaxPool2d(2), _convolution(256, 512), nn.MaxPool2d(2))
-        self.residual2 = nn.Sequential(_convolution(512, 512), _convolution(512, 512))
+        self.residual2 = Residual(_convolution(512, 512), _convolution(512, 512))
         self.classifier = nn.Linear(512, classes, bias=False)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
@@ -143,9 +154,7 @@ class ResNet9(nn.Module):
 
         Images of 32 pixels end in maps of 4x4, over which the published network takes the maximum; so do others here.
         """
-        features: Tensor = self.stem(images)
-        features = self.middle(features + self.residual1(features))
-        features = features + self.residual2(features)
+        features: Tensor = self.residual2(self.middle(self.residual1(self.stem(images))))
         logits: Tensor = self.classifier(F.adaptive_max_pool2d(features, 1).flatten(1))
         return logits
 

@@ -113,7 +113,7 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
         ConfigurationError: if the model's file does not fit, or a prediction is not finite.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_trained(trained.problem.model_spec(pretrained=False), trained.weights).to(device)
+    model = load_trained(trained.problem.model_spec(pretrained=False), trained.weights, trained.seed).to(device)
     found = {}
     for name, test in images.sites.items():
         step(f"predicting {len(test.names)} images of {name}")

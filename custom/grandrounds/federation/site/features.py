@@ -1,0 +1,198 @@
+"""What the frozen layers make of a site's images, computed once for a few views of each image and kept on disk.
+
+With a frozen front (``problem.trainable``) most of a step's time goes into layers that never change. A cache draws
+``feature_cache`` weak and as many strong views of an image, sends each through the front when it is first needed, and later
+draws among these. Features are stored in half precision, in files that only the site's user can read, until the run's end.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from grandrounds.data.images.views import View, draw_views, sample_generator, to_tensor
+from grandrounds.errors import ConfigurationError
+from grandrounds.models.partial import Front, front_of
+from grandrounds.options import Min, Options
+from grandrounds.seeding import derive_seed
+
+FOLDER = "features"
+MIB = 1 << 20
+BATCH = 32
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FeatureOptions(Options):
+    """Whether a site keeps what the frozen layers make of its images."""
+
+    feature_cache: Annotated[
+        int, "weak and strong views of each image whose features are kept; 0 computes fresh ones in each step", Min(0)
+    ] = 0
+    feature_cache_mib: Annotated[int, "maximum size of the kept features at a site", Min(1)] = 4096
+
+
+class FeatureCache:
+    """The features of the images of a run at one site.
+
+    Args:
+        folder: the site's folder of the run.
+        options: how many views, and how large the cache may be.
+        network: a network of the site, with the frozen front.
+        seed: of the run; the views depend on it, on the image's row and on the view's number alone.
+        site: the site's name, for errors.
+
+    Raises:
+        ConfigurationError: if no layer is frozen.
+    """
+
+    def __init__(self, folder: Path, options: FeatureOptions, network: nn.Module, seed: int, site: str) -> None:
+        front = front_of(network)
+        if front is None:
+            raise ConfigurationError(
+                "executor.feature_cache keeps what frozen layers make of images, and no layer is frozen: set "
+                "problem.trainable to head or from:<block>"
+            )
+        self._front: Front = front
+        self._folder, self._options, self._seed, self._site = folder / FOLDER, options, seed, site
+        self._stored: dict[tuple[Any, ...], _StoredFeatures] = {}
+
+    def draw(
+        self,
+        name: str,
+        images: NDArray[np.uint8],
+        rows: NDArray[np.integer],
+        view: View,
+        key: int,
+        step: int,
+        positions: NDArray[np.integer] | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Features of one view of each image of a batch; arguments as of :func:`~grandrounds.data.images.views.draw_views`.
+
+        Args:
+            name: of the data set.
+            images: all images of the data set.
+            rows: the batch.
+            view: the kind of view.
+            key: seed of the choice among the stored views.
+            step: the local step, from 0.
+            positions: draw only these positions of the batch.
+            options: of strong views.
+
+        Returns:
+            Shape ``(batch, features, rows, columns)``, float32, on the front's device.
+
+        Raises:
+            ConfigurationError: if the cache would exceed its limit or the disk.
+        """
+        chosen = np.arange(len(rows)) if positions is None else positions
+        count = 1 if view == "none" else self._options.feature_cache
+        numbers = [int(sample_generator(view, key, step, position).integers(count)) for position in chosen.tolist()]
+        stored = self._of(name, images, view, count, options)
+        return stored.read(np.asarray(rows)[chosen], np.array(numbers, np.int64), self._front)
+
+    def _of(
+        self, name: str, images: NDArray[np.uint8], view: View, count: int, options: Mapping[str, Any]
+    ) -> _StoredFeatures:
+        what = (name, view, *sorted(options.items()))
+        if what not in self._stored:
+            with torch.no_grad():
+                shape = tuple(self._front(_tensor(images[:1], self._front)).shape[1:])
+            size = len(images) * count * int(np.prod(shape)) * 2
+            self._require_room(size, f"{len(images)} images x {count} {view} views of {name}")
+            key = derive_seed(self._seed, "features", self._site, *map(str, what))
+            path = self._folder / f"{name}-{view}-{key:016x}"
+            self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options)
+        return self._stored[what]
+
+    def _require_room(self, size: int, what: str) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        used, limit = sum(stored.size for stored in self._stored.values()), self._options.feature_cache_mib * MIB
+        _logger.info("%s: the features of %s take %.0f MiB", self._site, what, size / MIB)
+        if used + size > limit:
+            raise ConfigurationError(
+                f"{self._site}: the features of {what} take {size / MIB:.0f} MiB beside {used / MIB:.0f} MiB, more than "
+                f"executor.feature_cache_mib={self._options.feature_cache_mib}; raise it, or lower executor.feature_cache"
+            )
+        free = shutil.disk_usage(self._folder).free
+        if size > free:
+            raise ConfigurationError(
+                f"{self._site}: the features of {what} take {size / MIB:.0f} MiB and the disk of {self._folder} has "
+                f"{free / MIB:.0f} MiB free; lower executor.feature_cache"
+            )
+
+
+def remove_features(folder: Path) -> None:
+    """Remove the features of a run from the site's folder, if there are any."""
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
+class _StoredFeatures:
+    """The features of some views of all images of a data set; each is computed when it is first read."""
+
+    def __init__(
+        self,
+        path: Path,
+        images: NDArray[np.uint8],
+        view: View,
+        count: int,
+        shape: tuple[int, ...],
+        key: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._images, self._view, self._key, self._options = images, view, key, dict(options)
+        self._all = np.arange(len(images))
+        channels, height, width = shape
+        # Channels last, as the network computes.
+        self._features = _memory_map(
+            path.with_suffix(".features"), np.float16, (len(images), count, height, width, channels)
+        )
+        self._computed = _memory_map(path.with_suffix(".computed"), np.bool_, (len(images), count))
+        self.size = self._features.nbytes
+
+    def read(self, rows: NDArray[np.integer], numbers: NDArray[np.int64], front: Front) -> Tensor:
+        """The features of these views, by row and number of the view."""
+        missing = sorted(
+            {pair for pair in zip(rows.tolist(), numbers.tolist(), strict=True) if not self._computed[pair]}
+        )
+        for start in range(0, len(missing), BATCH):
+            self._compute(missing[start : start + BATCH], front)
+        found = torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
+        return found.to(front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
+
+    def _compute(self, pairs: list[tuple[int, int]], front: Front) -> None:
+        rows, numbers = zip(*pairs, strict=True)
+        # The random stream of a view is that of its row and number, whatever batch it is computed in.
+        views = [
+            draw_views(
+                self._images, self._all, self._view, self._key, number, positions=np.array([row]), **self._options
+            )
+            for row, number in pairs
+        ]
+        with torch.no_grad():
+            features = front(_tensor(np.concatenate(views), front)).float().permute(0, 2, 3, 1).cpu().numpy()
+        self._features[rows, numbers] = features
+        self._computed[rows, numbers] = True
+
+
+def _tensor(images: NDArray[np.uint8], front: Front) -> Tensor:
+    return to_tensor(np.ascontiguousarray(images), front.device)
+
+
+def _memory_map(path: Path, kind: Any, shape: tuple[int, ...]) -> Any:
+    """A file's values, zero where nothing was written; readable by its owner alone."""
+    if not path.exists():
+        path.touch(mode=0o600)
+        return np.memmap(path, kind, "w+", shape=shape)
+    return np.memmap(path, kind, "r+", shape=shape)

