@@ -32,7 +32,7 @@ from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.external import load_trained, predict
+from grandrounds.evaluation.external import load_trained, predict, tensors_of
 from grandrounds.federation.server.record import read_events
 from grandrounds.files import read_json_object, write_json
 from grandrounds.protocol.problem import Problem
@@ -279,13 +279,13 @@ def site_data(job: Job, site: str, sites_dir: Path) -> SiteData:
 def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> dict[str, dict[str, Predicted]]:
     """By split and site of the whole partition, labels and probabilities of a model that the run has saved."""
     problem = Problem.from_dict(run.job.options("problem"))
-    model = load_trained(problem.model_spec(pretrained=False), weights)
+    model = load_trained(problem.model_spec(pretrained=False), weights, run.row.seed)
     found: dict[str, dict[str, Predicted]] = {split: {} for split in splits}
     for site in choose_sites(None, run.sites_dir)[0]:
         data = site_data(run.job, site, run.sites_dir)
         for split, by_site in found.items():
             rows = data.rows(split)
-            probabilities = predict(model, data.images, rows, torch.device("cpu")).double().numpy()
+            probabilities = predict(model, tensors_of(data.images), rows).double().numpy()
             by_site[site] = data.labels[rows], probabilities
     return found
 

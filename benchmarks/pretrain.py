@@ -53,7 +53,7 @@ def main() -> None:
         print(f"epoch {epoch + 1}: test accuracy {_accuracy(network, test, test_labels, side):.3f}", flush=True)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(arguments.out) as temporary:
-        torch.save(network.state_dict(), temporary)
+        torch.save({"state_dict": network.state_dict(), "intensities": "scaled"}, temporary)
 
 
 def _read(path: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
