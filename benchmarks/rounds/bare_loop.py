@@ -23,7 +23,7 @@ from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
-from grandrounds.evaluation.external import predict
+from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
@@ -97,7 +97,7 @@ def bare_loop(rounds: int) -> dict[str, Any]:
         state = {key: value + total[key] / SITES if key in total else value for key, value in state.items()}
     network.load_state_dict(state)
     for site in data.values():  # the job's final test
-        predict(network, site.images, site.rows("test"), torch.device("cpu"))
+        predict(network, tensors_of(site.images), site.rows("test"))
     return state
 
 
