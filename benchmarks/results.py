@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.experiment import BENCHMARKS, Row, experiment_class
-from benchmarks.tables import format_interval
-from grandrounds.evaluation.tests import paired_difference
+from benchmarks.tables import cell, format_interval, markdown_table
+from grandrounds.evaluation.comparisons import Difference, holm, paired_by_seed
 
 Content = dict[str, Any]
 Seeds = dict[int, Content]
@@ -46,10 +47,43 @@ class Results:
         return any(self.settings.values())
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float], digits: int = 3) -> str:
-    """Mean paired difference with its 95 % Student interval."""
-    found = paired_difference(ours, theirs)
-    return format_interval(found.mean, found.low, found.high, digits)
+class Pair(NamedTuple):
+    """Results of two methods, one for each seed that both have."""
+
+    ours: Sequence[float]
+    theirs: Sequence[float]
+
+
+def difference_table(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 3) -> str:
+    """A table whose cells may be pairs: each is shown as its difference, and corrected for the others in its column."""
+    columns = [difference_cells(column, digits) for column in zip(*rows, strict=True)]
+    return markdown_table(header, list(zip(*columns, strict=True)), digits)
+
+
+def difference_cells(column: Sequence[object], digits: int = 3) -> list[object]:
+    """Pairs as text: the mean difference with its 95 % interval, the adjusted p-value and the detectable difference."""
+    tested = [value for value in column if isinstance(value, Pair)]
+    found = {
+        str(row): paired_by_seed(value.ours, value.theirs, len(tested))
+        for row, value in enumerate(column)
+        if isinstance(value, Pair)
+    }
+    adjusted = holm({row: difference.p_value for row, difference in found.items()})
+    texts = {row: _text(difference, adjusted[row], digits) for row, difference in found.items()}
+    return [texts.get(str(row), value) for row, value in enumerate(column)]
+
+
+EXPLAINED = (
+    "Differences are paired by seed: mean [95 % Student interval]; p adjusted for the rows of the column by Holm's method; "
+    "d, the smallest difference that would have been found with a probability of 80 %. Fewer than three seeds give no test."
+)
+
+
+def _text(found: Difference, adjusted: float, digits: int) -> str:
+    if math.isnan(found.low):
+        return cell(found.mean, digits)
+    interval = format_interval(found.mean, found.low, found.high, digits)
+    return f"{interval}; p {cell(adjusted, 3)}; d {cell(found.detectable, digits)}"
 
 
 def shared_seeds(*runs: Mapping[int, Content]) -> list[int]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from benchmarks.report import Drawing, Part
-from benchmarks.results import Content, Methods, Results, Seeds, paired, shared_seeds
+from benchmarks.results import EXPLAINED, Content, Methods, Pair, Results, Seeds, difference_table, shared_seeds
 from benchmarks.tables import markdown_table
-from grandrounds.evaluation.tests import compare_methods, paired_difference
 from grandrounds.reporting.figures.images import plane_figure
 
 AREAS = {"roc": "AUC", "precision_recall": "PR-AUC"}
@@ -89,25 +89,19 @@ class Setting:
                 yield CROSS, runs
 
     def _statistics(self) -> Iterator[Part]:
-        """Analysis of variance as in the paper, and differences paired by seed."""
+        """Each two methods, paired by seed."""
         known = {method: self.methods[method] for method in COMPARED if method in self.methods}
-        shared = shared_seeds(*known.values()) if len(known) > 1 else []
-        for area, title in AREAS.items() if len(shared) >= 3 else ():
-            values = {
-                method: [_mean(runs[seed], method, LAST, self.counted, area) for seed in shared]
-                for method, runs in known.items()
-            }
-            compared = compare_methods(values)
-            yield (
-                f"{title}, mean over the sites that count, {len(shared)} seeds: analysis of variance F = "
-                f"{compared.statistic:.2f}, p = {compared.p_value:.3g}. Pairs:"
-            )
-            rows = []
-            for (one, other), p_value in compared.pairs.items():
-                pair = values[other], values[one]
-                p_paired = f"{paired_difference(*pair).p_value:.3g}"
-                rows.append([f"{self.titles[other]} - {self.titles[one]}", paired(*pair), p_paired, f"{p_value:.3g}"])
-            yield markdown_table(["difference", "paired by seed, 95 %", "p, paired", "p, Bonferroni"], rows)
+        rows: list[list[object]] = []
+        for one, other in combinations(known, 2):
+            shared = shared_seeds(known[one], known[other])
+            pairs = [
+                Pair(*([_mean(known[m][seed], m, LAST, self.counted, area) for seed in shared] for m in (other, one)))
+                for area in AREAS
+            ]
+            rows.append([f"{self.titles[other]} - {self.titles[one]}", len(shared), *pairs])
+        if rows:
+            yield f"Mean over the sites that count, last round. {EXPLAINED}"
+            yield difference_table(["difference", "seeds", *AREAS.values()], rows)
 
     def _probes(self) -> Iterator[Part]:
         rows, chance = [], math.nan

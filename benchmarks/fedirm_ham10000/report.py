@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.report import Drawing, Part
-from benchmarks.results import Methods, Results, Seeds, paired, shared_seeds
+from benchmarks.results import EXPLAINED, Methods, Pair, Results, Seeds, difference_table, shared_seeds
 from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.methods.fedirm.figures import (
     RelationRound,
@@ -101,12 +101,12 @@ def _differences(methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
         shared = shared_seeds(*pair)
         for model in ("selected", "last") if shared else ():
             cells = [
-                paired(*([_score(runs[seed], model, metric) for seed in shared] for runs in pair)) for metric in METRICS
+                Pair(*([_score(runs[seed], model, metric) for seed in shared] for runs in pair)) for metric in METRICS
             ]
             rows.append([f"{titles[PROPOSED]} - {titles[reference]}", MODELS[model], len(shared), *cells])
     if rows:
-        yield "Differences paired by seed, with the 95 % Student interval (none below three seeds):"
-        yield markdown_table(["difference", "model", "seeds", *METRICS.values()], rows)
+        yield EXPLAINED
+        yield difference_table(["difference", "model", "seeds", *METRICS.values()], rows)
 
 
 def _beside_published(results: Results) -> Iterator[Part]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Part
-from benchmarks.results import Methods, Results, Seeds, paired, shared_seeds
+from benchmarks.results import EXPLAINED, Methods, Pair, Results, Seeds, difference_table, shared_seeds
 from benchmarks.tables import markdown_table
 
 REFERENCE = "fedperl_pa"
@@ -31,19 +31,16 @@ def parts(results: Results) -> Iterator[Part]:
 def _tables(results: Results, chosen: Mapping[str, Methods]) -> Iterator[Part]:
     methods = results.configuration["methods"]
     yield _accuracies(methods, chosen, results)
-    yield (
-        "Paired differences of FedPerl with an anonymised peer to each other method (percentage points, best round, one "
-        "pair per seed, 95 % Student interval; fewer than three seeds give none):"
-    )
+    yield (f"FedPerl with an anonymised peer less each other method (percentage points, best round). {EXPLAINED}")
     rows = []
     for method in (method for method in methods if method != REFERENCE):
         cells = []
         for found in chosen.values():
             ours, theirs = found.get(REFERENCE, {}), found.get(method, {})
-            pair = [[_accuracy(runs[seed]) for seed in shared_seeds(ours, theirs)] for runs in (ours, theirs)]
-            cells.append(paired(*pair, digits=2))
+            seeds = shared_seeds(ours, theirs)
+            cells.append(Pair(*([_accuracy(runs[seed]) for seed in seeds] for runs in (ours, theirs))))
         rows.append([f"to {methods[method]['title']}", *cells])
-    yield markdown_table(["difference", *chosen], rows)
+    yield difference_table(["difference", *chosen], rows, digits=2)
     yield "Course and cost of a run (means over seeds):"
     costs = [
         [entry["title"], title, *np.mean([_cost(run) for run in found[method].values()], axis=0)]

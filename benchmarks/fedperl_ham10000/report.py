@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Drawing, Part
-from benchmarks.results import Methods, Results, Seeds, paired, shared_seeds
+from benchmarks.results import (
+    EXPLAINED,
+    Methods,
+    Pair,
+    Results,
+    Seeds,
+    difference_cells,
+    difference_table,
+    shared_seeds,
+)
 from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.evaluation.metrics import precision_recall_f1
 from grandrounds.methods.fedperl.figures import (
@@ -91,21 +100,26 @@ def _communication(runs: Seeds) -> tuple[str, str]:
 
 def _differences(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
     yield (
-        f"Paired differences to {titles[REFERENCE]} (per site, mean over the seeds that both have; ten pairs, 95 % Student "
-        "interval; `own` model):"
+        f"Each method less {titles[REFERENCE]} (mean over sites, `own` model). {EXPLAINED} The sites share a model, so they "
+        "are no repetitions."
     )
     rows = []
     for method, runs in results.items():
         shared = shared_seeds(runs, results[REFERENCE])
         if method == REFERENCE or not shared:
             continue
-        pairs = [[{seed: found[seed] for seed in shared} for found in (runs, results[REFERENCE])]] * len(METRICS)
+        pair = (runs, results[REFERENCE])
         cells = [
-            paired(*(_values(found, "own", metric).mean(axis=0).tolist() for found in pair))
-            for metric, pair in zip(METRICS, pairs, strict=True)
+            Pair(
+                *(
+                    _values({seed: found[seed] for seed in shared}, "own", metric).mean(axis=1).tolist()
+                    for found in pair
+                )
+            )
+            for metric in METRICS
         ]
         rows.append([f"{titles[method]} - SSFL", len(shared), *cells])
-    yield markdown_table(["difference", "seeds", *METRICS.values()], rows)
+    yield difference_table(["difference", "seeds", *METRICS.values()], rows)
 
 
 def _per_site(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
@@ -178,12 +192,12 @@ def _peers(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
         matrices.append(pick_matrix(picks, sites))
         share, chance = within_group_share(picks, devices), chance_within_group(devices)
         counted = [site for site in sites if chance[site] > 0 and not np.isnan(share[site])]
-        shares += [share[site] for site in counted]
-        chances += [chance[site] for site in counted]
+        shares.append(float(np.mean([share[site] for site in counted])))
+        chances.append(float(np.mean([chance[site] for site in counted])))
     yield (
-        f"Peers of the own device ({titles[PROPOSED]}): {np.mean(shares):.3f} of the picks (mean over {len(shares)} pairs "
-        f"of site and seed; the site that has its device for itself cannot pick one), by chance {np.mean(chances):.3f}; "
-        f"difference {paired(shares, chances)}."
+        f"Peers of the own device ({titles[PROPOSED]}): {np.mean(shares):.3f} of the picks (mean over the sites that share "
+        f"their device, and over {len(shares)} seeds), by chance {np.mean(chances):.3f}; difference by seed "
+        f"{difference_cells([Pair(shares, chances)])[0]}."
     )
     cosines = [c for one in results[PROPOSED].values() for e in one["similarity"].values() for c in e["raw_cosines"]]
     yield (

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.report import Drawing, Part
-from benchmarks.results import Content, Methods, Results, Seeds, paired, shared_seeds
+from benchmarks.results import EXPLAINED, Content, Methods, Pair, Results, Seeds, difference_table, shared_seeds
 from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.ordering import natural_sorted
 from grandrounds.plotting import draw_legend, label_axes, looks, new_axes
@@ -113,8 +113,7 @@ class Report:
     def differences(self) -> Iterator[Part]:
         """Paired by seed, for each kind of noise and over all kinds."""
         yield (
-            "Differences paired by seed (mean over sites, last round), with the 95 % Student interval (none below three "
-            "seeds). The last rows are means over those kinds of noise that all pairs have:"
+            f"Mean over sites, last round. {EXPLAINED} The last rows are means over the kinds of noise that all pairs have:"
         )
         rows, means = [], []
         for pair in COMPARED:
@@ -122,16 +121,16 @@ class Report:
             found = {s: shared_seeds(*(m.get(method, {}) for method in pair)) for s, m in self.settings.items()}
             shared = {setting: seeds for setting, seeds in found.items() if seeds}
             for setting, seeds in shared.items():
-                rows.append([title, self.noise[setting], len(seeds), *self._intervals(pair, [setting], seeds)])
+                rows.append([title, self.noise[setting], len(seeds), *self._pairs(pair, [setting], seeds)])
             seeds = sorted(set().union(*shared.values()))
             whole = [setting for setting, having in shared.items() if having == seeds]
             if len(whole) > 1:
-                means.append([title, f"mean of {len(whole)}", len(seeds), *self._intervals(pair, whole, seeds)])
-        yield markdown_table(["difference", "noise", "seeds", *METRICS.values()], rows + means)
+                means.append([title, f"mean of {len(whole)}", len(seeds), *self._pairs(pair, whole, seeds)])
+        yield difference_table(["difference", "noise", "seeds", *METRICS.values()], rows + means)
 
-    def _intervals(self, pair: tuple[str, str], settings: list[str], seeds: list[int]) -> list[str]:
+    def _pairs(self, pair: tuple[str, str], settings: list[str], seeds: list[int]) -> list[Pair]:
         return [
-            paired(
+            Pair(
                 *(
                     [float(np.mean([last(self.settings[s][method][seed], metric) for s in settings])) for seed in seeds]
                     for method in pair

@@ -1,16 +1,14 @@
-"""Predictions of test images by independent case, and scores with an interval by bootstrap.
+"""Predictions of test images by independent case, a score with its interval, and bootstrap samples of the cases.
 
-A case is a patient or lesion; a bootstrap sample draws cases, never single images of one. A score is shown where at least
-``MIN_CASES`` cases carry it: those of the class for sensitivity, precision and F1, the others for specificity, both for an
-area under a curve, all for a score of all classes. With fewer, the interval would cover most of [0, 1] anyway (the exact
-95 % interval of 9 of 9 is [0.66, 1]).
+A case is a patient or lesion; intervals are of cases, never of single images. A score is shown where at least ``MIN_CASES``
+cases carry it: those of the class for sensitivity, precision and F1, the others for specificity, both for an area under a
+curve, all for accuracy. With fewer, an interval would cover most of [0, 1] anyway (Wilson's of 9 of 9 is [0.70, 1]).
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.auc import Areas, weighted_areas
-from grandrounds.evaluation.metrics import confusion_class_scores, confusion_matrix, confusion_scores, mean_of_known
+from grandrounds.evaluation.intervals import CONFIDENCE
+from grandrounds.evaluation.metrics import confusion_matrix
 
 MIN_CASES = 10
-CONFIDENCE = 0.95
+"""A class, a site or a side of an area with fewer independent cases has no score, and is in no mean."""
 RESAMPLES = 1000
-AUC_RESAMPLES = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +122,7 @@ class Estimate(NamedTuple):
 
     @property
     def enough(self) -> bool:
-        """Whether the score may be shown."""
+        """Whether enough cases carry the score for it to be shown."""
         return self.cases >= MIN_CASES
 
     def to_json(self) -> dict[str, float | int | None]:
@@ -134,10 +131,19 @@ class Estimate(NamedTuple):
         return {**dict(zip(("value", "low", "high"), shown, strict=True)), "cases": self.cases}
 
 
+def interval_of(draws: NDArray[np.float64]) -> tuple[float, float]:
+    """The 95 % percentile interval of a score's bootstrap draws, shape ``(resamples,)``; NaN without a draw."""
+    if not len(draws):
+        return math.nan, math.nan
+    low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
 def resampled_weights(cases: Cases, generator: np.random.Generator, resamples: int = RESAMPLES) -> NDArray[np.float32]:
     """How often each image is in each bootstrap sample of the cases, shape ``(resamples, n)``.
 
-    A bootstrap sample draws as many cases as there are, with replacement; all images of a case come together.
+    A bootstrap sample draws cases with replacement, as many as there are of each rarest class: all images of a case come
+    together, and the set of classes does not change.
     """
     counts, index = _draws(cases, generator, resamples)
     return counts[:, index].astype(np.float32)
@@ -156,109 +162,24 @@ def resampled_confusions(
     return (counts @ cells).reshape(resamples, cases.classes, cases.classes)
 
 
-def interval_of(draws: NDArray[np.float64]) -> tuple[float, float]:
-    """The 95 % percentile interval of a score's bootstrap draws, shape ``(resamples,)``.
-
-    Draws in which the score is not defined do not count; if these are more than half, both ends are NaN.
-    """
-    defined = draws[~np.isnan(draws)]
-    if 2 * len(defined) < max(len(draws), 1):
-        return math.nan, math.nan
-    low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
-
-
-def score_estimates(confusion: NDArray[np.int64], resampled: NDArray[np.float64], cases: int) -> dict[str, Estimate]:
-    """Scores of all classes together with their intervals; counts of ``cases``, and those of their bootstrap samples."""
-    values, draws = confusion_scores(confusion), confusion_scores(resampled)
-    return {name: Estimate(float(value), *interval_of(draws[name]), cases) for name, value in values.items()}
-
-
-def class_estimates(
-    confusion: NDArray[np.int64],
-    resampled: NDArray[np.float64],
-    positives: NDArray[np.int64],
-    negatives: NDArray[np.int64],
-) -> list[dict[str, Estimate]]:
-    """Scores of each class with their intervals, from counts and those of their bootstrap samples.
-
-    ``positives`` and ``negatives`` are the independent cases of each class and of the others, shape ``(classes,)``.
-    """
-    values, draws = confusion_class_scores(confusion), confusion_class_scores(resampled)
-    return [
-        {
-            name: Estimate(
-                float(values[name][number]),
-                *interval_of(draws[name][:, number]),
-                int((negatives if name == "specificity" else positives)[number]),
-            )
-            for name in values
-        }
-        for number in range(len(confusion))
-    ]
-
-
-def mean_estimate(
-    confusions: Mapping[str, NDArray[np.int64]], resampled: Mapping[str, NDArray[np.float64]], cases: int
-) -> dict[str, Estimate]:
-    """Unweighted means over sites, at least one; the interval covers other patients of these sites, not other sites.
-
-    ``cases`` is how many independent cases the sites have together.
-    """
-    of_sites = [confusion_scores(confusions[site]) for site in confusions]
-    draws = [confusion_scores(resampled[site]) for site in confusions]
-    return {
-        name: Estimate(
-            mean_of_known([float(scores[name]) for scores in of_sites]),
-            *interval_of(_means(np.stack([scores[name] for scores in draws]))),
-            cases,
-        )
-        for name in of_sites[0]
-    }
-
-
-def auc_estimates(
-    cases: Cases, generator: np.random.Generator, resamples: int = AUC_RESAMPLES
-) -> list[dict[str, Estimate]]:
-    """AUROC and average precision of each class against the others, with intervals; both rest on the smaller side's cases.
-
-    Raises:
-        ValueError: if there are no probabilities.
-    """
-    if cases.probabilities is None:
-        raise ValueError("an area needs probabilities, and only the predicted classes are known")
-    weights = resampled_weights(cases, generator, resamples)
-    once = np.ones((1, len(cases.labels)))
-    found = []
-    for number, behind in enumerate(np.minimum(cases.positives(), cases.negatives()).tolist()):
-        positive, scores = cases.labels == number, cases.probabilities[:, number]
-        if not behind:
-            found.append(dict.fromkeys(Areas._fields, Estimate(np.nan, np.nan, np.nan, 0)))
-            continue
-        values, draws = weighted_areas(positive, scores, once), weighted_areas(positive, scores, weights)
-        found.append(
-            {
-                name: Estimate(float(getattr(values, name)[0]), *interval_of(getattr(draws, name)), behind)
-                for name in Areas._fields
-            }
-        )
-    return found
-
-
-def _means(draws: NDArray[np.float64]) -> NDArray[np.float64]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of none is NaN
-        return np.asarray(np.nanmean(draws, axis=0))
-
-
 def _draws(
     cases: Cases, generator: np.random.Generator, resamples: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """How often each case is drawn, shape ``(resamples, cases)``, and the number of each image's case."""
     require_at_least(resamples, 1, "resamples")
     names, index = np.unique(cases.groups, return_inverse=True)
-    if not len(names):
-        return np.zeros((resamples, 0)), index
-    drawn = generator.integers(0, len(names), size=(resamples, len(names)), dtype=np.int32)
-    cells = drawn + np.arange(resamples)[:, None] * len(names)
-    counts = np.bincount(cells.ravel(), minlength=resamples * len(names))
-    return counts.reshape(resamples, len(names)).astype(np.float64), index
+    counts = np.zeros((resamples, len(names)))
+    for members in _strata(cases, index, len(names)):
+        drawn = generator.integers(0, len(members), size=(resamples, len(members)), dtype=np.int32)
+        cells = drawn + np.arange(resamples)[:, None] * len(members)
+        counted = np.bincount(cells.ravel(), minlength=resamples * len(members))
+        counts[:, members] = counted.reshape(resamples, len(members))
+    return counts, index
+
+
+def _strata(cases: Cases, index: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
+    """The cases of each rarest class: a patient with a nevus and a melanoma is drawn among those with a melanoma."""
+    rank = np.argsort(np.argsort(cases.positives(), kind="stable"))
+    rarest = np.full(count, cases.classes)
+    np.minimum.at(rarest, index, rank[cases.labels])
+    return [np.flatnonzero(rarest == number) for number in np.unique(rarest)]

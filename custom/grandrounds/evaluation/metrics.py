@@ -136,7 +136,9 @@ def metrics_from_confusion(confusion: NDArray[np.integer]) -> dict[str, float]:
     return {"n": total, **{name: float(scores[name]) for name in FROM_CONFUSION}}
 
 
-def confusion_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.float64]]:
+def confusion_scores(
+    confusions: NDArray[np.number], counted: NDArray[np.bool_] | None = None
+) -> dict[str, NDArray[np.float64]]:
     r"""Scores of all classes together, of one or many confusion matrices.
 
     The definitions are those of :func:`metrics_from_confusion`; beside them is ``precision_macro``, likewise over the
@@ -145,6 +147,8 @@ def confusion_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.flo
 
     Args:
         confusions: counts, shape ``(..., classes, classes)``: row true class, column predicted class.
+        counted: the classes over which means are taken, shape ``(classes,)``; None for all that occur. The two accuracies
+            are of all images.
 
     Returns:
         Arrays of shape ``(...)``; NaN for a matrix without counts.
@@ -155,11 +159,12 @@ def confusion_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.flo
     """
     of_class = confusion_class_scores(confusions)
     true = confusions.sum(axis=-1)
-    total = true.sum(axis=-1)
-    accuracy = _ratio(np.trace(confusions, axis1=-2, axis2=-1), total)
-    known = {name: np.where(true > 0, of_class[name], 0) for name in ("precision", "sensitivity", "f1")}
+    among = true > 0 if counted is None else counted & (true > 0)
+    accuracy = _ratio(np.trace(confusions, axis1=-2, axis2=-1), true.sum(axis=-1))
+    known = {name: np.where(among, of_class[name], 0) for name in ("precision", "sensitivity", "f1")}
+    total = (true * among).sum(axis=-1)
     weighted = {name: _ratio(_dot(values, true), total) for name, values in known.items()}
-    macro = {name: _mean_where(values, true > 0) for name, values in known.items()}
+    macro = {name: _mean_where(values, among) for name, values in known.items()}
     return {
         "accuracy": accuracy,
         "accuracy_one_vs_rest": 1 - 2 * (1 - accuracy) / confusions.shape[-1],
@@ -170,6 +175,28 @@ def confusion_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.flo
         "precision_macro": macro["precision"],
         "f1_macro": macro["f1"],
     }
+
+
+def majority_confusion(true: NDArray[np.number]) -> NDArray[np.float64]:
+    """The confusion matrix of a model that always predicts the most frequent class, from images of each class.
+
+    Example:
+        >>> float(confusion_scores(majority_confusion(np.array([6, 2])))["accuracy"])
+        0.75
+    """
+    confusion = np.zeros((len(true), len(true)))
+    confusion[:, int(np.argmax(true))] = true
+    return confusion
+
+
+def chance_confusion(true: NDArray[np.number]) -> NDArray[np.float64]:
+    """The expected confusion matrix of guessing, every class with equal probability.
+
+    Example:
+        >>> float(confusion_scores(chance_confusion(np.array([6, 2])))["balanced_accuracy"])
+        0.5
+    """
+    return np.repeat(np.asarray(true, np.float64)[:, None] / len(true), len(true), axis=1)
 
 
 def confusion_class_scores(confusions: NDArray[np.number]) -> dict[str, NDArray[np.float64]]:

@@ -14,14 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
-from grandrounds.evaluation.bootstrap import (
-    MIN_CASES,
-    RESAMPLES,
-    Cases,
-    Estimate,
-    class_estimates,
-    resampled_confusions,
-)
+from grandrounds.evaluation.bootstrap import MIN_CASES, Cases, Estimate
+from grandrounds.evaluation.estimates import class_estimates, counts_of
 
 SENSITIVITY = 0.9
 ROUNDING = 1e-12
@@ -169,9 +163,7 @@ def choose_operating_point(validation: Cases, number: int, sensitivity: float = 
     )
 
 
-def at_threshold(
-    test: Cases, number: int, threshold: float, generator: np.random.Generator, resamples: int = RESAMPLES
-) -> dict[str, Estimate]:
+def at_threshold(test: Cases, number: int, threshold: float) -> dict[str, Estimate]:
     """Sensitivity, specificity, precision and F1 of a class on test images at a threshold chosen elsewhere.
 
     Raises:
@@ -182,10 +174,4 @@ def at_threshold(
         raise ValueError("a threshold needs probabilities, and only the predicted classes are known")
     called = (test.probabilities[:, number] >= threshold).astype(np.int64)
     yes_or_no = Cases((test.labels == number).astype(np.int64), called, test.groups, None, 2)
-    found = class_estimates(
-        yes_or_no.confusion(),
-        resampled_confusions(yes_or_no, generator, resamples),
-        yes_or_no.positives(),
-        yes_or_no.negatives(),
-    )
-    return found[1]
+    return class_estimates(counts_of(yes_or_no))[1]

@@ -1,4 +1,7 @@
-"""Caveats of a run's numbers, for the first screen of its report."""
+"""What to distrust in a run's numbers, the most serious first, for the first screen of its report.
+
+First whether the model is better than no model, then what it misses, then what is not known.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import math
 
 import numpy as np
 
-from grandrounds.evaluation.bootstrap import MIN_CASES, joined
-from grandrounds.reporting.comparison import MIN_SEEDS, Comparison
-from grandrounds.reporting.format import format_list
+from grandrounds.evaluation.bootstrap import MIN_CASES
+from grandrounds.evaluation.comparisons import MIN_SEEDS
+from grandrounds.reporting.comparison import Comparison
+from grandrounds.reporting.format import format_list, format_number
 from grandrounds.reporting.run import MODELS, Run
-from grandrounds.reporting.scores import RunScores
+from grandrounds.reporting.scores import ALWAYS, EvalGroup, RunScores
 
 WIDE_GAP = 0.15
 CHANCE = 0.05
+MISSED = 0.5
+"""A class of whose images a larger share is missed is named."""
 
 
 def caveats_of(run: Run, scores: RunScores) -> list[str]:
@@ -21,9 +27,16 @@ def caveats_of(run: Run, scores: RunScores) -> list[str]:
     small = [f"{site} ({group.cases})" for site, group in scores.sites.items() if group.cases < MIN_CASES]
     found = [
         *_of_status(run),
+        *(_of_use(run, scores.pooled) if scores.pooled else []),
+        *(_of_missed(run, scores.pooled) if scores.pooled else []),
+        *_of_classes(run, scores),
+        *(
+            [f"Too few test cases for scores of their own (fewer than {MIN_CASES}): {format_list(small)}."]
+            if small
+            else []
+        ),
         *_of_sites(run),
-        *_of_classes(run),
-        *([f"Sites with fewer than {MIN_CASES} test cases: {format_list(small)}."] if small else []),
+        *_of_selection(run),
         *_of_shift(run, scores),
         *_of_calibration(scores),
     ]
@@ -66,15 +79,21 @@ def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison 
             f"Scores are of {MODELS['common']} for some methods ({models['common']}) and of {MODELS['own']} for others "
             f"({models['own']}): this choice explains a part of their difference."
         )
+    of_cases = [method for method, difference in comparison.differences.items() if difference.unit == "case"]
+    if of_cases:
+        found.append(
+            f"{format_list(of_cases)}: the difference to {comparison.reference} is of two fixed models on the same test "
+            "cases; it says nothing about other seeds."
+        )
     unclear = [
-        method
+        f"{method} ({format_number(difference.detectable, 3)})"
         for method, difference in comparison.differences.items()
-        if math.isnan(difference.adjusted_p) or difference.adjusted_p >= CHANCE
+        if math.isnan(comparison.adjusted[method]) or comparison.adjusted[method] >= CHANCE
     ]
     if unclear:
         found.append(
-            f"{format_list(unclear)}: the difference to {comparison.reference} could be chance (Bonferroni-adjusted p of "
-            f"{CHANCE:.2f} or more, or too few {comparison.kind}s)."
+            f"The difference to {comparison.reference} could be chance (adjusted p of {CHANCE:.2f} or more, or no test); "
+            f"in parentheses, the smallest that would have been found with a probability of 80 %: {format_list(unclear)}."
         )
     if comparison.left_out:
         found.append(
@@ -113,16 +132,57 @@ def _of_sites(run: Run) -> list[str]:
     return found
 
 
-def _of_classes(run: Run) -> list[str]:
-    if not run.predictions:
+def _of_use(run: Run, pooled: EvalGroup) -> list[str]:
+    """Whether the model is better than always predicting the most frequent class, and than guessing."""
+    accuracy, balanced = pooled.scores["accuracy"], pooled.scores["balanced_accuracy"]
+    if not accuracy.enough:
         return []
-    positives = joined(list(run.predictions.values())).positives()
-    absent = [name for name, count in zip(run.classes, positives, strict=True) if not count]
-    small = [
-        f"{name} ({count})"
-        for name, count in zip(run.classes, positives.tolist(), strict=True)
-        if 0 < count < MIN_CASES
+    if accuracy.value == 1:
+        return [
+            "Every test image is classified correctly: check that no test image, and no other image of its patient, was "
+            "used in training."
+        ]
+    chance = pooled.references["chance"]
+    guessing = ""
+    if balanced.enough and balanced.low <= chance["balanced_accuracy"]:
+        guessing = f"balanced accuracy {balanced.value:.2f}, {chance['balanced_accuracy']:.2f} by guessing"
+    if pooled.majority is None:
+        return [f"No better than guessing ({guessing})."] if guessing else []
+    always = pooled.references[f"{ALWAYS}{pooled.majority}"]["accuracy"]
+    beside = f"always predicting {pooled.majority} (accuracy {accuracy.value:.2f} against {always:.2f})"
+    called = {int(number) for cases in run.predictions.values() for number in np.unique(cases.predicted)}
+    if len(called) == 1:
+        (number,) = called
+        return [f"The model predicts {run.classes[number]} for every image: no better than {beside}."]
+    if accuracy.value <= always:
+        return [f"No better than {beside}{f' and than guessing ({guessing})' if guessing else ''}."]
+    if accuracy.low <= always:
+        return [f"Not clearly better than {beside}{f' and than guessing ({guessing})' if guessing else ''}."]
+    return [f"No better than guessing ({guessing})."] if guessing else []
+
+
+def _of_missed(run: Run, pooled: EvalGroup) -> list[str]:
+    """The classes of which most images are missed, the worst first."""
+    found = [
+        (scores["sensitivity"], name)
+        for name, scores in zip(run.classes, pooled.classes, strict=True)
+        if scores["sensitivity"].enough and scores["sensitivity"].value < MISSED
     ]
+    if not found:
+        return []
+    listed = [
+        f"{1 - score.value:.0%} of {name} (n = {score.cases})".replace("%", " %") for score, name in sorted(found)
+    ]
+    return [f"Misses {format_list(listed)}."]
+
+
+def _of_classes(run: Run, scores: RunScores) -> list[str]:
+    """Classes without test images, or with too few."""
+    if scores.pooled is None or not run.predictions:
+        return []
+    positives = [found["sensitivity"].cases for found in scores.pooled.classes]
+    absent = [name for name, count in zip(run.classes, positives, strict=True) if not count]
+    small = [f"{name} ({count})" for name, count in zip(run.classes, positives, strict=True) if 0 < count < MIN_CASES]
     found = []
     if absent:
         pronoun = "it" if len(absent) == 1 else "them"
@@ -131,8 +191,14 @@ def _of_classes(run: Run) -> list[str]:
             f"includes {pronoun}."
         )
     if small:
-        found.append(f"Too few test cases (fewer than {MIN_CASES}): {format_list(small)}.")
+        found.append(f"Too few test cases (fewer than {MIN_CASES}), so in no score: {format_list(small)}.")
     return found
+
+
+def _of_selection(run: Run) -> list[str]:
+    """How the model was selected, where that was not as asked."""
+    note = run.selected.get("note")
+    return [f"Selection of the model: {note}."] if note else []
 
 
 def _of_shift(run: Run, scores: RunScores) -> list[str]:
@@ -140,10 +206,14 @@ def _of_shift(run: Run, scores: RunScores) -> list[str]:
     found = []
     known = {site: group for site, group in scores.sites.items() if group.cases >= MIN_CASES}
     if len(known) > 1:
-        accuracy = {site: group.scores["balanced_accuracy"] for site, group in known.items()}
-        best = max(accuracy, key=lambda site: accuracy[site].value)
-        worst = min(accuracy, key=lambda site: accuracy[site].value)
-        if accuracy[best].low > accuracy[worst].high:
+        accuracy = {
+            site: group.scores["balanced_accuracy"]
+            for site, group in known.items()
+            if group.scores["balanced_accuracy"].enough
+        }
+        best = max(accuracy, key=lambda site: accuracy[site].value, default="")
+        worst = min(accuracy, key=lambda site: accuracy[site].value, default="")
+        if best and accuracy[best].low > accuracy[worst].high:
             found.append(
                 f"The model is not equally good at all sites: balanced accuracy {accuracy[worst].value:.2f} at {worst}, "
                 f"{accuracy[best].value:.2f} at {best}, and their intervals do not overlap."

@@ -1,4 +1,4 @@
-"""Comparison of methods on the same sites or seeds, with paired differences and significance tests."""
+"""Comparison of methods: which runs are paired, by seed or by test case, and over which sites."""
 
 from __future__ import annotations
 
@@ -6,93 +6,60 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.tests import (
-    MIN_BLOCKS,
-    Anova,
-    MethodsCompared,
-    PairedDifference,
-    Win,
-    anova,
-    bonferroni,
-    compare_methods,
-    paired_difference,
-    wins,
-)
+from grandrounds.evaluation.bootstrap import MIN_CASES, RESAMPLES, Cases, joined, resampled_confusions
+from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference, difference_of_cases, holm, paired_by_seed
+from grandrounds.evaluation.metrics import confusion_scores
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores
+from grandrounds.seeding import numpy_generator
 
 METRIC, AUROC = "balanced_accuracy", "auroc"
-MIN_SEEDS = 3
 NOT_COMPARED = ("seed", "run_name", "resume")
 """Options in which seeds of one method may differ."""
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A method less the reference: paired over the sites that both have, and relative to its mean in percent.
-
-    The p-value is times the number of comparisons (Bonferroni); ``relative`` is NaN where the reference is zero.
-    """
-
-    paired: PairedDifference
-    adjusted_p: float
-    relative: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        found = {**self.paired._asdict(), "adjusted_p": self.adjusted_p, "relative_improvement_percent": self.relative}
-        return {name: None if math.isnan(value) else round(value, 6) for name, value in found.items()}
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Several methods in the blocks that all of them have.
+    """Several methods, each against the reference.
 
     Attributes:
-        metric: what is compared.
+        metric: what is compared: the score of all test images of the sites that both methods have.
         reference: the method that the others are compared with.
-        kind: what a block is: ``site``, or ``seed`` where only scores of all test images together are known.
-        blocks: those that all compared methods have, sites with enough cases.
-        values: the metric by method, in ``blocks``, of sites the mean over seeds.
+        differences: of each other method to the reference: paired by seed, or of two fixed models on the same test cases.
+        adjusted: their p-values, corrected for the number of comparisons by Holm's method.
+        relative: the differences in percent of the reference; NaN where it is zero.
         seeds: how many runs each method has.
-        differences: of each other method to the reference, paired by block.
-        over_blocks: analysis of variance with blocks; None where there are too few.
-        over_seeds: analysis of variance of means over sites, seeds as repetitions; None where there are too few.
-        wins: in how many blocks one was better than the other.
-        left_out: methods without results in these blocks, which are in no comparison.
+        left_out: methods that cannot be paired with the reference.
     """
 
     metric: str
     reference: str
-    kind: str
-    blocks: tuple[str, ...]
-    values: Mapping[str, tuple[float, ...]]
-    seeds: Mapping[str, int]
     differences: Mapping[str, Difference]
-    over_blocks: Anova | None
-    over_seeds: MethodsCompared | None
-    wins: Mapping[tuple[str, str], Win]
+    adjusted: Mapping[str, float]
+    relative: Mapping[str, float]
+    seeds: Mapping[str, int]
     left_out: tuple[str, ...]
+
+    def row(self, method: str) -> dict[str, Any]:
+        """A method's difference as plain values; null for what is not known."""
+        more = {"adjusted_p": self.adjusted[method], "relative_improvement_percent": self.relative[method]}
+        return {name: _plain(value) for name, value in {**asdict(self.differences[method]), **more}.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "metric": self.metric,
             "reference": self.reference,
-            "kind": self.kind,
-            "blocks": list(self.blocks),
-            "values": {method: [round(value, 6) for value in found] for method, found in self.values.items()},
+            "differences": {method: self.row(method) for method in self.differences},
             "seeds": dict(self.seeds),
-            "differences": {method: found.to_json() for method, found in self.differences.items()},
-            "anova_over_blocks": _plain(self.over_blocks),
-            "anova_over_seeds": _seeds_plain(self.over_seeds),
-            "wins": [{"first": a, "second": b, **win._asdict()} for (a, b), win in self.wins.items()],
             "left_out": list(self.left_out),
         }
 
@@ -100,49 +67,39 @@ class Comparison:
 def compare(
     methods: Mapping[str, Sequence[Run]], scores: Mapping[str, RunScores], reference: str, metric: str = METRIC
 ) -> Comparison | None:
-    """Compare methods on the sites that they share, or by seed where no run has scores of single sites.
+    """Compare methods with a reference.
 
-    A site counts where every run has at least ``MIN_CASES`` cases. A method that has none of the reference's sites (one
-    trained on all images at one site, say), or not all of its seeds, is left out and named. ``scores`` are by name of run.
+    With ``MIN_SEEDS`` seeds that both have, results are paired by seed. With fewer, two models are compared on their test
+    cases, which must be the same; where these are not known the difference has no interval. A method without a run to pair
+    is left out and named. ``scores`` are by name of run.
 
     Returns:
-        None if no other method shares a site or seed with the reference.
+        None if no other method can be compared with the reference.
     """
-    found, kind = {m: [_by_site(scores[run.name], metric) for run in runs] for m, runs in methods.items()}, "site"
-    if not any(of_run for runs in found.values() for of_run in runs):
-        found, kind = {method: [_by_seed(runs, scores, metric)] for method, runs in methods.items()}, "seed"
-    expected = set(found[reference][0])
-    enough = expected if kind == "seed" else set()
-    compared = {
-        method: runs
-        for method, runs in found.items()
-        if all(set(of_run) & expected and enough <= set(of_run) for of_run in runs)
-    }
-    if reference not in compared or len(compared) < 2:
+    others = [method for method in methods if method != reference]
+    found: dict[str, tuple[Difference, float]] = {}
+    for method in others:
+        pairs = _pairs(methods[method], methods[reference])
+        values = [value for pair in pairs if (value := _values(pair, scores, metric))]
+        of_cases = _of_cases(pairs, metric, len(others)) if 0 < len(values) < MIN_SEEDS else None
+        if of_cases:
+            found[method] = of_cases
+        elif values:
+            ours, theirs = zip(*values, strict=True)
+            found[method] = paired_by_seed(ours, theirs, len(others)), fmean(theirs)
+    if not found:
         return None
-    shared = set.intersection(*(set(of_run) for runs in compared.values() for of_run in runs))
-    if not shared:
-        return None
-    blocks = tuple(natural_sorted(shared))
-    values = {
-        method: tuple(fmean(of_run[block] for of_run in runs) for block in blocks) for method, runs in compared.items()
-    }
-    means = {m: [fmean(of_run[block] for block in blocks) for of_run in runs] for m, runs in compared.items()}
-    others = [method for method in values if method != reference]
     return Comparison(
         metric=metric,
         reference=reference,
-        kind=kind,
-        blocks=blocks,
-        values=values,
-        seeds={method: len(methods[method]) for method in compared},
-        differences={method: _difference(values[method], values[reference], len(others)) for method in others},
-        over_blocks=anova(list(values.values()), blocks=True)
-        if len(values) > 2 and len(blocks) >= MIN_BLOCKS
-        else None,
-        over_seeds=compare_methods(means) if min(len(runs) for runs in means.values()) >= MIN_SEEDS else None,
-        wins=wins(values),
-        left_out=tuple(method for method in found if method not in compared),
+        differences={method: difference for method, (difference, _) in found.items()},
+        adjusted=holm({method: difference.p_value for method, (difference, _) in found.items()}),
+        relative={
+            method: relative_improvement(base + difference.mean, base) if base > 0 else math.nan
+            for method, (difference, base) in found.items()
+        },
+        seeds={method: len(methods[method]) for method in (reference, *found)},
+        left_out=tuple(method for method in others if method not in found),
     )
 
 
@@ -196,35 +153,75 @@ def relative_improvement(value: float, reference: float) -> float:
     return 100 * (value - reference) / reference
 
 
-def _by_site(scores: RunScores, metric: str) -> dict[str, float]:
-    return {site: found.value for site, found in scores.by_site(metric).items() if found.enough}
+def _pairs(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Runs of the same seed; of two methods with one run each these two."""
+    by_seed = {run.seed: run for run in reference}
+    found = [(run, by_seed[run.seed]) for run in runs if run.seed is not None and run.seed in by_seed]
+    return found or ([(runs[0], reference[0])] if len(runs) == len(reference) == 1 else [])
 
 
-def _by_seed(runs: Sequence[Run], scores: Mapping[str, RunScores], metric: str) -> dict[str, float]:
-    reported = {f"seed {run.seed}": scores[run.name].reported.get(metric) for run in runs}
-    return {seed: estimate.value for seed, estimate in reported.items() if estimate}
-
-
-def _difference(values: Sequence[float], reference: Sequence[float], comparisons: int) -> Difference:
-    paired = paired_difference(values, reference)
-    mean = fmean(reference)
-    relative = relative_improvement(fmean(values), mean) if mean > 0 else math.nan
-    return Difference(paired, bonferroni(paired.p_value, comparisons), relative)
-
-
-def _plain(found: Anova | None) -> dict[str, Any] | None:
-    return {**found._asdict(), "statistic": _or_none(found.statistic)} if found else None
-
-
-def _seeds_plain(found: MethodsCompared | None) -> dict[str, Any] | None:
-    if found is None:
+def _values(pair: tuple[Run, Run], scores: Mapping[str, RunScores], metric: str) -> tuple[float, float] | None:
+    """The score of both runs over all test images of the sites that both have; None without any."""
+    if not any(run.predictions for run in pair):
+        known = [scores[run.name].headline(metric) for run in pair]
+        first, second = (one.value if one and one.enough else math.nan for one in known)
+        return None if math.isnan(first) or math.isnan(second) else (first, second)
+    sites = natural_sorted(set(pair[0].predictions) & set(pair[1].predictions))
+    if not sites:
         return None
-    pairs = [{"first": a, "second": b, "adjusted_p": _or_none(p)} for (a, b), p in found.pairs.items()]
-    return {"statistic": _or_none(found.statistic), "p_value": _or_none(found.p_value), "pairs": pairs}
+    first, second = (_score(joined([run.predictions[site] for site in sites]), metric) for run in pair)
+    return None if math.isnan(first) or math.isnan(second) else (first, second)
 
 
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _score(cases: Cases, metric: str) -> float:
+    found = confusion_scores(cases.confusion(), cases.positives() >= MIN_CASES)
+    return float(found[metric]) if metric in found else math.nan
+
+
+def _of_cases(pairs: Sequence[tuple[Run, Run]], metric: str, comparisons: int) -> tuple[Difference, float] | None:
+    """The difference on the same test cases, mean over the pairs, and the reference's score; None without any."""
+    draws, values, cases = [], [], 0
+    for first, second in pairs:
+        sites = [
+            site
+            for site in natural_sorted(set(first.predictions) & set(second.predictions))
+            if _same_images(first.predictions[site], second.predictions[site])
+        ]
+        if not sites:
+            return None
+        both = [[run.predictions[site] for site in sites] for run in (first, second)]
+        together = [joined(parts) for parts in both]
+        counted = together[0].positives() >= MIN_CASES
+        if counted.sum() < 2 or metric not in (known := confusion_scores(together[0].confusion(), counted)):
+            return None
+        base = float(confusion_scores(together[1].confusion(), counted)[metric])
+        values.append((float(known[metric]), base))
+        # Both models are drawn with the same cases: the stream depends on the site alone.
+        resampled = [
+            sum(
+                resampled_confusions(part, numpy_generator("comparison", site), RESAMPLES)
+                for site, part in zip(sites, parts, strict=True)
+            )
+            for parts in both
+        ]
+        ours, theirs = (confusion_scores(np.asarray(one), counted)[metric] for one in resampled)
+        draws.append(ours - theirs)
+        cases = together[0].count
+    value = fmean(ours - theirs for ours, theirs in values)
+    difference = difference_of_cases(value, np.mean(draws, axis=0), cases, comparisons)
+    return difference, fmean(base for _, base in values)
+
+
+def _same_images(first: Cases, second: Cases) -> bool:
+    """Whether two sets of predictions are of the same images in the same order, as far as labels and cases tell."""
+    known = first.probabilities is not None and second.probabilities is not None
+    return known and np.array_equal(first.labels, second.labels) and np.array_equal(first.groups, second.groups)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, 6)
+    return value
 
 
 def _key(run: Run) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from grandrounds.evaluation.bootstrap import MIN_CASES
-from grandrounds.evaluation.tests import Anova, MethodsCompared
-from grandrounds.reporting.comparison import Comparison
 from grandrounds.reporting.format import (
     CLASS_NAMES,
     CONFIDENCE_NAMES,
@@ -19,20 +17,25 @@ from grandrounds.reporting.format import (
     estimate_cell,
     format_bytes,
     format_number,
-    format_p,
 )
 from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report
+from grandrounds.reporting.overview import MAX_CAVEATS
 from grandrounds.reporting.run import MODELS, Run
-from grandrounds.reporting.scores import EvalGroup, RunScores
+from grandrounds.reporting.scores import ALWAYS, EvalGroup, RunScores
 
 SITE_SCORES = ("balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "precision_weighted")
 REPORTED_SCORES = (*SITE_SCORES, "auroc", "average_precision")
 GLOSSARY: Mapping[str, str] = {
     "Case": f"A patient, or a lesion where patients are not known, or an image where neither is. A score that fewer than "
     f"{MIN_CASES} cases carry is not shown.",
-    "[low, high]": "95 % interval by bootstrap: how much the score would move with other patients of the same sites. It "
-    "does not cover other sites, other seeds or other devices.",
-    "Balanced accuracy": "Mean sensitivity over the classes that occur. Guessing gives one over the number of classes.",
+    "[low, high]": "95 % interval: how much the score would move with other patients of the same sites. It does not cover "
+    "other sites, other seeds or other devices.",
+    "Always CLASS, chance": "The scores of predicting the most frequent class for every image, and of guessing with equal "
+    "probabilities. A model must exceed both.",
+    "Balanced accuracy": f"Mean sensitivity over the classes with {MIN_CASES} cases or more; there must be two of them. "
+    "Guessing gives one over the number of classes.",
+    "All images together, mean over sites": "The first counts every image once and is the score by which models are "
+    "compared. In the second every site counts the same, however few images it has.",
     "Accuracy, one against the rest": "How often “is it this class?” is answered correctly, mean over classes; far higher "
     "than the share of images that are classified correctly, and not to be compared with it.",
     "Sensitivity, specificity": "Share of a class's images that are detected; share of the others that are not "
@@ -44,18 +47,19 @@ GLOSSARY: Mapping[str, str] = {
     "ECE, MCE": "Expected and maximum calibration error: the difference of confidence and accuracy, in adaptive bins.",
     "AURC, coverage at risk 0.1": "Area under the curve of risk against coverage, lower is better; the largest share of "
     "images that the model could decide alone with at most one error in ten.",
-    "Adjusted p": "p-value of a paired t-test over sites, or over seeds where sites have no scores of their own, times the "
-    "number of comparisons (Bonferroni).",
+    "Adjusted p": "p-value of a t-test paired by seed, or of a bootstrap of the test cases for two fixed models, corrected "
+    "for the number of comparisons (Holm).",
+    "Detectable": "The smallest difference between methods that these seeds or cases would have shown with a probability of "
+    "80 %. A smaller one may exist where none was found.",
 }
 
 
 class ComparisonSection(NamedTuple):
-    """Methods against each other; ``reduced`` says what a page of many runs leaves out, ``notes`` are on the ANOVAs."""
+    """Methods against each other: whether any two are compared, and what a page of many runs leaves out."""
 
+    paired: bool
     reduced: str
     figures: Sequence[PageFigure]
-    tables: Sequence[Table]
-    notes: Sequence[str]
 
 
 class RunSection(NamedTuple):
@@ -71,18 +75,13 @@ class RunSection(NamedTuple):
 
 def comparison_section(report: Report, figures: Sequence[PageFigure]) -> ComparisonSection:
     """Methods against each other."""
-    found = report.comparison
     reduced = (
         f"With more than {MAX_DETAILED_RUNS} runs each of them has only its main figures below: precision and recall, risk "
         "and coverage, learning curves, budgets and the figures of its method are left out. A report on that run alone has "
         "them."
     )
-    return ComparisonSection(
-        reduced if len(report.runs) > MAX_DETAILED_RUNS else "",
-        figures,
-        _comparison_tables(found) if found else [],
-        _anova_notes(found) if found else [],
-    )
+    crowded = len(report.runs) > MAX_DETAILED_RUNS
+    return ComparisonSection(report.comparison is not None, reduced if crowded else "", figures)
 
 
 def run_section(report: Report, run: Run, figures: Sequence[PageFigure]) -> RunSection:
@@ -92,7 +91,7 @@ def run_section(report: Report, run: Run, figures: Sequence[PageFigure]) -> RunS
     return RunSection(
         run.name,
         _note(run),
-        report.caveats[run.name] if report.several else (),
+        report.caveats[run.name] if report.several else report.caveats[run.name][MAX_CAVEATS:],
         [table for table in (*tables, _operating_table(report, run)) if table],
         figures,
         [table for table in (_traffic_table(run), _privacy_table(run)) if table],
@@ -121,16 +120,27 @@ def _site_table(scores: RunScores) -> Table:
     cases = sum(group.cases for group in scores.sites.values())
     means: list[Cell | str] = [estimate_cell(scores.mean[name]) for name in SITE_SCORES]
     mean: list[Cell | str] = ["mean over sites", str(images), str(cases), *means, *[MISSING] * len(known)]
+    mean.insert(3, "")
     rows.insert(len(rows) - bool(scores.pooled), mean)
-    header = ["site", "images", "cases", *(SCORE_NAMES[name] for name in SITE_SCORES)]
+    for name, found in scores.pooled.references.items() if scores.pooled else ():
+        values = [format_number(found.get(key)) for key in SITE_SCORES]
+        rows.append([f"{name}, all images", "", "", "", *values, *[MISSING] * len(known)])
+    header = ["site", "images", "cases", "always the most frequent", *(SCORE_NAMES[name] for name in SITE_SCORES)]
     header += [CONFIDENCE_NAMES[key] for key in known]
-    return Table(header, rows, "Test images of each site, with 95 % intervals")
+    caption = (
+        "Test images of each site, with 95 % intervals. Beside them: the accuracy of always predicting the site's most "
+        f"frequent class. Means over classes are over those with {MIN_CASES} cases or more at the site."
+    )
+    return Table(header, rows, caption)
 
 
 def _group_row(name: str, group: EvalGroup, known: Sequence[str]) -> list[Cell | str]:
     scores = [estimate_cell(group.scores[score]) for score in SITE_SCORES]
     confidence = [format_number(group.confidence.get(key)) for key in known]
-    return [name, str(group.images), str(group.cases), *scores, *confidence]
+    always = (
+        f"{group.references[f'{ALWAYS}{group.majority}']['accuracy']:.2f} ({group.majority})" if group.majority else ""
+    )
+    return [name, str(group.images), str(group.cases), always, *scores, *confidence]
 
 
 def _class_table(run: Run, scores: RunScores) -> Table | None:
@@ -138,12 +148,17 @@ def _class_table(run: Run, scores: RunScores) -> Table | None:
         return None
     known = [key for key in CLASS_NAMES if any(key in found for found in scores.pooled.classes)]
     rows: list[list[Cell | str]] = []
-    for name, found in zip(run.classes, scores.pooled.classes, strict=True):
+    for name, share, found in zip(run.classes, scores.pooled.shares, scores.pooled.classes, strict=True):
         sites = sum(group.classes[run.classes.index(name)]["sensitivity"].cases > 0 for group in scores.sites.values())
         cells = [estimate_cell(found[key]) if key in found else MISSING for key in known]
-        rows.append([name, str(found["sensitivity"].cases), str(sites), *cells])
-    header = ["class", "cases", "sites", *(CLASS_NAMES[key] for key in known)]
-    caption = "Classes, each against all others, all test images together; by site they are in tables/classes.csv"
+        rows.append([name, str(found["sensitivity"].cases), str(sites), format_number(share), *cells])
+    header = ["class", "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)]
+    guess = 1 / len(run.classes)
+    caption = (
+        "Classes, each against all others, all test images together; by site they are in tables/classes.csv. Guessing has "
+        f"sensitivity {guess:.2f}, specificity {1 - guess:.2f} and AUROC 0.50; its precision and average precision are the "
+        "class's share of the images. Always predicting one class has sensitivity 1 for it and 0 for the others."
+    )
     return Table(header, rows, caption)
 
 
@@ -224,35 +239,3 @@ def _privacy_table(run: Run) -> Table | None:
     return Table(
         ["site", "protects", "epsilon", "delta"], rows, "Privacy ledgers: all releases together", text_columns=2
     )
-
-
-def _comparison_tables(comparison: Comparison) -> list[Table]:
-    metric = SCORE_NAMES[comparison.metric]
-    values: list[list[Cell | str]] = [
-        [method, *(format_number(value) for value in found)] for method, found in comparison.values.items()
-    ]
-    of_blocks = {"site": "at each site, mean over seeds", "seed": "of each seed, all test images together"}
-    parts = [Table(["method", *comparison.blocks], values, f"{metric} {of_blocks[comparison.kind]}")]
-    won: list[list[Cell | str]] = [
-        [f"{a} against {b}", str(win.better), str(win.equal), str(win.worse)]
-        for (a, b), win in comparison.wins.items()
-        if len(comparison.values) <= 4 or comparison.reference in (a, b)
-    ]
-    caption = f"In how many {comparison.kind}s the first is better, equal or worse, chance not considered"
-    if len(comparison.values) > 4:
-        caption += f"; all pairs without {comparison.reference} are in report.json"
-    parts.append(Table(["methods", "better", "equal", "worse"], won, caption))
-    return parts
-
-
-def _anova_notes(comparison: Comparison) -> list[str]:
-    tested: list[tuple[str, str, Anova | MethodsCompared | None]] = [
-        (f"{comparison.kind}s are blocks", "", comparison.over_blocks),
-        ("seeds are repetitions", "; pairs are in report.json", comparison.over_seeds),
-    ]
-    return [
-        f"Do the methods differ at all? Analysis of variance ({name}): F = {found.statistic:.2f}, p "
-        f"{format_p(found.p_value)}{rest}."
-        for name, rest, found in tested
-        if found
-    ]

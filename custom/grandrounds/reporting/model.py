@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation import comparisons
 from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate, joined
 from grandrounds.evaluation.selective import OperatingPoint, at_threshold, choose_operating_point
-from grandrounds.evaluation.tests import mean_interval
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
 from grandrounds.reporting.comparison import AUROC, METRIC, Comparison, compare, methods_of, require_one_vocabulary
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores, scores_of
-from grandrounds.seeding import numpy_generator
 
 MAX_DETAILED_RUNS = 4
 
@@ -55,7 +54,11 @@ class Report:
     @property
     def metric(self) -> str:
         """The score of the first screen: balanced accuracy, or the area under the ROC curve where runs have only this."""
-        known = [{*scores.mean, *scores.reported} for scores in self.scores.values() if scores.mean or scores.reported]
+        known = [
+            {*scores.mean, *scores.reported, *(scores.pooled.scores if scores.pooled else ())}
+            for scores in self.scores.values()
+            if scores.mean or scores.reported or scores.pooled
+        ]
         shared = set.intersection(*known) if known else set()
         return AUROC if AUROC in shared and METRIC not in shared else METRIC
 
@@ -168,7 +171,7 @@ def operating_points(run: Run, validation: Mapping[str, Any]) -> dict[str, Opera
     for number, name in enumerate(run.classes):
         point = choose_operating_point(chosen_on, number)
         if point is not None:
-            test = at_threshold(tested_on, number, point.threshold, numpy_generator("report", "operating point", name))
+            test = at_threshold(tested_on, number, point.threshold)
             found[name] = (point, test)
     return found
 
@@ -194,4 +197,5 @@ def mean_of_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
     known = [estimate for estimate in found if estimate.enough]
     if len(known) <= 1:
         return (known or found)[0] if found else None
-    return Estimate(*mean_interval([estimate.value for estimate in known]), min(estimate.cases for estimate in known))
+    mean, low, high = comparisons.mean_of_seeds([estimate.value for estimate in known])
+    return Estimate(mean, max(low, 0.0), min(high, 1.0), min(estimate.cases for estimate in known))

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from grandrounds.evaluation.bootstrap import Estimate
-from grandrounds.evaluation.tests import MIN_PAIRS
-from grandrounds.reporting.comparison import MIN_SEEDS, Comparison
+from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference
+from grandrounds.reporting.comparison import Comparison
 from grandrounds.reporting.format import (
     SCORE_NAMES,
     Cell,
@@ -17,14 +17,18 @@ from grandrounds.reporting.format import (
     estimate_cell,
     format_bytes,
     format_estimate,
+    format_list,
     format_number,
     format_p,
     pluralize,
 )
-from grandrounds.reporting.model import Report, over_seeds
+from grandrounds.reporting.model import Report, mean_of_seeds, over_seeds
 from grandrounds.reporting.run import MODELS, Run
+from grandrounds.reporting.scores import ALWAYS, RunScores
 
-MAX_CAVEATS = 4
+MAX_CAVEATS = 5
+MAX_OF_RUNS = 3
+"""Caveats of single runs on the first screen of several."""
 NO_PRIVACY = "There is no privacy ledger: nothing bounds what the sent updates reveal about a patient."
 
 
@@ -115,15 +119,37 @@ def _score(report: Report) -> tuple[str, list[str]]:
     best = max(known, key=lambda method: known[method].value)
     seeds = len(report.methods[best])
     scores = report.scores[report.methods[best][0].name]
-    whole = "mean over sites" if scores.mean else "all test images together"
-    lines = [f"{SCORE_NAMES[report.metric]}, {whole}{f', mean of {seeds} seeds' if seeds > 1 else ''}"]
+    lines = [f"{SCORE_NAMES[report.metric]}, {_whole(report)}{f', mean of {seeds} seeds' if seeds > 1 else ''}"]
+    lines += _references(report, scores)
     if len(known) > 1:
         lines.append(f"highest of {len(known)} methods: {best}")
     if not report.several:
-        weighted = scores.mean.get("f1_weighted") or scores.reported.get("f1_weighted")
-        lines += [f"weighted F1 {format_estimate(weighted)}"] if weighted else []
+        lines += _second_view(report, scores)
         lines.append(f"model: {MODELS[report.runs[0].model]}")
     return format_estimate(known[best]), lines
+
+
+def _whole(report: Report) -> str:
+    pooled = any(scores.pooled or scores.reported for scores in report.scores.values())
+    return "all test images together" if pooled else "mean over sites"
+
+
+def _references(report: Report, scores: RunScores) -> list[str]:
+    """The same score of guessing, and accuracy beside that of the most frequent class."""
+    lines = [f"{report.chance:.2f} by guessing"]
+    if scores.pooled and (majority := scores.pooled.majority):
+        always = scores.pooled.references[f"{ALWAYS}{majority}"]["accuracy"]
+        accuracy = format_estimate(scores.pooled.scores["accuracy"])
+        lines.append(f"accuracy {accuracy}, {always:.2f} by always predicting {majority}")
+    return lines
+
+
+def _second_view(report: Report, scores: RunScores) -> list[str]:
+    """The mean over sites beside the score of all images."""
+    mean = scores.mean.get(report.metric)
+    if mean is None or not (scores.pooled or scores.reported):
+        return []
+    return [f"mean over sites {format_estimate(mean)}"]
 
 
 def _last_validation(report: Report) -> list[str]:
@@ -140,19 +166,32 @@ def _against(report: Report) -> tuple[str, list[str]]:
     comparison = report.comparison
     if comparison is None:
         return f"{report.chance:.2f} by guessing", ["no other run was given, so the benefit of federation is not known"]
-    best = max(comparison.differences, key=lambda method: comparison.differences[method].paired.mean)
+    best = max(comparison.differences, key=lambda method: comparison.differences[method].mean)
     difference = comparison.differences[best]
-    paired = difference.paired
+    lines = [f"{best} less {comparison.reference}, {_units(difference)}"]
+    if math.isnan(difference.low):
+        return f"{difference.mean:+.3f}", [*lines, f"no interval: fewer than {MIN_SEEDS} seeds"]
     return (
-        f"{paired.mean:+.3f}",
+        f"{difference.mean:+.3f}",
         [
-            f"{best} less {comparison.reference}, {pluralize(len(comparison.blocks), comparison.kind)}",
-            f"no interval: fewer than {MIN_PAIRS} {comparison.kind}s"
-            if math.isnan(paired.low)
-            else f"95 % interval [{format_number(paired.low, 3)}, {format_number(paired.high, 3)}], adjusted p "
-            f"{format_p(difference.adjusted_p)}",
+            *lines,
+            f"95 % interval {_interval(difference)}, adjusted p {format_p(comparison.adjusted[best])}",
+            f"smallest detectable difference {format_number(difference.detectable, 3)}",
         ],
     )
+
+
+def _units(difference: Difference) -> str:
+    """What the difference is over."""
+    if difference.unit == "seed":
+        return f"paired by {pluralize(difference.n, 'seed')}"
+    return f"of two fixed models on {pluralize(difference.n, 'case')}"
+
+
+def _interval(difference: Difference) -> str:
+    if math.isnan(difference.low):
+        return ""
+    return f"[{format_number(difference.low, 3)}, {format_number(difference.high, 3)}]"
 
 
 def _privacy(report: Report) -> tuple[str, list[str]]:
@@ -194,26 +233,23 @@ def _communication(report: Report) -> tuple[str, list[str]]:
 
 
 def _main_caveats(report: Report) -> list[str]:
-    """All caveats of the comparison, those that all runs share, and some of single runs."""
+    """The most serious caveats: of one run, or of the runs and of their comparison."""
     if not report.several:
         run = report.runs[0]
-        one = (
-            f"This is one run with one seed ({run.seed}): another seed gives other numbers, and the difference is not "
-            "known here."
+        seed = (
+            f"This is one run with one seed ({run.seed}): another seed gives other numbers, which are not known here."
         )
-        return [*report.caveats[run.name], one]
-    found = list(report.shared_caveats)
+        return [*report.caveats[run.name], seed][:MAX_CAVEATS]
     by_caveat: dict[str, list[str]] = {}
     for run in report.runs:
-        for caveat in report.caveats[run.name]:
+        for caveat in report.caveats[run.name][:1]:
             by_caveat.setdefault(caveat, []).append(run.name)
-    shared = [caveat for caveat, names in by_caveat.items() if len(names) == len(report.runs)]
-    some = [(caveat, names) for caveat, names in by_caveat.items() if caveat not in shared]
-    found += shared
-    found += [f"{', '.join(names)}: {caveat}" for caveat, names in some[:MAX_CAVEATS]]
-    if len(some) > MAX_CAVEATS:
-        found.append(f"{len(some) - MAX_CAVEATS} more caveats of single runs are listed with these runs.")
-    return found
+    of_runs = [
+        caveat if len(names) == len(report.runs) else f"{format_list(names)}: {caveat}"
+        for caveat, names in by_caveat.items()
+    ]
+    found = [*of_runs[:MAX_OF_RUNS], *report.shared_caveats, *of_runs[MAX_OF_RUNS:]]
+    return found[:MAX_CAVEATS]
 
 
 def _methods_table(report: Report) -> Table:
@@ -221,27 +257,47 @@ def _methods_table(report: Report) -> Table:
     repeated = any(len(runs) > 1 for runs in report.methods.values())
     rows: list[list[Cell | str]] = []
     for method, runs in report.methods.items():
+        pooled = [report.scores[run.name].pooled for run in runs]
+        accuracies = [found.scores["accuracy"] if found else None for found in pooled]
         rows.append(
             [
                 method,
                 str(len(runs)),
                 estimate_cell(over_seeds(report, method)),
                 *([_range([report.scores[run.name].headline(report.metric) for run in runs])] if repeated else []),
+                estimate_cell(mean_of_seeds(accuracies)),
                 *_difference(comparison, method),
                 format_bytes(fmean(sum(run.traffic) for run in runs)),
                 ", ".join(sorted({run.status for run in runs})),
             ]
         )
-    header = ["method", "runs", SCORE_NAMES[report.metric], *(["lowest to highest"] if repeated else [])]
+    rows += _reference_rows(report, len(rows[0]), repeated)
+    header = ["method", "runs", SCORE_NAMES[report.metric], *(["lowest to highest"] if repeated else []), "accuracy"]
     if comparison:
-        header += [f"less {comparison.reference}", "adjusted p", "relative, %"]
-    whole = "mean over sites" if any(scores.mean for scores in report.scores.values()) else "all images together"
-    paired = f" Differences are paired by {comparison.kind}, with Student's 95 % interval." if comparison else ""
+        header += [f"less {comparison.reference}", "adjusted p", "detectable", "relative, %"]
+    paired = (
+        f" Differences are paired by seed; of fewer than {MIN_SEEDS} seeds they are of two fixed models on the same test "
+        "cases, which says nothing about other seeds. Adjusted p: corrected for the number of methods (Holm). Detectable: "
+        "the smallest difference that would have been found with a probability of 80 %."
+        if comparison
+        else ""
+    )
     caption = (
-        f"Methods on test images, {whole}. Of {MIN_SEEDS} seeds or more: their mean with Student's 95 % interval over "
-        f"seeds; of one seed: with the 95 % bootstrap interval of these sites' cases.{paired}"
+        f"Methods on test images, {_whole(report)}. Of {MIN_SEEDS} seeds or more: their mean with Student's 95 % interval "
+        f"over seeds; of one seed: with the 95 % interval of these sites' cases.{paired}"
     )
     return Table([*header, "communication", "status"], rows, caption)
+
+
+def _reference_rows(report: Report, columns: int, repeated: bool) -> list[list[Cell | str]]:
+    """Always predicting the most frequent class, and guessing; of the first run with test predictions."""
+    groups = [group for run in report.runs if (group := report.scores[run.name].pooled)]
+    rows: list[list[Cell | str]] = []
+    for name, scores in groups[0].references.items() if groups else ():
+        values = [format_number(scores.get(report.metric)), *([""] if repeated else [])]
+        row: list[Cell | str] = [name, "", *values, format_number(scores["accuracy"])]
+        rows.append([*row, *[""] * (columns - len(row))])
+    return rows
 
 
 def _range(estimates: Sequence[Estimate | None]) -> str:
@@ -254,7 +310,10 @@ def _difference(comparison: Comparison | None, method: str) -> list[Cell | str]:
         return []
     found = comparison.differences.get(method)
     if found is None:
-        return ["reference" if method == comparison.reference else "not comparable", "", ""]
-    paired = found.paired
-    interval = "" if math.isnan(paired.low) else f"[{format_number(paired.low, 3)}, {format_number(paired.high, 3)}]"
-    return [Cell(f"{paired.mean:+.3f}", interval), format_p(found.adjusted_p), format_number(found.relative, 1)]
+        return ["reference" if method == comparison.reference else "not comparable", "", "", ""]
+    values = (format_p(comparison.adjusted[method]), format_number(found.detectable, 3))
+    return [
+        Cell(f"{found.mean:+.3f}", _interval(found)),
+        *values,
+        format_number(comparison.relative[method], 1),
+    ]

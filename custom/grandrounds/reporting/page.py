@@ -44,9 +44,9 @@ def write_report(report: Report, folder: Path) -> Path:
     header = ["run", "group", "kind", "class", "score", *ESTIMATE]
     write_csv(folder / "tables" / "classes.csv", header, _class_rows(report))
     if report.comparison:
-        differences = report.comparison.differences
-        rows = [[name, report.comparison.reference, *found.to_json().values()] for name, found in differences.items()]
-        header = ["method", "reference", *next(iter(differences.values())).to_json()]
+        found = {method: report.comparison.row(method) for method in report.comparison.differences}
+        header = ["method", "reference", *next(iter(found.values()))]
+        rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
         write_csv(folder / "tables" / "comparison.csv", header, rows)
     with replacing(folder / PAGE) as stream:
         stream.write(render_page(report, together, of_runs).encode())

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from grandrounds.evaluation.bootstrap import (
-    MIN_CASES,
-    Cases,
-    Estimate,
+from grandrounds.evaluation.bootstrap import MIN_CASES, Cases, Estimate, joined
+from grandrounds.evaluation.calibration import confidence_metrics
+from grandrounds.evaluation.estimates import (
+    ClassCounts,
     auc_estimates,
+    class_correlations,
     class_estimates,
-    joined,
-    mean_estimate,
-    resampled_confusions,
+    counts_of,
+    macro_auroc,
+    mean_over_sites,
+    reference_scores,
     score_estimates,
 )
-from grandrounds.evaluation.calibration import confidence_metrics
 from grandrounds.reporting.run import Run
 from grandrounds.seeding import numpy_generator
 
 Estimates = Mapping[str, Estimate]
+ALWAYS = "always "
+"""Before the most frequent class, in the name of a reference."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,8 @@ class EvalGroup:
         scores: of all classes together.
         classes: of each class, in the vocabulary's order.
         confidence: calibration and risk of the probabilities, without intervals; empty where they are not known.
+        references: the scores of always predicting the most frequent class, and of guessing.
+        shares: the classes' shares of the images, NaN where they are not known.
     """
 
     images: int
@@ -44,6 +47,13 @@ class EvalGroup:
     scores: Estimates
     classes: list[Estimates]
     confidence: Mapping[str, float]
+    references: Mapping[str, Mapping[str, float]]
+    shares: tuple[float, ...]
+
+    @property
+    def majority(self) -> str | None:
+        """The most frequent class; None where it is not known."""
+        return next((name.removeprefix(ALWAYS) for name in self.references if name.startswith(ALWAYS)), None)
 
     def to_json(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Plain values."""
@@ -53,6 +63,9 @@ class EvalGroup:
             "scores": _plain(self.scores),
             "classes": {name: _plain(found) for name, found in zip(names, self.classes, strict=True)},
             "confidence": {name: round(value, 6) for name, value in self.confidence.items()},
+            "references": {
+                name: {key: round(value, 6) for key, value in found.items()} for name, found in self.references.items()
+            },
         }
 
 
@@ -77,8 +90,9 @@ class RunScores:
     site_reported: Mapping[str, Estimates] = field(default_factory=dict)
 
     def headline(self, metric: str) -> Estimate | None:
-        """The mean over sites, else the score of all test images together."""
-        return self.mean.get(metric) or self.reported.get(metric)
+        """The score of all test images together; where it is not known, the mean over sites."""
+        pooled = self.pooled.scores if self.pooled else self.reported
+        return pooled.get(metric) or self.mean.get(metric)
 
     def by_site(self, metric: str) -> dict[str, Estimate]:
         """A score of all classes at each site that has it."""
@@ -102,21 +116,22 @@ def scores_of(run: Run) -> RunScores:
     predictions = run.predictions
     if not predictions:
         by_site = {site: found for site, scores in run.site_metrics.items() if (found := _without_intervals(scores))}
-        return RunScores({}, {}, None, _mean_of(by_site), _without_intervals(run.reported_metrics), by_site)
-    draws = {site: resampled_confusions(cases, numpy_generator("report", site)) for site, cases in predictions.items()}
+        return RunScores(
+            {}, {}, None, mean_over_sites(list(by_site.values())), _without_intervals(run.reported_metrics), by_site
+        )
     members: dict[str, list[str]] = {}
     for site in predictions:
         if site in run.communities:
             members.setdefault(run.communities[site], []).append(site)
-    together = joined(list(predictions.values()))
+    sites = {site: _group(run, cases, site) for site, cases in predictions.items()}
     return RunScores(
-        sites={site: _group(cases, draws[site]) for site, cases in predictions.items()},
+        sites=sites,
         communities={
-            name: _group(joined([predictions[site] for site in sites]), _sum([draws[site] for site in sites]))
+            name: _group(run, joined([predictions[site] for site in sites]), "community", name)
             for name, sites in members.items()
         },
-        pooled=_group(together, _sum(list(draws.values())), with_auc=True),
-        mean=mean_estimate({site: cases.confusion() for site, cases in predictions.items()}, draws, together.count),
+        pooled=_group(run, joined(list(predictions.values())), "pooled", with_auc=True),
+        mean=mean_over_sites([group.scores for group in sites.values()]),
     )
 
 
@@ -129,44 +144,26 @@ def _without_intervals(scores: Mapping[str, float]) -> dict[str, Estimate]:
     }
 
 
-def _mean_of(sites: Mapping[str, Estimates]) -> dict[str, Estimate]:
-    """Means over the sites that have a score and enough cases."""
-    found: dict[str, list[Estimate]] = {}
-    for scores in sites.values():
-        for name, estimate in scores.items():
-            if estimate.enough:
-                found.setdefault(name, []).append(estimate)
-    return {
-        name: Estimate(fmean(one.value for one in known), np.nan, np.nan, sum(one.cases for one in known))
-        for name, known in found.items()
-    }
-
-
-def _group(cases: Cases, draws: NDArray[np.float64], with_auc: bool = False) -> EvalGroup:
-    confusion = cases.confusion()
-    scores = score_estimates(confusion, draws, cases.count)
-    classes: list[Estimates] = list(class_estimates(confusion, draws, cases.positives(), cases.negatives()))
+def _group(run: Run, cases: Cases, *purpose: str, with_auc: bool = False) -> EvalGroup:
+    counts = counts_of(cases)
+    related = class_correlations(cases, numpy_generator("report", *purpose))
+    scores, classes = score_estimates(counts, related), class_estimates(counts)
     if with_auc and cases.probabilities is not None:
-        under = auc_estimates(cases, numpy_generator("report", "areas"))
+        under = auc_estimates(cases)
         classes = [{**counted, **found} for counted, found in zip(classes, under, strict=True)]
-        scores = {**scores, "auroc_macro": _macro([found["auroc"] for found in under])}
+        scores["auroc_macro"] = macro_auroc(cases, under, numpy_generator("report", "areas"))
     confidence = {}
     if cases.probabilities is not None and cases.count >= MIN_CASES:
         confidence = confidence_metrics(cases.labels, cases.probabilities)
-    return EvalGroup(len(cases.labels), cases.count, scores, classes, confidence)
+    return _eval_group(run, counts, scores, classes, confidence)
 
 
-def _macro(areas: list[Estimate]) -> Estimate:
-    """Mean over the classes with enough cases, without an interval; it rests on the rarest of them."""
-    known = [area for area in areas if area.enough]
-    if not known:
-        return Estimate(np.nan, np.nan, np.nan, 0)
-    return Estimate(fmean(area.value for area in known), np.nan, np.nan, min(area.cases for area in known))
-
-
-def _sum(draws: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    total: NDArray[np.float64] = np.sum(np.stack(draws), axis=0)
-    return total
+def _eval_group(
+    run: Run, counts: ClassCounts, scores: Estimates, classes: Sequence[Estimates], confidence: Mapping[str, float]
+) -> EvalGroup:
+    shares = tuple(float(share) for share in (counts.correct + counts.missed) / max(counts.images, 1))
+    references = reference_scores(counts, run.classes)
+    return EvalGroup(int(counts.images), counts.cases, scores, list(classes), confidence, references, shares)
 
 
 def _plain(estimates: Estimates) -> dict[str, Any]:

@@ -5,7 +5,8 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from grandrounds.evaluation.auc import auc, macro_auc, weighted_areas
-from grandrounds.evaluation.bootstrap import auc_estimates, cases_from_confusion, cases_of
+from grandrounds.evaluation.bootstrap import cases_from_confusion, cases_of
+from grandrounds.evaluation.estimates import auc_estimates
 from grandrounds.seeding import numpy_generator
 
 
@@ -35,7 +36,7 @@ def test_estimates_rest_on_the_rarer_side_and_contain_the_value():
     labels = np.repeat([0, 1], [60, 15])
     sure = np.clip(0.3 + 0.3 * labels + 0.2 * generator.standard_normal(75), 0, 1)
     cases = cases_of(labels.astype(np.int64), np.stack([1 - sure, sure], axis=1))
-    first, second = auc_estimates(cases, numpy_generator("draws"))
+    first, second = auc_estimates(cases)
     assert second["auroc"].cases == 15
     assert second["auroc"].value == pytest.approx(roc_auc_score(labels, sure))
     assert second["auroc"].low < second["auroc"].value < second["auroc"].high
@@ -45,7 +46,7 @@ def test_estimates_rest_on_the_rarer_side_and_contain_the_value():
 
 def test_a_class_that_is_nowhere_has_no_area():
     labels = np.array([0, 0, 1, 1], np.int64)
-    found = auc_estimates(cases_of(labels, np.full((4, 3), 1 / 3)), numpy_generator("x"), 5)
+    found = auc_estimates(cases_of(labels, np.full((4, 3), 1 / 3)))
     assert np.isnan(found[2]["auroc"].value)
     assert found[2]["auroc"].cases == 0
     assert found[0]["auroc"].value == 0.5
@@ -53,7 +54,7 @@ def test_a_class_that_is_nowhere_has_no_area():
 
 def test_counts_alone_have_no_areas():
     with pytest.raises(ValueError, match="an area needs probabilities"):
-        auc_estimates(cases_from_confusion(np.eye(2, dtype=np.int64)), numpy_generator("x"))
+        auc_estimates(cases_from_confusion(np.eye(2, dtype=np.int64)))
 
 
 def test_the_plain_area_is_that_of_unit_weights():

@@ -1,4 +1,4 @@
-"""Cases, not images, are counted and drawn; intervals cover as often as they say."""
+"""Cases, not images, are counted and drawn, and every bootstrap sample has the same classes."""
 
 import math
 
@@ -7,17 +7,12 @@ import pytest
 from sklearn import metrics
 
 from grandrounds.evaluation.bootstrap import (
-    Cases,
     Estimate,
     cases_from_confusion,
     cases_of,
-    class_estimates,
-    interval_of,
     joined,
-    mean_estimate,
     resampled_confusions,
     resampled_weights,
-    score_estimates,
 )
 from grandrounds.evaluation.metrics import confusion_class_scores, confusion_scores
 from grandrounds.seeding import numpy_generator
@@ -46,9 +41,9 @@ def test_confusion_counts_images_and_comes_back_from_counts():
 
 def test_cases_of_two_sites_are_different():
     both = joined([PATIENTS, CASES])
-    assert both.count == 4
-    assert both.confusion().tolist() == [[2, 2], [2, 2]]
-    assert both.probabilities.shape == (8, 2)
+    assert both.count == 5
+    assert both.confusion().tolist() == [[2, 2], [2, 3]]
+    assert both.probabilities.shape == (9, 2)
     assert joined([PATIENTS, cases_from_confusion(CASES.confusion())]).probabilities is None
 
 
@@ -130,57 +125,10 @@ def test_too_few_cases_give_their_count_alone():
     assert Estimate(0.5, 0.4, math.nan, 10).to_json() == {"value": 0.5, "low": 0.4, "high": None, "cases": 10}
 
 
-def test_specificity_rests_on_the_others():
-    draws = resampled_confusions(cases_from_confusion(FULL), numpy_generator("x"), 20)
-    found = class_estimates(FULL, draws, np.array([6, 10, 4]), np.array([14, 10, 16]))
-    assert [entry["sensitivity"].cases for entry in found] == [6, 10, 4]
-    assert [entry["specificity"].cases for entry in found] == [14, 10, 16]
-    assert found[0]["specificity"].enough
-    assert not found[0]["sensitivity"].enough
-
-
-def test_the_interval_of_an_accuracy_is_near_the_binomial_one():
-    confusion = np.array([[70, 30], [0, 0]])
-    draws = resampled_confusions(cases_from_confusion(confusion), numpy_generator("binomial"), 4000)
-    found = score_estimates(confusion, draws, 100)["accuracy"]
-    # 0.7 +- 1.96 sqrt(0.7 0.3 / 100)
-    assert found.value == 0.7
-    assert (found.low, found.high) == pytest.approx((0.61, 0.79), abs=0.015)
-
-
-def test_images_of_few_patients_give_a_wider_interval_than_as_many_patients():
-    labels, predicted = np.zeros(100, np.int64), np.repeat([0, 1], [70, 30])
-    widths = []
-    for images_each in (1, 10):
-        cases = Cases(labels, predicted, np.arange(100) // images_each, None, 2)
-        draws = resampled_confusions(cases, numpy_generator("wide"), 1000)
-        found = score_estimates(cases.confusion(), draws, cases.count)["accuracy"]
-        widths.append(found.high - found.low)
-    assert widths[1] > 2.5 * widths[0]  # sqrt(10)
-
-
-def test_draws_without_a_value_do_not_count_unless_they_are_most():
-    low, high = interval_of(np.array([0.1, 0.2, math.nan, 0.3]))
-    assert (low, high) == pytest.approx((0.105, 0.295))
-    assert all(math.isnan(end) for end in interval_of(np.array([0.5, math.nan, math.nan])))
-
-
-def test_the_mean_over_sites_is_unweighted_and_its_interval_smaller_than_a_sites():
-    confusions = {"a": np.array([[8, 2], [0, 0]]), "b": np.array([[200, 200], [0, 0]])}
-    draws = {
-        site: resampled_confusions(cases_from_confusion(counts), numpy_generator(site), 2000)
-        for site, counts in confusions.items()
-    }
-    found = mean_estimate(confusions, draws, 410)["accuracy"]
-    assert found.value == pytest.approx(0.65)
-    alone = score_estimates(confusions["a"], draws["a"], 10)["accuracy"]
-    assert 0.4 < (found.high - found.low) / (alone.high - alone.low) < 0.6  # half of a's, as b's is small
-
-
 CASES = cases_of(
-    np.array([0, 0, 1, 1]),
-    np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.2, 0.8]]),
-    ["ann", "ann", "ann", "bob"],
+    np.array([0, 0, 1, 1, 1]),
+    np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5], [0.2, 0.8], [0.3, 0.7]]),
+    ["ann", "ann", "ann", "bob", "eve"],
 )
 
 
@@ -188,8 +136,16 @@ def test_a_patient_is_drawn_with_all_images_or_not_at_all():
     weights = resampled_weights(CASES, numpy_generator("cases"), 200)
     assert (weights[:, 0] == weights[:, 1]).all()
     assert (weights[:, 0] == weights[:, 2]).all()
-    assert (weights[:, 0] + weights[:, 3] == 2).all()  # two patients are drawn each time
-    assert 0.4 < (weights[:, 0] == 1).mean() < 0.6
+    assert (weights[:, 0] == 1).all()  # the only patient with the rarest class is in every sample
+    assert (weights[:, 3] + weights[:, 4] == 2).all()
+    assert 0.4 < (weights[:, 3] == 1).mean() < 0.6
+
+
+def test_every_bootstrap_sample_has_as_many_cases_of_each_class():
+    labels = np.repeat([0, 1, 2], [40, 3, 1])
+    cases = cases_of(labels, np.eye(3)[labels])
+    drawn = resampled_confusions(cases, numpy_generator("strata"), 300)
+    assert (drawn.sum(axis=2) == [40, 3, 1]).all()
 
 
 def test_resampled_confusions_are_those_of_the_drawn_images():

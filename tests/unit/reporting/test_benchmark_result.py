@@ -145,17 +145,12 @@ def test_methods_with_scores_of_all_images_alone_are_paired_by_seed(file):
             content = {**RELATIONS, "method": name, "seed": seed, "scores": {"selected": {"n": 40, METRIC: value}}}
             runs.append(read_run(file(content), f"{name}_{seed}"))
     found = report_on(runs).comparison
-    assert (found.kind, found.blocks, found.seeds) == (
-        "seed",
-        ("seed 1", "seed 2", "seed 3"),
-        {"fedavg": 3, "fedirm": 3},
-    )
-    assert found.left_out == ("unfinished_1",)  # a method of one run goes by the name of the run
-    assert found.differences["fedirm"].paired.mean == pytest.approx(0.1)
-    assert found.differences["fedirm"].paired.p_value == pytest.approx(
-        ttest_rel(scores["fedavg"], scores["fedirm"]).pvalue
-    )
-    assert found.wins["fedavg", "fedirm"] == (0, 1, 2)
+    assert found.seeds == {"fedavg": 3, "fedirm": 3, "unfinished_1": 1}  # a method of one run has the name of the run
+    difference, single = found.differences["fedirm"], found.differences["unfinished_1"]
+    assert (difference.mean, difference.n, difference.unit) == (pytest.approx(0.1), 3, "seed")
+    assert difference.p_value == pytest.approx(ttest_rel(scores["fedavg"], scores["fedirm"]).pvalue)
+    assert found.adjusted["fedirm"] == difference.p_value  # the other has no test
+    assert (single.mean, single.n, np.isnan(single.low)) == (pytest.approx(0.4), 1, True)
 
 
 def areas(roc, site):
@@ -186,7 +181,7 @@ def test_areas_by_site_are_compared_by_area(file):
     assert single.site_metrics["site-2"] == {"auroc": 0.625, "average_precision": 0.25, "n": 20, "malignant": 5}
     report = report_on([fed, single], reference="single")
     assert report.metric == "auroc"
-    assert report.comparison.values == {"fed": (0.75, 0.75), "single": (0.5, 0.625)}
+    assert report.comparison.differences["fed"].mean == pytest.approx(0.75 - 0.5625)
     assert report.scores["single"].mean["auroc"].value == pytest.approx(0.5625)
     assert any("Only scores of whole sites are known" in caveat for caveat in report.caveats["fed"])
 

@@ -1,11 +1,15 @@
 """Caveats name an unfinished run, a dropped site, a missing class, shifts, and few seeds."""
 
+import re
+
+import numpy as np
 import pytest
 
 from grandrounds.reporting.model import report_on
+from grandrounds.reporting.overview import overview
 from grandrounds.reporting.runs import read_run
 
-from .conftest import SITES, events
+from .conftest import CLASSES, SITES, events
 
 
 def caveats_of_run(path):
@@ -46,12 +50,12 @@ def test_a_class_that_is_missing_everywhere(make_run):
 
 def test_a_rare_class(make_run):
     found = caveats_of_run(make_run(counts={"nevus": 20, "melanoma": 12, "other": 2}))
-    assert one(found, "Too few test cases") == "Too few test cases (fewer than 10): other (6)."
+    assert one(found, "Too few test cases") == ("Too few test cases (fewer than 10), so in no score: other (6).")
 
 
 def test_small_sites(make_run):
     assert "site-1 (9), site-2 (9), site-10 (9)" in one(
-        caveats_of_run(make_run(counts={"nevus": 9})), "fewer than 10 test"
+        caveats_of_run(make_run(counts={"nevus": 9})), "scores of their own"
     )
 
 
@@ -86,3 +90,68 @@ def test_a_single_seed_is_a_caveat_of_one_run_and_of_several(make_run):
     assert any(
         "could be chance" in caveat for caveat in report_on([first, read_run(make_run("c"), "c")]).shared_caveats
     )
+
+
+def first_bullet(make_run, predicted, counts=None, **changes):
+    """The first bullet of a run in which each site predicts ``predicted(label, number)`` for its images."""
+    workspace = make_run(**changes)
+    of_site = counts or {key: {"nevus": 40, "melanoma": 20, "other": 20} for key in SITES}
+    for site, images in of_site.items():
+        lines = ["image,label,predicted," + ",".join(f"probability_{name}" for name in CLASSES)]
+        for label, count in images.items():
+            for number in range(count):
+                told = predicted(label, number)
+                shares = ",".join("0.8" if name == told else "0.1" for name in CLASSES)
+                lines.append(f"{site}-{label}-{number},{label},{told},{shares}")
+        (workspace / "results" / site / "predictions_common.csv").write_text("\n".join(lines) + "\n")
+    report = report_on([read_run(workspace, "x")])
+    bullets = overview(report).caveats
+    assert len(bullets) <= 5
+    return bullets[0]
+
+
+def test_first_bullet_of_a_model_that_predicts_one_class(make_run):
+    assert first_bullet(make_run, lambda label, number: "nevus") == (
+        "The model predicts nevus for every image: no better than always predicting nevus (accuracy 0.50 against 0.50)."
+    )
+
+
+def test_first_bullet_of_random_predictions(make_run):
+    generator = np.random.default_rng(1)
+    found = first_bullet(make_run, lambda label, number: str(generator.choice(CLASSES)))
+    assert re.fullmatch(
+        r"No better than always predicting nevus \(accuracy 0\.\d\d against 0\.50\) and than guessing "
+        r"\(balanced accuracy 0\.\d\d, 0\.33 by guessing\)\.",
+        found,
+    )
+
+
+def test_first_bullet_of_a_perfect_model(make_run):
+    assert first_bullet(make_run, lambda label, number: label).startswith(
+        "Every test image is classified correctly: check"
+    )
+
+
+def mostly(label, number):
+    return label if number % 5 else CLASSES[CLASSES.index(label) - 1]
+
+
+def test_first_bullet_with_a_site_of_two_images(make_run):
+    counts = {
+        **{key: {"nevus": 40, "melanoma": 20, "other": 20} for key in SITES},
+        "site-2": {"nevus": 1, "melanoma": 1},
+    }
+    assert first_bullet(make_run, mostly, counts) == (
+        "Too few test cases for scores of their own (fewer than 10): site-2 (2)."
+    )
+
+
+def test_first_bullet_with_a_missing_class(make_run):
+    assert first_bullet(make_run, mostly, {key: {"nevus": 40, "melanoma": 20} for key in SITES}) == (
+        "No test image of other at any site: nothing is known about detecting it, and no mean includes it."
+    )
+
+
+def test_a_class_that_is_mostly_missed_follows_the_comparison_with_the_most_frequent_class(make_run):
+    found = first_bullet(make_run, lambda label, number: "nevus" if label == "melanoma" and number else label)
+    assert found == "Misses 95 % of melanoma (n = 60)."

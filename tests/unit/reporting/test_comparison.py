@@ -1,10 +1,12 @@
-"""Methods are compared on the sites that they share, by pairs, and chance is distinguished from difference."""
+"""Methods are compared by seed, or as fixed models by test case, on the sites that both have."""
 
-import numpy as np
 import pytest
 from scipy import stats
+from sklearn.metrics import balanced_accuracy_score
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.bootstrap import joined
+from grandrounds.evaluation.comparisons import holm
 from grandrounds.reporting.comparison import compare, methods_of, relative_improvement, require_one_vocabulary
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.runs import read_run
@@ -29,35 +31,37 @@ def compared(runs, reference):
     return compare(methods, {run.name: scores_of(run) for run in runs}, reference)
 
 
-def test_differences_are_the_paired_t_test_over_blocks(pair):
+def test_one_seed_is_compared_on_the_same_test_cases(pair):
     found = compared(pair, "local")
-    assert found.blocks == ("site-1", "site-2", "site-10")
-    a, b = (np.array(found.values[name]) for name in ("better", "local"))
     difference = found.differences["better"]
-    assert difference.paired.mean == pytest.approx((a - b).mean())
-    assert difference.paired.p_value == pytest.approx(stats.ttest_rel(a, b).pvalue)
-    assert difference.adjusted_p == pytest.approx(difference.paired.p_value)  # one comparison
-    assert difference.relative == pytest.approx(100 * (a.mean() - b.mean()) / b.mean())
-    assert found.wins["better", "local"] == (2, 1, 0)
-    assert found.over_blocks is None  # with two methods there is only the paired test
+    together = [joined(list(run.predictions.values())) for run in pair]
+    ours, theirs = (balanced_accuracy_score(cases.labels, cases.predicted) for cases in together)
+    assert (difference.unit, difference.n) == ("case", 120)
+    assert difference.mean == pytest.approx(ours - theirs)
+    assert difference.low < difference.mean < difference.high
+    assert difference.p_value < 0.01 < difference.detectable
+    assert found.adjusted["better"] == difference.p_value  # one comparison
+    assert found.relative["better"] == pytest.approx(100 * (ours - theirs) / theirs)
+    assert any("says nothing about other seeds" in caveat for caveat in report_on(pair).shared_caveats)
 
 
-def test_more_comparisons_make_a_p_value_larger(pair, make_run):
-    third = read_run(make_run("third", right=BETTER, configuration=configured(peers=5)), "third")
+def test_a_model_differs_from_itself_by_nothing(pair, make_run):
+    same = read_run(make_run("same", right=BETTER, configuration=configured(peers=5)), "same")
+    difference = compared([pair[0], same], "better").differences["same"]
+    assert (difference.mean, difference.low, difference.high, difference.p_value) == (0, 0, 0, 1)
+
+
+def test_several_comparisons_are_corrected_by_holms_method(pair, make_run):
+    third = read_run(make_run("third", right=0.65, configuration=configured(peers=5)), "third")
     found = compared([*pair, third], "local")
-    assert found.differences["better"].adjusted_p == pytest.approx(
-        min(1, 2 * found.differences["better"].paired.p_value)
-    )
-    assert found.over_blocks.within == 4
-    assert found.over_seeds is None
+    assert found.adjusted == holm({method: one.p_value for method, one in found.differences.items()})
+    alone = compared(pair, "local").differences["better"]
+    assert found.differences["better"].detectable > alone.detectable  # at half the level
 
 
-def test_only_sites_with_enough_cases_count(pair, make_run):
-    small = read_run(make_run("small", sites=("site-1",), counts={"nevus": 9}), "small")
-    found = compared([*pair, small], "local")
-    assert found.left_out == ("small",)
-    partly = read_run(make_run("partly", sites=("site-1", "site-2")), "partly")
-    assert compared([*pair, partly], "local").blocks == ("site-1", "site-2")
+def test_methods_are_compared_on_the_sites_that_both_have(pair, make_run):
+    partly = read_run(make_run("partly", right=BETTER, sites=("site-1", "site-2")), "partly")
+    assert compared([pair[1], partly], "local").differences["partly"].n == 80
 
 
 def test_a_model_of_another_site_is_named_and_not_compared(pair, make_run):
@@ -66,16 +70,18 @@ def test_a_model_of_another_site_is_named_and_not_compared(pair, make_run):
     assert compared([pair[0], pooled], "better") is None
 
 
-def test_three_seeds_of_two_methods_are_tested_as_repetitions(make_run):
+def test_three_seeds_are_paired_by_seed_and_sites_are_no_repetitions(make_run):
     runs = [
-        read_run(make_run(f"{name}_{seed}", right=share - seed / 40, configuration=configured(seed=seed, peers=peers)),
+        read_run(make_run(f"{name}_{seed}", right=share - seed * step, configuration=configured(seed=seed, peers=peers)),
                  f"{name}_{seed}")
-        for name, share, peers in (("a", 0.9, 1), ("b", 0.6, 2)) for seed in (1, 2, 3)
+        for name, share, step, peers in (("a", 0.9, 0.05, 1), ("b", 0.6, 0.1, 2)) for seed in (1, 2, 3)
     ]  # fmt: skip
     report = report_on(runs)
     assert {method: len(members) for method, members in report.methods.items()} == {"a": 3, "b": 3}
-    found = report.comparison.over_seeds
-    assert found.p_value < 0.05
+    difference = report.comparison.differences["b"]
+    values = [report.scores[run.name].pooled.scores["balanced_accuracy"].value for run in runs]
+    assert (difference.unit, difference.n) == ("seed", 3)
+    assert difference.p_value == pytest.approx(stats.ttest_rel(values[3:], values[:3]).pvalue)
     assert not any("fewer than 3 seeds" in caveat for caveat in report.shared_caveats)
 
 

@@ -73,7 +73,8 @@ def test_the_first_screen_has_task_sites_score_reference_cost_and_caveats(run, t
     first = page[: page.index('<nav aria-label="Contents"')]
     for expected in (
         "skin", "nevus, melanoma, other", "3 of 3 rounds, finished", "3 sites", "tested on 120 images", "0.80 [",
-        "balanced accuracy, mean over sites", "0.33 by guessing", "no guarantee", "16.5 MB", "Caveats",
+        "balanced accuracy, all test images together", "mean over sites 0.82 [", "0.33 by guessing", "no guarantee",
+        "accuracy 0.80 [0.72, 0.86], 0.50 by always predicting nevus", "16.5 MB", "What to distrust",
         "No usable answer in a round in which the site was asked: site-2 (round 2).", "This is one run with one seed (1)",
     ):  # fmt: skip
         assert expected in first, expected
@@ -106,7 +107,7 @@ def test_several_runs_are_compared_on_the_first_screen(make_run, tmp_path, unill
     local = make_run("local", right=worse, model="own", bytes={}, configuration=configured(method="LocalController"))
     _, checker = written([read_run(make_run(), "FedPerl"), read_run(local, "local")], tmp_path / "out")
     first = words(checker)[: words(checker).index("Comparison")]
-    assert "FedPerl less local, 3 sites" in first
+    assert "FedPerl less local, of two fixed models on 120 cases" in first
     assert "none in local" in first
     assert "fewer than 3 seeds" in first
     rows = (tmp_path / "out" / "tables" / "comparison.csv").read_text().splitlines()
@@ -120,10 +121,13 @@ def test_a_page_of_many_runs_names_what_it_leaves_out(make_run, tmp_path, unillu
     assert ("With more than 4 runs each of them has only its main figures" in words(checker)) == shown
 
 
-def test_two_sites_have_a_difference_and_the_reason_for_no_interval(make_run, tmp_path, unillustrated):
-    runs = [read_run(make_run(name, right=right, sites=SITES[:2]), name) for name, right in (("a", 0.8), ("b", 0.5))]
+def test_reported_scores_of_one_seed_have_a_difference_without_interval(make_run, tmp_path, unillustrated):
+    runs = [
+        read_run(make_run(name, sites=(), test={"site-1": {"common.n": 40.0, "common.balanced_accuracy": score}}), name)
+        for name, score in (("a", 0.75), ("b", 0.5))
+    ]
     _, checker = written(runs, tmp_path / "out")
-    assert "no interval: fewer than 3 sites" in words(checker)
+    assert "b less a, paired by 1 seed no interval: fewer than 3 seeds" in words(checker)
 
 
 def test_the_page_of_a_killed_run_reports_that_it_was_killed(make_run, tmp_path, unillustrated):
@@ -149,7 +153,7 @@ def test_means_that_sites_have_sent_are_shown_where_predictions_stayed(make_run,
 
 def test_a_class_that_is_missing_everywhere_has_no_number(make_run, tmp_path, unillustrated):
     _, checker = written([read_run(make_run(counts={"nevus": 20, "melanoma": 12}), "x")], tmp_path / "out")
-    assert re.search(r"other 0 0 no case", words(checker))
+    assert re.search(r"other 0 0 0\.00 no case", words(checker))
     numbers = json.loads((tmp_path / "out" / "report.json").read_text())
     assert numbers["runs"][0]["scores"]["pooled"]["classes"]["other"]["sensitivity"] == {
         "value": None, "low": None, "high": None, "cases": 0,

@@ -90,9 +90,10 @@ def _errors(cases: Cases, generator: np.random.Generator) -> dict[str, Estimate]
     low, high = np.quantile(draws, [0.025, 0.975]) - np.mean(draws) + value
     squares = (scores - positive) ** 2
     brier = (weights @ squares) / weights.sum(axis=1)
+    score, (least, most) = float(squares.mean()), interval_of(brier)
     return {
         "ece": Estimate(value, min(max(float(low), 0.0), value), max(float(high), value), behind),
-        "brier": Estimate(float(squares.mean()), *interval_of(brier), behind),
+        "brier": Estimate(score, min(least, score), max(most, score), behind),
     }
 
 

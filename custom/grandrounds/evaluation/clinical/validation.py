@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.checks import require_fraction
-from grandrounds.evaluation.bootstrap import Cases, Estimate, auc_estimates
+from grandrounds.evaluation.bootstrap import Cases, Estimate
 from grandrounds.evaluation.clinical.binary import POSITIVE, positive_scores, predictive_estimates
 from grandrounds.evaluation.clinical.decision import decision_curve
 from grandrounds.evaluation.clinical.operating import FixedPoint
@@ -20,6 +20,7 @@ from grandrounds.evaluation.clinical.recalibration import calibration_estimates,
 from grandrounds.evaluation.clinical.subgroups import Subgroup
 from grandrounds.evaluation.clinical.suppression import shown_counts
 from grandrounds.evaluation.curves import binned_counts
+from grandrounds.evaluation.estimates import auc_estimates
 from grandrounds.evaluation.selective import at_threshold
 from grandrounds.seeding import numpy_generator
 
@@ -75,7 +76,7 @@ def validate_group(cases: Cases, request: Request) -> dict[str, Any]:
     }
     if not min(groups.values()):
         return found
-    area = auc_estimates(cases, numpy_generator("external", "area"))[POSITIVE]["auroc"]
+    area = auc_estimates(cases)[POSITIVE]["auroc"]
     found["auroc"] = area.to_json()
     if area.enough:
         calibration = calibration_estimates(cases, numpy_generator("external", "calibration"))
@@ -116,13 +117,12 @@ def subset(cases: Cases, group: Subgroup) -> Cases:
 
 
 def _of_subgroup(part: Cases, request: Request) -> dict[str, Any]:
-    generator = numpy_generator("external", "subgroup")
     if not min(part.positives()[POSITIVE], part.negatives()[POSITIVE]):
         return {"auroc": None, "sensitivity": None, "specificity": None}
-    found = {"auroc": auc_estimates(part, generator)[POSITIVE]["auroc"].to_json()}
+    found = {"auroc": auc_estimates(part)[POSITIVE]["auroc"].to_json()}
     if request.point is None:
         return {**found, "sensitivity": None, "specificity": None}
-    test = at_threshold(part, POSITIVE, request.point.threshold, generator)
+    test = at_threshold(part, POSITIVE, request.point.threshold)
     return {**found, **{name: test[name].to_json() for name in ("sensitivity", "specificity")}}
 
 
@@ -130,7 +130,7 @@ def _at_point(cases: Cases, request: Request) -> dict[str, Any]:
     point = request.point
     if point is None:
         raise ValueError("there is no operating point")
-    test = at_threshold(cases, POSITIVE, point.threshold, numpy_generator("external", "operating point"))
+    test = at_threshold(cases, POSITIVE, point.threshold)
     sensitivity, specificity = test["sensitivity"], test["specificity"]
     values = []
     for prevalence in request.prevalences if sensitivity.enough and specificity.enough else ():
