@@ -72,7 +72,7 @@ class DatasetLocation:
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """The images of one data set at one site and what is known of each; all fields but the last five have N entries.
+    """The images of one data set at one site and what is known of each; ``images`` to ``groups`` have N entries.
 
     Attributes:
         images: ``(N, H, W, C)`` uint8.
@@ -86,6 +86,7 @@ class SiteData:
         shapes: height, width, channels and number of the images before resizing; empty when unknown.
         min_support: minimum number of patients behind any value of a class that leaves the site.
         root: folder, zip, npz or idx file that the images came from; None where they came from nowhere.
+        patients: the patient of each image, empty where the manifest has none; no entries where that is not known at all.
     """
 
     images: NDArray[np.uint8]
@@ -99,6 +100,7 @@ class SiteData:
     shapes: tuple[OriginalShape, ...] = ()
     min_support: int = 0
     root: Path | None = None
+    patients: tuple[str, ...] = ()
 
     def rows(self, part: Part) -> NDArray[np.int64]:
         """Rows of one part of the data, ascending, without quarantined images.
@@ -211,6 +213,7 @@ def load_site_data(
         shapes=cache.shapes,
         min_support=location.min_support,
         root=location.root,
+        patients=tuple(record.patient for record in records),
     )
 
 

@@ -19,11 +19,12 @@ from grandrounds.errors import ConfigurationError
 class Unit(StrEnum):
     """What may differ.
 
-    ``record``: one image more or less. ``presence``: the site's contribution is there, or zero in its place. ``site``:
-    all of the site's data, replaced by any other.
+    ``record``: one image more or less. ``patient``: all images of one patient more or less. ``presence``: the site's
+    contribution is there, or zero in its place. ``site``: all of the site's data, replaced by any other.
     """
 
     RECORD = "record"
+    PATIENT = "patient"
     PRESENCE = "presence"
     SITE = "site"
 
@@ -36,6 +37,7 @@ class Unit(StrEnum):
         """
         return {
             Unit.RECORD: "one record",
+            Unit.PATIENT: "all records of one patient",
             Unit.PRESENCE: "the site's taking part",
             Unit.SITE: "all data of the site",
         }[self]
@@ -68,7 +70,8 @@ def distance(booked: Unit, claimed: Unit) -> float:
     """The factor of a sensitivity when a release is counted for another unit than it was made for.
 
     Protection of all data covers a record and the presence: 1. Two data sets are twice as far apart as a data set and
-    nothing: 2. Protection of one record does not cover a site: infinite.
+    nothing: 2. Protection of one record or one patient does not cover a site: infinite. Neither do these two cover each
+    other: a patient may have several records, and without one of them a patient is another patient, not an absent one.
 
     Args:
         booked: the unit of the release's sensitivity.
@@ -98,6 +101,7 @@ class Mechanism(StrEnum):
     OUTSIDE_BUDGET = "outside_budget"
 
 
+SAMPLED = frozenset({Unit.RECORD, Unit.PATIENT})
 WITHOUT_EPSILON = frozenset({Mechanism.NO_GUARANTEE, Mechanism.OUTSIDE_BUDGET})
 
 
@@ -151,8 +155,8 @@ class Spending:
         unit: whom the sensitivity is about.
         sensitivity: how far two neighbouring results can be apart, in L2; infinite without a guarantee.
         sigma: standard deviation of the noise.
-        sampling_rate: probability with which a record takes part in a step. Below one only for records: the server
-            knows which sites take part.
+        sampling_rate: probability with which a record or a patient takes part in a step. Below one only for these: the
+            server knows which sites take part.
         steps: how often the mechanism was used for this release, for example the steps of training in a round.
 
     Raises:
@@ -177,9 +181,9 @@ class Spending:
             raise ConfigurationError(
                 f"sensitivity must be a positive number, got {self.sensitivity}: noise without clipping has no epsilon"
             )
-        if self.sampling_rate < 1 and self.unit is not Unit.RECORD:
+        if self.sampling_rate < 1 and self.unit not in SAMPLED:
             raise ConfigurationError(
-                f"sampling_rate {self.sampling_rate} is for the unit record, not {self.unit}: "
+                f"sampling_rate {self.sampling_rate} is for the units record and patient, not {self.unit}: "
                 "the server knows which sites take part"
             )
         try:

@@ -25,7 +25,7 @@ def test_two_clipped_updates_may_be_opposite():
 
 
 def test_every_unit_has_words():
-    assert len({unit.described() for unit in Unit}) == 3
+    assert len({unit.described() for unit in Unit}) == len(Unit)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_steps_outside_their_range_are_refused(arguments, message):
         ({"sigma": -1.0}, "sigma must be a positive number, got -1.0"),
         ({"sensitivity": math.inf}, "sensitivity must be .* got inf: noise without clipping has no epsilon"),
         ({"sensitivity": 0.0}, "sensitivity must be a positive number, got 0.0"),
-        ({"sampling_rate": 0.5}, "sampling_rate 0.5 is for the unit record, not site: the server knows"),
+        ({"sampling_rate": 0.5}, "sampling_rate 0.5 is for the units record and patient, not site: the server knows"),
         ({"unit": Unit.RECORD, "sampling_rate": 2.0}, "sampling_rate must be above 0 and at most 1, got 2"),
     ],
 )

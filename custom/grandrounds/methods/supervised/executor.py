@@ -9,9 +9,9 @@ from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.methods.supervised.training import (
     TrainingOptions,
     require_single_images,
-    rows_to_learn,
     train_privately,
     train_supervised,
+    units_to_learn,
 )
 from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
 from grandrounds.protocol.messages import Payload, Result
@@ -48,5 +48,5 @@ class SupervisedExecutor(SiteExecutor):
     def _protection(self, context: SiteContext) -> RecordLevelOptions | None:
         if self.protection.record_noise_multiplier is None:
             return None
-        records = len(rows_to_learn(context, self.training))
+        records = len(units_to_learn(context, self.training, self.protection.privacy_unit))
         return self.protection.of_round(records, self.training.batch_size, self.training.steps)

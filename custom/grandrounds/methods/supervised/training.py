@@ -22,7 +22,13 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
 from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
 from grandrounds.options import POSITIVE, Min, Options
-from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions, poisson_batches
+from grandrounds.privacy.mechanisms.dp_sgd import (
+    PrivateStep,
+    ProtectedUnit,
+    RecordLevelOptions,
+    one_image_each,
+    poisson_batches,
+)
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,25 @@ def train_supervised(
 SEED_BYTES = 6
 
 
+def units_to_learn(context: SiteContext, options: TrainingOptions, unit: ProtectedUnit) -> list[np.ndarray]:
+    """Rows of the training images whose labels are used, by image or by patient.
+
+    Raises:
+        DataError: if there is none, or the patient of an image is not known; the site is named.
+    """
+    rows = rows_to_learn(context, options)
+    if unit == "record":
+        return [np.array([row]) for row in rows]
+    patients = np.array(context.data.patients)[rows] if context.data.patients else np.full(len(rows), "")
+    unknown = int((patients == "").sum())
+    if unknown:
+        raise DataError(
+            f"{context.site}: privacy_unit=patient needs the patient of every training image; the column patient is empty "
+            f"for {unknown} of {len(rows)}; fill it in, or use privacy_unit=record"
+        )
+    return [rows[patients == patient] for patient in np.unique(patients)]
+
+
 def require_single_images(options: TrainingOptions) -> None:
     """Check that a step depends on the single images of its batch only.
 
@@ -157,20 +182,21 @@ def train_privately(
         TaskAborted: if the task was given up.
         DataError: if there is nothing to train on.
     """
-    rows = rows_to_learn(context, options)
-    step = PrivateStep(network, supervised_loss, len(rows), protection)
+    units = units_to_learn(context, options, protection.unit)
+    step = PrivateStep(network, supervised_loss, len(units), protection)
     view: View = "weak" if options.weak_augmentation else "none"
     key, labels = _secret(), torch.from_numpy(context.data.labels)
     devices = [context.device] if context.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(_secret())
-        for number, batch in enumerate(poisson_batches(rows, protection)):
+        for number, drawn in enumerate(poisson_batches(np.arange(len(units)), protection)):
             context.check_abort()
+            batch = one_image_each([units[index] for index in drawn])
             images = context.views(batch, view, key, number)
             with context.autocast():
                 step.set_gradients(images, labels[batch].to(context.device))
             optimizer.step()
-    return {"samples": float(len(rows))}
+    return {"samples": float(sum(map(len, units)))}
 
 
 def _secret() -> int:

@@ -24,7 +24,7 @@ from grandrounds.models.norm import is_running_statistic
 from grandrounds.options import POSITIVE, Min, Options, Range, require_value
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
 from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, RandomBytes, clip_rows, require_clip, with_noise
-from grandrounds.protocol.spending import Mechanism, Spending, Unit, no_guarantee, update_sensitivity
+from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, Unit, no_guarantee, update_sensitivity
 
 State = Mapping[str, Tensor]
 RunningStatistics = Literal["refuse", "average", "drop", "keep"]
@@ -226,7 +226,8 @@ class RecordLevel(Options, Treatment):
     @classmethod
     def from_policy(cls, settings: Mapping[str, Any], unit: Unit) -> Treatment:
         """See :meth:`Treatment.from_policy`."""
-        _require_record(unit, "record-level training")
+        if unit not in SAMPLED:
+            raise ConfigurationError(f"record-level training protects a record or a patient, not {unit}")
         return cls(**settings)
 
     def spending(self, trained: Spending | None) -> Spending:

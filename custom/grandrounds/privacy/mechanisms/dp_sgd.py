@@ -4,6 +4,8 @@ r"""Record-level private training (DP-SGD): per-sample clipped gradients with no
 
 Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, algorithm 1. Each image is in the batch :math:`B` with
 probability :math:`q`, independently. The guarantee is for one image; a patient with k images has about k times the epsilon.
+With the unit ``patient`` patients are sampled instead of images, and each adds the gradient of one image, drawn anew in
+every step: the guarantee is for all images of a patient.
 
 It holds for losses that are a mean over samples. Losses that compare samples and layers that normalise by the batch have no
 per-sample gradients and are refused.
@@ -13,9 +15,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -28,6 +30,7 @@ from grandrounds.options import POSITIVE, Min, Options, Range
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes, with_noise
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
+ProtectedUnit = Literal["record", "patient"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """The mean loss of logits, shape ``(batch, classes)``, and targets, shape ``(batch, ...)``."""
 MEAN_TOLERANCE = 1e-4
@@ -42,12 +45,13 @@ class RecordLevelOptions(Options):
     noise_multiplier: Annotated[float, "z, standard deviation of the noise over `clip`", POSITIVE]
     sampling_rate: Annotated[float, "q, probability that an image is in a batch", Range(0, 1, open_minimum=True)]
     steps: Annotated[int, "steps in a round", Min(1)]
+    unit: Annotated[ProtectedUnit, "what is sampled, and hidden"] = "record"
     microbatch: Annotated[int, "samples whose gradients are in memory at once", Min(1)] = 32
 
     def spending(self) -> Spending:
         """The cost of one round of training; whatever is computed from the trained model alone costs nothing more."""
         sigma = self.noise_multiplier * self.clip
-        return Spending(Mechanism.DP_SGD, Unit.RECORD, self.clip, sigma, self.sampling_rate, self.steps)
+        return Spending(Mechanism.DP_SGD, Unit(self.unit), self.clip, sigma, self.sampling_rate, self.steps)
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,13 @@ class ProtectionOptions(Options):
         float | None, "standard deviation of the noise over `record_clip`; null trains without DP-SGD", POSITIVE
     ] = None
     record_clip: Annotated[float, "bound on the L2 norm of one image's gradient", POSITIVE] = 1.0
+    privacy_unit: Annotated[ProtectedUnit, "what DP-SGD hides: one image, or all images of one patient"] = "record"
 
     def of_round(self, records: int, batch_size: int, steps: int) -> RecordLevelOptions | None:
         """The parameters of a round; None without DP-SGD.
 
-        ``records`` is the number of images that batches are drawn from, at least 1, and counts as public; ``batch_size`` is
-        the expected number of a batch.
+        ``records`` is the number of images or patients that batches are drawn from, at least 1, and counts as public;
+        ``batch_size`` is the expected number of a batch.
 
         Example:
             >>> ProtectionOptions(record_noise_multiplier=1.5).of_round(records=200, batch_size=20, steps=5).sampling_rate
@@ -71,7 +76,8 @@ class ProtectionOptions(Options):
         """
         if self.record_noise_multiplier is None:
             return None
-        return RecordLevelOptions(self.record_clip, self.record_noise_multiplier, min(1.0, batch_size / records), steps)
+        rate = min(1.0, batch_size / records)
+        return RecordLevelOptions(self.record_clip, self.record_noise_multiplier, rate, steps, self.privacy_unit)
 
     def require_possible(self, method: str, obstacle: str) -> None:
         """Refuse DP-SGD where a method has an obstacle to it; an empty text is no obstacle.
@@ -89,8 +95,8 @@ class ProtectionOptions(Options):
 class PrivateStep:
     """Computes the private gradients of one step; any optimizer may follow.
 
-    ``records`` is :math:`N`, the number of images that batches are drawn from, at least 1; the random bytes are the
-    operating system's, except in tests.
+    ``records`` is :math:`N`, the number of images or patients that batches are drawn from, at least 1; the random bytes are
+    the operating system's, except in tests.
 
     Raises:
         ConfigurationError: if a layer of the network mixes the samples of a batch (batch norm) or keeps statistics.
@@ -182,6 +188,16 @@ def poisson_batches(
         yield rows[words < np.uint64(math.ceil(options.sampling_rate * WORD))]
 
 
+def one_image_each(units: Sequence[NDArray[np.int64]], random_bytes: RandomBytes = os.urandom) -> NDArray[np.int64]:
+    """Draw one row of each unit, for example of each patient in a batch; all rows of a unit are equally likely.
+
+    Example:
+        >>> one_image_each([np.array([4]), np.array([7, 9])], lambda count: bytes(count)).tolist()
+        [4, 7]
+    """
+    return np.array([rows[int.from_bytes(random_bytes(8)) % len(rows)] for rows in units], np.int64)
+
+
 def require_separate_samples(network: nn.Module) -> None:
     """Check that no layer mixes the samples of a batch or keeps running statistics.
 
@@ -196,7 +212,7 @@ def require_separate_samples(network: nn.Module) -> None:
         if mixes or getattr(module, "track_running_stats", False):
             raise ConfigurationError(
                 f"layer {name!r} is a {type(module).__name__}, which mixes the samples of a batch: record-level privacy "
-                "needs problem.norm=group"
+                "needs problem.norm=group, or frozen"
             )
 
 

@@ -1,6 +1,7 @@
 """Protected training: one step against its formula, secret draws, and what cannot be protected."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.methods.mutual.executor import MutualExecutor
 from grandrounds.methods.supervised.executor import SupervisedExecutor
-from grandrounds.methods.supervised.training import TrainingOptions, train_privately
-from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions, RecordLevelOptions
+from grandrounds.methods.supervised.training import TrainingOptions, train_privately, units_to_learn
+from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions, RecordLevelOptions, one_image_each
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import Mechanism
+from grandrounds.protocol.spending import Mechanism, Unit
 
 PROBLEM = Problem("noise", ("a", "b", "c"), 32)
 PLAIN = TrainingOptions(steps=1, batch_size=4, class_weights="none", weak_augmentation=False, algorithm="sgd")
@@ -157,3 +158,46 @@ def test_a_training_of_another_kind_does_not_inherit_that_it_hides_single_images
 
     with pytest.raises(ConfigurationError, match="Other cannot be record-level private"):
         Other(record_noise_multiplier=1.0, record_clip=1.0)
+
+
+def with_patients(context, patients):
+    return replace(context, data=replace(context.data, patients=tuple(patients)))
+
+
+def test_a_patients_images_together_move_the_sum_by_the_clip_at_most(tmp_path):
+    """Eight images: with one patient behind seven of them, those seven count as much as the eighth alone."""
+    context = with_patients(site(tmp_path), ["p"] * 7 + ["q"] + ["r"] * 2)
+    network, metrics = trained(context, clip=1e-3, unit="patient")
+    assert metrics == {"samples": 8.0}
+    start = linear()
+    moved = [after - before for after, before in zip(network.parameters(), start.parameters(), strict=True)]
+    norm = math.sqrt(sum(float(part.detach().square().sum()) for part in moved))
+    # Two clipped gradients, divided by two patients, times the learning rate.
+    assert 0 < norm <= 0.5 * 2 * 1e-3 / 2 * (1 + 1e-3)
+
+
+def test_units_are_images_or_patients(tmp_path):
+    context = with_patients(site(tmp_path), "aabbbcdd" + "ee")
+    assert [rows.tolist() for rows in units_to_learn(context, PLAIN, "patient")] == [[0, 1], [2, 3, 4], [5], [6, 7]]
+    assert [rows.tolist() for rows in units_to_learn(context, PLAIN, "record")] == [[row] for row in range(8)]
+
+
+def test_each_image_of_a_patient_is_drawn(tmp_path):
+    units = [np.array([3, 5, 8])]
+    assert {int(one_image_each(units)[0]) for _ in range(100)} == {3, 5, 8}
+
+
+@pytest.mark.parametrize(("patients", "count"), [((), 8), (["p", "", *"qrstuvwx"], 1)])
+def test_an_unknown_patient_is_refused(tmp_path, patients, count):
+    context = with_patients(site(tmp_path), patients)
+    with pytest.raises(DataError, match=rf"site-1: privacy_unit=patient .* empty for {count} of 8"):
+        units_to_learn(context, PLAIN, "patient")
+
+
+def test_the_cost_is_about_the_unit_that_was_sampled():
+    options = ProtectionOptions(record_noise_multiplier=2.0, privacy_unit="patient").of_round(100, 25, 4)
+    spending = options.spending()
+    assert (spending.unit, spending.sampling_rate, spending.steps) == (Unit.PATIENT, 0.25, 4)
+    assert spending.towards(Unit.PATIENT) is not None
+    assert spending.towards(Unit.RECORD) is None
+    assert spending.towards(Unit.SITE) is None
