@@ -70,14 +70,17 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def append_line(path: Path, content: Any) -> None:
-    """Append one JSON object as a line; the folder is made when it is missing."""
+    """Append one JSON object as a line; half a line of a crash is ended first. The folder is made when it is missing."""
     line = (json.dumps(content) + "\n").encode()
     try:
-        stream = path.open("ab")
+        stream = path.open("a+b")
     except FileNotFoundError:  # only then: most lines follow others
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("ab")
+        stream = path.open("a+b")
     with stream:
+        if stream.seek(0, os.SEEK_END):
+            stream.seek(-1, os.SEEK_END)
+            line = line if stream.read(1) == b"\n" else b"\n" + line
         stream.write(line)
 
 

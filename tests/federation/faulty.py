@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from nvflare.apis.dxo import DataKind, from_shareable
+from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -51,6 +53,27 @@ class FaultyExecutor(FedPerlExecutor):
         spoilt = {name: value.clone() for name, value in result.update.items()}
         spoilt["classifier.weight"][0, 0] = float("nan") if self.how == "nan" else float("inf")
         return replace(result, releases=model_update(spoilt))
+
+
+class Unusable(FedPerlExecutor):
+    """Every site fails in some rounds, as with a model whose values are absurd.
+
+    Args:
+        trigger: the file whose presence makes them fail.
+        rounds: in which.
+        options: of FedPerl.
+    """
+
+    def __init__(self, *, trigger: str, rounds: list[int], **options: Any) -> None:
+        super().__init__(**options)
+        self.trigger = trigger
+        self.faulty_rounds = rounds
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train, or fail."""
+        if context.round_number in self.faulty_rounds and Path(self.trigger).exists():
+            raise RuntimeError("the loss is not finite")
+        return super().train(payload, context)
 
 
 class ShapeShifter(FedPerlExecutor):
@@ -116,6 +139,44 @@ class CoarseUpdate(ChangeUpdate):
     def changed(self, value: Tensor) -> Tensor:
         """Rounded."""
         return (value * 128).round().clamp(-128, 128) / 128
+
+
+class RefuseFrom(Filter):
+    """Lets nothing pass from a round on.
+
+    Args:
+        round_number: the first one.
+    """
+
+    def __init__(self, round_number: int) -> None:
+        super().__init__()
+        self.round_number = round_number
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Raise."""
+        if decode_payload(fl_ctx.get_prop(FLContextKey.TASK_DATA)).round_number >= self.round_number:
+            raise RuntimeError("nothing leaves this house")
+        return shareable
+
+
+class FailsOnce(FLComponent):
+    """One site's training fails in one round.
+
+    Args:
+        at: the site.
+        round_number: the round.
+    """
+
+    def __init__(self, at: str, round_number: int) -> None:
+        super().__init__()
+        self.at, self.round_number = at, round_number
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Spoil the answer of the round."""
+        if event_type != EventType.AFTER_TASK_EXECUTION or fl_ctx.get_identity_name() != self.at:
+            return
+        if decode_payload(fl_ctx.get_prop(FLContextKey.TASK_DATA)).round_number == self.round_number:
+            fl_ctx.get_prop(FLContextKey.TASK_RESULT).set_return_code(ReturnCode.EXECUTION_EXCEPTION)
 
 
 class Refuse(Filter):

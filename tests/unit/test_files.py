@@ -71,6 +71,14 @@ def test_lines_are_appended(tmp_path):
     assert [json.loads(line) for line in lines] == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
+def test_half_a_line_of_a_crash_does_not_swallow_the_next_one(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"n": 0}\n{"event": "round_st')
+    append_line(path, {"n": 1})
+    append_line(path, {"n": 2})
+    assert path.read_bytes() == b'{"n": 0}\n{"event": "round_st\n{"n": 1}\n{"n": 2}\n'
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

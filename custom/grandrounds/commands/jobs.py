@@ -121,5 +121,8 @@ def build(
     variable = f"{SITES_VARIABLE}={arguments.sites_dir.absolute()} " if arguments.sites_dir else ""
     say(console, f"  {variable}nvflare simulator {folder} -w WORKSPACE -n {len(sites)} -t 2")
     if not byoc:
-        say(console, "first allow the package's classes in WORKSPACE/local/resources.json:")
+        say(
+            console,
+            "for the simulator only, first allow the classes in WORKSPACE/local/resources.json (never in a kit):",
+        )
         say(console, f"  {json_text.dumps(allowed_classes())}")

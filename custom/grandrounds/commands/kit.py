@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.commands.output import megabytes, notes, results, say, say_json
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,13 +40,15 @@ stay. Rights and the privacy policy are read when FLARE starts: restart a runnin
   grandrounds overlay /opt/kits/hospital-a --gpus 1 --gpu-memory 24
 """
 
-KIT_HELP = """Start and stop the FLARE of a startup kit.
+KIT_HELP = """Start and stop a startup kit, renew its certificate, and remove folders of old jobs.
 
 [bold]Examples[/bold]
 
 \b
   grandrounds kit start /opt/kits/hospital-a --background
   grandrounds kit stop /opt/kits/hospital-a
+  grandrounds kit renew /opt/kits/hospital-a --from kits/grand_rounds/prod_01/hospital-a
+  grandrounds kit clean /opt/kits/hospital-a --older-than 30 --dry-run
 """
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of a server or a site.")]
 
@@ -58,6 +60,12 @@ def build_group() -> typer.Typer:
         start
     )
     group.command(help="Stop the kit's FLARE and its jobs, however it was started.")(stop)
+    group.command(
+        help="Replace keys and certificates by those of a new kit; ledger, policy, states and paths stay. Stop it first."
+    )(renew)
+    group.command(help="Remove folders of finished jobs. Models, states, ledger and results are in other folders.")(
+        clean
+    )
     return group
 
 
@@ -71,7 +79,7 @@ def start(
     from grandrounds.commands.doctor import require_healthy
     from grandrounds.deployment.kit import service
 
-    found = _running_participant(kit)
+    found = _participant(kit)
     with service.stoppable():
         service.remove_stale_files(found)
         require_healthy(found)
@@ -86,12 +94,47 @@ def stop(kit: KitFolder) -> None:
     """Stop a kit."""
     from grandrounds.deployment.kit import service
 
-    found = _running_participant(kit)
+    found = _participant(kit)
     stopped = service.stop(found)
     say(results(), f"{found.name}: {'stopped' if stopped else 'it was not running'}")
 
 
-def _running_participant(folder: Path) -> Kit:
+def renew(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit in use, of a server, a site or a person.")],
+    new: Annotated[Path, typer.Option("--from", help="The new kit of the same participant, without an overlay.")],
+) -> None:
+    """Renew a certificate and show what has stayed the same."""
+    from grandrounds.deployment.kit.read import read_kit
+    from grandrounds.deployment.kit.renewal import renew as replace_certificate
+
+    renewed = replace_certificate(read_kit(kit), read_kit(new))
+    console = results()
+    say(console, f"{kit}: the certificate is valid for {renewed.days:.0f} more days")
+    say(console, f"{renewed.files} files in local are unchanged")
+    if renewed.ledger_head:
+        say(console, f"the head of the privacy ledger is unchanged: {renewed.ledger_head}")
+    say(console, f"the old keys are in {renewed.old}; remove them when the kit has connected")
+
+
+def clean(
+    kit: KitFolder,
+    older_than: Annotated[float, typer.Option(min=0, metavar="DAYS", help="Days without a change.")] = 30,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the folders; remove nothing.")] = False,
+) -> None:
+    """Remove or show folders of old jobs."""
+    from grandrounds.deployment.kit.cleaning import old_jobs, remove
+
+    found = old_jobs(_participant(kit), older_than)
+    console = results()
+    for job in found:
+        say(console, f"{job.folder}: {megabytes(job.size)}, unchanged for {job.days:.0f} days")
+    if not dry_run:
+        remove(found)
+    size = megabytes(sum(job.size for job in found))
+    say(console, f"{len(found)} folders, {size}" + (" would be removed" if dry_run else " removed"))
+
+
+def _participant(folder: Path) -> Kit:
     from grandrounds.deployment.kit.read import read_kit
 
     kit = read_kit(folder)

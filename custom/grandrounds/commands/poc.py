@@ -54,8 +54,9 @@ def up(
     from grandrounds.deployment import local_federation as local
     from grandrounds.deployment.kit.overlay import Settings
     from grandrounds.deployment.kit.read import processes_of
+    from grandrounds.federation.server.sites import require_names
 
-    names = comma_separated(sites) or []
+    names = list(require_names(comma_separated(sites) or [], "--sites"))
     if (folder / local.DESCRIPTION).is_file():
         federation = local.load(folder)
         if processes_of(federation.kits):

@@ -71,7 +71,15 @@ class EventTail:
         if self._stream is None:
             return []
         *lines, self._partial = (self._partial + self._stream.read()).split(b"\n")
-        return [json.loads(line) for line in lines if line]
+        return [event for event in map(_event, lines) if event]
+
+
+def _event(line: bytes) -> Event:
+    """The event of a line; empty for half a line of a crash."""
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return {}
 
 
 class Follower:

@@ -70,12 +70,18 @@ def submit(
     resume: Annotated[
         Resume, typer.Option(help="auto: submit again until the run has finished, and when a site is back.")
     ] = Resume.NEVER,
+    resume_from: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="ROUND", help="Go on after this round; an unfinished run lists the kept checkpoints."
+        ),
+    ] = None,
     attempts: Annotated[int, typer.Option(min=1, help="With --resume auto: maximum number of submissions.")] = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the job; submit nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Check, show, submit, watch, download."""
-    named = {"problem.dataset": dataset, "controller.run_name": run_name}
+    named = {"problem.dataset": dataset, "controller.run_name": run_name, "controller.resume_from": resume_from}
     chosen = [f"{key}={value}" for key, value in named.items() if value is not None]
     arguments = replace(arguments, assignments=[*chosen, *(arguments.assignments or [])])
     roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
@@ -159,12 +165,23 @@ def _show(outcome: Outcome) -> None:
         say(console, line)
     for site, reason in outcome.refused.items():
         say(console, f"{site} has not accepted the job: {reason}")
-    if outcome.download:
+    if lost := summary.get("lost"):
+        say(console, f"lost: {', '.join(f'{site} (last update in round {last})' for site, last in lost.items())}")
+    if outcome.download and (outcome.download / "workspace" / "results").is_dir():
         say(console, f"results: {outcome.download / 'workspace' / 'results'}")
     if not outcome.finished:
         reason = summary.get("reason") or "it has left no summary; see the log of the job in the download"
         say(console, f"the run has not finished (FLARE's status: {outcome.status}): {reason}")
+        if kept := summary.get("checkpoints"):
+            say(console, f"checkpoints (--resume-from ROUND): {', '.join(map(_checkpoint, kept))}")
         say(console, "run the same command to resume it after its last complete round; --resume auto does so by itself")
+
+
+def _checkpoint(kept: dict[str, Any]) -> str:
+    """A kept checkpoint as text, such as ``round 3 (score 0.612, bad)``."""
+    remarks = [f"score {kept['score']:.3f}"] if kept["score"] is not None else []
+    remarks += ["bad"] if kept["bad"] else []
+    return f"round {kept['round']}" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def _statistics(summary: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -25,6 +25,7 @@ from nvflare.fuel.flare_api.api_spec import (
 )
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
+from grandrounds.deployment.kit.certificates import certificate_fault, days_left, not_yet_valid, read_certificate
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import SUMMARY
@@ -45,6 +46,7 @@ def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Sessio
         raise ConfigurationError(
             f"{kit.folder} is the kit of a {kit.kind}; jobs are submitted with the kit of a person"
         )
+    _require_certificate(kit)
     session = None
     try:
         session = _log_in(kit, timeout)
@@ -69,6 +71,24 @@ def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Sessio
 def connected_sites(session: Session) -> list[str]:
     """Names of the sites that are connected to the server."""
     return sorted(client.name for client in session.get_system_info().client_info)
+
+
+def _require_certificate(kit: Kit) -> None:
+    """Make sure that the kit's certificates can be used; FLARE would end with a traceback.
+
+    Raises:
+        ConfigurationError: if one is damaged, out of date or of another project.
+    """
+    if fault := certificate_fault(kit):
+        raise ConfigurationError(f"{kit.folder}: {fault}; ask the operator for the kit again")
+    for path in (kit.certificate, kit.authority):
+        certificate = read_certificate(path)
+        if (left := days_left(certificate)) < 0:
+            raise ConfigurationError(
+                f"{path} expired {-left:.0f} days ago: ask the operator for a new certificate (grandrounds kit renew)"
+            )
+        if not_yet_valid(certificate):
+            raise ConfigurationError(f"{path} becomes valid in the future: this machine's clock is slow; set it")
 
 
 def _log_in(kit: Kit, timeout: float) -> Session:

@@ -160,6 +160,10 @@ def simulate(
         )
     if workspace.exists() and not workspace.is_dir():
         raise ConfigurationError(f"{workspace} is not a folder; choose another workspace")
+    try:
+        workspace.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{workspace} cannot be made ({error.strerror}); choose another workspace") from error
     run = Simulation(workspace.absolute(), job.run_name)
     before = RecordSnapshot.of(run.record)
     folder = write_job(job, run.workspace / "job")

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 from nvflare.fuel.flare_api.flare_api import Session
 
 from grandrounds.deployment.job_watch import JobWatch, SiteWatch, admin_session, connected_sites, refusals, summary_in
-from grandrounds.deployment.jobs import Job, deployed_sites, write_job
+from grandrounds.deployment.jobs import Job, deployed_sites, with_options, write_job
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
 POLL_SECONDS = 2.0
 RECONNECT_SECONDS = 180.0
+PAUSES = (5.0, 15.0, 30.0, 60.0, 120.0)
+"""Seconds before a run that got no further is submitted again; the last one counts for all later attempts."""
 EVERY_SITE = "@default"
 """FLARE's key for the resources of a job at every site."""
 
@@ -145,7 +147,8 @@ def submit_and_watch(
     """Submit a job, watch it, download its results, and submit it again until the run has finished.
 
     A resubmitted job resumes after its last complete round, because its ``run_name`` is the same. As long as attempts
-    remain, a job is stopped when a site is back that FLARE does not let into the running job.
+    remain, a job is stopped when a site is back that FLARE does not let into the running job. Attempts that complete no
+    further round are followed by longer and longer pauses.
 
     Args:
         kit: of a person who may submit.
@@ -159,6 +162,7 @@ def submit_and_watch(
         GrandRoundsError: if the server cannot be reached or refuses the job, or a required site stays away.
     """
     jobs: list[str] = []
+    done, failures = 0, 0
     while True:
         with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
             folder = write_job(job, Path(temporary) / job.name)
@@ -169,6 +173,15 @@ def submit_and_watch(
         report(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
         if outcome.finished or len(jobs) >= attempts:
             return outcome
+        job = with_options(job, ["controller.resume_from=null"])  # a further attempt goes on from the newest checkpoint
+        reached = int(outcome.summary.get("rounds_done", done))
+        failures, done = (0, reached) if reached > done or status == "lost" else (failures + 1, done)
+        if reason := outcome.summary.get("reason"):
+            report(f"the reason: {reason}")
+        if failures:
+            pause = PAUSES[min(failures, len(PAUSES)) - 1]
+            report(f"no further round was completed; the next attempt is in {pause:g} s")
+            time.sleep(pause)
 
 
 def _submit(kit: Kit, job: Job, folder: Path) -> str:

@@ -23,6 +23,7 @@ from grandrounds.files import replacing
 from grandrounds.protocol.messages import State
 
 KEPT = 3
+BAD = "bad"
 PARTS = "parts"
 """The folder of a run's parts, beside its checkpoints."""
 
@@ -203,6 +204,14 @@ class CheckpointFolder:
             torch.save({**saved, "parts": versions}, stream)
         self._prune(versions, needed)
 
+    def size(self) -> int:
+        """Bytes of the newest checkpoint and of the large states that were saved with it; 0 if there is none."""
+        rounds = self.rounds()
+        if not rounds:
+            return 0
+        parts = (self.folder / PARTS).glob(f"*@{rounds[-1]:05d}.pt")
+        return sum(path.stat().st_size for path in (self._path(rounds[-1]), *parts))
+
     def adopt(self, other: CheckpointFolder, round_number: int, needed: Collection[int] | None = None) -> None:
         """Take over another folder's checkpoint, which has no parts, and drop the oldest as in :meth:`save`."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -210,17 +219,42 @@ class CheckpointFolder:
         self._prune((), needed)
 
     def rounds(self) -> list[int]:
-        """The rounds of which a checkpoint exists, ascending."""
-        found = (re.fullmatch(r"round_(\d+)\.pt", path.name) for path in self.folder.glob("round_*.pt"))
-        return sorted(int(match.group(1)) for match in found if match)
+        """The rounds of which a checkpoint exists that is not marked bad, ascending."""
+        return self._numbers("pt")
 
-    def load(self, with_parts: bool = True) -> Checkpoint | None:
-        """Load the newest checkpoint, with or without its large states; None when there is none.
+    def bad_rounds(self) -> list[int]:
+        """The rounds whose checkpoint was marked bad, ascending; one may have been made anew since."""
+        return self._numbers(BAD)
 
-        Raises:
-            CheckpointError: if the file is damaged or belongs to another configuration (the first difference is named).
+    def mark_bad(self) -> list[int]:
+        """Mark the newest checkpoint, so that the next start goes on from the one before; the oldest is never marked.
+
+        If it had been marked earlier and was made anew, the one before is marked too.
+
+        Returns:
+            The marked rounds, ascending; empty if there is no earlier checkpoint to go back to.
         """
         rounds = self.rounds()
+        count = 2 if rounds and rounds[-1] in self.bad_rounds() else 1
+        marked = rounds[1:][-count:]
+        for number in marked:
+            os.replace(self._path(number), self._bad_path(number))
+        return marked
+
+    def load(self, with_parts: bool = True, round_number: int | None = None) -> Checkpoint | None:
+        """Load a checkpoint, with or without its large states; None when there is none.
+
+        Args:
+            with_parts: with its large states.
+            round_number: of which round, marked bad or not; None for the newest that is not marked.
+
+        Raises:
+            CheckpointError: if there is none of this round, the file is damaged or belongs to another configuration (the
+                first difference is named).
+        """
+        if round_number is not None:
+            self._require_kept(round_number)
+        rounds = self.rounds() if round_number is None else [round_number]
         if not rounds:
             return None
         path = self._path(rounds[-1])
@@ -230,21 +264,51 @@ class CheckpointFolder:
         return Checkpoint(round_number=saved["round"], content=saved["content"], parts=parts)
 
     def discard_from(self, round_number: int) -> None:
-        """Delete checkpoints of this round and later: the server has gone back to before them."""
+        """Delete checkpoints of this round and later: the server has gone back to before them. Marks stay, empty."""
         for number in self.rounds():
             if number >= round_number:
                 self._path(number).unlink(missing_ok=True)
+        for number in self.bad_rounds():
+            if number >= round_number:
+                self._bad_path(number).write_bytes(b"")
         self._parts.discard_from(round_number)
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round_{round_number:05d}.pt"
+
+    def _bad_path(self, round_number: int) -> Path:
+        return self._path(round_number).with_suffix(f".{BAD}")
+
+    def _numbers(self, suffix: str) -> list[int]:
+        found = (re.fullmatch(rf"round_(\d+)\.{suffix}", path.name) for path in self.folder.glob(f"round_*.{suffix}"))
+        return sorted(int(match.group(1)) for match in found if match)
+
+    def _require_kept(self, round_number: int) -> None:
+        """Make sure that there is a checkpoint of this round; one that is marked bad loses its mark."""
+        path, bad = self._path(round_number), self._bad_path(round_number)
+        if not path.exists() and bad.exists() and bad.stat().st_size:
+            os.replace(bad, path)
+        if not path.exists():
+            kept = [
+                n
+                for n in {*self.rounds(), *self.bad_rounds()}
+                if self._path(n).exists() or self._bad_path(n).stat().st_size
+            ]
+            raise CheckpointError(
+                f"{self.folder} has no checkpoint of round {round_number}; kept are "
+                f"{', '.join(map(str, sorted(kept))) or 'none'}"
+            )
 
     def _prune(self, names: Collection[str], needed: Collection[int] | None) -> None:
         rounds = self.rounds()
         kept = set(rounds[-KEPT:]) if needed is None else {*newest_before(rounds, needed), *rounds[-1:]}
         for old in set(rounds) - kept:
             self._path(old).unlink(missing_ok=True)
-        self._parts.prune(names, kept)
+        bad = self.bad_rounds()
+        for old in bad:
+            if rounds and old < rounds[-1]:  # a later round was completed: the mark has done its work
+                self._bad_path(old).unlink(missing_ok=True)
+        self._parts.prune(names, {*kept, *bad})
 
 
 def require_same_configuration(mine: Mapping[str, Any], saved: Mapping[str, Any], path: Path) -> None:

@@ -1,5 +1,6 @@
 """A site that is late, refuses, has no room or answers nonsense loses its own rounds and costs no other site any."""
 
+import json
 import os
 import signal
 
@@ -34,6 +35,23 @@ def test_a_site_that_refuses_the_job_is_left_out(run):
     assert "scope" in outcome.refused[run.VICTIM]
     assert summary["contributions"] == {site: run.ROUNDS for site in run.HOSPITALS if site != run.VICTIM}
     assert sorted(summary["test"]) == [site for site in run.HOSPITALS if site != run.VICTIM]
+
+
+def test_a_site_with_a_damaged_policy_refuses_by_name_and_the_others_finish(federation, run):
+    """A class that does not load, written into the file while the site runs, ended every job of every site."""
+    path = federation.kits / "hospital-c" / "local" / "privacy.json"
+    before = path.read_text()
+    content = json.loads(before)
+    content["scopes"][0]["task_result_filters"].append({"path": "sabotage.Missing", "args": {}})
+    path.write_text(json.dumps(content))
+    try:
+        run = run("damaged-policy", grace=25)
+        outcome = run.end()
+    finally:
+        path.write_text(before)
+    assert set(outcome.refused) == {run.VICTIM}
+    assert "privacy.json" in outcome.refused[run.VICTIM]
+    assert outcome.summary["contributions"] == {site: run.ROUNDS for site in run.HOSPITALS if site != run.VICTIM}
 
 
 def test_a_site_with_a_full_disk_reports_an_error_and_rejoins(run, limited):

@@ -9,7 +9,11 @@ from grandrounds.deployment import job_watch as module
 from grandrounds.deployment.job_watch import admin_session
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
-PERSON = SimpleNamespace(kind="person", name="researcher@a.example", folder="kit", host="localhost", port=8002)
+
+@pytest.fixture
+def person(make_kit):
+    """A kit whose certificates are in order."""
+    return make_kit("person", name="researcher@a.example")
 
 
 @pytest.mark.parametrize(
@@ -23,27 +27,52 @@ PERSON = SimpleNamespace(kind="person", name="researcher@a.example", folder="kit
         ),
     ],
 )
-def test_a_failed_login_is_reported_with_advice(monkeypatch, failure, message):
+def test_a_failed_login_is_reported_with_advice(monkeypatch, person, failure, message):
     def fail(*arguments, **options):
         raise failure
 
     monkeypatch.setattr(module, "new_secure_session", fail)
-    with pytest.raises(GrandRoundsError, match=message), admin_session(PERSON):
+    with pytest.raises(GrandRoundsError, match=message), admin_session(person):
         pytest.fail("there is no login")
 
 
-def test_what_the_server_refuses_while_a_job_runs_is_reported(monkeypatch):
+def test_what_the_server_refuses_while_a_job_runs_is_reported(monkeypatch, person):
     session = SimpleNamespace(close=lambda: None)
     monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
-    with pytest.raises(GrandRoundsError, match="the server refuses: job 7 is still running"), admin_session(PERSON):
+    with pytest.raises(GrandRoundsError, match="the server refuses: job 7 is still running"), admin_session(person):
         raise JobNotDone("job 7 is still running")
 
 
-def test_a_mistake_within_the_session_is_not_the_servers(monkeypatch):
+def test_a_mistake_within_the_session_is_not_the_servers(monkeypatch, person):
     session = SimpleNamespace(close=lambda: None)
     monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
-    with pytest.raises(TypeError, match="mine"), admin_session(PERSON):
+    with pytest.raises(TypeError, match="mine"), admin_session(person):
         raise TypeError("mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda make: make("person", days=-3),
+            r"client.crt expired 3 days ago: ask the operator for a new certificate",
+        ),
+        (lambda make: make("person", begins=2), "clock is slow"),
+        (lambda make: damaged(make("person"), "rootCA.pem"), "rootCA.pem is no certificate"),
+        (lambda make: damaged(make("person"), "client.key"), "client.key cannot be read as a private key"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_named_before_flare_sees_it(monkeypatch, make_kit, change, message):
+    monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: pytest.fail("FLARE was asked"))
+    kit = change(make_kit)
+    with pytest.raises(ConfigurationError, match=message), admin_session(kit):
+        pytest.fail("there is no login")
+
+
+def damaged(kit, name):
+    """The kit with an empty file."""
+    (kit.startup / name).write_bytes(b"")
+    return kit
 
 
 def test_a_sites_kit_submits_nothing():

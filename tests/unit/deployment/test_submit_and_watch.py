@@ -65,7 +65,8 @@ class Server:
     def download_job_result(self, job, out):
         place = Path(out) / job / "workspace" / "results"
         place.mkdir(parents=True)
-        (place / "summary.json").write_text(json.dumps({"status": self.summaries.popleft()}))
+        left = self.summaries.popleft()
+        (place / "summary.json").write_text(json.dumps(left if isinstance(left, dict) else {"status": left}))
         return str(place.parents[1])
 
 
@@ -73,9 +74,10 @@ class Server:
 def go(monkeypatch, tmp_path):
     """Submits a job to a server, at a clock that advances ten seconds with every look."""
     clock = itertools.count(0, 10)
-    monkeypatch.setattr(submission, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
 
-    def submit(server, attempts=1, mandatory=(), patience=200.0):
+    def submit(server, attempts=1, mandatory=(), patience=200.0, slept=None):
+        sleep = (lambda _: None) if slept is None else slept.append
+        monkeypatch.setattr(submission, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=sleep))
         monkeypatch.setattr(submission, "admin_session", server.session)
         reported = []
         job = with_roster(load_job("fedperl"), mandatory=mandatory, min_sites=1)
@@ -163,6 +165,16 @@ def test_the_first_submission_does_not_wait_for_sites(go):
     with pytest.raises(GrandRoundsError, match="a is mandatory and not connected"):
         go(server, attempts=2, mandatory=["a"])
     assert server.submitted == []
+
+
+def test_attempts_that_get_no_further_are_followed_by_longer_and_longer_pauses(go):
+    summaries = [{"status": "failed", "reason": "full", "rounds_done": rounds} for rounds in (2, 2, 2, 3, 3)]
+    server, slept = Server(*[[RUNS, DIES]] * 5, summaries=summaries), []
+    outcome, reported = go(server, attempts=5, slept=slept)
+    assert not outcome.finished
+    assert [seconds for seconds in slept if seconds >= 5] == [5.0, 15.0]
+    assert "no further round was completed; the next attempt is in 15 s" in reported
+    assert reported.count("the reason: full") == 4
 
 
 ALONE = ("RUNNING", True, ("a",))

@@ -16,6 +16,7 @@ from grandrounds.data.doctor import Finding
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.kit import machine
+from grandrounds.deployment.kit.admission import privacy_fault
 from grandrounds.deployment.kit.certificates import (
     WARNING_DAYS,
     certificate_fault,
@@ -117,16 +118,19 @@ def _server(kit: Kit) -> Iterator[Finding]:
 
 
 def _port(kit: Kit) -> Iterator[Finding]:
-    running = bool(running_processes(kit))
+    running = running_processes(kit)
     fault = machine.port_fault(kit.port)
     if not fault:
         level, message = ("warning", "the server runs, but does not listen on it") if running else ("ok", "free")
-    elif running:
+    elif machine.listens(running, kit.port):
         level, message = "ok", "this kit's server listens on it"
     else:
+        what = (
+            "another program uses it, so this kit's server cannot listen" if running else f"it cannot be used ({fault})"
+        )
         level, message = (
             "failure",
-            f"it cannot be used ({fault}); stop the program that uses it, or provision with another fed_learn_port",
+            f"{what}; stop the program that uses it, or provision with another fed_learn_port",
         )
     yield Finding(level, "port", f"{kit.port}: {message}")  # type: ignore[arg-type]
 
@@ -204,6 +208,9 @@ def privacy(kit: Kit) -> Iterator[Finding]:
         return
     content = read_json_object(path)
     policies = read_policies(content, PRIVACY)
+    if fault := privacy_fault(kit.folder):
+        yield Finding("failure", "privacy", f"{fault}; no job is accepted until it is corrected")
+        return
     default = content["default_scope"]
     rules = ", ".join(f"{rule.kind.value}: {rule.treatment.name}" for rule in policies[default].releases) or "nothing"
     yield Finding("ok", "privacy", f"scope {default!r} allows {rules}")

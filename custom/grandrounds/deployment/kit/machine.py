@@ -7,9 +7,10 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
+import psutil
 from packaging.requirements import Requirement
 
 from grandrounds.data.doctor import Finding
@@ -100,6 +101,18 @@ def port_fault(port: int) -> str:
         except OSError as error:
             return error.strerror or str(error)
     return ""
+
+
+def listens(processes: Iterable[int], port: int) -> bool:
+    """Whether one of these processes, which belong to this user, listens on a port of this machine."""
+    for number in processes:
+        try:
+            connections = psutil.Process(number).net_connections(kind="tcp")
+        except psutil.Error:  # it has ended, or belongs to another user
+            continue
+        if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections):
+            return True
+    return False
 
 
 def _gpus_here() -> int:

@@ -25,7 +25,7 @@ from grandrounds.federation.server.record import versions
 from grandrounds.federation.server.sites import MANDATORY, ROSTER, require_names
 from grandrounds.files import read_json_object, write_json
 from grandrounds.privacy.gate.policy import read_policies
-from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger
 
 RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "privacy.json"
 LOCK = "grandrounds.lock.json"
@@ -93,7 +93,8 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
     elif settings.mandatory is not None:
         contents[ROSTER] = {MANDATORY: list(require_names(list(settings.mandatory), "--mandatory-sites"))}
     lock = _package(kit, settings.wheel)
-    first = not (kit.local / LOCK).is_file()
+    if first := not (kit.local / LOCK).is_file():
+        _require_no_earlier_ledger(kit)
     changes = [_write(kit.local / name, content) for name, content in contents.items()]
     if kit.kind == "site" and first:
         # Only the first time: a ledger that is missing later was removed, and a new one would hide what was spent.
@@ -115,6 +116,16 @@ def _require_fitting(kit: Kit, settings: Settings) -> None:
             raise ConfigurationError(
                 f"{kit.folder} is the kit of a {kit.kind}; {FLAGS.get(name, '--' + name.replace('_', '-'))} is for a {other}"
             )
+
+
+def _require_no_earlier_ledger(kit: Kit) -> None:
+    """Refuse a new kit of a site whose earlier kit has a ledger: an empty one would hide what was spent."""
+    generations = kit.folder.parent.parent.glob(f"prod_*/{kit.folder.name}/local/{LEDGER_FOLDER}/{LEDGER_NAME}")
+    if earlier := sorted(path.parents[2] for path in generations if path.parents[2] != kit.folder):
+        raise ConfigurationError(
+            f"{earlier[-1]} is a kit of {kit.name} with a privacy ledger: give it the new certificate by grandrounds kit "
+            f"renew {earlier[-1]} --from {kit.folder}"
+        )
 
 
 def _resources(kit: Kit, settings: Settings) -> dict[str, Any]:

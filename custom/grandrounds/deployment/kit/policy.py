@@ -41,10 +41,12 @@ BYPASS_ROSTER = (
 OWN_CODE, REFUSED = "byoc", (None, "none", "no")
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands")
 GPU_MANAGER, JOB_MANAGER = "resource_manager", "job_manager"
+DEPLOYER = {"id": "app_deployer", "path": "grandrounds.deployment.kit.admission.CheckedDeployer", "args": {}}
+"""Refuses jobs while a file of the site is damaged."""
 
 
 def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: float | None) -> dict[str, Any]:
-    """A site's ``resources.json``: this package's classes allowed, none that bypass the gate, no log streaming, GPUs.
+    """A site's ``resources.json``: this package's classes and deployer, none that bypass the gate, no log streaming, GPUs.
 
     Args:
         resources: FLARE's default, or the site's own.
@@ -56,6 +58,8 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
     """
     changed = with_allowed_classes(resources, at_site=True)
     changed["allow_log_streaming"] = False
+    others = [entry for entry in changed.get("components") or () if entry.get("id") != DEPLOYER["id"]]
+    changed["components"] = [*others, dict(DEPLOYER)]
     if gpus is not None or gpu_memory is not None:
         arguments = component(changed, GPU_MANAGER).setdefault("args", {})
         arguments |= {} if gpus is None else {"num_of_gpus": gpus}

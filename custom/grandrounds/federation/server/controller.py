@@ -25,9 +25,11 @@ from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
-from grandrounds.federation.server.record import RunRecord
+from grandrounds.federation.server.record import SUMMARY, RunRecord
+from grandrounds.federation.server.rollback import require_usable
 from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.federation.server.sites import SiteRegistry, await_sites, joined, sample_sites, servers_roster
+from grandrounds.federation.server.storage import DiskReserve, described, require_room
 from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import chosen_intensities
@@ -143,6 +145,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.folder = state_folder(fl_ctx, self.run.run_name, SERVER)
         self.record = RunRecord(self.folder, {})
         self.record.refused = self.sites.refused
+        self._reserve = DiskReserve(self.folder)
+        self._checkpoints = CheckpointFolder(self.folder, {})
         self.dispatcher = TaskDispatcher(
             self, self, self.run, self.problem.classes, self.sites, self.record, fl_ctx, abort_signal
         )
@@ -150,27 +154,43 @@ class RoundController(Configurable, RoundHooks, Controller):
             with exclusive(self.folder):
                 self._run_recorded()
         except GrandRoundsError as error:
+            results = result_folder(fl_ctx)
+            if not (results / SUMMARY).exists():  # the run's own record is left as it is
+                RunRecord(results, {}).write("failed", str(error))
             self.system_panic(str(error), fl_ctx)
 
     def _run_recorded(self) -> None:
         try:
+            self._reserve.take()
             self._run()
         except RunAborted:
             self._close_record("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
+            self._reserve.release()
             self.record.event("failed", reason=str(error))
             # A mistake in submitting a run again must not overwrite what the run has achieved.
             if self._under_way or not self.record.exists():
                 self._close_record("failed", str(error))
             raise
         except Exception as error:
-            self._close_record("failed", f"{type(error).__name__}: {error}")
+            self._close_record("failed", described(error, self.folder))
             raise
+        finally:
+            self._reserve.release()
 
     def _close_record(self, status: str, reason: str) -> None:
         """Write why the run ended early, for the next start and for the job's download."""
+        self._reserve.release()
+        self._note_state()
         self.record.write(status, reason)
         self.record.publish(result_folder(self.fl_ctx), [])
+
+    def _note_state(self) -> None:
+        """Let the record know the sites and checkpoints of this moment."""
+        self.record.connected = self.dispatcher.connected_sites()
+        self.record.checkpoints = self._checkpoints.rounds()
+        self.record.bad_checkpoints = [n for n in self._checkpoints.bad_rounds() if n not in self.record.checkpoints]
+        self.record.selected = self._selection.choice
 
     def _run(self) -> None:
         self.problem = replace(self.problem, intensities=chosen_intensities(self.problem.model_spec(pretrained=True)))
@@ -194,12 +214,13 @@ class RoundController(Configurable, RoundHooks, Controller):
         self._under_way = True
         self.record.event("start", rounds=self.rounds, sites=self.dispatcher.connected_sites())
         while self.round_number < self.rounds:
+            require_room(self.folder, self._checkpoints.size() or 2 * _size(self.model()), self.round_number)
             self.round_number += 1
             self._run_round()
             if self.round_number % self.run.checkpoint_every == 0 or self.round_number == self.rounds:
                 self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
                 self.checkpointed = self._checkpoints.rounds()
-            self.record.selected = self._selection.choice
+            self._note_state()
             self.record.write("running")
         self._finish()
 
@@ -221,6 +242,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             for site in available:
                 assignments.setdefault(site, Assignment(VALIDATE, self.payload(_shared(self.model()))))
         outcome = self.dispatcher.exchange(assignments, self.run.grace)
+        require_usable(outcome, chosen, self.round_number, self._checkpoints, self.record.rounds)
         trained = outcome.require(self.run.min_sites, chosen, self.round_number)
         if validate:
             self._score(done)
@@ -249,6 +271,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
         score = self._selection.offer(model_round, at_server if scores else self.dispatcher.metrics, self.model())
         if score is not None:
+            self.record.scores[model_round] = score
             self.record.event("score", round=model_round, metric=self.run.selection_metric, mean=score)
 
     def _finish(self) -> None:
@@ -267,7 +290,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.record.test = {site: self.dispatcher.metrics[site] for site in natural_sorted(self.dispatcher.metrics)}
         self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.test]
         self.round_number -= 1
-        self.record.selected = self._selection.choice
+        self._note_state()
         models = {"selected": self._selection.model, "last": self.model()}
         saved = save_models(self.folder, {name: state for name, state in models.items() if state is not None})
         self.record.note_models(saved)
@@ -278,7 +301,7 @@ class RoundController(Configurable, RoundHooks, Controller):
     def _resume(self) -> None:
         if self.run.resume == "never":
             self._checkpoints.discard_from(0)
-        checkpoint = self._checkpoints.load()
+        checkpoint = self._checkpoints.load(round_number=self.run.resume_from)
         if checkpoint is None:
             if self.run.resume == "require":
                 raise ConfigurationError(
@@ -322,6 +345,10 @@ class RoundController(Configurable, RoundHooks, Controller):
             "validate_every": self.run.validate_every,
             "selection_metric": self.run.selection_metric,
         }
+
+
+def _size(model: State | None) -> int:
+    return sum(value.numel() * value.element_size() for value in (model or {}).values())
 
 
 def _shared(model: State | None) -> dict[str, State]:

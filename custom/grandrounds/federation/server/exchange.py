@@ -65,10 +65,11 @@ def training_assignments(payloads: Mapping[str, Payload], validate: bool, model:
 
 @dataclass
 class Outcome:
-    """Who answered, and why the others did not."""
+    """Who answered, and why the others did not; the task failed at the sites in ``failed``, which did reply."""
 
     answered: list[str] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
     def require(self, needed: int, chosen: Sequence[str], round_number: int) -> list[str]:
         """The chosen sites that answered.
@@ -189,6 +190,8 @@ class Exchange:
                 return
             try:
                 code = message.get_return_code()
+                if code == ReturnCode.EXECUTION_EXCEPTION:
+                    self._outcome.failed.append(site)
                 if code != ReturnCode.OK:
                     self._outcome.dropped[site] = (
                         _printable(message.get_header(REASON_HEADER)) or f"the site replied {code}"

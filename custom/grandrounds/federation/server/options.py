@@ -36,6 +36,9 @@ class RunOptions(Options):
     resume: Annotated[Literal["auto", "never", "require"], "never: start again; require: fail without a checkpoint"] = (
         "auto"
     )
+    resume_from: Annotated[
+        int | None, "go on after this round, of which a checkpoint is kept; null: the newest", Min(1)
+    ] = None
     checkpoint_every: Annotated[int, "rounds between checkpoints; the last round has one, too", Min(1)] = 1
     preset: Annotated[str, "where the job's options come from, for the record; nothing depends on it"] = ""
 
@@ -43,6 +46,8 @@ class RunOptions(Options):
         """Check names, and options that depend on each other."""
         require_run_name(self.run_name)
         require_names(self.mandatory_sites or (), "mandatory_sites")
+        if self.resume_from is not None and self.resume == "never":
+            raise ConfigurationError("resume_from names a checkpoint, resume=never discards all; leave one of them out")
         if self.sites_per_round is not None and self.sites_per_round < self.min_sites:
             raise ConfigurationError(f"sites_per_round is {self.sites_per_round}, below min_sites = {self.min_sites}")
         if self.selection_metric not in SELECTABLE:

@@ -65,6 +65,10 @@ class RunRecord:
         self.refused: dict[str, str] = {}
         self.privacy: dict[str, dict[str, Any]] = {}
         self.models: dict[str, str] = {}
+        self.connected: list[str] = []
+        self.scores: dict[int, float] = {}
+        self.checkpoints: list[int] = []
+        self.bad_checkpoints: list[int] = []
 
     def event(self, kind: str, **content: Any) -> None:
         """Append one event with the time since the start."""
@@ -122,6 +126,8 @@ class RunRecord:
             "models": self.models,
             "test": self.test,
             "untested": self.untested,
+            "lost": self.lost(),
+            "checkpoints": self._kept_checkpoints(),
             "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
             "privacy": self.privacy,
             "configuration": self.configuration,
@@ -137,6 +143,21 @@ class RunRecord:
         with replacing(self.folder / SUMMARY) as stream:
             stream.write((text + "\n").encode())
 
+    def lost(self) -> dict[str, int]:
+        """Sites that gave updates and are gone, with the round of the last one: not connected, or silent when last asked."""
+        last: dict[str, int] = {}
+        silent: set[str] = set()
+        for entry in self.rounds:
+            last |= dict.fromkeys(entry["answered"], entry["round"])
+            silent = (silent - set(entry["asked"])) | set(entry["dropped"])
+        gone = [site for site in last if (site in silent or site not in self.connected) and site not in self.test]
+        return {site: last[site] for site in natural_sorted(gone)}
+
+    def _kept_checkpoints(self) -> list[dict[str, Any]]:
+        """The checkpoints from which the run can go on, each with the mean validation score of its model if it has one."""
+        kept = [(number, False) for number in self.checkpoints] + [(number, True) for number in self.bad_checkpoints]
+        return [{"round": number, "score": self.scores.get(number), "bad": bad} for number, bad in sorted(kept)]
+
     def publish(self, folder: Path, names: list[str]) -> None:
         """Copy the record and these files of the run's folder to where FLARE's job download finds them."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +168,8 @@ class RunRecord:
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint; the rounds as text, because a checkpoint takes long over many small values."""
         state = {"bytes": self.bytes, "privacy": self.privacy, "seconds": time.time() - self._started}
-        return {**json.loads(json.dumps(state)), "rounds": self._all_rounds_as_text()}
+        scores = {"scores": dict(self.scores)}
+        return {**json.loads(json.dumps(state)), **scores, "rounds": self._all_rounds_as_text()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the record of the rounds before the interruption."""
@@ -155,6 +177,7 @@ class RunRecord:
         for entry in json.loads(state["rounds"]):
             self._add_round(entry)
         self.privacy = dict(state["privacy"])
+        self.scores = dict(state["scores"])
         for site, parts in state["bytes"].items():
             self.bytes[site].update(parts)
 

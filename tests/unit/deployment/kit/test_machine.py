@@ -1,5 +1,7 @@
 """The interpreter and the packages are looked at as FLARE's start script would find them."""
 
+import os
+import socket
 import sys
 from importlib.metadata import PackageNotFoundError
 
@@ -57,3 +59,13 @@ def test_a_full_disk_is_a_failure(make_kit, monkeypatch):
         usage = type("Usage", (), {"free": free * 1024**3})
         monkeypatch.setattr(kit_machine.shutil, "disk_usage", lambda folder, usage=usage: usage)
         assert levels(kit_machine.disk(make_kit("site", name=f"h-{level}"))) == [level]
+
+
+def test_a_port_belongs_to_the_process_that_listens_on_it():
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        assert kit_machine.listens([os.getpid()], port)
+        assert not kit_machine.listens([os.getppid()], port)
+        assert not kit_machine.listens([os.getpid()], port + 1)

@@ -36,6 +36,33 @@ def test_the_summary_counts_rounds_contributions_and_bytes(tmp_path):
     assert found["versions"]["grandrounds"] == __version__
 
 
+@pytest.mark.parametrize(
+    ("connected", "test", "lost"),
+    [
+        (["a", "b"], {}, {"a": 1}),  # silent when it was last asked
+        (["a", "b"], {"a": {}}, {}),  # back for the test
+        (["a"], {}, {"a": 1, "b": 2}),
+        ([], {"a": {}, "b": {}}, {}),
+    ],
+)
+def test_sites_that_gave_updates_and_are_gone_are_lost_with_their_last_round(tmp_path, connected, test, lost):
+    record = RunRecord(tmp_path, {})
+    record.close_round(entry(1, ["a", "b"]))
+    record.close_round(entry(2, ["b"], {"a": "no answer", "c": "no answer"}))
+    record.connected, record.test = connected, test
+    record.write("finished")
+    assert summary(tmp_path)["lost"] == lost
+
+
+def test_a_site_that_is_gone_after_a_resumption_is_lost(tmp_path):
+    record = RunRecord(tmp_path, {})
+    record.close_round(entry(1, ["a", "b"]))
+    record.close_round({"round": 2, "asked": ["a"], "answered": ["a"], "dropped": {}})
+    record.connected, record.test = ["a"], {"a": {}}
+    record.write("finished")
+    assert summary(tmp_path)["lost"] == {"b": 1}
+
+
 def test_the_summary_names_configuration_and_models_by_their_digests(tmp_path):
     """As sha256sum prints them: of the text {"a": 1, "b": [2]} and of the file's five bytes."""
     record = RunRecord(tmp_path, {"b": [2], "a": 1})

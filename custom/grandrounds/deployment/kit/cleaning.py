@@ -1,0 +1,64 @@
+"""Folders of finished jobs in a kit, which FLARE never removes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from grandrounds.deployment.kit.read import PROCESSES, Kit, running_processes
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class OldJob:
+    """FLARE's folder of a job: its size in bytes, and the days since a file in it was changed."""
+
+    folder: Path
+    size: int
+    days: float
+
+
+def old_jobs(kit: Kit, days: float) -> list[OldJob]:
+    """The jobs in a kit that have no process and have changed nothing for some days, oldest first.
+
+    Models, states, the ledger, the audit trail and the server's stored results are in other folders.
+    """
+    running = _arguments_of(kit)
+    found = [_described(folder) for folder in kit.folder.iterdir() if folder.is_dir() and _is_job(folder.name)]
+    old = [job for job in found if job.days >= days and job.folder.name not in running]
+    return sorted(old, key=lambda job: -job.days)
+
+
+def remove(jobs: list[OldJob]) -> None:
+    """Remove the folders of these jobs."""
+    for job in jobs:
+        shutil.rmtree(job.folder)
+
+
+def _described(folder: Path) -> OldJob:
+    stats = [path.lstat() for path in (folder, *folder.rglob("*"))]
+    size = sum(stat.st_blocks * 512 for stat in stats)
+    return OldJob(folder, size, (time.time() - max(stat.st_mtime for stat in stats)) / DAY)
+
+
+def _is_job(name: str) -> bool:
+    """Whether a name is an id of FLARE's."""
+    try:
+        return str(uuid.UUID(name)) == name
+    except ValueError:
+        return False
+
+
+def _arguments_of(kit: Kit) -> str:
+    """The command lines of the kit's processes: those of jobs name the job."""
+    texts = []
+    for number in running_processes(kit):
+        try:
+            texts.append((PROCESSES / str(number) / "cmdline").read_text(errors="replace"))
+        except OSError:  # it has ended
+            continue
+    return "\n".join(texts)

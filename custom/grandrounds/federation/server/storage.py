@@ -1,0 +1,72 @@
+"""Room on the server's disk: it is checked before a round, and a reserve is kept for the record of how a run ended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from grandrounds.errors import GrandRoundsError
+
+RESERVE = "reserve"
+RESERVE_BYTES = 4 * 1024**2
+MARGIN_BYTES = 16 * 1024**2
+"""For the record, logs and results, beside a checkpoint."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MEBIBYTE = 1024**2
+
+
+class DiskReserve:
+    """A file whose space is given back when a run ends, so that its record can be closed on a full disk.
+
+    Args:
+        folder: of the run's record.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / RESERVE
+
+    def take(self) -> None:
+        """Occupy the space.
+
+        Raises:
+            GrandRoundsError: if there is too little.
+        """
+        try:
+            with self._path.open("wb") as stream:
+                os.posix_fallocate(stream.fileno(), 0, RESERVE_BYTES)
+        except OSError as error:
+            self.release()
+            raise GrandRoundsError(f"{self._path.parent}: {error.strerror or error}; free some space") from error
+
+    def release(self) -> None:
+        """Give the space back."""
+        self._path.unlink(missing_ok=True)
+
+
+def require_room(folder: Path, checkpoint: int, done: int) -> None:
+    """Check that the next checkpoint fits on the disk, before a round is trained for it.
+
+    Args:
+        folder: of the run.
+        checkpoint: expected size in bytes.
+        done: the number of complete rounds, for the error.
+
+    Raises:
+        GrandRoundsError: if it does not fit.
+    """
+    free, needed = shutil.disk_usage(folder).free, checkpoint + MARGIN_BYTES
+    if free < needed:
+        raise GrandRoundsError(
+            f"the server's disk has {free / MEBIBYTE:.0f} MiB free at {folder}, the next checkpoint needs "
+            f"{needed / MEBIBYTE:.0f} MiB: free some space and submit the job again; it goes on after round {done}"
+        )
+
+
+def described(error: Exception, folder: Path) -> str:
+    """The reason of a failure in one line; torch does not say that a disk is full."""
+    full = isinstance(error, OSError) and error.errno in NO_ROOM
+    if full or (isinstance(error, RuntimeError) and shutil.disk_usage(folder).free < MARGIN_BYTES):
+        return f"no room on the server's disk at {folder} ({error}): free some space and submit the job again"
+    return f"{type(error).__name__}: {error}"
