@@ -58,7 +58,7 @@ def test_a_mistake_within_the_session_is_not_the_servers(monkeypatch, person):
             r"client.crt expired 3 days ago: ask the operator for a new certificate",
         ),
         (lambda make: make("person", begins=2), "clock is slow"),
-        (lambda make: damaged(make("person"), "rootCA.pem"), "rootCA.pem is no certificate"),
+        (lambda make: damaged(make("person"), "rootCA.pem"), "rootCA.pem is not a certificate"),
         (lambda make: damaged(make("person"), "client.key"), "client.key cannot be read as a private key"),
     ],
 )
