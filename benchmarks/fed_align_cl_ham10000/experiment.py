@@ -90,7 +90,9 @@ class Custom(Experiment):
 
     def _measured(self, run: Run, weights: Path, sites_dir: Path, names: list[str], model: str) -> dict[str, Any]:
         """Areas under the curves at each site, and how far the model's layers separate the sites."""
-        network = load_trained(Problem.from_dict(run.job.options("problem")).model_spec(pretrained=False), weights, run.row.seed)
+        network = load_trained(
+            Problem.from_dict(run.job.options("problem")).model_spec(pretrained=False), weights, run.row.seed
+        )
         layers, truth, groups, by_site = [], [], [], {}
         for site in names:
             data = site_data(run.job, site, sites_dir)
