@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ CLASSES = ("nevus", "melanoma")
 SPLITS = ("train", "train", "train", "train", "val", "val", "test", "test")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run() -> Callable[..., Result]:
     """Run the command line with these arguments."""
     return lambda *arguments: CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
@@ -25,31 +26,37 @@ def run() -> Callable[..., Result]:
 @pytest.fixture
 def images(tmp_path: Path) -> Callable[[str, int], list[str]]:
     """Write that many noise images of a site; returns their names under ``tmp_path / "images"``."""
+    return partial(write_images, tmp_path / "images")
 
-    def write(site: str, count: int) -> list[str]:
-        generator = np.random.default_rng(len(site) + count + ord(site[-1]))
-        names = [f"{site}/{number}.png" for number in range(count)]
-        for name in names:
-            path = tmp_path / "images" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
-        return names
+
+@pytest.fixture(scope="session")
+def write_sites() -> Callable[..., Path]:
+    """Write a partition of ``count`` sound sites of eight images each into a folder; ``extra`` adds or replaces sites."""
+
+    def write(folder: Path, count: int, **extra: Sequence[Record]) -> Path:
+        images = folder / "images"
+        sites = {f"site-{number}": sound(write_images(images, f"site-{number}", 8)) for number in range(1, count + 1)}
+        sites |= {name.replace("_", "-"): list(records) for name, records in extra.items()}
+        write_partition(sites, folder / "sites", "skin", images, CLASSES, {"scheme": "test"})
+        return folder / "sites"
 
     return write
 
 
 @pytest.fixture
-def sites_dir(tmp_path: Path, images: Callable[[str, int], list[str]]) -> Callable[..., Path]:
-    """Write a partition of ``count`` sound sites of eight images each; ``extra`` adds or replaces sites."""
+def sites_dir(tmp_path: Path, write_sites: Callable[..., Path]) -> Callable[..., Path]:
+    """``write_sites`` into the folder of the test."""
+    return partial(write_sites, tmp_path)
 
-    def make(count: int, **extra: Sequence[Record]) -> Path:
-        sites = {f"site-{number}": sound(images(f"site-{number}", 8)) for number in range(1, count + 1)}
-        sites |= {name.replace("_", "-"): list(records) for name, records in extra.items()}
-        folder = tmp_path / "sites"
-        write_partition(sites, folder, "skin", tmp_path / "images", CLASSES, {"scheme": "test"})
-        return folder
 
-    return make
+def write_images(folder: Path, site: str, count: int) -> list[str]:
+    generator = np.random.default_rng(len(site) + count + ord(site[-1]))
+    names = [f"{site}/{number}.png" for number in range(count)]
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
+    return names
 
 
 def sound(names: Sequence[str]) -> list[Record]:
@@ -59,7 +66,7 @@ def sound(names: Sequence[str]) -> list[Record]:
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> list[str]:
     """Options that make a run as small as it can be."""
     return ["--rounds=1", "--image-size=32", "--set=executor.steps=1", "--set=executor.batch_size=2"]

@@ -9,18 +9,19 @@ import torch
 CLASSES = ["nevus", "melanoma"]
 
 
-@pytest.fixture
-def two_runs(run, tiny, sites_dir, tmp_path):
+@pytest.fixture(scope="module")
+def two_runs(run, tiny, write_sites, tmp_path_factory):
     """A finished run, and one whose model predicts the opposite: on each image exactly one of them is right."""
-    data = sites_dir(2)
-    made = run("simulate", "fedavg", *tiny, "--sites-dir", data, "--workspace", tmp_path / "ours")
+    folder = tmp_path_factory.mktemp("two_runs")
+    data, ours, theirs = write_sites(folder, 2), folder / "ours", folder / "theirs"
+    made = run("simulate", "fedavg", *tiny, "--sites-dir", data, "--workspace", ours)
     assert made.exit_code == 0, made.output
-    shutil.copytree(tmp_path / "ours", tmp_path / "theirs")
-    place = tmp_path / "theirs" / "results" / "selected.pt"
+    shutil.copytree(ours, theirs)
+    place = theirs / "results" / "selected.pt"
     weights = torch.load(place, weights_only=True)
     last = [name for name, value in weights.items() if len(value.shape) > 0 and len(value) == len(CLASSES)]
     torch.save({name: value.flip(0) if name in last else value for name, value in weights.items()}, place)
-    return tmp_path / "ours", tmp_path / "theirs", data
+    return ours, theirs, data
 
 
 def test_models_are_shown_where_one_of_them_is_right_alone(run, two_runs, tmp_path):
@@ -45,7 +46,8 @@ def test_the_sheet_has_the_images_of_the_scenarios_without_labels_of_mammograms(
 
 
 def test_runs_that_cannot_be_compared_are_refused(run, two_runs, tmp_path):
-    ours, theirs, data = two_runs
+    *runs, data = two_runs
+    ours, theirs = (shutil.copytree(workspace, tmp_path / workspace.name) for workspace in runs)
     alone = run("figures", ours, "--out", tmp_path / "out", "--against", theirs)
     assert alone.exit_code == 2
     assert "also give --sites-dir" in alone.stderr

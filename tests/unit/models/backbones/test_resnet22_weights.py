@@ -44,26 +44,31 @@ def test_names_are_those_of_the_network():
     assert published_name("layer_list.4.1.conv3.weight") is None
 
 
-@pytest.fixture
-def old_file(tmp_path):
-    path = tmp_path / "published.p"
+@pytest.fixture(scope="module")
+def old_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("published") / "published.p"
     torch.save({"model": published(3), "epoch": 7}, path, _use_new_zipfile_serialization=False)
     return path
 
 
-def test_a_converted_file_gives_the_encoder_and_an_untrained_head(tmp_path, old_file, caplog):
-    convert_published(old_file, tmp_path / "resnet22.pt")
+@pytest.fixture(scope="module")
+def converted(old_file):
+    path = old_file.with_name("resnet22.pt")
+    convert_published(old_file, path)
+    return str(path)
+
+
+def test_a_converted_file_gives_the_encoder_and_an_untrained_head(converted, caplog):
     with caplog.at_level(logging.INFO):
-        model = build_model(ModelSpec("resnet22", 2, channels=1, weights=str(tmp_path / "resnet22.pt")), seed=2)
+        model = build_model(ModelSpec("resnet22", 2, channels=1, weights=converted), seed=2)
     source, fresh = (build_model(ModelSpec("resnet22", 2, channels=1), seed).state_dict() for seed in (3, 2))
     assert "has no head; ours starts untrained" in caplog.text
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, (fresh if name.startswith("classifier.") else source)[name]), name
 
 
-def test_group_norm_and_three_channels_take_them_too(tmp_path, old_file):
-    convert_published(old_file, tmp_path / "resnet22.pt")
-    spec = ModelSpec("resnet22", 2, channels=3, norm="group", weights=str(tmp_path / "resnet22.pt"))
+def test_group_norm_and_three_channels_take_them_too(converted):
+    spec = ModelSpec("resnet22", 2, channels=3, norm="group", weights=converted)
     source = published(3)["four_view_resnet.cc.first_conv.weight"]
     stem = build_model(spec, seed=2).stem[0].weight
     torch.testing.assert_close(stem, (source / 3).repeat(1, 3, 1, 1))
