@@ -56,7 +56,7 @@ def start(tmp_path, monkeypatch, shared_cache):
         ("raise", "RuntimeError in task train: see the site's log"),
     ],
 )
-def test_a_site_that_goes_wrong_is_dropped_pauses_and_comes_back(tiny, run, tmp_path, how, reason):
+def test_a_faulty_site_is_dropped_pauses_and_rejoins(tiny, run, tmp_path, how, reason):
     found = run(faulty(tiny("fedperl", "controller.rounds=4", "controller.warm_up=1"), how, [2]), tmp_path)
     rounds = found.summary["rounds"]
     assert [entry["answered"] for entry in rounds] == [SITES, ["site-1", "site-3"], ["site-1", "site-3"], SITES]
@@ -100,7 +100,7 @@ def test_too_few_valid_results_end_the_run_with_the_reasons(tiny, start):
     assert found.summary["rounds_done"] == 1
 
 
-def test_after_the_sites_are_mended_the_same_job_goes_on(tiny, start, run, tmp_path, identical):
+def test_after_a_repair_of_the_sites_the_same_job_continues(tiny, start, run, tmp_path, identical):
     start(faulty(tiny("fedperl", "controller.min_sites=3"), "raise", [2]))
     found = start(tiny("fedperl", "controller.min_sites=3"))
     assert found.error is None

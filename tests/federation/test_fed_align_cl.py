@@ -92,7 +92,7 @@ def test_sites_align_from_the_first_exchange_on_and_send_a_bank_and_a_discrimina
         assert (sent["up.discriminator"], sent["down.discriminator"]) == (4 * discriminator, 3 * discriminator)
 
 
-def test_what_the_curriculum_knows_stays_at_the_site(whole):
+def test_data_of_the_curriculum_stay_at_the_site(whole):
     known = {"loss", "loss_alignment", "loss_discriminator", "batch_size", "train_seconds"}
     for metrics in answers(whole).values():
         assert {name for name in metrics if not name.startswith("validation.")} <= known
@@ -141,7 +141,7 @@ def test_an_epoch_keeps_its_order_over_its_rounds_and_the_next_has_another(order
 
 
 @pytest.mark.parametrize("comparison", ["around_last_comm", "every_comm"])
-def test_what_was_forgotten_comes_first_where_it_weighs_all(comparison, orders, go, tmp_path):
+def test_forgotten_images_come_first_where_they_have_all_the_weight(comparison, orders, go, tmp_path):
     # Sites that learn fast from few images forget a lot when they are averaged.
     options = ["executor.factor=1e30", "executor.learning_rate=0.01", f"executor.comparison={comparison}"]
     found = go(tmp_path, "controller.rounds=3", *options)

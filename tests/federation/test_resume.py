@@ -118,7 +118,7 @@ def test_events_of_rounds_that_were_done_again_are_void(tiny, run, tmp_path):
     assert raw.count('"round_end"') == 3
 
 
-def test_a_site_that_pauses_goes_on_pausing(tiny, run, tmp_path):
+def test_a_pausing_site_continues_to_pause(tiny, run, tmp_path):
     def job():
         made = tiny("fedperl", "controller.rounds=3")
         entry = made.client["executors"][0]["executor"]

@@ -228,7 +228,7 @@ def test_a_planted_violation_is_found(tmp_path, file, code, problem):
         ("federation/site/executor.py", "from grandrounds.privacy.mechanisms.gaussian import clip"),
     ],
 )
-def test_what_is_allowed_is_not_a_violation(tmp_path, file, code):
+def test_an_allowed_import_is_not_a_violation(tmp_path, file, code):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(code)
     assert violations(tmp_path) == []

@@ -151,7 +151,7 @@ def test_the_others_do_not_go_on_alone_and_the_run_can_be_started_again(
     assert (second["sites"], sorted(second["pseudo_relations"])) == ([], UNLABELLED)
 
 
-def test_where_all_sites_with_labels_have_gone_the_run_stops(small, go, hospitals, tmp_path):
+def test_a_run_without_remaining_labelled_sites_stops(small, go, hospitals, tmp_path):
     go(small("controller.rounds=1"), tmp_path)
     with pytest.raises(
         GrandRoundsError, match=r"round 2: no site with labels is connected.*start site-1 or site-2, then"

@@ -57,7 +57,7 @@ def replies(draw):
 
 @ANYTHING
 @given(reply=replies())
-def test_whatever_a_reply_is_nothing_undeclared_leaves_and_it_is_written_down(site, reply):
+def test_from_any_reply_only_declared_values_leave_and_it_is_audited(site, reply):
     context, _ = site.admit()
     before = len(audited(site))
     left = leave(reply, context)

@@ -53,7 +53,7 @@ def test_of_the_texts_of_a_site_that_joins_those_that_are_named_leave(site):
     assert "melanoma" not in repr(audited(site))
 
 
-def test_a_text_that_is_too_long_lets_nothing_leave(site):
+def test_an_answer_with_too_long_a_text_does_not_leave(site):
     context, _ = site.admit("join")
     reply, before = joining(site, {"backbone": "resnet10"}), len(audited(site))
     reply["DXO"]["data"]["facts"].data["backbone"] = "x" * 1000
@@ -81,7 +81,7 @@ def test_an_error_leaves_as_its_code_alone(site, code):
     assert audited(site)[-1]["outcome"] == "stripped"
 
 
-def test_what_comes_in_must_be_a_task_that_can_be_read(site):
+def test_an_unreadable_task_is_refused(site):
     for message in (Shareable(), make_reply(ReturnCode.OK), DXO(DataKind.WEIGHTS, data={}).to_shareable()):
         context, came_in = site.admit(message=message)
         assert came_in.keys() == {ReservedHeaderKey.HEADERS}
@@ -129,7 +129,7 @@ def test_a_scope_whose_answers_do_not_pass_the_gate_gets_no_task(site, monkeypat
 
 
 @pytest.mark.parametrize("props", [None, {}, {"grandrounds": {"unit": "site"}}, {"grandrounds": "allow everything"}])
-def test_a_broken_policy_lets_nothing_in_and_nothing_out(site, monkeypatch, props):
+def test_a_broken_policy_blocks_tasks_and_answers(site, monkeypatch, props):
     monkeypatch.setattr(site.scope, "props", props)
     context, came_in = site.admit()
     assert "DXO" not in came_in

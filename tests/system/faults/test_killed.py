@@ -49,7 +49,7 @@ def test_a_killed_job_is_resumed_and_gives_the_same_model(run, participant, modu
     assert run.same_as_undisturbed()
 
 
-def test_a_site_that_comes_back_is_taken_in_again_and_gives_the_same_model(run):
+def test_a_returning_site_rejoins_with_the_same_model(run):
     """FLARE does not let it into the job that runs: this is stopped, and the next goes on with all sites."""
     run = run("lost-and-back", "controller.rounds=6", grace=100, attempts=2)
     run.ROUNDS = 6

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.tables import format_interval, markdown_table, mean_and_spread, replace_section
 
 
-def test_a_table_rounds_numbers_and_marks_what_is_missing():
+def test_a_table_rounds_numbers_and_marks_missing_values():
     table = markdown_table(["site", "n", "F1"], [["site-1", 12, 0.74649], ["site-2", 3, math.nan], ["site-3", 0, None]])
     assert table.splitlines() == [
         "| site | n | F1 |",

@@ -161,7 +161,7 @@ def test_grey_among_colour_images_is_a_warning_and_sizes_are_reported():
     assert "site-1: 2 original sizes, 4x4 to 10x20 (height x width)" in messages(findings, "ok")
 
 
-def test_what_cannot_be_loaded_is_a_failure_not_an_error(tmp_path):
+def test_an_unreadable_data_set_is_a_failure_not_an_error(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "skin.csv").write_text("image,label,split\na.png,nevus,train\n")
     location = DatasetLocation(tmp_path / "skin.csv", tmp_path / "images")

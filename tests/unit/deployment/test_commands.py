@@ -149,7 +149,7 @@ class TestOverlay:
         assert f"written: {kit / 'local' / 'privacy.json'}" in first.stdout
         assert {line.partition(":")[0] for line in second.stdout.splitlines()} == {"unchanged"}
 
-    def test_a_server_names_who_must_be_there(self, run, make_kit):
+    def test_a_server_names_the_mandatory_sites(self, run, make_kit):
         kit = make_kit("server").folder
         assert run("overlay", kit, "--mandatory-sites", "hospital-a, hospital-b").exit_code == 0
         assert json.loads((kit / "local" / "roster.json").read_text()) == {

@@ -216,7 +216,7 @@ def test_a_class_without_its_module_is_refused(site):
         ("nvflare.app_common.executors.client_api_executor.ClientAPIExecutor", False),
     ],
 )
-def test_what_a_job_may_add(site, path, allowed):
+def test_only_allowed_classes_may_be_added_to_a_job(site, path, allowed):
     arguments = {"clip": 1.0, "noise_multiplier": 1.0} if allowed else {}
     refused = pytest.raises(ComponentNotAuthorized, match="is not in allow_list")
     with nullcontext() if allowed else refused:

@@ -241,7 +241,7 @@ def test_a_value_of_another_type_is_refused_by_part_and_option(assignment, messa
         check_job(with_options(load_job("fedperl"), [assignment]))
 
 
-def test_whatever_a_constructor_raises_is_the_jobs_mistake(monkeypatch):
+def test_any_error_of_a_constructor_is_reported_as_an_error_of_the_job(monkeypatch):
     def broken(self, **options):
         raise KeyError("no such thing")
 
@@ -332,7 +332,7 @@ def test_a_job_with_its_code_has_no_links_and_no_compiled_files(tmp_path):
             assert not name.endswith(".pyc")
 
 
-def test_an_older_job_is_replaced_whole_but_nothing_else_is(tmp_path):
+def test_an_older_job_is_replaced_and_another_folder_is_not(tmp_path):
     write_job(load_job("fedperl"), tmp_path / "job", byoc=True)
     write_job(load_job("ssfl"), tmp_path / "job")
     assert not (tmp_path / "job" / "app" / "custom").exists()

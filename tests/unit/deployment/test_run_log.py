@@ -42,7 +42,7 @@ def test_an_interruption_stops_the_program_before_it_is_passed_on(tmp_path):
         os.kill(int(log.read_text().split()[0]), 0)
 
 
-def test_what_is_logged_in_the_block_is_in_the_file_alone(tmp_path, capsys):
+def test_messages_logged_in_the_block_are_only_in_the_file(tmp_path, capsys):
     before = list(logging.getLogger().handlers)
     with logging_to(tmp_path / "deep" / "run.log"):
         logging.getLogger("grandrounds.somewhere").warning("look at %s", "site-2")

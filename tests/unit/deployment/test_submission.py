@@ -113,7 +113,7 @@ def test_a_model_that_stays_is_not_among_the_releases():
     assert any("nothing; and scalar metrics" in line for line in disclosure(job))
 
 
-def test_whatever_else_a_job_brings_to_the_sites_is_named():
+def test_further_classes_of_a_job_are_named():
     job = load_job("fedperl")
     noise = {"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": {"clip": {"class_path": "a.B"}}}
     client = {
@@ -171,11 +171,11 @@ def test_a_job_that_ends_normally_is_never_lost():
     assert observed(*seen) == ["waiting", "running", "running", "ended"]
 
 
-def test_a_job_whose_processes_have_gone_for_long_is_lost():
+def test_a_job_without_processes_for_long_is_lost():
     assert observed(("RUNNING", ["j"], 0), ("RUNNING", ["k"], 5), ("RUNNING", [], 25)) == ["running", "running", "lost"]
 
 
-def test_a_job_that_comes_back_into_sight_is_not_lost():
+def test_a_job_that_reappears_is_not_lost():
     seen = [("RUNNING", [], 0), ("RUNNING", ["j"], 15), ("RUNNING", [], 30), ("RUNNING", [], 45)]
     assert observed(*seen) == ["running"] * 4
 

@@ -117,7 +117,7 @@ def test_a_job_whose_server_has_died_is_lost_and_goes_on(go):
     assert "job job-1 has ended: lost; the run: left no summary" in reported
 
 
-def test_a_server_that_goes_away_is_waited_for(go):
+def test_a_lost_server_is_waited_for(go):
     gone = (GrandRoundsError("no connection"), False, NOBODY)
     outcome, reported = go(Server([RUNS, gone, RUNS, ENDS], summaries=["finished"]))
     assert outcome.finished
@@ -150,7 +150,7 @@ def test_a_server_that_stays_away_ends_the_watch(go):
         go(Server([RUNS, (GrandRoundsError("no connection"), False, NOBODY)], summaries=[]), attempts=9)
 
 
-def test_a_site_that_must_be_there_is_waited_for_before_the_job_goes_on(go):
+def test_a_mandatory_site_is_waited_for_before_the_job_continues(go):
     there, gone = BOTH, ("b",)
     # It is looked at once before each submission and at every moment of a job.
     connected = [there, there, there, gone, gone, there]
@@ -180,7 +180,7 @@ def test_attempts_that_get_no_further_are_followed_by_longer_and_longer_pauses(g
 ALONE = ("RUNNING", True, ("a",))
 
 
-def test_a_site_that_comes_back_is_taken_in_by_the_next_job(go):
+def test_a_returning_site_rejoins_in_the_next_job(go):
     server = Server([RUNS, *[ALONE] * 9], [RUNS, ENDS], summaries=["aborted", "finished"])
     outcome, reported = go(server, attempts=2)
     assert (outcome.finished, server.aborted) == (True, ["job-1"])

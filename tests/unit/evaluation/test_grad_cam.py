@@ -104,7 +104,7 @@ def test_shares_are_counted():
         (-torch.ones(1, 2, 2), torch.ones(1, 2, 2, dtype=torch.bool), "maps must be at least zero"),
     ],
 )
-def test_what_has_no_share_is_refused(maps, masks, message):
+def test_invalid_maps_and_masks_are_refused(maps, masks, message):
     with pytest.raises(ValueError, match=message):
         share_inside(maps, masks)
 

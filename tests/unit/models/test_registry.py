@@ -156,7 +156,7 @@ def test_head_dropout_keeps_names_weights_and_fingerprint():
     assert all(torch.equal(plain[name], dropping[name]) for name in plain)
 
 
-def test_without_a_wish_the_dropout_is_the_backbones_own():
+def test_without_an_option_the_dropout_is_the_backbones_own():
     efficientnet = build_model(ModelSpec("efficientnet_b0", classes=3), seed=1)
     assert [module.p for module in efficientnet.modules() if isinstance(module, nn.Dropout)] == [0.2]
     assert not any(isinstance(m, nn.Dropout) for m in build_model(ModelSpec("compact", 3), seed=1).modules())

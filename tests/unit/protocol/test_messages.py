@@ -137,7 +137,7 @@ def test_the_update_is_where_standard_filters_look_for_it():
     ],
     ids=["update", "unknown name", "another kind"],
 )
-def test_what_is_not_declared_does_not_leave(releases, name):
+def test_undeclared_releases_do_not_leave(releases, name):
     with pytest.raises(MessageError, match=rf"release '{name}' of kind \w+ is not declared by the method \(.*'matrix'"):
         encode_result(Result(releases, samples=1), MATRICES, ASKED)
 

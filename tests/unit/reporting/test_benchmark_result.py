@@ -89,7 +89,7 @@ def test_an_invalid_result_is_refused(file, content, message):
         read_run(file(content), "x")
 
 
-def test_a_folder_whose_summary_is_a_benchmark_result_is_no_run(tmp_path):
+def test_a_folder_with_a_benchmark_result_is_not_a_run(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(RESULT))
     with pytest.raises(ConfigurationError, match="is a benchmark's result; name the file itself"):
         read_run(tmp_path, "x")

@@ -127,7 +127,7 @@ def test_relative_improvement_over_training_alone(value, percent):
     assert relative_improvement(value, 0.647) == pytest.approx(percent, abs=5e-4)
 
 
-def test_what_gets_worse_has_a_negative_improvement():
+def test_a_worse_score_is_a_negative_improvement():
     assert relative_improvement(0.5, 1.0) == -50
 
 

@@ -110,7 +110,7 @@ def test_a_table_from_elsewhere_wins_and_is_completed(tmp_path, files, headers_r
     assert table.read_text() == "image,patient\nID_a,ID_q\nID_b,p-7\nID_c,ID_p\nother,p-8\n"
 
 
-def test_what_was_read_before_an_error_is_kept(tmp_path, files, ct_slice, headers_read):
+def test_values_read_before_an_error_are_kept(tmp_path, files, ct_slice, headers_read):
     table = tmp_path / "patients.csv"
     whole = files["ID_c"].read_bytes()
     files["ID_c"].write_bytes(ct_slice(np.zeros((4, 4))))

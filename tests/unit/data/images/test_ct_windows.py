@@ -62,7 +62,7 @@ def test_the_order_of_the_windows_is_that_of_the_channels():
     np.testing.assert_array_equal(channels, turned[..., ::-1])
 
 
-def test_what_has_no_hounsfield_units_is_refused(ct_slice):
+def test_an_image_without_hounsfield_units_is_refused(ct_slice):
     for missing in ("RescaleSlope", "RescaleIntercept"):
         with pytest.raises(
             DataError, match="ct has no rescale slope and intercept, so its values are not Hounsfield units"

@@ -138,14 +138,14 @@ def test_an_npz_gives_rows_of_its_image_arrays_only(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["train_images/2", "train_images/-1", "train_images/01", "train_images/x"])
-def test_an_npz_refuses_what_is_no_row(tmp_path, name):
+def test_an_index_outside_an_npz_is_refused(tmp_path, name):
     np.savez(tmp_path / "m.npz", train_images=np.stack([GREY, GREY]))
     with open_images(tmp_path / "m.npz") as reader, pytest.raises(DataError, match="expected an index from 0 to 1"):
         reader.read(name)
 
 
 @pytest.mark.parametrize("name", ["train_labels/0", "test_images/0", "0"])
-def test_an_npz_refuses_what_is_no_array_of_images(tmp_path, name):
+def test_an_npz_without_an_array_of_images_is_refused(tmp_path, name):
     np.savez(tmp_path / "m.npz", train_labels=np.zeros((2, 1), np.uint8))
     with open_images(tmp_path / "m.npz") as reader, pytest.raises(DataError, match="expected <array>/<index>"):
         reader.read(name)
@@ -242,7 +242,7 @@ def test_black_and_white_becomes_zero_and_255():
         (b"", r"x\.png is not an image that can be read \(0 bytes\)"),
     ],
 )
-def test_what_cannot_be_decoded_is_named_with_its_cause(data, message):
+def test_an_undecodable_image_is_named_with_the_cause(data, message):
     with pytest.raises(DataError, match=message):
         decode_image(data, "x.png")
 

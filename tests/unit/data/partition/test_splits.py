@@ -56,7 +56,7 @@ def test_groups_join_through_a_record_that_comes_late():
     assert whole_groups(records) == [(0, 1, 2)]
 
 
-def test_a_majority_without_a_winner_goes_by_the_alphabet():
+def test_a_tie_of_a_majority_is_decided_alphabetically():
     assert majority(["b", "a", "b", "a", "c"]) == "a"
     assert majority(["b", "a", "b"]) == "b"
 

@@ -55,7 +55,7 @@ def test_startup_and_defaults_stay_as_they_were(make_kit):
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def test_what_the_site_has_set_stays(make_kit):
+def test_settings_of_the_site_are_kept(make_kit):
     kit = make_kit("site")
     apply_overlay(kit, Settings(gpus=2))
     mine = {**read(kit, "privacy.json"), "default_scope": "standard", "note": "ours"}

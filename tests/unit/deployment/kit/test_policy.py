@@ -87,7 +87,7 @@ def test_a_server_builds_no_controller_of_flares():
     assert not built & {"CrossSiteModelEval", "GlobalModelEval", "InitializeGlobalWeights"}
 
 
-def test_a_job_that_goes_around_the_gate_is_not_for_kits():
+def test_a_job_that_bypasses_the_gate_is_refused_for_kits():
     assert [path for path in component_classes() if "swarm" in path] == []
 
 

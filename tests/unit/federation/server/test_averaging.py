@@ -112,7 +112,7 @@ def test_half_precision_is_summed_in_single():
     assert mean.close()["w"].tolist() == [60000.0]
 
 
-def test_nothing_came_means_no_mean():
+def test_without_values_there_is_no_mean():
     mean = OrderedMean(SITES)
     mean.skip("site-2")
     assert mean.close() is None

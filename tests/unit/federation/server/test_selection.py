@@ -26,7 +26,7 @@ def test_the_best_mean_over_sites_is_kept():
     assert selection.model == model(2.0)
 
 
-def test_a_tie_goes_to_the_later_model():
+def test_a_tie_selects_the_later_model():
     selection = ModelSelection("f1")
     for number in (1, 2):
         selection.offer(number, scores(a=0.5), model(float(number)))

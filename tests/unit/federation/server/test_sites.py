@@ -120,7 +120,7 @@ def test_enough_sites_are_not_waited_for():
     assert time.monotonic() - started < 5
 
 
-def test_it_goes_on_as_soon_as_the_last_one_comes():
+def test_waiting_ends_when_the_last_site_is_connected():
     arrivals = Arrivals([], ["a"], ["a", "b"], ["a", "b", "c"])
     assert await_sites(arrivals, 2, timeout=30, abort_signal=Signal(), pause=0.001) is True
     assert arrivals.count == 3

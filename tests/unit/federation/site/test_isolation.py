@@ -78,7 +78,7 @@ def test_the_environment_is_that_of_the_call(monkeypatch):
     assert run_isolated(os.getenv, "GRANDROUNDS_STATE") == "later"
 
 
-def test_what_the_child_logs_is_logged_here(caplog):
+def test_log_messages_of_the_child_are_logged_by_the_parent(caplog):
     with caplog.at_level(logging.INFO):
         run_isolated(logging.info, "%s images", 7)
     assert ("root", logging.INFO, "7 images") in caplog.record_tuples

@@ -110,7 +110,7 @@ def test_other_options_within_a_run_are_refused_even_without_a_state(tmp_path):
     SiteStore(tmp_path / "site-1", "run-b", {"learning_rate": 0.2})
 
 
-def test_a_staged_state_that_nothing_came_of_is_not_there(tmp_path):
+def test_a_staged_state_that_was_not_committed_is_discarded(tmp_path):
     keep(tmp_path, 1, state(1))
     store(tmp_path).stage_state(2, state(2))
     assert store(tmp_path).load_state(3)["w"].item() == 1.0

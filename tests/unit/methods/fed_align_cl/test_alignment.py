@@ -130,7 +130,7 @@ def steps_of(exchange: str) -> dict[str, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("exchange", ["ship_discriminator", "return_gradient"])
-def test_what_travels_gives_the_gradients_of_one_joint_graph(exchange):
+def test_exchanged_tensors_give_the_gradients_of_one_joint_graph(exchange):
     expected, found = joint_gradients(), steps_of(exchange)
     for site in SITES:
         assert len(expected[site]) == 6

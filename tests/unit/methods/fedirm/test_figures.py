@@ -25,7 +25,7 @@ def test_rows_are_averaged_over_those_who_know_them():
 
 
 @pytest.mark.parametrize(("matrices", "supports"), [([], []), ([FLAT], [])])
-def test_a_mean_of_nothing_is_refused(matrices, supports):
+def test_a_mean_without_values_is_refused(matrices, supports):
     with pytest.raises(ValueError, match=f"at least one matrix, got {len(matrices)} and {len(supports)}"):
         mean_of_rows(matrices, supports)
 

@@ -63,7 +63,7 @@ def test_a_model_counts_only_when_its_round_is_closed(make):
 
 
 @pytest.mark.parametrize("room", [0, 2])
-def test_what_is_given_up_leaves_no_file_and_takes_no_room(make, files, room):
+def test_a_discarded_model_leaves_no_file_and_takes_no_room(make, files, room):
     store = make(room)
     store.receive("a", 1, model(1))
     store.discard("a")
@@ -86,7 +86,7 @@ def test_a_successor_takes_the_place_of_the_older_model_in_memory(make, files):
 
 
 @pytest.mark.parametrize(("saved", "left"), [(1, ["a@00003.pt"]), (2, ["a@00002.pt", "a@00003.pt"])])
-def test_a_file_that_no_checkpoint_refers_to_goes_with_its_model(make, files, saved, left):
+def test_an_unreferenced_file_is_deleted_with_its_model(make, files, saved, left):
     store = make(0)
     round_of(store, 2, saved=1, a=2)
     mapped = store.get("a")
@@ -170,7 +170,7 @@ def test_an_unchanged_model_is_sent_once_and_a_changed_one_again():
     assert changed["peers"][1] != again["peers"][1]
 
 
-def test_what_was_not_answered_to_counts_as_not_there():
+def test_an_unconfirmed_delivery_counts_as_not_delivered():
     delivery = PeerDelivery()
     prepared(delivery, "site", ["hospital-a"], MODELS)
     assert prepared(delivery, "site", ["hospital-a"], MODELS)[0], "not confirmed"
@@ -233,7 +233,7 @@ def test_a_site_keeps_only_the_peers_that_the_server_names(cache):
     assert kept(cache) == ["b-1"]
 
 
-def test_a_round_goes_on_without_a_peer_that_is_neither_sent_nor_there(cache):
+def test_a_round_continues_without_a_peer_that_is_missing(cache):
     keys = ["a-1", "b-1", "c-1"]
     payload = Payload(2, {"peers": keys, "keep": keys}, {"peer-1": weights(1), "peer-3": weights(3)})
     found, lost = received_peers(payload, cache)

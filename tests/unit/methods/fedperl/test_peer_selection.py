@@ -266,6 +266,6 @@ def test_of_no_peers_none_pass(policy):
         ),
     ],
 )
-def test_what_a_policy_cannot_work_with_is_named(arguments, message):
+def test_missing_inputs_of_a_peer_policy_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         passing_peers(["1", "2"], **arguments)

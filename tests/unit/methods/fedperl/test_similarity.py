@@ -253,7 +253,7 @@ def test_scores_that_are_kept_for_a_policy_only_are_no_features():
 
 
 @pytest.mark.parametrize("with_validation", [False, True])
-def test_what_survives_a_restart_makes_the_same_descriptions(with_validation):
+def test_a_restored_state_gives_the_same_descriptions(with_validation):
     models = SimilarityTracker("parameters_and_buffers", "minmax", with_validation=with_validation)
     models.validation = {f"site-{number}": torch.tensor([0.1 * number, 1.0]) for number in range(3)}
     models.embeddings = {"site-0": torch.tensor([1.0, 2.0])}

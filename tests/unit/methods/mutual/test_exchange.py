@@ -144,7 +144,7 @@ def test_confidence_is_reported_once_in_an_epoch_and_holds_for_all_its_exchanges
         send(server, "site-1", 5)
 
 
-def test_who_joins_in_the_middle_of_an_epoch_makes_all_weights_equal():
+def test_a_site_that_joins_within_an_epoch_makes_all_weights_equal():
     server = SoftLabelExchange(2, ExchangeOptions(weighting="ccr"), per_epoch=2)
     for number, loss in ((1, 1.0), (3, 0.5)):
         send(server, "site-1", number, loss=loss)

@@ -117,7 +117,7 @@ def test_the_only_contributor_has_nothing_to_align_to_and_the_others_have():
     torch.testing.assert_close(total.mean_of_others("site-2", {}), D1)
 
 
-def test_contributors_without_weight_are_nothing_to_align_to():
+def test_contributors_without_weight_give_no_target():
     total = SoftLabels(D1, {"site-1": 1, "site-2": 1}, {"site-1": 1.0, "site-2": 0.0})
     assert total.mean_of_others("site-1", {1: D1}) is None
     with pytest.raises(ValueError, match="the weights of all contributors are zero"):

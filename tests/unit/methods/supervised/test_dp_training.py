@@ -58,7 +58,7 @@ def trained(context, options=PLAIN, **changes):
     return network, metrics
 
 
-def test_a_step_on_all_images_goes_down_the_mean_of_clipped_gradients(tmp_path):
+def test_a_step_on_all_images_follows_the_mean_of_clipped_gradients(tmp_path):
     context = site(tmp_path)
     network, metrics = trained(context, clip=0.7)
     start, images, labels = linear(), context.data.images[:8], context.data.labels[:8]

@@ -83,7 +83,7 @@ def test_what_cannot_be_treated_does_not_leave_though_it_was_booked(gate):
     assert len(booked(chosen)) == 1
 
 
-def test_noise_that_an_entry_cannot_hold_lets_nothing_out(gate):
+def test_noise_outside_the_range_of_a_dtype_blocks_the_release(gate):
     task, half = facts(), torch.ones(2, 3, dtype=torch.float16)
     task = replace(task, expected=replace(task.expected, template={"w": ((2, 3), half.dtype)}))
     loud = gate(ReleaseRule(UPDATE, "update", ClipAndNoise(1.0, 1e8)))
@@ -151,7 +151,7 @@ def test_without_a_ledger_or_with_another_sites_nothing_leaves(tmp_path):
         chosen.release(facts(), answer())
 
 
-def test_a_full_disk_lets_nothing_out(gate, monkeypatch):
+def test_with_a_full_disk_no_release_leaves(gate, monkeypatch):
     chosen = gate()
     write = os.pwrite
 
@@ -209,7 +209,7 @@ def test_encrypted_values_leave_when_they_are_declared_and_nothing_else_does_und
     assert refusal(gate(ROWS), answer(rows=part)).reason is Reason.DENIED
 
 
-def test_what_has_no_guarantee_is_booked_as_such(gate):
+def test_a_release_without_a_guarantee_is_booked_as_such(gate):
     chosen = gate(ReleaseRule(UPDATE, "update", Unmodified()))
     chosen.release(facts(), answer())
     assert booked(chosen)[0].spending.mechanism is Mechanism.NO_GUARANTEE

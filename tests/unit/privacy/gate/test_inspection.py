@@ -110,7 +110,7 @@ ODD_TENSORS = {
 
 @pytest.mark.parametrize("name", ODD_TENSORS)
 @pytest.mark.filterwarnings("ignore:.*")
-def test_an_odd_tensor_does_not_leave_by_whatever_rule(gate, name):
+def test_an_invalid_tensor_does_not_leave_by_any_rule(gate, name):
     value = ODD_TENSORS[name]()
     assert refusal(gate(), answer(update=update(b=value))).reason is Reason.FORM
     generous = gate(ReleaseRule(ReleaseKind.DISCRIMINATOR, "critic", Unmodified(), ("*",)))
@@ -183,7 +183,7 @@ class Turncoat(Mapping):
         return 1
 
 
-def test_what_was_looked_at_is_what_leaves(gate):
+def test_the_inspected_values_are_those_that_leave(gate):
     chosen = gate(ReleaseRule(UPDATE, "update", Unmodified()))
     part = Part("WEIGHT_DIFF", {"release": "model_update"}, Turncoat(torch.ones(2), torch.ones(99)))
     left = chosen.release(facts(), answer(update=part))

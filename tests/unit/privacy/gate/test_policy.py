@@ -97,7 +97,7 @@ def test_five_patients_are_needed_where_the_policy_sets_no_minimum(kind):
     assert rule.treatment.minimum == 5
 
 
-def test_what_is_not_named_is_denied_and_the_first_rule_decides():
+def test_unnamed_releases_are_denied_and_the_first_rule_decides():
     rules = parsed({"kind": "model_update", "name": "secret*", "treatment": "deny"}, update_rule(name="*"))
     assert rules.rule_for(UPDATE, "secret-update") is None
     assert rules.rule_for(UPDATE, "update") is not None

@@ -124,7 +124,7 @@ def test_record_level_needs_a_training_that_was_and_costs_what_it_cost():
         rule.apply({"steps": torch.tensor(3)})
 
 
-def test_a_training_with_just_the_noise_that_is_asked_for_may_leave_whatever_its_clip():
+def test_a_training_with_exactly_the_required_noise_may_leave_with_any_clip():
     trained = Spending(Mechanism.DP_SGD, Unit.RECORD, 1.9, 0.53 * 1.9, 0.1, 20)
     assert trained.sigma / trained.sensitivity < 0.53, "rounding"
     assert RecordLevel(0.53).spending(trained) == trained

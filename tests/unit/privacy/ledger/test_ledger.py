@@ -58,7 +58,7 @@ def test_a_release_above_the_target_is_refused_and_not_booked(ledger, skin, upda
     assert len(ledger.content().bookings) == 2
 
 
-def test_what_left_without_a_guarantee_is_never_forgotten(ledger, skin, update, purpose):
+def test_a_release_without_a_guarantee_is_never_forgotten(ledger, skin, update, purpose):
     assert ledger.book(purpose(1), skin, no_guarantee(0.03), DELTA).epsilon == math.inf
     assert ledger.book(purpose(2), skin, update, DELTA).epsilon == math.inf
     assert ledger.content().bookings[0].spending == no_guarantee(0.03)

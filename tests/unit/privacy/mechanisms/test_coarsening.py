@@ -18,7 +18,7 @@ def test_rows_with_too_little_support_are_uniform_and_marked():
     assert support.dtype == torch.int64
 
 
-def test_what_was_hidden_stays_hidden():
+def test_withheld_values_stay_withheld():
     assert withhold_classes(MATRIX, torch.tensor([WITHHELD, 9, 9]), minimum=2)[1].tolist() == [WITHHELD, 9, 9]
 
 
