@@ -101,7 +101,7 @@ def test_there_are_no_peers_in_the_warm_up_and_no_site_is_its_own_peer(fedperl):
             assert entry["peer_ages"][site] == [1, 1], "everybody trained in the round before"
 
 
-def test_a_site_that_never_trained_is_nobodys_peer_and_has_none(tiny, run, tmp_path):
+def test_a_site_that_never_trained_is_no_peer_and_has_none(tiny, run, tmp_path):
     options = [
         "controller.rounds=4",
         "controller.warm_up=0",

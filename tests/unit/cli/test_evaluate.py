@@ -260,7 +260,7 @@ def test_a_positive_group_has_an_operating_point_of_the_runs_validation_images(r
     assert "threshold, from 40 validation images of 1 training sites; there sensitivity 0.90" in result.stdout
 
 
-def test_without_validation_images_one_line_says_why_there_is_no_operating_point(run, trained, listed):
+def test_without_validation_images_there_is_no_operating_point(run, trained, listed):
     arguments = [*listed(*["nevus", "melanoma"] * 12), "--positive", "melanoma"]
     result = run("evaluate", trained(), *arguments, "--json")
     assert result.stderr.startswith("there is no operating point: the run has no predictions for its sites' validation")
@@ -348,6 +348,6 @@ def test_unknown_positive_classes_are_named(run, trained, listed):
     one_line(run("evaluate", trained.workspace, *listed("nevus"), "--positive", "nevus,melanoma"), "not all of them")
 
 
-def test_a_model_of_another_network_than_the_summary_says_is_refused(run, trained, listed):
+def test_a_model_of_another_network_than_in_the_summary_is_refused(run, trained, listed):
     changed = {"method": "FedAvgController", "problem": {**PROBLEM, "classes": ["nevus", "melanoma", "c"]}}
     one_line(run("evaluate", trained(configuration=changed), *listed("nevus")), "with 3 classes")
