@@ -1,17 +1,16 @@
-"""Experiments: the rows of a ``configuration.json``, simulated in this process, each with a JSON file as its result.
+"""Experiments: the rows of a ``configuration.json`` are simulated in this process; each writes a JSON file.
 
-A configuration lists ``settings`` (data, seeds, the methods that run there) and ``methods`` (job and options). A *row* is
-a method in a setting with a seed. A benchmark with a partition or with measures of its own has them in ``experiment.py``
-as a class ``Custom`` that derives from :class:`Experiment`.
+A configuration lists ``settings`` (data, seeds, methods) and ``methods`` (job and options). A *row* is a method in a
+setting with a seed. If a benchmark has a partition or measures of its own, its ``experiment.py`` has a class ``Custom``
+that derives from :class:`Experiment`.
 
-Options of a row, the later ones taking precedence: ``common``, the setting's ``options``, the groups that the method
-names (``groups`` of the configuration, then of the setting), the method's ``options``, the seed, and what the command
-line sets.
+A row's options come from these sources, and a later one overrides an earlier one: ``common``, the setting's ``options``,
+the groups that the method names (``groups`` of the configuration, then of the setting), the method's ``options``, the
+seed, and the command line.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from benchmarks.processes import machine
@@ -54,17 +54,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run.
-
-    Attributes:
-        row: what was run.
-        job: with all options.
-        place: the run's workspace.
-        sites_dir: the partition's folder.
-        partition: what the partition's maker returned.
-        sites: names of the sites.
-        summary: the run's summary.
-    """
+    """A finished run: its job with all options, its workspace, the partition and its folder, the sites, the summary."""
 
     row: Row
     job: Job
@@ -75,12 +65,12 @@ class Run:
     summary: Mapping[str, Any]
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """The run's events of one kind; of answers those to training tasks."""
-        found = [event for event in read_events(self.place / "results") if event["event"] == kind]
-        return [event for event in found if kind != "answer" or event["task"] == "train"]
+        """The run's events of one kind; of the answers, those to training tasks."""
+        events = read_events(self.place / "results")
+        return [e for e in events if e["event"] == kind and (kind != "answer" or e["task"] == "train")]
 
     def metrics(self, name: str = "") -> dict[int, list[dict[str, float]]]:
-        """By round, the metrics of the sites' answers, as far as they include one of this name."""
+        """By round, the metrics of the sites' answers; with a name, only of answers that have this metric."""
         rounds: dict[int, list[dict[str, float]]] = {}
         for event in self.events("answer"):
             if not name or name in event["metrics"]:
@@ -90,14 +80,10 @@ class Run:
 
 @dataclass
 class Experiment:
-    """The rows of a configuration.
+    """The rows of the configuration in the folder ``name``.
 
-    Attributes:
-        name: folder of the benchmark below ``benchmarks/``.
-        root: folder of its data set.
-        workspace: folder of its runs.
-        results: folder of its results.
-        assignments: options that replace the configuration's, for trials; ``partition.NAME=VALUE`` is for the partition.
+    The data set is in ``root``, the runs are in ``workspace``, the results in ``results``. ``assignments`` replace the
+    configuration's options in a trial; ``partition.NAME=VALUE`` is for the partition.
     """
 
     name: str
@@ -112,12 +98,7 @@ class Experiment:
         self.workspace = self.workspace.absolute()
 
     def rows(self, only: Sequence[str] = (), seeds: Sequence[int] = ()) -> Iterator[Row]:
-        """Rows in the order of the settings, and within a setting all methods of a seed before the next seed.
-
-        Args:
-            only: patterns such as ``lesion_*``, compared with the names of the rows; none takes all.
-            seeds: only these.
-        """
+        """Rows in the order of settings, seeds and methods; ``only`` has patterns of names such as ``lesion_*``."""
         for setting, content in self.configuration["settings"].items():
             for seed in content["seeds"]:
                 for method in content["methods"]:
@@ -127,11 +108,11 @@ class Experiment:
                         yield row
 
     def row_name(self, row: Row) -> str:
-        """Name of the row without its seed: ``setting_method``, or as the configuration's ``file`` has it."""
+        """Name of the row without its seed: ``setting_method``, or as in the configuration's ``file``."""
         return self.result(row).relative_to(self.results).as_posix().removesuffix(f"_{row.seed}.json")
 
     def result(self, row: Row) -> Path:
-        """The row's result file."""
+        """Path of the row's result."""
         pattern = self.setting(row).get("file", self.configuration.get("file", "{setting}_{method}_{seed}"))
         return self.results / (pattern.format(**row._asdict()) + ".json")
 
@@ -157,14 +138,11 @@ class Experiment:
         return {**self.labels(row), **self.measures(run), **self.circumstances(run)}
 
     def labels(self, row: Row) -> dict[str, Any]:
-        """What identifies the row in its result."""
+        """The row's name in its result."""
         return row._asdict()
 
     def partition(self, row: Row) -> tuple[Path, dict[str, Any]]:
-        """Divide the data set: the folder of the sites, and what the partition's maker returns.
-
-        The folder depends on nothing but the row's data, so that rows with the same data share it.
-        """
+        """Divide the data set: the folder of the sites, and the partition. Rows with the same data share the folder."""
         choices = self.partition_choices(row)
         digest = hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:8]
         folder = self.workspace / f"sites_{digest}_{row.seed}"
@@ -172,16 +150,17 @@ class Experiment:
 
     def partition_choices(self, row: Row) -> dict[str, Any]:
         """Arguments of the partition: the configuration's, the setting's, the method's, the command line's."""
-        parts = (self.configuration, self.setting(row), self.method(row))
-        choices = {name: value for part in parts for name, value in part.get("partition", {}).items()}
-        return choices | {
-            name.removeprefix(PARTITION): json.loads(value)
-            for name, _, value in (text.partition("=") for text in self.assignments)
-            if name.startswith(PARTITION)
-        }
+        choices: dict[str, Any] = {}
+        for part in (self.configuration, self.setting(row), self.method(row)):
+            choices |= part.get("partition", {})
+        for text in self.assignments:
+            if text.startswith(PARTITION):
+                name, _, value = text.removeprefix(PARTITION).partition("=")
+                choices[name] = json.loads(value)
+        return choices
 
     def sites(self, row: Row) -> int | None:
-        """How many of the partition's sites take part; None for all."""
+        """Number of sites that take part; None for all."""
         return None
 
     def job(self, row: Row, problem: Mapping[str, Any]) -> Job:
@@ -193,16 +172,15 @@ class Experiment:
     def options(self, row: Row) -> list[str]:
         """The row's options as assignments."""
         setting, method = self.setting(row), self.method(row)
-        groups = [
-            option
-            for name in method.get("groups", [])
-            for part in (self.configuration, setting)
-            for option in part.get("groups", {}).get(name, [])
-        ]
-        start = [f"problem.weights={self.start}"] if "start" in self.configuration else []
-        chosen = [*self.configuration["common"], *start, *setting.get("options", []), *groups, *method["options"]]
+        chosen = [*self.configuration["common"]]
+        if "start" in self.configuration:
+            chosen.append(f"problem.weights={self.start}")
+        chosen += setting.get("options", [])
+        for name in method.get("groups", []):
+            for part in (self.configuration, setting):
+                chosen += part.get("groups", {}).get(name, [])
         changed = [text for text in self.assignments if not text.startswith(PARTITION)]
-        return [*chosen, f"controller.seed={row.seed}", *changed]
+        return [*chosen, *method["options"], f"controller.seed={row.seed}", *changed]
 
     @property
     def start(self) -> Path:
@@ -213,10 +191,8 @@ class Experiment:
         """
         path = self.workspace / "start.pt"
         if not path.is_file():
-            arguments = " ".join(self.configuration["start"])
-            raise ConfigurationError(
-                f"{path} is missing; make it: python -m benchmarks.pretrain {arguments} --out {path}"
-            )
+            command = f"python -m benchmarks.pretrain {' '.join(self.configuration['start'])} --out {path}"
+            raise ConfigurationError(f"{path} is missing; make it: {command}")
         return path
 
     def simulated(self, row: Row, sites_dir: Path, partition: Mapping[str, Any]) -> Run:
@@ -227,7 +203,7 @@ class Experiment:
         return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
 
     def measures(self, run: Run) -> dict[str, Any]:
-        """What is measured of a finished run."""
+        """Measures of a finished run."""
         return {"classes": run.partition["classes"], "selected": run.summary["selected"], "test": run.summary["test"]}
 
     def circumstances(self, run: Run) -> dict[str, Any]:
@@ -291,17 +267,16 @@ def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> d
 
 
 def pooled(by_site: Mapping[str, Predicted], sites: Sequence[str] | None = None) -> Predicted:
-    """The predictions of several sites together."""
     labels, probabilities = zip(*(by_site[site] for site in (by_site if sites is None else sites)), strict=True)
     return np.concatenate(labels), np.concatenate(probabilities)
 
 
 def read_predictions(path: Path, classes: Sequence[str]) -> Predicted:
     """Labels and probabilities from a site's ``predictions_*.csv``, in the order of the images' names."""
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = sorted(csv.DictReader(stream), key=lambda row: row["image"])
-    labels = np.array([classes.index(row["label"]) for row in rows])
-    probabilities = np.array([[float(row[f"probability_{name}"]) for name in classes] for row in rows])
+    texts = {"image": str, "label": str}
+    rows = pd.read_csv(path, dtype=texts, keep_default_na=False, float_precision="round_trip").sort_values("image")
+    probabilities = rows[[f"probability_{name}" for name in classes]].to_numpy(np.float64)
+    labels = rows["label"].map(list(classes).index).to_numpy()
     return labels, probabilities / probabilities.sum(axis=1, keepdims=True)  # they were written with six digits
 
 

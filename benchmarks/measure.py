@@ -1,8 +1,8 @@
-"""How costs are measured: time in turn, memory in a process of its own, and the circumstances.
+"""Measure costs: time in turn, memory in a process of its own, and the circumstances.
 
 A measurement is a script with ``measured(options)``, which returns the result as JSON, and ``tables(result)``; its
-``main`` is :func:`run`. Scripts run as modules, for example ``python -m benchmarks.server.run``. Times are pairs of wall-
-clock and CPU time: on a machine with other work the second is the one to trust.
+``main`` is :func:`run`. Scripts run as modules, for example ``python -m benchmarks.server.run``. Times are pairs of
+wall-clock and CPU time; use the second on a machine with other work.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cost(NamedTuple):
 
 
 def clocked(work: Callable[[], Any]) -> tuple[Cost, Any]:
-    """What a call costs, and what it returns."""
+    """The cost of a call, and what it returns."""
     wall, cpu = time.perf_counter(), time.process_time()
     returned = work()
     return Cost(time.perf_counter() - wall, time.process_time() - cpu), returned
@@ -45,28 +45,20 @@ def clocked(work: Callable[[], Any]) -> tuple[Cost, Any]:
 
 def in_turn(steps: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[Cost]]:
     """Costs of several steps, taken in turn, so that the machine's other work affects all alike; one turn warms up."""
-    costs: dict[str, list[Cost]] = {name: [] for name in steps}
-    for turn in range(repeats + 1):
-        for name, step in steps.items():
-            cost, _ = clocked(step)
-            if turn:
-                costs[name].append(cost)
-    return costs
+    turns = [{name: clocked(step)[0] for name, step in steps.items()} for _ in range(repeats + 1)]
+    return {name: [turn[name] for turn in turns[1:]] for name in steps}
 
 
 def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
-    """Median, range and number."""
     found = {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
     return {**{name: round(value, digits) for name, value in found.items()}, "count": len(values)}
 
 
 def milliseconds(costs: Sequence[Cost], digits: int = 3) -> dict[str, dict[str, float]]:
-    """Spread of wall-clock and CPU time in milliseconds."""
     return {kind: spread([1000 * getattr(cost, kind) for cost in costs], digits) for kind in Cost._fields}
 
 
 def resident_mib() -> float:
-    """Resident memory of this process now."""
     return _status("VmRSS")
 
 
@@ -81,11 +73,7 @@ def _status(field: str) -> float:
 
 
 def in_child(function: str, **arguments: Any) -> Any:
-    """Call ``module.function(**arguments)`` in a process of its own.
-
-    Raises:
-        SystemExit: if it fails, with its output.
-    """
+    """Call ``module.function(**arguments)`` in a process of its own; it must return JSON."""
     return output_of([sys.executable, "-m", "benchmarks.measure", function, json.dumps(arguments)])
 
 
@@ -102,13 +90,7 @@ def output_of(command: Sequence[str]) -> Any:
 
 
 def table(columns: Mapping[str, str], cases: Iterable[Mapping[str, Any]], digits: int) -> str:
-    """A Markdown table with a row for each case.
-
-    Args:
-        columns: by title, where the value is: keys with dots between them.
-        cases: parts of a result.
-        digits: of floating-point numbers.
-    """
+    """A Markdown table with a row for each case; ``columns`` has the path of each title's value, with dots."""
     from benchmarks.tables import markdown_table  # its numpy would count in what is measured
 
     rows = [
@@ -125,11 +107,8 @@ def run(
 ) -> None:
     """Measure, print the tables and write the result with its circumstances; ``--quick`` only prints.
 
-    Args:
-        script: the script's ``__file__``; its result is ``result.json`` for ``run.py``, else has the script's name.
-        measured: gets the command line, makes the result.
-        tables: the result for a reader.
-        more: further options of the command line: ``name=dict(type=..., default=...)``.
+    The result of a script ``run.py`` is ``result.json``, that of another has the script's name. ``more`` has further
+    options of the command line: ``name=dict(type=..., default=...)``.
     """
     import torch
 
@@ -140,7 +119,7 @@ def run(
     name = Path(script).stem
     result = Path(script).with_name("result.json" if name == "run" else f"{name}.json")
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
-    parser.add_argument("--quick", action="store_true", help="smallest sizes, to see that it works; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="smallest sizes, as a trial; nothing is written")
     parser.add_argument("--out", type=Path, default=result, help="JSON file of the result")
     for option, choices in more.items():
         parser.add_argument(f"--{option.replace('_', '-')}", **choices)

@@ -1,6 +1,6 @@
-"""Parties of jobs that cost nothing but the federation itself, and a clock of the rounds.
+"""Jobs for measurements of the federation itself: parties that compute next to nothing, and a clock of the rounds.
 
-The jobs name these classes by their paths, so they run where the repository's root can be imported: in one process.
+The jobs name these classes by their paths, so they run only where the repository's root can be imported: in one process.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from grandrounds.protocol.messages import GLOBAL, Payload, Result, State, model_
 HERE = "benchmarks.parties"
 TRAIN_CPU = "train_cpu_seconds"
 QUIET = ("controller.validate_every=0", "problem.image_size=32", "executor.cpu_threads=1", "executor.device=cpu")
+SMALL_TRAINING = (*QUIET, "executor.steps=2", "executor.batch_size=4")
 
 
 class RoundClock(FLComponent):
-    """Notes the time and the resident memory whenever a round starts."""
+    """Records the time and the resident memory at the start of every round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,13 +51,13 @@ class RoundClock(FLComponent):
             self.resident.append(resident_mib())
 
     def rounds(self) -> list[Cost]:
-        """The cost of each round, checkpoint and record included, without the first, in which sites load images."""
+        """The cost of each round with checkpoint and record, but not of the first, in which sites load images."""
         pairs = zip(self.starts[1:-1], self.starts[2:], strict=True)
         return [Cost(after.wall - before.wall, after.cpu - before.cpu) for before, after in pairs]
 
 
 CLOCKS: list[RoundClock] = []
-"""FLARE makes the clocks, and this is where a script finds its last one."""
+"""FLARE creates the clocks; a script finds the last one here."""
 
 
 class TrivialController(AveragingController):
@@ -72,7 +73,7 @@ class TrivialController(AveragingController):
 
 
 class TrivialExecutor(SiteExecutor):
-    """Answers with an update that took no training."""
+    """Answers with an update without training."""
 
     needs_labels = False
 
@@ -97,7 +98,6 @@ class ClockedExecutor(SupervisedExecutor):
 
 
 def trivial_job(parameters: int, rounds: int) -> Job:
-    """A job of the trivial parties."""
     job = trained_job(rounds)
     executor = {"path": f"{HERE}.TrivialExecutor", "args": {"cpu_threads": 1, "device": "cpu"}}
     job.client["executors"][0]["executor"] = executor
@@ -108,7 +108,7 @@ def trivial_job(parameters: int, rounds: int) -> Job:
 
 
 def trained_job(rounds: int, *options: str) -> Job:
-    """Federated averaging of the network ``compact``, with a clock in the training and one of the rounds."""
+    """Federated averaging of the network ``compact``, with a clock of the training and one of the rounds."""
     job = copy.deepcopy(with_options(load_job("fedavg"), [f"controller.rounds={rounds}", *QUIET, *options]))
     job.client["executors"][0]["executor"]["path"] = f"{HERE}.ClockedExecutor"
     job.server["components"] = [{"id": "clock", "path": f"{HERE}.RoundClock", "args": {}}]
@@ -116,19 +116,18 @@ def trained_job(rounds: int, *options: str) -> Job:
 
 
 def site_names(count: int) -> list[str]:
-    """``site-1`` and so on."""
     return [f"site-{number}" for number in range(1, count + 1)]
 
 
 def one_set_of_images(folder: Path, size: int = 32, images: int = 60) -> Path:
-    """A folder whose ``grandrounds.json`` gives the same drawn images to every site."""
+    """A folder whose ``grandrounds.json`` gives the same phantoms to every site."""
     return phantom_site("site-1", folder, size=size, images=images).parent
 
 
-def run_clocked(job: Job, workspace: Path, sites: Sequence[str], sites_dir: Path) -> tuple[RoundClock, dict[str, Any]]:
-    """Run a job in this process: its round clock and its summary."""
-    os.environ["GRANDROUNDS_CACHE"] = str(sites_dir.parent / "cache")
+def run_clocked(job: Job, folder: Path, sites: Sequence[str], images: Path) -> tuple[RoundClock, dict[str, Any]]:
+    """Run a job in this process, in ``folder/run``: its round clock and its summary."""
+    os.environ["GRANDROUNDS_CACHE"] = str(folder / "cache")
     torch.set_num_threads(1)
     CLOCKS.clear()
-    summary = simulate(job, workspace, list(sites), sites_dir)
+    summary = simulate(job, folder / "run", list(sites), images)
     return CLOCKS[-1], summary

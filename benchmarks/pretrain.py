@@ -1,4 +1,4 @@
-"""Train the compact network on CIFAR-10, to start the benchmark's runs from weights as the paper's start from ImageNet's.
+"""Train the network ``compact`` on CIFAR-10; runs start from its weights, as the papers' start from those of ImageNet.
 
 python -m benchmarks.pretrain --out runs/fedperl_ham10000/start.pt
 """
@@ -24,7 +24,6 @@ BATCH, RATE = 128, 3e-3
 
 
 def main() -> None:
-    """Train, report the test accuracy, save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cifar10", type=Path, default=DATA / "cifar10" / "cifar10_jpeg.npz")
     parser.add_argument("--out", type=Path, required=True)
@@ -64,7 +63,6 @@ def _read(path: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _augmented(images: torch.Tensor, side: int) -> torch.Tensor:
-    """Random flip and shift of the batch, enlarged."""
     if torch.rand(()) < 0.5:
         images = images.flip(3)
     top, left = torch.randint(0, 9, (2,)).tolist()
@@ -80,12 +78,9 @@ def _enlarged(images: torch.Tensor, side: int) -> torch.Tensor:
 @torch.inference_mode()
 def _accuracy(network: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, side: int) -> float:
     network.eval()
-    right = sum(
-        int((network(_enlarged(batch.float() / 255, side)).argmax(1) == truth).sum())
-        for batch, truth in zip(images.split(500), labels.split(500), strict=True)
-    )
+    found = [network(_enlarged(batch.float() / 255, side)).argmax(1) for batch in images.split(500)]
     network.train()
-    return right / len(images)
+    return float((torch.cat(found) == labels).float().mean())
 
 
 if __name__ == "__main__":

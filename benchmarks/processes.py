@@ -1,44 +1,44 @@
-"""Runs at once, which processes belong together, how much memory they hold, and the machine; needs ``/proc``."""
+"""Start runs in parallel, find the processes of a kit, and read their memory."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
+from typing import TypeVar
 
-from grandrounds.deployment.kit.read import PROCESSES, processes_of
+import psutil
+
+from grandrounds.deployment.kit.read import processes_of
 from grandrounds.errors import GrandRoundsError
 
+Found = TypeVar("Found")
 
-def run_all(commands: Iterable[Sequence[str]], workers: int) -> None:
-    """Run commands, a few at a time; each is drawn when there is a worker for it, and the others go on when one fails.
+
+def run_all(commands: Iterable[Sequence[str]], workers: int, seconds: float = math.inf) -> None:
+    """Run commands in parallel; a failure does not stop the others, and none starts after so many seconds.
 
     Raises:
-        GrandRoundsError: when all have ended, naming those that failed.
+        GrandRoundsError: when all have ended, with the commands that failed.
     """
-    waiting, lock, failed = iter(commands), Lock(), list[str]()
+    end = time.monotonic() + seconds
 
-    def work(_: int) -> None:
-        while True:
-            with lock:
-                command = next(waiting, None)
-            if command is None:
-                return
-            if status := subprocess.call(list(command)):
-                failed.append(f"{' '.join(command)} (exit status {status})")
+    def work(command: Sequence[str]) -> str:
+        status = subprocess.call(command) if time.monotonic() < end else 0
+        return f"{' '.join(command)} (exit status {status})" if status else ""
 
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, range(workers)))
+        failed = [message for message in pool.map(work, commands) if message]
     if failed:
         raise GrandRoundsError(f"{len(failed)} runs failed: {'; '.join(failed)}")
 
 
 def machine() -> dict[str, str | int | None]:
-    """What a figure was measured on: processor, cores and operating system."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -47,42 +47,38 @@ def machine() -> dict[str, str | int | None]:
     return {"processor": next(models, platform.processor()), "cores": os.cpu_count(), "system": platform.system()}
 
 
-def children_of(process: int) -> list[int]:
-    """Ids of the processes that a process has started and that are still there, ascending."""
-    found = []
-    for entry in PROCESSES.iterdir():
-        if entry.name.isdigit() and _parent(entry) == process:
-            found.append(int(entry.name))
-    return sorted(found)
+def children_of(process: int, recursive: bool = False) -> list[int]:
+    """Ids of the running children of a process, ascending."""
+    return sorted(_of(process, lambda parent: [child.pid for child in parent.children(recursive)], []))
 
 
 def running_module(kit: Path, module: str) -> list[int]:
     """Ids of a kit's processes that run a certain module of FLARE, ascending."""
-    return [process for process in processes_of(kit) if module in _read(PROCESSES / str(process) / "cmdline")]
+    return [process for process in processes_of(kit) if module in _arguments(process)]
 
 
 def training_child(job: int) -> int | None:
     """The process in which a site's job trains (``executor.isolation=process``); None while there is none."""
-    servers = [child for child in children_of(job) if "forkserver" in _read(PROCESSES / str(child) / "cmdline")]
+    servers = [child for child in children_of(job) if "forkserver" in _arguments(child)]
     return next((child for server in servers for child in children_of(server)), None)
 
 
 def resident_bytes(process: int) -> int:
-    """Memory that a process holds; 0 if it is not there."""
-    for line in _read(PROCESSES / str(process) / "status").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    """Resident memory of a process; 0 if it has ended."""
+    return _of(process, lambda found: int(found.memory_info().rss), 0)
 
 
-def _parent(entry: Path) -> int | None:
-    # The program's name stands in brackets, and may have any characters.
-    fields = _read(entry / "stat").rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else None
+def proportional_bytes(process: int) -> int:
+    """Resident memory of a process with its part of shared memory; 0 if it has ended."""
+    return _of(process, lambda found: int(found.memory_full_info().pss), 0)
 
 
-def _read(path: Path) -> str:
+def _arguments(process: int) -> str:
+    return _of(process, lambda found: " ".join(found.cmdline()), "")
+
+
+def _of(process: int, read: Callable[[psutil.Process], Found], ended: Found) -> Found:
     try:
-        return path.read_text(errors="replace")
-    except OSError:  # it has ended in the meantime, or is somebody else's
-        return ""
+        return read(psutil.Process(process))
+    except psutil.Error:
+        return ended

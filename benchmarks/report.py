@@ -1,11 +1,11 @@
-"""Write the tables and figures of benchmarks into their pages from the committed results.
+"""Write the tables and figures of benchmarks into their pages, from the committed results.
 
     python benchmarks/report.py fedirm_ham10000 wire
     python benchmarks/report.py                        # all
 
 A page ``benchmarks/NAME/README.md`` has sections between ``<!-- SECTION: begin -->`` and ``<!-- SECTION: end -->``. The
-section ``results`` is that of an experiment: ``parts`` of its ``report.py``. Any other is that of a measurement:
-``tables`` of the script of that name (else of ``run.py``), from ``SECTION.json``.
+section ``results`` comes from ``parts`` in the ``report.py`` of an experiment. Any other section comes from ``tables`` in
+the measurement script of that name (or in ``run.py``), with the result ``SECTION.json``.
 """
 
 from __future__ import annotations
@@ -32,15 +32,7 @@ EXPERIMENT = "results"
 
 
 class Drawing(NamedTuple):
-    """A figure of a page.
-
-    Attributes:
-        name: of its file, without the ending.
-        title: for those who do not see it.
-        figure: what is drawn.
-        dpi: dots per inch; None for the figure's.
-        tight: whether empty margins are cut off.
-    """
+    """A figure of a page: its file's name without ending, its title, dots per inch, whether empty margins are cut off."""
 
     name: str
     title: str
@@ -53,7 +45,6 @@ Part = str | Drawing
 
 
 def main() -> None:
-    """Write the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="folders of benchmarks; default: all")
     parser.add_argument("--results", type=Path, help="folder of other results, of one experiment")
@@ -64,7 +55,6 @@ def main() -> None:
 
 
 def write(name: str, results: Path | None, out: Path) -> None:
-    """Write a benchmark's page and figures."""
     text = (BENCHMARKS / name / "README.md").read_text(encoding="utf-8")
     for section in re.findall(r"<!-- (\w+): begin -->", text):
         made = experiment_parts(name, results) if section == EXPERIMENT else measurement_parts(name, section)

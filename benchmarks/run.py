@@ -4,17 +4,16 @@
     python benchmarks/run.py mdhfl_pbc --only 'symmetric_20_*' --seed 1 --minutes 60
     python benchmarks/run.py fedperl_ham10000 --only ssfl --seed 1 --set controller.rounds=1
 
-Rows and their options are in ``benchmarks/NAME/configuration.json``. Each row runs in a process of its own with one CPU
-thread and writes ``benchmarks/NAME/results/ROW_SEED.json`` when it ends; an interrupted row is resumed. With ``--set``
-the results go to ``trial/`` in the workspace.
+``benchmarks/NAME/configuration.json`` has the rows and their options. Each row runs in a process of its own with one CPU
+thread and writes ``benchmarks/NAME/results/ROW_SEED.json`` at its end. An interrupted row is resumed. With ``--set`` the
+results are written to ``trial/`` in the workspace.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 if not __package__:  # run as a script
@@ -25,7 +24,6 @@ from grandrounds.errors import GrandRoundsError
 
 
 def main() -> None:
-    """Read the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="folder of the benchmark")
     parser.add_argument("--root", type=Path, help="folder of the data set; default: in $GRANDROUNDS_DATA")
@@ -33,10 +31,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--only", nargs="+", default=[], metavar="ROW", help="rows or patterns, such as 'lesion_*'")
     parser.add_argument("--seed", nargs="+", type=int, default=[], metavar="S", help="only these seeds")
-    parser.add_argument("--minutes", type=float, help="start no further row after so many minutes")
-    parser.add_argument("--jobs", type=int, default=1, help="rows at once")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no row after so many minutes")
+    parser.add_argument("--jobs", type=int, default=1, help="number of rows that run in parallel")
     parser.add_argument("--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options to try")
-    parser.add_argument("--list", action="store_true", help="list the rows without a result and stop")
+    parser.add_argument("--list", action="store_true", help="only list the rows without a result")
     parser.add_argument("--here", action="store_true", help="run in this process")
     arguments = parser.parse_args()
     try:
@@ -46,7 +44,6 @@ def main() -> None:
 
 
 def experiment_of(arguments: argparse.Namespace) -> Experiment:
-    """The experiment that the command line names."""
     make = experiment_class(arguments.name)
     workspace = arguments.workspace or Path("runs") / arguments.name
     results = arguments.out or (workspace / "trial" if arguments.set else BENCHMARKS / arguments.name / "results")
@@ -56,7 +53,6 @@ def experiment_of(arguments: argparse.Namespace) -> Experiment:
 
 
 def run(arguments: argparse.Namespace, experiment: Experiment) -> None:
-    """Run what has no result, or list it."""
     rows = [row for row in experiment.rows(arguments.only, arguments.seed) if not experiment.result(row).exists()]
     if arguments.list:
         print("\n".join(experiment.result(row).stem for row in rows))
@@ -68,16 +64,7 @@ def run(arguments: argparse.Namespace, experiment: Experiment) -> None:
         command += ["--workspace", experiment.workspace, "--out", experiment.results]
         command += ["--set", *arguments.set] if arguments.set else []
         each = ([*command, "--only", experiment.row_name(row), "--seed", row.seed] for row in rows)
-        run_all(([str(part) for part in parts] for parts in in_time(each, arguments.minutes)), arguments.jobs)
-
-
-def in_time(commands: Iterator[list[object]], minutes: float | None) -> Iterator[list[object]]:
-    """Commands as long as there is time."""
-    started = time.monotonic()
-    for command in commands:
-        if minutes is not None and time.monotonic() - started > 60 * minutes:
-            return
-        yield command
+        run_all(([str(part) for part in parts] for parts in each), arguments.jobs, 60 * arguments.minutes)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,6 @@ def replace_section(text: str, name: str, content: str) -> str:
 
 
 def cell(value: object, digits: int) -> str:
-    """A cell's text."""
     if value is None:
         return MISSING
     if isinstance(value, (float, np.floating)):

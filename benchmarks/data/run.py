@@ -1,13 +1,14 @@
-"""How fast images come: decoded, from the cache, as views, and what share of a training step they take.
+"""Measure the speed of images: decoded, from the cache, as views, and their share of a training step.
 
-Images are drawn and saved as JPEG files of a camera's size, because files of a real collection may be on any disk. One
-thread, CPU time; about a minute.
+Images are drawn and saved as JPEG files of a camera's size, because files of a real collection may be on any disk. All
+times are CPU time of one thread. A run takes about a minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,7 +32,6 @@ VIEWS: dict[str, tuple[View, ...]] = {"none": ("none",), "weak": ("weak",), "wea
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Opening, batches and steps."""
     keep_freed_memory()
     images, repeats, sizes = (32, 3, (64,)) if options.quick else (192, 15, (64, 224))
     networks = ("compact",) if options.quick else ("compact", "resnet10", "mobilenetv2")
@@ -59,12 +59,9 @@ def draw_files(folder: Path, count: int) -> None:
 
 
 def opening(folder: Path, count: int, size: int) -> tuple[dict[str, Any], NDArray[np.uint8]]:
-    """Open the images twice: decoded the first time, found the second."""
+    """Open the images twice: they are decoded the first time and found the second."""
     names = [f"{number}.jpg" for number in range(count)]
-
-    def work() -> Any:
-        return open_cache(names, folder / "files", size, 3, folder / "cache")
-
+    work = partial(open_cache, names, folder / "files", size, 3, folder / "cache")
     (first, made), (second, found) = clocked(work), clocked(work)
     if (made.decoded, found.decoded) != (count, 0):
         raise SystemExit(f"decoded {made.decoded} and {found.decoded} images, expected {count} and 0")
@@ -78,52 +75,41 @@ def opening(folder: Path, count: int, size: int) -> tuple[dict[str, Any], NDArra
 
 
 def batches(images: NDArray[np.uint8], size: int, repeats: int) -> dict[str, Any]:
-    """A batch from the cache, its views, and the network's input."""
     rows = np.arange(BATCH) * (len(images) // BATCH)
     batch = np.array(images[rows])
     steps: Steps = {"read": lambda: np.array(images[rows])}
     for view in get_args(View):
-        steps[view] = lambda view=view: draw_views(batch, np.arange(BATCH), view, KEY, 0)
-    steps["input"] = lambda: to_tensor(batch)
+        steps[view] = partial(draw_views, batch, np.arange(BATCH), view, KEY, 0)
+    steps["input"] = partial(to_tensor, batch)
     costs = in_turn(steps, repeats)
     per_second = {name: spread([BATCH / max(cost.cpu, 1e-9) for cost in values], 0) for name, values in costs.items()}
-    return {"size": size, "images_per_second": per_second, "milliseconds_per_batch": _all(costs)}
-
-
-def _all(costs: dict[str, Any]) -> dict[str, Any]:
-    return {name: milliseconds(values) for name, values in costs.items()}
+    return {"size": size, "images_per_second": per_second}
 
 
 def step_shares(backbone: str, images: NDArray[np.uint8], repeats: int) -> dict[str, Any]:
     """Reading, drawing and learning of a step, and the shares of the first two; one pass has warmed the file up."""
     network = build_model(ModelSpec(backbone, 7), seed=1).train().to(memory_format=torch.channels_last)
     optimizer = Adam(network.parameters(), fused=True)
-    rows = np.arange(BATCH) * (len(images) // BATCH)
-    labels = torch.arange(BATCH) % 7
+    rows, labels = np.arange(BATCH) * (len(images) // BATCH), torch.arange(BATCH) % 7
+    batch = np.array(images[rows])
+
+    def draw(views: tuple[View, ...]) -> list[torch.Tensor]:
+        return [to_tensor(draw_views(batch, np.arange(BATCH), view, KEY, 0)) for view in views]
+
+    def learn(drawn: list[torch.Tensor]) -> None:
+        optimizer.zero_grad()
+        torch.stack([F.cross_entropy(network(view), labels) for view in drawn]).sum().backward()
+        optimizer.step()
+
     shares = {}
     for name, views in VIEWS.items():
-        batch = np.array(images[rows])
-        drawn = [to_tensor(draw_views(batch, np.arange(BATCH), view, KEY, 0)) for view in views]
-
-        def learn(drawn: list[torch.Tensor] = drawn) -> None:
-            optimizer.zero_grad()
-            torch.stack([F.cross_entropy(network(view), labels) for view in drawn]).sum().backward()
-            optimizer.step()
-
-        steps: Steps = {
-            "read": lambda: np.array(images[rows]),
-            "draw": lambda views=views, batch=batch: [
-                to_tensor(draw_views(batch, np.arange(BATCH), view, KEY, 0)) for view in views
-            ],
-            "learn": learn,
-        }
-        costs = in_turn(steps, repeats)
-        cpu = {part: [cost.cpu for cost in values] for part, values in costs.items()}
-        whole = [sum(parts) for parts in zip(*cpu.values(), strict=True)]
+        steps: Steps = {"read": lambda: np.array(images[rows]), "draw": partial(draw, views)}
+        costs = in_turn({**steps, "learn": partial(learn, draw(views))}, repeats)
+        turns = list(zip(*costs.values(), strict=True))
         shares[name] = {
-            "milliseconds": _all(costs),
-            "share_reading": spread([a / b for a, b in zip(cpu["read"], whole, strict=True)]),
-            "share_drawing": spread([a / b for a, b in zip(cpu["draw"], whole, strict=True)]),
+            "milliseconds": {part: milliseconds(values) for part, values in costs.items()},
+            "share_reading": spread([turn[0].cpu / sum(cost.cpu for cost in turn) for turn in turns]),
+            "share_drawing": spread([turn[1].cpu / sum(cost.cpu for cost in turn) for turn in turns]),
         }
     return {"backbone": backbone, "size": int(images.shape[1]), "views": shares}
 
@@ -136,23 +122,25 @@ def tables(result: dict[str, Any]) -> str:
     ]
     steps = [
         {
-            **{"backbone": case["backbone"], "size": case["size"], "views": name},
-            "learning": found["milliseconds"]["learn"]["cpu"]["median"],
+            **case,
+            "name": name,
             **{part: 100 * found[f"share_{part}"]["median"] for part in ("reading", "drawing")},
+            **found,
         }
         for case in result["steps"]
         for name, found in case["views"].items()
     ]
     opened = {"pixels": "size", "ms to decode an image": "milliseconds_to_decode"}
     opened |= {"ms to find all again": "milliseconds_to_find_all"}
-    columns = {"network": "backbone", "pixels": "size", "views": "views", "ms of learning": "learning"}
-    return "\n\n".join(
-        [
-            table(opened, result["opening"], 2),
-            table({"pixels": "size", "what": "view", "images per second": "speed"}, speeds, 0),
-            table({**columns, "% reading": "reading", "% drawing": "drawing"}, steps, 2),
-        ]
+    columns = {
+        "network": "backbone", "pixels": "size", "views": "name", "ms of learning": "milliseconds.learn.cpu.median",
+    }  # fmt: skip
+    parts = (
+        (opened, result["opening"], 2),
+        ({"pixels": "size", "what": "view", "images per second": "speed"}, speeds, 0),
+        ({**columns, "% reading": "reading", "% drawing": "drawing"}, steps, 2),
     )
+    return "\n\n".join(table(*part) for part in parts)
 
 
 if __name__ == "__main__":

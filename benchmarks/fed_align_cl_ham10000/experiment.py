@@ -1,9 +1,9 @@
 """Fed-Align-CL between devices, malignant against benign, beside its baselines and ablations.
 
-All rows of a seed have the same images at the same sites and start from the same weights. ``single`` is one model per
-site, trained there alone (tested at the other sites it is the row Cross), ``mix`` one model of all images together, the
-others are federations. Each takes the same number of iterations of, together, the same number of images. Two models of a
-run are tested: that of the last round, and that with the lowest validation loss, as in the paper.
+All rows of a seed have the same images at the same sites and start from the same weights. ``single`` trains one model per
+site on that site's images (tested at the other sites it is the row Cross), ``mix`` trains one model on all images, the
+other rows are federations. All rows have the same number of iterations on the same number of images. Two models of a run
+are tested: that of the last round, and that with the lowest validation loss, as in the paper.
 """
 
 from __future__ import annotations
@@ -48,11 +48,8 @@ class Custom(Experiment):
         sites_dir, together = self._partitions(row)
         names = self.setting(row).get("sites") or choose_sites(None, sites_dir)[0]
         training = self.method(row)["training"]
-        groups = {
-            "alone": {site: [site] for site in names},
-            "pooled": {POOLED: [POOLED]},
-            "federated": {"federation": names},
-        }[training]
+        alone, everything = {site: [site] for site in names}, {POOLED: [POOLED]}
+        groups = {"alone": alone, "pooled": everything, "federated": {"federation": names}}[training]
         folder = together if training == "pooled" else sites_dir
         runs = {name: self._trained(row, folder, group) for name, group in groups.items()}
         first = next(iter(runs.values()))
@@ -89,10 +86,9 @@ class Custom(Experiment):
         }
 
     def _measured(self, run: Run, weights: Path, sites_dir: Path, names: list[str], model: str) -> dict[str, Any]:
-        """Areas under the curves at each site, and how far the model's layers separate the sites."""
-        network = load_trained(
-            Problem.from_dict(run.job.options("problem")).model_spec(pretrained=False), weights, run.row.seed
-        )
+        """Areas under the curves at each site, and the separation of the sites in the model's layers."""
+        spec = Problem.from_dict(run.job.options("problem")).model_spec(pretrained=False)
+        network = load_trained(spec, weights, run.row.seed)
         layers, truth, groups, by_site = [], [], [], {}
         for site in names:
             data = site_data(run.job, site, sites_dir)
@@ -102,21 +98,17 @@ class Custom(Experiment):
             layers.append(found)
             truth.append(data.labels[rows])
             groups += [data.groups[row] for row in rows]
-        where = np.repeat(names, [len(labels) for labels in truth])
-        pair = [np.concatenate([own[index] for own in layers]) for index in (0, 1)]
-        labels = np.concatenate(truth)
-        shown = self._shows_plane(run.row) and model == MODELS[0]
-        found, planes = separability(pair, where, labels, np.array(groups), shown)
+        where, labels = np.repeat(names, list(map(len, truth))), np.concatenate(truth)
+        pair = [np.concatenate(parts) for parts in zip(*layers, strict=True)]
+        # The report shows planes of federations, for the first seed.
+        setting = self.setting(run.row)
+        shown = setting.get("table") != "short" and self.method(run.row)["training"] == "federated"
+        shown &= run.row.seed == setting["seeds"][0] and model == MODELS[0]
+        separation, planes = separability(pair, where, labels, np.array(groups), shown)
         if planes:
-            images = {"site": where.tolist(), "malignant": labels.tolist()}
-            self._planes = {"images": images, "layers": planes}
+            self._planes = {"images": {"site": where.tolist(), "malignant": labels.tolist()}, "layers": planes}
         norms = np.linalg.norm(pair[0], axis=1)
-        return {"sites": by_site, "layers": found, "norm": [float(norms.mean()), float(norms.max())]}
-
-    def _shows_plane(self, row: Row) -> bool:
-        """Of federations, for the first seed, where the report shows them."""
-        shown = self.setting(row).get("table") != "short" and self.method(row)["training"] == "federated"
-        return shown and row.seed == self.setting(row)["seeds"][0]
+        return {"sites": by_site, "layers": separation, "norm": [float(norms.mean()), float(norms.max())]}
 
     def _partitions(self, row: Row) -> tuple[Path, Path]:
         """The sites' images, and the same images at one site; where the setting asks for it, some are left out."""
@@ -163,14 +155,11 @@ def _scored_at_sites(run: Run) -> dict[str, dict[str, float]]:
 def _thinned(records: list[Record], share: float, seed: int, site: str) -> list[Record]:
     """Leave out training images of a class, drawn at random, until this share is malignant."""
     train = [record for record in records if record.split == "train"]
-    malignant = [record for record in train if record.label == "malignant"]
-    benign = [record for record in train if record.label != "malignant"]
+    malignant, benign = ([r for r in train if (r.label == "malignant") == wanted] for wanted in (True, False))
     most = min(len(malignant), round(len(benign) * share / (1 - share)))
     least = min(len(benign), round(most * (1 - share) / share))
     generator = numpy_generator(seed, "thinned", site)
-    kept = {
-        own[index].image
-        for own, count in ((malignant, most), (benign, least))
-        for index in generator.permutation(len(own))[:count]
-    }
+    kept: set[str] = set()
+    for own, count in ((malignant, most), (benign, least)):
+        kept |= {own[index].image for index in generator.permutation(len(own))[:count]}
     return [record for record in records if record.split != "train" or record.image in kept]

@@ -1,4 +1,4 @@
-"""Areas under the curves, and how far a model's layers separate the sites of test images."""
+"""Areas under the curves, and the separation of sites in a model's layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import auc, precision_recall_curve, roc_auc_score
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.fed_align_cl_ham10000.domain_probe import site_probe
 from grandrounds.data.images.views import to_tensor
@@ -38,25 +38,22 @@ def curve_areas(labels: NDArray[np.int64], scores: Sequence[float] | NDArray[np.
 def both_layers(
     model: nn.Module, images: NDArray[np.uint8], rows: NDArray[np.int64]
 ) -> tuple[Layers, NDArray[np.float64]]:
-    """Embeddings, the layer before the last, and the difference of the logits, malignant less benign."""
-    found, scores = [], []
-    for start in range(0, len(rows), BATCH):
-        batch = to_tensor(images[rows[start : start + BATCH]], torch.device("cpu"))
-        found.append([layer.numpy() for layer in _embedding_and_penultimate(model, batch)])
-        logits = model(batch).double().numpy()
-        scores.append(logits[:, 1] - logits[:, 0])
-    return [np.concatenate([pair[index] for pair in found]) for index in (0, 1)], np.concatenate(scores)
+    """Embeddings, the layer before the last, and the difference of the logits, malignant less benign.
 
-
-def _embedding_and_penultimate(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """The inputs of the head and of its last linear layer; the same where the head is one linear layer."""
+    The two layers are the inputs of the head and of its last linear layer: the same where the head is one linear layer.
+    """
     encoder, head = split_network(model)
-    embedding: Tensor = encoder(images)
-    if not isinstance(head, nn.Sequential):
-        return embedding, embedding
-    linear = [index for index, module in enumerate(head) if isinstance(module, nn.Linear)]
-    penultimate: Tensor = head[: linear[-1]](embedding)
-    return embedding, penultimate
+    linear = (
+        [n for n, module in enumerate(head) if isinstance(module, nn.Linear)] if isinstance(head, nn.Sequential) else []
+    )
+    hidden = head[: linear[-1]] if linear else nn.Identity()
+    found = []
+    for start in range(0, len(rows), BATCH):
+        embedding = encoder(to_tensor(images[rows[start : start + BATCH]], torch.device("cpu")))
+        logits = head(embedding).double()
+        found.append((embedding, hidden(embedding), logits[:, 1] - logits[:, 0]))
+    embeddings, penultimate, scores = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
+    return [embeddings, penultimate], scores
 
 
 def separability(

@@ -1,4 +1,4 @@
-"""FedIRM on HAM10000: sites without labels, and what is measured of a run.
+"""FedIRM on HAM10000: sites without labels, and the measures of a run.
 
 All rows of a seed and grouping have the same ten sites with the same images; they differ in which sites have labels,
 which take part, and the method. Scores are of all ten sites' test images together. The ``selected`` round and its
@@ -62,7 +62,7 @@ class Custom(Experiment):
 
 
 def _scores(run: Run, labelled: list[str]) -> dict[str, Any]:
-    """Scores of three models, with a threshold chosen on validation images, the code's, and none."""
+    """Scores of three models: with a threshold chosen on validation images, with the published code's, and without one."""
     models = {name: run.place / "results" / f"{name}.pt" for name in ("last", "selected")}
     kept = sorted(run.place.glob("state/*/server/parts/labelled_choice@*.pt"))
     models |= {"labelled_choice": kept[-1]} if kept else {}
@@ -82,23 +82,21 @@ def _scores(run: Run, labelled: list[str]) -> dict[str, Any]:
 
 
 def _relations(run: Run) -> dict[int, Any]:
-    """Every fifth round's matrices: of the labelled sites, and the mean of the unlabelled sites' where released."""
+    """Every fifth round's matrices: of the labelled sites, and the mean of the released ones of unlabelled sites."""
     found: dict[int, Any] = {}
     for event in run.events("relation"):
         if event["round"] % SHOWN_ROUNDS == 0 and "matrix" in event:
-            labelled = mean_of_rows([np.array(event["matrix"])], [np.array(event["support"])])
-            own = event["pseudo_relations"].values()
-            matrices, supports = [np.array(one["matrix"]) for one in own], [np.array(one["support"]) for one in own]
+            own = list(event["pseudo_relations"].values())
+            unlabelled = _mean_matrix(own) if own else None
             found[event["round"]] = {
-                "labelled": _matrix_rows(labelled),
-                "support": event["support"],
-                "unlabelled": _matrix_rows(mean_of_rows(matrices, supports)) if own else None,
-            }
+                "labelled": _mean_matrix([event]), "support": event["support"], "unlabelled": unlabelled,
+            }  # fmt: skip
     return found
 
 
-def _matrix_rows(matrix: np.ndarray) -> list[list[float] | None]:
-    return [None if np.isnan(row).any() else row.round(6).tolist() for row in matrix]
+def _mean_matrix(relations: list[dict[str, Any]]) -> list[list[float] | None]:
+    columns = [[np.array(relation[name]) for relation in relations] for name in ("matrix", "support")]
+    return [None if np.isnan(row).any() else row.round(6).tolist() for row in mean_of_rows(*columns)]
 
 
 def _own_support(run: Run) -> dict[int, list[int]]:
@@ -107,6 +105,6 @@ def _own_support(run: Run) -> dict[int, list[int]]:
     for event in run.events("relation"):
         if event["pseudo_relations"]:
             supports = np.array([one["support"] for one in event["pseudo_relations"].values()])
-            shown = np.where(supports > 0, supports, 0).sum(axis=0)
+            shown = supports.clip(min=0).sum(axis=0)
             found[event["round"]] = np.where((supports < 0).all(axis=0), -1, shown).tolist()
     return found

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.auc import auc
@@ -43,11 +44,8 @@ def one_vs_rest(
 
 def macro(scores: Sequence[OneVsRest]) -> OneVsRest:
     """Mean over the classes that have a score; NaN where none has it."""
-    columns = np.array(scores, dtype=np.float64)
-    known = ~np.isnan(columns)
-    means = np.full(columns.shape[1], np.nan)
-    np.divide(np.where(known, columns, 0.0).sum(axis=0), known.sum(axis=0), out=means, where=known.any(axis=0))
-    return OneVsRest(*means.tolist())
+    columns = pd.DataFrame(scores, dtype=np.float64)
+    return OneVsRest(*columns.mean().tolist())
 
 
 def choose_threshold(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> float:

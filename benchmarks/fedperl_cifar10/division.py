@@ -2,8 +2,7 @@
 
 Sources: W. Jeong, J. Yoon, E. Yang, S. J. Hwang, "Federated Semi-Supervised Learning with Inter-Client Consistency &
 Disjoint Learning", ICLR 2021, and its published code (labels at client, batch IID and batch non-IID). FedMatch's Fashion-
-MNIST arrives as a stream; a manifest does not say when an image arrives, so here all images are there from the first
-round.
+MNIST arrives as a stream. A manifest has no arrival times, so here all images are available from the first round.
 """
 
 from __future__ import annotations
@@ -29,14 +28,9 @@ CLASS_SHARES = (0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15)
 
 
 class Sizes(NamedTuple):
-    """How many images go where.
+    """Numbers of sites and of images: ``validation`` at the server, ``test`` in all, the rest at each site.
 
-    Attributes:
-        sites: number of clients.
-        validation: validation images, all at the server.
-        test: test images in all, the same number at every site.
-        labelled_per_class: labelled images of each class at each site.
-        unlabelled: unlabelled images at each site, about; None divides all that there are.
+    ``labelled_per_class`` counts the labelled images of a class, ``unlabelled`` about the unlabelled ones (None: all).
     """
 
     sites: int
@@ -53,7 +47,6 @@ SIZES = {"cifar10": Sizes(100, 2000, 2000), "fashion_mnist": Sizes(10, 3500, 350
 def make_fedmatch_partition(
     dataset: str, root: Path, out: Path, distribution: Distribution, images: Path, seed: int = 1, **sizes: Any
 ) -> dict[str, Any]:
-    """Divide a data set between FedMatch's clients and write their manifests and site configurations."""
     if dataset == "cifar10":
         packed = batches_folder(root) is not None
         records, source = read_cifar10(unpack_cifar10(root, images) if packed else root)
@@ -71,12 +64,15 @@ def fedmatch_clients(
 ) -> tuple[Sites, dict[str, int]]:
     """Divide a data set as FedMatch does, splits included.
 
-    All images are shuffled once; the first are for training, the next for testing, the last for validation. Of each class
-    every client takes its labelled images, one client after the other. What remains is unlabelled: ``iid`` gives every
-    client the same share of each class; in ``non_iid`` client k draws classes with half of the mass on class k mod 10, 0.15
-    on each of its two neighbours, and the rest on the others, and takes the next images of the classes it drew. When a class
-    is used up the client goes without, as in the published code. FedMatch tests one model on all test images; here every
-    site has a share of the same size, so that the mean accuracy over sites is the accuracy over all.
+    All images are shuffled once; the first are for training, the next for testing, the last for validation. Every client
+    takes its labelled images of each class, one client after the other; the rest is unlabelled. ``iid`` gives every client
+    the same share of each class. In ``non_iid`` client k draws classes with half of the mass on class k mod 10, 0.15 on
+    each of its two neighbours, and the rest on the others, and takes the next images of these classes. A class that is
+    used up is not replaced, as in the published code. FedMatch tests one model on all test images; here all sites have
+    shares of one size, so that the mean accuracy over sites is the accuracy over all.
+
+    Returns:
+        The sites' records, and the number of images of each class that were drawn in vain.
     """
     held_out = sizes.validation + sizes.test
     if len(records) <= held_out:
@@ -102,16 +98,14 @@ def fedmatch_clients(
 
 def _take_labelled(by_class: dict[str, list[Record]], sizes: Sizes) -> list[list[Record]]:
     """The labelled images of each client, taken from the front of each class."""
-    count = sizes.labelled_per_class
+    each, needed = sizes.labelled_per_class, sizes.labelled_per_class * sizes.sites
     clients: list[list[Record]] = [[] for _ in range(sizes.sites)]
     for name, members in by_class.items():
-        if len(members) < count * sizes.sites:
-            raise DataError(
-                f"{sizes.sites} sites need {count * sizes.sites} labelled images of {name}, not {len(members)}"
-            )
-        for client in clients:
-            client += members[:count]
-            del members[:count]
+        if len(members) < needed:
+            raise DataError(f"{sizes.sites} sites need {needed} labelled images of {name}, not {len(members)}")
+        for number, client in enumerate(clients):
+            client += members[number * each : (number + 1) * each]
+        del members[:needed]
     return clients
 
 

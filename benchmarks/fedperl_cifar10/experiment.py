@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import resource
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,8 @@ class Custom(Experiment):
 
     def labels(self, row: Row) -> dict[str, Any]:
         """Method, distribution, seed and size."""
-        setting = self.setting(row)
-        return {
-            "method": row.method,
-            "distribution": setting["distribution"],
-            "seed": row.seed,
-            "size": setting["size"],
-        }
+        setting = {name: self.setting(row)[name] for name in ("distribution", "size")}
+        return {"method": row.method, "seed": row.seed, **setting}
 
     def partition(self, row: Row) -> tuple[Path, dict[str, Any]]:
         """FedMatch's clients; the images of all partitions are unpacked once."""
@@ -52,10 +48,9 @@ class Custom(Experiment):
 
     def circumstances(self, run: Run) -> dict[str, Any]:
         """Traffic is summed over the sites, of which there may be a hundred."""
-        totals: dict[str, int] = {}
+        totals = Counter[str]()
         for parts in run.summary["bytes"].values():
-            for name, size in parts.items():
-                totals[name] = totals.get(name, 0) + size
+            totals.update(parts)
         return {**super().circumstances(run), "bytes": dict(sorted(totals.items()))}
 
 

@@ -1,7 +1,7 @@
-"""What is measured: a few local steps of a method, by the package and by plain loops that make the same update.
+"""A case: a few local steps of a method, by the package and by plain loops that make the same update.
 
-Loops run in turn, each in a process of its own: the machine's other work affects all alike, and memory is that of one
-loop. The processes are forked after the imports. Those of the package keep freed memory, as a site's do.
+The loops run in turn, each in a process of its own, so that the machine's other work affects all alike and memory is that
+of one loop. The processes are forked after the imports. Those of the package keep freed memory, as a site's do.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import ctypes
 import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
 Work = Callable[[], object]
-HALF = "ours, bfloat16"
+HALF, AS_RELEASED = "ours, bfloat16", "ours, as released"
 
 
 class Case(ABC):
@@ -41,6 +42,7 @@ class Case(ABC):
         comparisons: pairs of loops, the package's first, that make the same update.
         steps: of each measurement.
         checked_steps: lengths of training after which updates are compared.
+        batch: shape of a batch of images.
     """
 
     method: str
@@ -48,41 +50,42 @@ class Case(ABC):
     loops: tuple[str, ...]
     comparisons: tuple[tuple[str, str], ...]
     steps: int
-    checked_steps: tuple[int, ...]
+    checked_steps: tuple[int, ...] = (1,)
+    batch: tuple[int, ...]
 
     @abstractmethod
     def round(self, loop: str, dtype: torch.dtype, steps: int) -> tuple[nn.Module, Work]:
         """A fresh network, and what trains it for so many steps."""
 
-    @abstractmethod
     def forward(self) -> Work:
         """One forward pass of a batch."""
+        return partial(self.round("ours", torch.float32, 1)[0].train(), torch.zeros(self.batch))
 
     def prepare(self, loop: str) -> Work:
-        """What one measurement of a loop is, from the start."""
+        """One measurement of a loop."""
         return self.round(loop, torch.float32, self.steps)[1]
 
     def difference(self, ours: str, other: str) -> float:
         """Norm of the difference of two loops' updates in double precision, relative to that of the update."""
-        return max(self._difference(ours, other, steps) for steps in self.checked_steps)
+        return max(relative(*(self._update(loop, steps) for loop in (ours, other))) for steps in self.checked_steps)
 
-    def _difference(self, ours: str, other: str, steps: int) -> float:
-        updates = []
-        for loop in (ours, other):
-            network, train = self.round(loop, torch.float64, steps)
-            before = flat(network)
-            train()
-            updates.append(flat(network) - before)
-        return float((updates[0] - updates[1]).norm() / updates[1].norm())
+    def _update(self, loop: str, steps: int) -> Tensor:
+        network, train = self.round(loop, torch.float64, steps)
+        before = _flat(network)
+        train()
+        return _flat(network) - before
 
 
-def flat(network: nn.Module) -> Tensor:
-    """All parameters as one vector."""
+def _flat(network: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
+def relative(values: Tensor, expected: Tensor) -> float:
+    return float((values - expected).norm() / expected.norm())
+
+
 def in_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy that takes images in single precision, as they come from the views, and computes in ``dtype``."""
+    """A copy that takes images in single precision, as views are, and computes in ``dtype``."""
     network = copy.deepcopy(network).to(dtype)
     if dtype == torch.float64:
         network.register_forward_pre_hook(lambda _, arguments: (arguments[0].to(dtype),))
@@ -98,14 +101,13 @@ def in_default_layout(network: nn.Module) -> nn.Module:
     return copied
 
 
-def phantom_context(site: str, problem: Problem, images: int, labelled: int, round_number: int = 1) -> SiteContext:
-    """A task at a site of drawn images, the first of which are labelled; known labels of the others are hidden."""
+def context_of(site: str, problem: Problem, images: int, labelled: int, round_number: int = 1) -> SiteContext:
+    """A task at a site of phantoms, the first of which are labelled; known labels of the others are hidden."""
     generator = numpy_generator("images", site)
     labels = np.arange(images) % len(PHANTOM_CLASSES)
-    drawn = [draw_phantom(PHANTOM_CLASSES[label], "device-1", problem.image_size, generator) for label in labels]
     names = tuple(map(str, range(images)))
     data = SiteData(
-        images=np.stack(drawn),
+        images=np.stack([draw_phantom(PHANTOM_CLASSES[n], "device-1", problem.image_size, generator) for n in labels]),
         labels=labels,
         labelled=np.arange(images) < labelled,
         split=np.full(images, "train"),
@@ -113,25 +115,16 @@ def phantom_context(site: str, problem: Problem, images: int, labelled: int, rou
         groups=names,
         classes=PHANTOM_CLASSES,
     )
-    device = torch.device("cpu")
-    cache = StateCache(Path("unused"))
+    device, cache = torch.device("cpu"), StateCache(Path("unused"))
     return SiteContext(site, round_number, problem, 1, data, device, "float32", lambda: False, cache)
 
 
 def precision_of(loop: str) -> str:
-    """The option ``executor.precision`` of a loop."""
     return "bfloat16" if loop == HALF else "float32"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a loop took.
-
-    Attributes:
-        first: cost of the first round, which warms up.
-        costs: of the rounds that count.
-        mib: greatest resident memory of the first round beyond what the process had before it.
-    """
+class Measured(NamedTuple):
+    """Costs of a loop: of the first round, which warms up, of the others, and the memory that the first has added."""
 
     first: Cost
     costs: list[Cost]
@@ -139,40 +132,32 @@ class Measured:
 
 
 def in_turn(case: Case, repeats: int, between: Callable[[], None]) -> dict[str, Measured]:
-    """Measure all loops of a case."""
     forking = multiprocessing.get_context("fork")
-    channels, processes = {}, []
+    channels: dict[str, Connection] = {}
     for loop in case.loops:
         channels[loop], theirs = forking.Pipe()
-        processes.append(forking.Process(target=_serve, args=(theirs, case, loop), daemon=True))
-        processes[-1].start()
+        forking.Process(target=_serve, args=(theirs, case, loop), daemon=True).start()
         theirs.close()
-    first = {loop: _asked(channel) for loop, channel in channels.items()}
-    costs: dict[str, list[Cost]] = {loop: [] for loop in channels}
-    for _ in range(repeats):
+    taken: dict[str, list[tuple[Cost, float]]] = {loop: [] for loop in channels}
+    for turn in range(repeats + 1):
         for loop, channel in channels.items():
-            costs[loop].append(_asked(channel)[0])
-        between()
-    for channel, process in zip(channels.values(), processes, strict=True):
+            channel.send(True)
+            taken[loop].append(channel.recv())
+        if turn:
+            between()
+    for channel in channels.values():
         channel.send(False)
-        process.join()
-    return {loop: Measured(first[loop][0], costs[loop], first[loop][1]) for loop in channels}
-
-
-def _asked(channel: Connection) -> tuple[Cost, float]:
-    channel.send(True)
-    cost, mib = channel.recv()
-    return cost, mib
+    return {loop: Measured(first, [cost for cost, _ in others], mib) for loop, ((first, mib), *others) in taken.items()}
 
 
 def _serve(channel: Connection, case: Case, loop: str) -> None:
-    # What the parent has freed would be used again, and not be seen.
+    # Memory that the parent has freed would be used again and not be seen.
     ctypes.CDLL(None).malloc_trim(0)
     if loop.startswith("ours"):
         keep_freed_memory()
     while channel.recv():
         work = case.prepare(loop)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = resident_mib()
         cost, _ = clocked(work)
         channel.send((cost, peak_mib() - before))

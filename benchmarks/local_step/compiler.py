@@ -1,22 +1,23 @@
-"""What torch's compiler (``executor.compiler=inductor``) makes of a training step on this machine.
+"""Measure training steps with and without torch's compiler (``executor.compiler=inductor``).
 
-Steps of supervised training, of a plain network and of a compiled one, in turn; the first step, in which the compiler
+Steps of supervised training with a plain network and with a compiled one, in turn; the first step, in which the compiler
 works; the first step with another number of images, which is compiled for all numbers. Each network is measured in a
-process of its own, with an empty cache of the compiler. The compiled gradient must be about as near to that in double
-precision as the plain one. Some eight minutes of CPU time.
+process of its own, with an empty cache of the compiler. The error of the compiled gradient against double precision must
+be of the order of the plain one's. A run takes some eight minutes of CPU time.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import tempfile
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from benchmarks.local_step.case import relative
 from benchmarks.measure import in_child, in_turn, milliseconds, run, spread, table
 from grandrounds.federation.site.training import new_optimizer
 from grandrounds.federation.site.worker import keep_freed_memory
@@ -30,33 +31,27 @@ CLASSES, ERROR_OVER_PLAIN = 5, 10.0
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """All networks."""
     cases = []
-    for case in CASES[:1] if options.quick else CASES:
+    for name, size, batch in CASES[:1] if options.quick else CASES:
         with tempfile.TemporaryDirectory() as cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-            repeats = 2 if options.quick else options.repeats
-            arguments = dict(zip(("name", "size", "batch"), case, strict=True))
-            cases.append(in_child("benchmarks.local_step.compiler.case", **arguments, repeats=repeats))
+            sizes = {"size": size, "batch": batch, "repeats": 2 if options.quick else options.repeats}
+            cases.append(in_child("benchmarks.local_step.compiler.case", name=name, **sizes))
     return {"cases": cases}
 
 
 def case(name: str, size: int, batch: int, repeats: int) -> dict[str, Any]:
-    """Steps of one network."""
     torch.set_num_threads(1)
     torch._inductor.config.compile_threads = 1
     keep_freed_memory()
-    steps = {
-        "plain": Training(name, size, batch),
-        "compiled": Training(name, size, batch, compiled=True),
-    }
-    first = {loop: first_step(steps[loop], batch) for loop in steps}
+    steps = {"plain": Training(name, size, batch), "compiled": Training(name, size, batch, compiled=True)}
+    first = {loop: first_step(training, batch) for loop, training in steps.items()}
     exact = Training(name, size, batch, dtype=torch.float64)
     exact.step(batch)
     errors = {loop: relative(training.gradient(), exact.gradient()) for loop, training in steps.items()}
     if not errors["compiled"] < ERROR_OVER_PLAIN * errors["plain"]:
         raise SystemExit(f"{name}: errors of the gradients are {errors}")
-    found = in_turn({loop: lambda made=training: made.step(batch) for loop, training in steps.items()}, repeats)
+    found = in_turn({loop: partial(training.step, batch) for loop, training in steps.items()}, repeats)
     return {
         "network": name,
         "image_size": size,
@@ -64,7 +59,7 @@ def case(name: str, size: int, batch: int, repeats: int) -> dict[str, Any]:
         "ms_per_step": {loop: milliseconds(costs) for loop, costs in found.items()},
         "plain_over_compiled": spread([a.cpu / b.cpu for a, b in zip(*found.values(), strict=True)], 3),
         "s_of_first_step": first,
-        "s_of_first_step_of_another_size": {loop: first_step(steps[loop], batch - 3) for loop in steps},
+        "s_of_first_step_of_another_size": {loop: first_step(made, batch - 3) for loop, made in steps.items()},
         "error_of_gradient": {loop: float(f"{error:.1e}") for loop, error in errors.items()},
     }
 
@@ -97,44 +92,26 @@ class Training:
         return torch.cat([parameter.grad.flatten() for parameter in self.network.parameters()])
 
 
-def relative(gradient: torch.Tensor, exact: torch.Tensor) -> float:
-    """Norm of the difference from a gradient in double precision, over its norm."""
-    return float((gradient - exact).norm() / exact.norm())
-
-
 def first_step(training: Training, batch: int) -> float:
-    """Seconds of the processor for a step, with those of processes that it starts."""
-    before = _spent()
+    """CPU seconds of a step, with those of the processes that it starts."""
+    before = sum(os.times()[:4])
     training.step(batch)
-    return round(_spent() - before, 2)
-
-
-def _spent() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return round(sum(os.times()[:4]) - before, 2)
 
 
 def tables(result: dict[str, Any]) -> str:
-    cases = [
-        {
-            **case,
-            "title": f"{case['network']}, {case['image_size']} px, batches of {case['batch']}",
-            **{f"error {loop}": f"{error:.0e}" for loop, error in case["error_of_gradient"].items()},
-        }
-        for case in result["cases"]
-    ]
+    cases = []
+    for case in result["cases"]:
+        title = f"{case['network']}, {case['image_size']} px, batches of {case['batch']}"
+        errors = {f"error {loop}": f"{error:.0e}" for loop, error in case["error_of_gradient"].items()}
+        cases.append({**case, "title": title, **errors})
     columns = {
-        "network": "title",
-        "ms": "ms_per_step.plain.cpu.median",
-        "ms compiled": "ms_per_step.compiled.cpu.median",
-        "ms / ms compiled": "plain_over_compiled.median",
-        "lowest": "plain_over_compiled.lowest",
-        "highest": "plain_over_compiled.highest",
-        "s of first step compiled": "s_of_first_step.compiled",
-        "s of another size": "s_of_first_step_of_another_size.compiled",
-        "error": "error plain",
+        "network": "title", "ms": "ms_per_step.plain.cpu.median", "ms compiled": "ms_per_step.compiled.cpu.median",
+        "ms / ms compiled": "plain_over_compiled.median", "lowest": "plain_over_compiled.lowest",
+        "highest": "plain_over_compiled.highest", "s of first step compiled": "s_of_first_step.compiled",
+        "s of another size": "s_of_first_step_of_another_size.compiled", "error": "error plain",
         "error compiled": "error compiled",
-    }
+    }  # fmt: skip
     return table(columns, cases, 2)
 
 

@@ -1,10 +1,10 @@
-"""What a local step of each method costs, beside plain loops that make the same update.
+"""Measure a local step of each method beside plain loops that make the same update.
 
-Plain loops are of two kinds: one as it would be written from the paper (``textbook.py``), and what the publication's code
-computes (``released.py``). Updates that are compared are equal in double precision, or there is no result. Rounds of a
-few steps are taken in turn, on one thread, each loop in a process of its own. The rate of floating-point operations of
-convolutions and matrix products stands beside the rate of large matrix products, which are timed between the rounds. A
-profile shows where the package's time goes. Some three minutes of CPU time.
+The plain loops (``loops.py``) are those of the papers and those of the published code. The script stops unless two compared
+updates are equal in double precision. Rounds of a few steps are taken in turn, on one thread, each loop in a process of
+its own. The result has the rate of floating-point operations in convolutions and matrix products beside that of large
+matrix products, which are timed between the rounds, and a profile of the package's time. A run takes some three minutes of
+CPU time.
 
     python -m benchmarks.local_step.run --only FedIRM  # measures these cases again, and keeps the rest of result.json
 """
@@ -50,7 +50,7 @@ Shape = Sequence[int]
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """All cases, or those that are asked for beside what the result already has."""
+    """All cases, or the chosen ones beside those that the result already has."""
     chosen = {name: make for name, make in CASES.items() if options.only in name}
     if options.quick:
         chosen = dict(list(chosen.items())[:1])
@@ -62,8 +62,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compared(case: Case, repeats: int) -> dict[str, Any]:
-    """Times, memory and operations of all loops of a case, and how they compare."""
-    differences = {(ours, other): checked_difference(case, ours, other) for ours, other in case.comparisons}
+    differences = {pair: checked_difference(case, *pair) for pair in case.comparisons}
     forward = operations(case.forward())
     rates: list[float] = []
     found = in_turn(case, repeats, lambda: rates.append(matrix_product_rate()))
@@ -77,14 +76,20 @@ def compared(case: Case, repeats: int) -> dict[str, Any]:
         "loops": {loop: figures(case, loop, taken, forward, rate) for loop, taken in found.items()},
         "percent_of_time": time_by_kind(case.prepare(case.loops[0])),
         "comparisons": [
-            {"ours": ours, "other": other, "difference_float64": difference, **ratios(found[ours], found[other])}
+            {
+                "ours": ours,
+                "other": other,
+                "difference_float64": difference,
+                "other_over_ours": spread(
+                    [b.cpu / a.cpu for a, b in zip(found[ours].costs, found[other].costs, strict=True)], 3
+                ),
+            }
             for (ours, other), difference in differences.items()
         ],
     }
 
 
 def checked_difference(case: Case, ours: str, other: str) -> float:
-    """Relative difference of two loops' updates in double precision."""
     difference = case.difference(ours, other)
     if not difference < LARGEST_DIFFERENCE:
         raise SystemExit(f"{case.method}, {case.title}: {ours} and {other} differ by {difference:.1e} of the update")
@@ -92,8 +97,7 @@ def checked_difference(case: Case, ours: str, other: str) -> float:
 
 
 def figures(case: Case, loop: str, taken: Measured, forward: float, rate: float) -> dict[str, Any]:
-    """What a loop took for a step."""
-    costs = [type(cost)(*(value / case.steps for value in cost)) for cost in taken.costs]
+    costs = [cost.over(case.steps) for cost in taken.costs]
     done = operations(case.prepare(loop)) / case.steps
     achieved = done / statistics.median(cost.cpu for cost in costs)
     return {
@@ -107,13 +111,8 @@ def figures(case: Case, loop: str, taken: Measured, forward: float, rate: float)
     }
 
 
-def ratios(ours: Measured, other: Measured) -> dict[str, Any]:
-    """Processor time of the other loop over that of ours, turn by turn."""
-    return {"other_over_ours": spread([b.cpu / a.cpu for a, b in zip(ours.costs, other.costs, strict=True)], 3)}
-
-
 def time_by_kind(work: Work) -> dict[str, float]:
-    """In which kinds of operations the time of a round passes, in percent; the rest is outside of torch."""
+    """Percent of a round's time in each kind of operation; the rest is outside torch."""
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         cost, _ = clocked(work)
     percent = dict.fromkeys(KINDS, 0.0)
@@ -135,7 +134,7 @@ def operations(work: Work) -> float:
 def operations_of_convolution_backward(
     gradient: Shape, images: Shape, weight: Shape, *others: Any, **options: Any
 ) -> int:
-    """As many as forward for each gradient that is asked for; torch's own count ignores groups."""
+    """As many as forward for each gradient; torch's own count ignores groups."""
     forward = 2 * gradient[0] * math.prod(gradient[2:]) * math.prod(weight)
     return forward * sum(others[-1][:2])
 
@@ -151,39 +150,25 @@ def matrix_product_rate() -> float:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """Comparisons, what each loop takes, and where the time of the package's goes."""
-    cases = list(result["cases"].values())
-    pairs = [
-        {**case, **pair, "error": f"{pair['difference_float64']:.0e}"} for case in cases for pair in case["comparisons"]
-    ]
-    for pair in pairs:
-        pair["ms"] = {side: pair["loops"][pair[side]]["ms_per_step"]["cpu"]["median"] for side in ("ours", "other")}
-    loops = [
-        {**case, **loop, "loop": name, "percent": 100 * loop["share_of_matrix_product_rate"]}
-        for case in cases
-        for name, loop in case["loops"].items()
-    ]
-    step = {"method": "method", "step": "title"}
+    cases, pairs, loops = list(result["cases"].values()), [], []
+    for case in cases:
+        ms = {name: loop["ms_per_step"]["cpu"]["median"] for name, loop in case["loops"].items()}
+        for pair in case["comparisons"]:
+            error = f"{pair['difference_float64']:.0e}"
+            pairs.append({**case, **pair, "error": error, "here": ms[pair["ours"]], "there": ms[pair["other"]]})
+        for name, loop in case["loops"].items():
+            loops.append({**case, **loop, "loop": name, "percent": 100 * loop["share_of_matrix_product_rate"]})
     pair_columns = {
-        "beside": "other",
-        "ms here": "ms.ours",
-        "ms there": "ms.other",
-        "there / here": "other_over_ours.median",
-        "lowest": "other_over_ours.lowest",
-        "highest": "other_over_ours.highest",
-        "difference": "error",
-    }
+        "beside": "other", "ms here": "here", "ms there": "there", "there / here": "other_over_ours.median",
+        "lowest": "other_over_ours.lowest", "highest": "other_over_ours.highest", "difference": "error",
+    }  # fmt: skip
     loop_columns = {
-        "loop": "loop",
-        "ms": "ms_per_step.cpu.median",
-        "forward passes": "forward_passes",
-        "GFLOP/s": "gflops",
-        "% of matrix products": "percent",
-        "MiB": "peak_mib",
-        "s of first round": "s_of_first_round",
-    }
+        "loop": "loop", "ms": "ms_per_step.cpu.median", "forward passes": "forward_passes", "GFLOP/s": "gflops",
+        "% of matrix products": "percent", "MiB": "peak_mib", "s of first round": "s_of_first_round",
+    }  # fmt: skip
     kinds = {f"% {kind}": f"percent_of_time.{kind}" for kind in cases[0]["percent_of_time"]}
     parts = ((pair_columns, pairs, 2), (loop_columns, loops, 2), (kinds, cases, 1))
+    step = {"method": "method", "step": "title"}
     return "\n\n".join(table({**step, **columns}, rows, digits) for columns, rows, digits in parts)
 
 

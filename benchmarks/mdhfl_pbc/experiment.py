@@ -1,8 +1,8 @@
 """Four hospitals with different networks and noisy labels, on blood cells (PBC Barcelona).
 
-Half of the data set is the public pool, without labels; the other half is divided between four sites of equal size with
-different classes (Dirichlet, 0.5) and one test set for all. At all noise rates of a seed the images are the same. No
-round is chosen by scores: the report has the last round and the mean of the last five.
+Half of the data set is the public pool, without labels. The other half is divided between four sites of equal size with
+different classes (Dirichlet, 0.5) and one common test set. At all noise rates of a seed the images are the same. No round
+is chosen by scores: the report has the last round and the mean of the last five.
 
 Methods with the same loss start from the same networks: one pre-training on the local labels for each loss, kind of noise
 and seed. FedDF, whose networks come from the server, pre-trains in its first round.
@@ -66,40 +66,32 @@ class Custom(Experiment):
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Scores of the last rounds, of the sites' ensemble, confusion matrices and losses."""
-        classes, rounds = run.partition["classes"], run.summary["rounds"]
-        predicted = {
-            path.parent.name: read_predictions(path, classes)
-            for path in sorted((run.place / "state").glob("*/*/predictions_own.csv"))
-        }
+        classes, rounds, answers = run.partition["classes"], run.summary["rounds"], _answers(run)
+        files = {path.parent.name: path for path in sorted((run.place / "state").glob("*/*/predictions_own.csv"))}
+        predicted = {site: read_predictions(path, classes) for site, path in files.items()}
         return {
             "classes": classes,
             "backbones": {site: entry["facts"]["backbone"] for site, entry in run.summary["registered"].items()},
             "test": run.summary["test"],
-            "last_rounds": _scores(run, "test."),
-            "aligned_rounds": _scores(run, "aligned."),
+            "last_rounds": _scores(answers, "test."),
+            "aligned_rounds": _scores(answers, "aligned."),
             "ensemble": _ensemble(predicted),
             "confusion": {
                 site: confusion_matrix(labels, found.argmax(axis=1), len(classes)).tolist()
                 for site, (labels, found) in predicted.items()
             },
             "losses": {
-                site: {
-                    number: {name: round(found[name], 5) for name in LOSSES if name in found} for number, found in own
-                }
-                for site, own in _answers(run).items()
+                site: {n: {name: round(found[name], 5) for name in LOSSES if name in found} for n, found in own.items()}
+                for site, own in answers.items()
             },
             "noise_matrices": run.partition.get("noise_matrices"),
-            "soft_label_entropy": {
-                entry["round"]: entry["soft_label_entropy"] for entry in rounds if "soft_label_entropy" in entry
-            },
-            "weights": {entry["round"]: entry["weights"] for entry in rounds if "weights" in entry},
+            **{name: {e["round"]: e[name] for e in rounds if name in e} for name in ("soft_label_entropy", "weights")},
             "manifests": {site: content["sha256"] for site, content in run.partition["sites"].items()},
             "partition": self.partition_choices(run.row),
         }
 
 
 def _start_from(networks: Path, sites_dir: Path) -> None:
-    """Let each site start from its network in this folder."""
     for path in sorted(sites_dir.glob(f"site-*/{CONFIG_NAME}")):
         content = json.loads(path.read_text())
         weights = str((networks / path.parent.name / "own.pt").absolute())
@@ -115,19 +107,19 @@ def _give_to_server(sites_dir: Path) -> None:
     write_json(sites_dir / SERVER / CONFIG_NAME, {"datasets": {PUBLIC_NAME: location}})
 
 
-def _answers(run: Run) -> dict[str, list[tuple[int, dict[str, float]]]]:
-    """By site, round and metrics of its answers."""
-    found: dict[str, list[tuple[int, dict[str, float]]]] = {}
+def _answers(run: Run) -> dict[str, dict[int, dict[str, float]]]:
+    """By site and round, the metrics of its answers."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
     for event in run.events("answer"):
-        found.setdefault(event["site"], []).append((event["round"], event["metrics"]))
+        found.setdefault(event["site"], {})[event["round"]] = event["metrics"]
     return found
 
 
-def _scores(run: Run, prefix: str) -> dict[str, dict[int, dict[str, float]]]:
+def _scores(answers: dict[str, dict[int, dict[str, float]]], prefix: str) -> dict[str, dict[int, dict[str, float]]]:
     """By site and round, the test scores at the round's end (``test.``) or right after alignment (``aligned.``)."""
     found: dict[str, dict[int, dict[str, float]]] = {}
-    for site, answers in _answers(run).items():
-        for number, metrics in answers:
+    for site, rounds in answers.items():
+        for number, metrics in rounds.items():
             scores = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
             if scores:
                 found.setdefault(site, {})[number] = scores

@@ -1,9 +1,9 @@
-"""What a privacy budget costs: FedAvg, FedPerl and FedIRM on HAM10000 at epsilon 2, 8 and without a limit.
+"""The cost of a privacy budget: FedAvg, FedPerl and FedIRM on HAM10000 at epsilon 2, 8 and without a limit.
 
-Every site has a policy and a ledger of its own, and its gate treats what it sends. The epsilon of the table is that of
-the ledgers, not the target. Two guarantees are compared, which promise different things: ``record`` hides one image by
-noise in every step of training; ``site`` hides all data of a site by noise on its clipped updates. The model of the last
-round is scored, because validation scores would be a release without noise.
+Every site has a policy and a ledger of its own, and its gate treats its messages. The epsilon of the table is that of the
+ledgers, not the target. Two guarantees are compared: ``record`` hides one image by noise in every step of training;
+``site`` hides all data of a site by noise on its clipped updates. The model of the last round is scored, because validation
+scores would be a release without noise.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Custom(Experiment):
         if epsilon is None:
             return job, None
         protection = self.labels(row)["protection"]
-        chosen = self.configuration["protections"][protection]
-        rounds, executor = job.options("controller")["rounds"], job.options("executor")
+        chosen, rounds = self.configuration["protections"][protection], job.options("controller")["rounds"]
         treatment: dict[str, Any]
         if protection == "record":
             # The smallest site draws each of its images most often, and spends most.
+            executor = job.options("executor")
             rate = executor["batch_size"] / min(_labelled_images(site, job, sites_dir) for site in sites)
             multiplier = min_noise_multiplier(epsilon, delta, rounds * executor["steps"], rate)
             noise = [f"executor.record_noise_multiplier={multiplier}", f"executor.record_clip={chosen['clip']}"]
@@ -115,9 +115,8 @@ def _install(local: Path, site: str, unit: str, delta: float, treatment: dict[st
     releases = [{"kind": "model_update", "name": "update", **treatment}, {**MIN_SUPPORT, "outside_budget": True}]
     numbers = [{"name": "*", "part": "train", "minimum_support": 2}]
     policy = {"unit": unit, "delta": delta, "releases": releases, "scalars": numbers}
-    filters = [{"path": GATE}]
     scope = {"name": "benchmark", "properties": {"grandrounds": policy}}
-    scope |= {"task_data_filters": filters, "task_result_filters": filters}
+    scope |= {way: [{"path": GATE}] for way in ("task_data_filters", "task_result_filters")}
     local.mkdir(parents=True)
     write_json(local / "privacy.json", {"scopes": [scope], "default_scope": "benchmark"})
     Ledger.create(local / "privacy", site)

@@ -1,6 +1,6 @@
-"""FedAvg over ten sites in one process, beside a bare PyTorch loop that makes the same local updates.
+"""Measure FedAvg over ten sites in one process beside a bare PyTorch loop with the same local updates.
 
-The final weights of both are equal to the bit, or there is no result. The parts are repeated in turn.
+The script stops unless the final weights of both are equal to the bit. The two are repeated in turn.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import clocked, run, spread
+from benchmarks.measure import clocked, run, spread, table
 from benchmarks.parties import site_names
-from benchmarks.tables import markdown_table
 from grandrounds.data.batches import index_batches
 from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.data.site import load_site_data, read_site_config
@@ -34,7 +33,6 @@ OPTIONS = ("controller.validate_every=0", f"problem.image_size={IMAGE_SIZE}", f"
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Time of the engine over time of the bare loop."""
     rounds, pairs = 1 if options.quick else ROUNDS, []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GRANDROUNDS_CACHE"] = f"{folder}/cache"
@@ -48,16 +46,17 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             if not all(torch.equal(saved[name], value) for name, value in weights.items()):
                 raise SystemExit("the bare loop and the engine do not give the same weights")
             pairs.append((engine, loop))
-    ratios = {
-        f"engine_over_loop_{clock}": spread([getattr(engine, clock) / getattr(loop, clock) for engine, loop in pairs])
-        for clock in ("wall", "cpu")
+    return {
+        "in_process": {
+            **{"sites": SITES, "rounds": rounds, "steps": STEPS, "image_size": IMAGE_SIZE},
+            "engine_over_loop_wall": spread([engine.wall / loop.wall for engine, loop in pairs]),
+            "engine_over_loop_cpu": spread([engine.cpu / loop.cpu for engine, loop in pairs]),
+            "loop_seconds": spread([loop.wall for _, loop in pairs]),
+        }
     }
-    settings = {"sites": SITES, "rounds": rounds, "steps": STEPS, "image_size": IMAGE_SIZE}
-    return {"in_process": {**settings, **ratios, "loop_seconds": spread([loop.wall for _, loop in pairs])}}
 
 
 def run_job(workspace: Path, rounds: int) -> None:
-    """Federated averaging of phantom sites, without validation, as the bare loop does it."""
     options = [*OPTIONS, f"controller.rounds={rounds}", "executor.cpu_threads=1"]
     simulate(with_options(load_job("fedavg"), options), workspace, site_names(SITES))
 
@@ -102,13 +101,10 @@ def bare_loop(rounds: int) -> dict[str, Any]:
 
 
 def tables(result: dict[str, Any]) -> str:
-    found = result["in_process"]
-    ratios = [found[f"engine_over_loop_{clock}"] for clock in ("wall", "cpu")]
-    rows = [
-        [name, *(ratio[key] for key in ("median", "lowest", "highest"))]
-        for name, ratio in zip(("wall-clock time", "CPU time"), ratios, strict=True)
-    ]
-    return markdown_table(["engine over bare loop", "median", "lowest", "highest"], rows, 3)
+    clocks = {"wall-clock time": "wall", "CPU time": "cpu"}
+    cases = [{"clock": title, **result["in_process"][f"engine_over_loop_{name}"]} for title, name in clocks.items()]
+    columns = {"engine over bare loop": "clock", "median": "median", "lowest": "lowest", "highest": "highest"}
+    return table(columns, cases, 3)
 
 
 if __name__ == "__main__":

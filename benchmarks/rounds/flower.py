@@ -1,7 +1,7 @@
-"""Rounds of Flower's simulation with the training function of the rounds without training, for comparison.
+"""Measure rounds of Flower's simulation without training, for comparison.
 
-Flower needs an environment of its own, because it requires other versions of libraries that FLARE has too. Its first
-round starts Ray's processes and does not count.
+Flower needs an environment of its own, because it requires other versions of FLARE's libraries. The first round starts
+Ray's processes and is left out.
 
     python -m venv runs/flower && runs/flower/bin/pip install "flwr[simulation]"
     python -m benchmarks.rounds.flower --python runs/flower/bin/python
@@ -21,13 +21,11 @@ ROUNDS = 25
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """All numbers of sites."""
     cases = CASES[:1] if options.quick else CASES
     return {"cases": [flower_rounds(options.python.absolute(), *case) for case in cases]}
 
 
 def flower_rounds(python: Path, sites: int, parameters: int) -> dict[str, Any]:
-    """Milliseconds of a round."""
     reported = output_of([str(part) for part in (python, SCRIPT, sites, parameters, ROUNDS)])
     return {
         "sites": sites,

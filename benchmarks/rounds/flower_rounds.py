@@ -1,4 +1,4 @@
-"""Rounds of Flower's simulation without training, timed; runs in Flower's own environment and prints JSON.
+"""Time rounds of Flower's simulation without training; runs in Flower's own environment and prints JSON.
 
 python benchmarks/rounds/flower_rounds.py <sites> <parameters> <rounds>
 """
@@ -31,26 +31,20 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Average for so many rounds and note when each ends."""
+    """Average for so many rounds and record the time at the end of each."""
     strategy = FedAvg(fraction_evaluate=0, min_train_nodes=sites, min_available_nodes=sites)
     started = ArrayRecord([np.zeros(parameters, dtype=np.float32)])
-    ended = strategy.start(grid, started, num_rounds=rounds, evaluate_fn=lambda number, arrays: note())
+
+    def note(number: int, arrays: ArrayRecord) -> None:
+        moments.append(time.perf_counter())
+
+    ended = strategy.start(grid, started, num_rounds=rounds, evaluate_fn=note)
     if not np.array_equal(ended.arrays.to_numpy_ndarrays()[0], np.full(parameters, rounds, dtype=np.float32)):
         raise SystemExit("not every round has added one")
 
 
-def note() -> None:
-    """The end of a round."""
-    moments.append(time.perf_counter())
-
-
-def main() -> None:
-    """Run and print the seconds of each round."""
+if __name__ == "__main__":
     options = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server_app=server, client_app=client, num_supernodes=sites, backend_config=options)
     seconds = [after - before for before, after in pairwise(moments)]
     print(json.dumps({"seconds": seconds, "versions": {name: version(name) for name in ("flwr", "ray", "numpy")}}))
-
-
-if __name__ == "__main__":
-    main()

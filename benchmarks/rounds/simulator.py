@@ -1,8 +1,8 @@
-"""Rounds under FLARE's simulator, with as many threads as sites and with fewer: time beyond training, and memory.
+"""Measure rounds under FLARE's simulator, with as many threads as sites and with fewer: time beyond training, and memory.
 
-The time of a round less that of the training in it: the longest of a round, or with fewer threads than sites the sum of
-all over the threads. With fewer threads every task of every site has a process of its own: FLARE starts a program,
-``simulate`` forks a process that has imported everything. About three minutes of CPU time.
+The time is that of a round less that of its training: the longest training, or with fewer threads than sites the sum of
+all trainings divided by the threads. With fewer threads every task of every site has a process of its own. FLARE starts a
+program for it; ``simulate`` forks a process that has imported everything. A run takes about three minutes of CPU time.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import os
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from benchmarks.measure import MEBIBYTE, run, spread, table
-from benchmarks.parties import QUIET, one_set_of_images, site_names
-from benchmarks.processes import children_of
+from benchmarks.parties import SMALL_TRAINING, one_set_of_images, site_names
+from benchmarks.processes import children_of, proportional_bytes
 from grandrounds.deployment import simulate as engine
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.federation.server.record import read_events
@@ -43,21 +44,22 @@ BEYOND = {
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """All cases."""
     return {"cases": [simulator_rounds(*case) for case in (QUICK if options.quick else CASES)]}
 
 
 def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, workers: str | None) -> dict[str, Any]:
-    """Seconds of each round but the first less its training, and memory of all processes."""
-    options = [f"controller.rounds={rounds}", f"problem.backbone={backbone}", *QUIET]
-    job = with_options(load_job("fedavg"), [*options, "executor.steps=2", "executor.batch_size=4"])
+    options = [*SMALL_TRAINING, f"controller.rounds={rounds}", f"problem.backbone={backbone}"]
+    job = with_options(load_job("fedavg"), options)
     program = engine.SIMULATOR if workers == STARTED else engine.FORKED_SIMULATOR
+    sizes = [0]
+
+    def sample() -> None:
+        sizes.append(sum(map(proportional_bytes, children_of(os.getpid(), recursive=True))))
+
     with tempfile.TemporaryDirectory() as folder, patch.object(engine, "FORKED_SIMULATOR", program):
-        images = one_set_of_images(Path(folder) / "images")
+        images, workspace = one_set_of_images(Path(folder) / "images"), Path(folder) / "run"
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
-        workspace = Path(folder) / "run"
-        sizes = [0]
-        with Sampler(lambda: sizes.append(sum(map(proportional_bytes, _descendants(os.getpid()))))):
+        with sampled(sample):
             engine.simulate(job, workspace, site_names(sites), images, engine="flare", threads=threads)
         events = read_events(workspace / "results")
     return {
@@ -71,7 +73,7 @@ def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int, worke
 
 
 def beyond_training(events: list[dict[str, Any]], sites: int, threads: int) -> list[float]:
-    """Each round's time but the first one's, less the training that cannot be done at the same time."""
+    """Time of each round but the first, less the training that cannot be done at the same time."""
     training: dict[int, list[float]] = defaultdict(list)
     whole: dict[int, float] = {}
     for event in events:
@@ -83,39 +85,21 @@ def beyond_training(events: list[dict[str, Any]], sites: int, threads: int) -> l
     return [whole[number] - needed[number] for number in sorted(whole)[1:]]
 
 
-class Sampler:
-    """Calls ``sample`` about once a second while a run goes on."""
+@contextmanager
+def sampled(sample: Callable[[], None]) -> Iterator[None]:
+    ended = threading.Event()
 
-    def __init__(self, sample: Callable[[], None]) -> None:
-        self._sample = sample
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def watch() -> None:
+        while not ended.wait(SAMPLE_SECONDS):
+            sample()
 
-    def __enter__(self) -> Sampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
-            self._sample()
-
-
-def _descendants(process: int) -> list[int]:
-    children = children_of(process)
-    return [*children, *(below for child in children for below in _descendants(child))]
-
-
-def proportional_bytes(process: int) -> int:
-    """Resident memory of a process, shared memory in proportion; 0 if it has ended."""
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
     try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def tables(result: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""Many sites in one process: time and memory of each, with 10, 100 and 500 sites.
+"""Measure many sites in one process: time and memory of each, with 10, 100 and 500 sites.
 
 All sites have the same few images. Each number of sites is measured in a process of its own: once without training, which
-is the federation's own cost, and once with the network ``compact`` and one step of two images. About two minutes of CPU
-time.
+is the federation's own cost, and once with the network ``compact`` and one step of two images. A run takes about two
+minutes of CPU time.
 """
 
 from __future__ import annotations
@@ -22,18 +22,13 @@ PARAMETERS = 100
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Both kinds with every number of sites."""
     counts, rounds = ((3, 6), 4) if options.quick else (SITES, 5)
-    cases = [(kind, sites) for kind in KINDS for sites in counts]
-    return {
-        "cases": [
-            in_child("benchmarks.scaling.run.case", kind=kind, sites=sites, rounds=rounds) for kind, sites in cases
-        ]
-    }
+    cases = [{"kind": kind, "sites": sites, "rounds": rounds} for kind in KINDS for sites in counts]
+    return {"cases": [in_child("benchmarks.scaling.run.case", **case) for case in cases]}
 
 
 def case(kind: str, sites: int, rounds: int) -> dict[str, Any]:
-    """Costs of a site and round, and memory before the run, at its last round and at its peak."""
+    """Costs per site and round, and memory before the run, in its last round and at its peak."""
     from benchmarks.parties import one_set_of_images, run_clocked, site_names, trained_job, trivial_job
 
     training = "executor.steps=1", "executor.batch_size=2"
@@ -41,7 +36,7 @@ def case(kind: str, sites: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         images = one_set_of_images(Path(folder) / "images")
         before = resident_mib()
-        clock, summary = run_clocked(job, Path(folder) / "run", site_names(sites), images)
+        clock, summary = run_clocked(job, Path(folder), site_names(sites), images)
     if summary["contributions"] != dict.fromkeys(site_names(sites), rounds):
         raise SystemExit("not every site has taken part in every round")
     costs = clock.rounds()
@@ -60,20 +55,16 @@ def case(kind: str, sites: int, rounds: int) -> dict[str, Any]:
 
 def tables(result: dict[str, Any]) -> str:
     columns = {
-        "what a site does": "kind",
-        "sites": "sites",
+        "what a site does": "kind", "sites": "sites",
         "ms per site and round": "milliseconds_per_site_and_round.wall.median",
-        "of the processor": "milliseconds_per_site_and_round.cpu.median",
-        "s per round": "seconds",
-        "MiB per site": "mib_per_site",
-        "peak MiB": "peak_mib",
-    }
+        "of the processor": "milliseconds_per_site_and_round.cpu.median", "s per round": "seconds",
+        "MiB per site": "mib_per_site", "peak MiB": "peak_mib",
+    }  # fmt: skip
     cases = [{**case, "seconds": case["milliseconds_per_round"]["wall"]["median"] / 1000} for case in result["cases"]]
     return table(columns, cases, 2)
 
 
 def drawing(result: dict[str, Any]) -> Drawing:
-    """Time of a site and round over the number of sites."""
     figure, axes = new_axes()
     kinds = list(dict.fromkeys(case["kind"] for case in result["cases"]))
     for kind, look in looks(kinds).items():

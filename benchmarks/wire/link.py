@@ -1,8 +1,8 @@
-"""A slow link on one machine: a TCP proxy with a bandwidth, a latency and losses, each of which can be changed at any time.
+"""A slow link on one machine: a TCP proxy whose bandwidth, latency and loss can be changed at any time.
 
-Each way is a line of its own that all connections share: bytes take their time on it one after the other, and arrive a
-latency later. A lost packet shows above TCP as a pause until it has been sent again: it holds the line up for the least
-retransmission timeout of RFC 6298 as Linux has it. That is harsh (most losses are mended sooner) and simple.
+All connections share one line per direction: bytes take their time on it one after the other, and arrive a latency later.
+Above TCP a lost packet is a pause until it has been sent again, so it blocks the line for Linux's minimum retransmission
+timeout (RFC 6298). This is a simple upper bound, because most losses are repaired sooner.
 """
 
 from __future__ import annotations
@@ -16,19 +16,13 @@ from dataclasses import dataclass
 PACKET = 1460
 RETRANSMISSION = 0.2
 MAX_STAY = 0.05
-"""Seconds that a chunk may take on the line, so that a change of the line soon counts."""
+"""Maximum seconds of a chunk on the line, so that a change of the line takes effect soon."""
 LARGEST_CHUNK, WAITING_CHUNKS = 1 << 16, 64
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What a line is like.
-
-    Attributes:
-        megabits: per second; None for no limit.
-        latency: milliseconds from one end to the other.
-        loss: the chance that a packet is lost.
-    """
+    """Megabits per second (None: no limit), milliseconds from one end to the other, probability that a packet is lost."""
 
     megabits: float | None = None
     latency: float = 0.0
@@ -46,7 +40,7 @@ class Quality:
 
 
 class _Line:
-    """One way of the link: when what is put on it arrives."""
+    """One direction of the link."""
 
     def __init__(self, seed: int) -> None:
         self.quality = Quality()
@@ -55,7 +49,7 @@ class _Line:
         self._draw = random.Random(seed)
 
     def arrival(self, size: int, now: float) -> float:
-        """The moment at which so many bytes arrive."""
+        """The time at which so many bytes arrive."""
         quality = self.quality
         packets = -(-size // PACKET)
         lost = sum(self._draw.random() < quality.loss for _ in range(packets)) if quality.loss else 0
@@ -76,12 +70,12 @@ class SlowLink:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Listen at a free port, which is ``port`` from now on."""
+        """Listen at a free port, which is ``port`` afterwards."""
         self._thread.start()
         self._listening.wait()
 
     def set(self, quality: Quality) -> None:
-        """Change both ways."""
+        """Change both directions."""
         for line in self._lines:
             line.quality = quality
 
@@ -91,7 +85,7 @@ class SlowLink:
         return self._lines[0].carried, self._lines[1].carried
 
     def stop(self) -> None:
-        """Cut all connections."""
+        """Close all connections."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -120,7 +114,7 @@ class SlowLink:
             while not delivering.done() and (chunk := await reader.read(line.quality.chunk)):
                 arrival = line.arrival(len(chunk), self._loop.time())
                 await waiting.put((arrival, chunk))
-                # The sender is not let ahead of the line: it would find its buffers empty when the line is slow.
+                # The sender waits for the line; otherwise it would never see full buffers.
                 await asyncio.sleep(max(0.0, arrival - line.quality.latency / 1000 - self._loop.time()))
         await waiting.put((0.0, b""))
         await delivering

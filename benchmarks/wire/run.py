@@ -1,9 +1,9 @@
-"""Bytes between the server and a site in a round of every method, counted by the run's own record.
+"""Measure the bytes between the server and a site in a round of every method, by the run's own record.
 
-Four sites of drawn images, the network ``compact``, three rounds with minimal training, which changes no byte; the
-traffic of MDH-FL grows with its public images, here 240. All sites have labels, so FedIRM's relation matrix (classes
-times classes) stays at its site. The figures are those of the round with the most tensors, each way. Headers and scores
-are not in the record; the size of a model in FLARE's serialisation is measured beside it. About a minute of CPU time.
+Four sites of phantoms, the network ``compact``, three rounds with minimal training, which changes no byte. The traffic of
+MDH-FL grows with its public images, here 240. All sites have labels, so FedIRM's relation matrix (classes times classes)
+stays at its site. The result has the round with the most tensors in each direction. Headers and scores are not in the
+record; the size of a model in FLARE's serialisation is measured separately. A run takes about a minute of CPU time.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Every job."""
-    chosen = options.only or (("fedavg",) if options.quick else tuple(CASES))
+    chosen = ("fedavg",) if options.quick else tuple(CASES)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         methods = {name: bytes_of(name, *CASES[name], Path(folder)) for name in chosen}
@@ -83,10 +82,8 @@ def bytes_of(name: str, job: str, more: tuple[str, ...], folder: Path) -> dict[s
 
 
 def accepted(job: Job, assignments: list[str]) -> list[str]:
-    """Those assignments that the job has options for."""
-    have = {part: job.options(part) for part in ("controller", "executor", "problem")}
-    split = [(text, *text.partition("=")[0].split(".")) for text in assignments]
-    return [text for text, part, option in split if option in have[part]]
+    known = {f"{part}.{option}" for part in ("controller", "executor", "problem") for option in job.options(part)}
+    return [text for text in assignments if text.partition("=")[0] in known]
 
 
 def serialised() -> dict[str, int]:
@@ -105,15 +102,13 @@ def serialised() -> dict[str, int]:
 def tables(result: dict[str, Any]) -> str:
     model, cases = result["model"]["tensor_bytes"], []
     for name, case in result["methods"].items():
-        sizes = {way: case[f"{way}_bytes"] for way in ("down", "up")}
-        kib = {f"KiB {way}": size / 1024 for way, size in sizes.items()}
-        models = {f"models {way}": size / model for way, size in sizes.items()}
-        cases.append({"job": name, **kib, **models, "parts": " ".join(case["parts"])})
+        down, up = case["down_bytes"], case["up_bytes"]
+        sizes = {"KiB down": down / 1024, "KiB up": up / 1024, "models down": down / model, "models up": up / model}
+        cases.append({"job": name, **sizes, "parts": " ".join(case["parts"])})
     return table({name: name for name in cases[0]}, cases, 2)
 
 
 def drawing(result: dict[str, Any]) -> Drawing:
-    """Models that travel per site and round, down and up."""
     model, methods = result["model"]["tensor_bytes"], result["methods"]
     figure, axes = new_axes(height=0.9 + 0.32 * len(methods), left=1.9)
     for offset, (way, look) in zip((-0.2, 0.2), looks(["down", "up"]).items(), strict=True):
@@ -128,4 +123,4 @@ def drawing(result: dict[str, Any]) -> Drawing:
 
 
 if __name__ == "__main__":
-    run(__file__, measured, tables, only={"nargs": "*", "help": "rows to measure"})
+    run(__file__, measured, tables)

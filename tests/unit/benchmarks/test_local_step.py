@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.local_step import textbook
+from benchmarks.local_step import loops
 from benchmarks.local_step.fedirm import FedIRMCase
 from benchmarks.local_step.fedperl import FedPerlCase
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
@@ -81,7 +81,7 @@ def test_the_update_is_that_of_the_textbook_loop_within_1e_12(context, count, op
     ours, plain = copy.deepcopy(start), copy.deepcopy(start)
     metrics = train(ours, context, PeerPseudoLabeler([folded_copy(peer) for peer in peers], GAMMA), optimizer)
     assert 0 < metrics["accepted"] < 1
-    textbook.fedperl_round(
+    loops.fedperl_round(
         plain,
         optimizer(plain.parameters()),
         context,

@@ -34,16 +34,10 @@ def test_the_machine_has_a_processor_and_cores():
     assert found["cores"] >= 1
 
 
-def test_a_command_is_drawn_only_when_there_is_a_worker_for_it(tmp_path):
-    done_before = []
-
-    def commands():
-        for name in "abc":
-            done_before.append(len(list(tmp_path.iterdir())))
-            yield touching(tmp_path / name)
-
-    run_all(commands(), workers=1)
-    assert done_before == [0, 1, 2]
+def test_no_command_starts_after_the_time(tmp_path):
+    slow = [sys.executable, "-c", "import time; time.sleep(1)"]
+    run_all([slow, touching(tmp_path / "late")], workers=1, seconds=0.5)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

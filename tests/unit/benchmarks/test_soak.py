@@ -10,7 +10,7 @@ MIB = 2**20
 def life(first, rounds, level, slope):
     """A process whose memory jumps in its first rounds, and then grows by so many MiB a round."""
     sizes = [level / 2 if n < 3 else level + slope * n for n in range(rounds)]
-    return soak.Life("site", [(first + n, int(size * MIB)) for n, size in enumerate(sizes) for _ in range(2)])
+    return [(first + n, int(size * MIB)) for n, size in enumerate(sizes) for _ in range(2)]
 
 
 def test_a_process_with_fresh_memory_hides_no_growth():
