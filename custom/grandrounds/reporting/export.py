@@ -139,7 +139,7 @@ def preprocessing(problem: Problem) -> dict[str, Any]:
         "channels": problem.channels,
         "size": [problem.image_size, problem.image_size],
         "resize": "bilinear with antialiasing, both sides, aspect not kept",
-        "intensity": "8 bit, divided by 255; no mean and no deviation",
+        "intensity": f"8 bit, divided by 255; normalised within the network: {problem.intensities}",
         "layout": "batch, channels, height, width; float32 in [0, 1]",
         "output": "logits; softmax gives probabilities in the order of the classes",
     }

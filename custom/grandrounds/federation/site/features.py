@@ -183,6 +183,7 @@ class _StoredFeatures:
         with torch.no_grad():
             features = front(_tensor(np.concatenate(views), front)).float().permute(0, 2, 3, 1).cpu().numpy()
         self._features[rows, numbers] = features
+        self._features.flush()  # before they count as computed, also if the machine stops now
         self._computed[rows, numbers] = True
 
 
