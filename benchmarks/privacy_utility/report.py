@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.report import Part
 from benchmarks.results import Results, Seeds
 from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.models.registry import build_model
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import Problem
 
 SCORES = {"auc_macro": "AUC", "balanced_accuracy": "balanced accuracy", "accuracy": "accuracy"}
-HEADER = ["method", "who is hidden", "epsilon", "noise multiplier", "noise over update", "seeds", *SCORES.values()]
+LOST = "AUC lost, by seed"
+HEADER = [
+    "method",
+    "sites",
+    "who is hidden",
+    "epsilon",
+    "noise multiplier",
+    "noise over update",
+    "seeds",
+    *SCORES.values(),
+    LOST,
+]
 
 
 def parts(results: Results) -> Iterator[Part]:
@@ -20,29 +32,40 @@ def parts(results: Results) -> Iterator[Part]:
     protections = results.configuration["protections"]
     rows = []
     for method, title in results.titles.items():
+        plain = next(
+            runs for found in results.settings.values() for name, runs in found.items() if name == f"{method}_none"
+        )
         for found in results.settings.values():
             for name, runs in found.items():
                 base, _, protection = name.partition("_")
                 if base == method:
-                    rows.append([title, protections[protection]["title"], *_row(protection, runs)])
+                    sites = next(iter(runs.values()))["sites"]
+                    rows.append([title, sites, protections[protection]["title"], *_row(protection, runs, plain)])
     yield markdown_table(HEADER, rows)
 
 
-def _row(protection: str, runs: Seeds) -> list[object]:
+def _row(protection: str, runs: Seeds, plain: Seeds) -> list[object]:
     contents = list(runs.values())
     scores = [mean_and_spread([run["scores"][score] for run in contents]) for score in SCORES]
     if protection == "none":
-        return ["infinite", None, None, len(runs), *scores]
+        return ["infinite", None, None, len(runs), *scores, None]
+    lost = [
+        plain[seed]["scores"]["auc_macro"] - run["scores"]["auc_macro"] for seed, run in runs.items() if seed in plain
+    ]
     spent = max(run["budget"]["epsilon"] for run in contents)
     multiplier = max(run["noise_multiplier"] for run in contents)
-    ratio = f"{noise_over_update(multiplier, contents[0]['sites']):.0f}" if protection == "site" else None
-    return [f"{spent:.2f}", f"{multiplier:.2f}", ratio, len(runs), *scores]
+    problem = Problem.from_dict(contents[0]["options"]["controller"]["problem"])
+    ratio = f"{noise_over_update(multiplier, contents[0]['sites'], problem):.0f}" if protection == "site" else None
+    return [f"{spent:.2f}", f"{multiplier:.2f}", ratio, len(runs), *scores, mean_and_spread(lost) if lost else None]
 
 
-def noise_over_update(multiplier: float, sites: int) -> float:
+def noise_over_update(multiplier: float, sites: int, problem: Problem) -> float:
     """Length of the noise in the mean of all sites' updates, over the maximum length of the mean update.
 
     With the bound C on each update, the noise of one site has the standard deviation 2 C z in each entry of the model.
     """
-    entries = sum(value.numel() for value in build_model(ModelSpec("compact", 7, norm="group"), 0).parameters())
+    spec = replace(problem, weights=problem.weights if problem.has_frozen else None, intensities="scaled").model_spec(
+        True
+    )
+    entries = sum(value.numel() for value in build_model(spec, 0).parameters())
     return 2 * multiplier * math.sqrt(entries / sites)
