@@ -35,6 +35,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """The mean loss of logits, shape ``(batch, classes)``, and targets, shape ``(batch, ...)``."""
 MEAN_TOLERANCE = 1e-4
 WORD = 2**53
+GRADIENT_VALUES, MAX_MICROBATCH = 2**24, 512
+"""How many values the samples' gradients may have in memory at once, and the maximum number of samples."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class RecordLevelOptions(Options):
     sampling_rate: Annotated[float, "q, probability that an image is in a batch", Range(0, 1, open_minimum=True)]
     steps: Annotated[int, "steps in a round", Min(1)]
     unit: Annotated[ProtectedUnit, "what is sampled, and hidden"] = "record"
-    microbatch: Annotated[int, "samples whose gradients are in memory at once", Min(1)] = 32
+    microbatch: Annotated[
+        int | None, "samples whose gradients are in memory at once; null for a fixed size", Min(1)
+    ] = None
 
     def spending(self) -> Spending:
         """The cost of one round of training; whatever is computed from the trained model alone costs nothing more."""
@@ -130,7 +134,9 @@ class PrivateStep:
         """
         trained = {name: value for name, value in self._network.named_parameters() if value.requires_grad}
         sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in trained.items()}
-        for chunk, target in _chunks(images, targets, self._options.microbatch):
+        weights = max(1, sum(value.numel() for value in trained.values()))
+        size = self._options.microbatch or max(1, min(MAX_MICROBATCH, GRADIENT_VALUES // weights))
+        for chunk, target in _chunks(images, targets, size):
             self._require_mean(chunk, target)
             for name, value in self._clipped_sum(trained, chunk, target).items():
                 sums[name] += value
