@@ -24,6 +24,7 @@ from grandrounds.commands import (
     privacy,
     report,
     simulate,
+    status,
     submit,
     weights,
 )
@@ -79,6 +80,8 @@ def build_app() -> typer.Typer:
         (kit.provision, kit.PROVISION_HELP),
         (kit.overlay, kit.OVERLAY_HELP),
         (submit.submit, submit.HELP),
+        (status.status, status.HELP),
+        (status.monitor, status.MONITOR_HELP),
         (doctor.doctor, doctor.HELP),
     ):
         app.command(help=text)(function)

@@ -29,7 +29,7 @@ from grandrounds.federation.server.record import SUMMARY, RunRecord
 from grandrounds.federation.server.rollback import require_usable
 from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.federation.server.sites import SiteRegistry, await_sites, joined, sample_sites, servers_roster
-from grandrounds.federation.server.storage import DiskReserve, described, require_room
+from grandrounds.federation.server.storage import DiskReserve, described, require_room, state_size
 from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import chosen_intensities
@@ -131,7 +131,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         super().handle_event(event_type, fl_ctx)
         collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
         if event_type == InfoCollector.EVENT_TYPE_GET_STATS and collector:
-            collector.add_info(self.name, {"round": self.round_number, "rounds": self.rounds})
+            progress = self.record.progress() if self.round_number else {}
+            collector.add_info(self.name, {"round": self.round_number, "rounds": self.rounds, **progress})
 
     def process_result_of_unknown_task(
         self, client: Any, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
@@ -154,9 +155,8 @@ class RoundController(Configurable, RoundHooks, Controller):
             with exclusive(self.folder):
                 self._run_recorded()
         except GrandRoundsError as error:
-            results = result_folder(fl_ctx)
-            if not (results / SUMMARY).exists():  # the run's own record is left as it is
-                RunRecord(results, {}).write("failed", str(error))
+            if not (result_folder(fl_ctx) / SUMMARY).exists():  # the run's own record is left as it is
+                RunRecord(result_folder(fl_ctx), {}).write("failed", str(error))
             self.system_panic(str(error), fl_ctx)
 
     def _run_recorded(self) -> None:
@@ -214,7 +214,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self._under_way = True
         self.record.event("start", rounds=self.rounds, sites=self.dispatcher.connected_sites())
         while self.round_number < self.rounds:
-            require_room(self.folder, self._checkpoints.size() or 2 * _size(self.model()), self.round_number)
+            require_room(self.folder, self._checkpoints.size() or state_size(self.model()), self.round_number)
             self.round_number += 1
             self._run_round()
             if self.round_number % self.run.checkpoint_every == 0 or self.round_number == self.rounds:
@@ -271,8 +271,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
         score = self._selection.offer(model_round, at_server if scores else self.dispatcher.metrics, self.model())
         if score is not None:
-            self.record.scores[model_round] = score
-            self.record.event("score", round=model_round, metric=self.run.selection_metric, mean=score)
+            self.record.note_score(model_round, self.run.selection_metric, score, self._selection.by_site)
 
     def _finish(self) -> None:
         self.round_number += 1
@@ -345,10 +344,6 @@ class RoundController(Configurable, RoundHooks, Controller):
             "validate_every": self.run.validate_every,
             "selection_metric": self.run.selection_metric,
         }
-
-
-def _size(model: State | None) -> int:
-    return sum(value.numel() * value.element_size() for value in (model or {}).values())
 
 
 def _shared(model: State | None) -> dict[str, State]:

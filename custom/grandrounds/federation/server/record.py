@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE, AnalyticsDataType
@@ -32,6 +33,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo
 
 from grandrounds import __version__
+from grandrounds.evaluation.history import mean_interval
 from grandrounds.files import append_line, replacing
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import SPENT
@@ -39,6 +41,7 @@ from grandrounds.protocol.messages import SPENT
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
 RUNNING = "running"
+PACE_ROUNDS = 5
 
 
 class RunRecord:
@@ -66,13 +69,35 @@ class RunRecord:
         self.privacy: dict[str, dict[str, Any]] = {}
         self.models: dict[str, str] = {}
         self.connected: list[str] = []
-        self.scores: dict[int, float] = {}
+        self.scores: dict[int, dict[str, float]] = {}
         self.checkpoints: list[int] = []
         self.bad_checkpoints: list[int] = []
 
     def event(self, kind: str, **content: Any) -> None:
         """Append one event with the time since the start."""
         append_line(self.folder / EVENTS, {"event": kind, "seconds": round(time.time() - self._started, 3), **content})
+
+    def note_score(self, number: int, metric: str, mean: float, by_site: Mapping[str, float]) -> None:
+        """Note the mean score of the model after a round, and its 95 % interval over the sites that scored it."""
+        interval = mean_interval(list(by_site.values()))
+        self.scores[number] = {"mean": mean, **({"low": interval[0], "high": interval[1]} if interval else {})}
+        self.event("score", round=number, metric=metric, **self.scores[number])
+
+    def progress(self) -> dict[str, Any]:
+        """The state of the run in plain values, for a person who watches it."""
+        seconds = [entry["round_seconds"] for entry in self.rounds[-PACE_ROUNDS:]]
+        return {
+            "seconds_per_round": median(seconds) if seconds else None,
+            "contributions": dict(self._contributions),
+            "lost": self.lost(),
+            "scores": {str(number): score for number, score in self.scores.items()},
+            "epsilon": {site: entry["epsilon"] for site, entry in self.privacy.items() if "epsilon" in entry},
+            "moved": self._moved(),
+        }
+
+    def _moved(self) -> dict[str, int]:
+        sizes = [item for parts in list(self.bytes.values()) for item in list(parts.items())]
+        return {way: sum(size for name, size in sizes if name.startswith(f"{way}.")) for way in ("down", "up")}
 
     def count_bytes(self, site: str, direction: str, parts: Mapping[str, int]) -> None:
         """Add the bytes of a message's named parts; ``direction`` is ``down`` (to the site) or ``up``."""
@@ -96,9 +121,7 @@ class RunRecord:
     def close_round(self, entry: dict[str, Any]) -> None:
         """Add a finished round to the record; its event has the bytes that have travelled so far."""
         self._add_round(entry)
-        sizes = [item for parts in self.bytes.values() for item in parts.items()]
-        moved = {way: sum(size for name, size in sizes if name.startswith(f"{way}.")) for way in ("down", "up")}
-        self.event("round_end", **entry, moved=moved)
+        self.event("round_end", **entry, moved=self._moved())
 
     def restart(self) -> None:
         """Forget what an earlier start of the run has written."""
@@ -156,7 +179,10 @@ class RunRecord:
     def _kept_checkpoints(self) -> list[dict[str, Any]]:
         """The checkpoints from which the run can go on, each with the mean validation score of its model if it has one."""
         kept = [(number, False) for number in self.checkpoints] + [(number, True) for number in self.bad_checkpoints]
-        return [{"round": number, "score": self.scores.get(number), "bad": bad} for number, bad in sorted(kept)]
+        return [
+            {"round": number, "score": self.scores.get(number, {}).get("mean"), "bad": bad}
+            for number, bad in sorted(kept)
+        ]
 
     def publish(self, folder: Path, names: list[str]) -> None:
         """Copy the record and these files of the run's folder to where FLARE's job download finds them."""

@@ -37,11 +37,17 @@ class ModelSelection:
 
     Args:
         metric: name of a validation metric; higher is better.
+
+    Attributes:
+        by_site: the scores of the model that was offered last.
+        choice: round, metric and score of the best model.
+        model: the best model.
     """
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
         self._last: dict[str, float] = {}
+        self.by_site: dict[str, float] = {}
         self.choice: dict[str, Any] = {}
         self.model: State | None = None
 
@@ -73,6 +79,7 @@ class ModelSelection:
             self._last[site] = values[name]
         if not scored:
             return None
+        self.by_site = {site: values[name] for site, values in scored.items()}
         score = sum(self._last[site] for site in natural_sorted(self._last)) / len(self._last)
         if score >= self.choice.get("score", float("-inf")):
             self.keep(model_round, score, model)

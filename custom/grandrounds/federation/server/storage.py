@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.protocol.messages import State
 
 RESERVE = "reserve"
 RESERVE_BYTES = 4 * 1024**2
@@ -62,6 +63,11 @@ def require_room(folder: Path, checkpoint: int, done: int) -> None:
             f"the server's disk has {free / MEBIBYTE:.0f} MiB free at {folder}, the next checkpoint needs "
             f"{needed / MEBIBYTE:.0f} MiB: free some space and submit the job again; it goes on after round {done}"
         )
+
+
+def state_size(model: State | None) -> int:
+    """Bytes of a first checkpoint with this model, which it holds twice: as the current and as the selected one."""
+    return 2 * sum(value.numel() * value.element_size() for value in (model or {}).values())
 
 
 def described(error: Exception, folder: Path) -> str:

@@ -1,0 +1,181 @@
+"""A read-only page with the state of a federation or a run, at the loopback address.
+
+The address has a token, because every user of a machine can reach its loopback address. The host name of a request is
+checked, so that no other site's page can read it through a name of its own. The page needs no script and no other file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from grandrounds.deployment.operation.status import Status
+from grandrounds.errors import GrandRoundsError
+
+LOOPBACK = "127.0.0.1"
+HOSTS = (LOOPBACK, "localhost")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+WIDTH, HEIGHT, MARGIN = 640, 220, 34
+Source = Callable[[], Status]
+
+
+class Monitor:
+    """The pages of one source, which is looked at no more often than every few seconds.
+
+    Args:
+        source: gives the state.
+        every: seconds between two looks; the page refreshes itself as often.
+        token: part of the address.
+    """
+
+    def __init__(self, source: Source, every: int, token: str) -> None:
+        self._source, self._every, self._token = source, every, token
+        self._last: Status | None = None
+        self._looked = 0.0
+        self._lock = asyncio.Lock()
+        environment = Environment(
+            loader=PackageLoader("grandrounds.deployment.operation"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._template = environment.get_template("monitor.html")
+
+    def application(self) -> web.Application:
+        """The pages ``/TOKEN/`` and ``/TOKEN/status.json``; everything else is not found."""
+        application = web.Application(client_max_size=1024)
+        application.router.add_get("/{token}/", self._page)
+        application.router.add_get("/{token}/status.json", self._json)
+        return application
+
+    async def _page(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        text = render(self._template, await self._state(), self._every)
+        return web.Response(text=text, content_type="text/html", charset="utf-8", headers=HEADERS)
+
+    async def _json(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        state = await self._state()
+        return web.json_response({**asdict(state), "level": state.level}, headers=HEADERS)
+
+    def _admit(self, request: web.Request) -> None:
+        given = request.match_info["token"].encode()
+        if not hmac.compare_digest(given, self._token.encode()) or request.host.partition(":")[0] not in HOSTS:
+            raise web.HTTPNotFound(headers=HEADERS)
+
+    async def _state(self) -> Status:
+        async with self._lock:
+            if self._last is None or time.monotonic() - self._looked >= self._every:
+                self._last = await asyncio.to_thread(self._look)
+                self._looked = time.monotonic()
+            return self._last
+
+    def _look(self) -> Status:
+        try:
+            return self._source()
+        except (GrandRoundsError, OSError) as error:
+            return Status("monitor", "run", failures=[str(error)])
+
+
+def serve(source: Source, port: int, every: int, report: Callable[[str], None]) -> None:
+    """Serve the page until the process is interrupted.
+
+    Args:
+        source: gives the state.
+        port: at the loopback address; 0 for a free one.
+        every: seconds between two looks.
+        report: called with the address.
+    """
+    asyncio.run(_serve(source, port, every, report))
+
+
+async def _serve(source: Source, port: int, every: int, report: Callable[[str], None]) -> None:
+    token = secrets.token_urlsafe(16)
+    runner = web.AppRunner(Monitor(source, every, token).application(), access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, LOOPBACK, port)
+        await site.start()
+        report(f"http://{LOOPBACK}:{runner.addresses[0][1]}/{token}/")
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+def render(template: Any, status: Status, every: int) -> str:
+    """The page as HTML; all text is escaped."""
+    runs = [{**run, "curve": score_curve(run["scores"])} for run in status.runs]
+    events = [(event["event"], _described(event)) for event in reversed(status.events)]
+    clock = time.strftime("%H:%M:%S")
+    return str(template.render(status=status, runs=runs, events=events, every=every, clock=clock, size=(WIDTH, HEIGHT)))
+
+
+def score_curve(scores: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Coordinates of a curve of mean scores with intervals, in a picture of ``WIDTH`` by ``HEIGHT``; empty without scores.
+
+    Example:
+        >>> curve = score_curve({"1": {"mean": 0.5}, "3": {"mean": 1.0}})
+        >>> curve["line"], curve["ends"]
+        ('34.0,101.0 606.0,34.0', (1, 3))
+    """
+    if not scores:
+        return {}
+    rounds = sorted(map(int, scores))
+    span = max(rounds[-1] - rounds[0], 1)
+    low = min(0.0, *(scores[str(n)].get("low", 0.0) for n in rounds))
+    high = max(1.0, *(scores[str(n)].get("high", 1.0) for n in rounds))
+
+    def x(number: int) -> float:
+        return MARGIN + (number - rounds[0]) / span * (WIDTH - 2 * MARGIN)
+
+    def y(value: float) -> float:
+        return MARGIN + (high - value) / (high - low) * (HEIGHT - 2 * MARGIN)
+
+    def points(pairs: Sequence[tuple[int, float]]) -> str:
+        return " ".join(f"{x(number):.1f},{y(value):.1f}" for number, value in pairs)
+
+    known = [n for n in rounds if "low" in scores[str(n)]]
+    band = [(n, scores[str(n)]["high"]) for n in known] + [(n, scores[str(n)]["low"]) for n in reversed(known)]
+    best = max(rounds, key=lambda n: (scores[str(n)]["mean"], n))
+    return {
+        "line": points([(n, scores[str(n)]["mean"]) for n in rounds]),
+        "band": points(band),
+        "dot": (x(best), y(scores[str(best)]["mean"])),
+        "best": (best, scores[str(best)]),
+        "last": (rounds[-1], scores[str(rounds[-1])]),
+        "ends": (rounds[0], rounds[-1]),
+        "axis": [(value, y(value)) for value in (0.0, 0.5, 1.0)],
+    }
+
+
+def _described(event: Mapping[str, Any]) -> str:
+    """An event's plain values as text."""
+    hidden = ("event", "metrics", "moved", "facts")
+    parts = [
+        f"{key} {_short(value)}" for key, value in event.items() if key not in hidden and value not in ({}, [], "")
+    ]
+    return ", ".join(parts)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_short(entry)}" for key, entry in value.items())
+    return str(value)
