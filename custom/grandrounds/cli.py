@@ -15,7 +15,6 @@ from grandrounds import __version__
 from grandrounds.commands import (
     doctor,
     evaluate,
-    export,
     figures,
     jobs,
     kit,
@@ -73,7 +72,7 @@ def build_app() -> typer.Typer:
         (simulate.simulate, simulate.HELP),
         (evaluate.evaluate, evaluate.HELP),
         (report.report, report.HELP),
-        (export.export, export.HELP),
+        (report.export, report.EXPORT_HELP),
         (figures.figures, figures.HELP),
         (jobs.jobs, jobs.HELP),
         (jobs.build, jobs.BUILD_HELP),

@@ -1,4 +1,4 @@
-"""``grandrounds report``: one or more runs as a page for people and numbers for machines."""
+"""``grandrounds report`` and ``grandrounds export``: runs as a page and numbers, and a model with its card."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ on the sites' validation images.
   grandrounds report runs/fedperl --out runs/fedperl/report
   grandrounds report FedPerl=runs/fedperl Local=runs/local --out runs/comparison --reference Local
   grandrounds report runs/ham --out runs/ham/report --sites-dir runs/ham/sites --groups runs/ham/sites
+"""
+EXPORT_HELP = """Export the selected model of a run.
+
+Writes model.safetensors, model_card.json and a MONAI bundle. The card describes the training data and the test
+results; with --sites-dir its intervals take the patient or lesion as a case. No image, and no name of one, is in it.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds export runs/fedperl --out runs/fedperl/model
+  grandrounds export runs/ham --out runs/ham/model --sites-dir runs/ham/sites --licence CC-BY-NC-4.0
 """
 
 
@@ -92,3 +103,20 @@ def _runs(arguments: Sequence[str], sites_dir: Path | None, groups: Path | None,
     if groups is None:
         return found
     return [replace(run, communities=communities_of(groups, run.sites)) for run in found]
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The workspace of a finished run, or its results.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model; it is made when missing.")],
+    sites_dir: Annotated[Path | None, typer.Option(help="Folder of the partition that the run had.")] = None,
+    licence: Annotated[str | None, typer.Option(help="Licence of the data that the model was trained on.")] = None,
+) -> None:
+    """Write the model and print its path."""
+    from grandrounds.reporting.export import export_model
+    from grandrounds.reporting.model import report_on
+    from grandrounds.reporting.predictions import groups_in
+    from grandrounds.reporting.runs import read_run
+
+    found = read_run(run, run.absolute().name, groups_in(sites_dir) if sites_dir else None)
+    for path in export_model(report_on([found]), found, out, licence):
+        say(results(), str(path))
