@@ -10,10 +10,10 @@ from nvflare.apis.shareable import Shareable
 
 
 class Spoil(Filter):
-    """Makes every number of the update NaN.
+    """Multiplies every number of the update.
 
     Args:
-        trigger: file whose being there is the request.
+        trigger: file whose being there is the request; the factor is its content, and NaN if it is empty.
     """
 
     def __init__(self, trigger: str) -> None:
@@ -24,8 +24,9 @@ class Spoil(Filter):
         """Spoil, or leave it as it is."""
         if shareable.get_return_code() != ReturnCode.OK or not self.trigger.exists():
             return shareable
+        factor = float(self.trigger.read_text() or "nan")
         dxo = from_shareable(shareable)
         for part in dxo.data.values():
             if part.data_kind == DataKind.WEIGHT_DIFF:
-                part.data = {name: value * float("nan") for name, value in part.data.items()}
+                part.data = {name: value * factor for name, value in part.data.items()}
         return dxo.update_shareable(shareable)

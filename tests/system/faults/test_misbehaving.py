@@ -81,3 +81,41 @@ def test_an_answer_of_nan_is_not_used(run, spoilt):
     assert all("NaN or infinite" in reason for _, reason in run.dropped())
     assert run.others_gave_all()
     assert run.VICTIM in summary["test"]
+
+
+def test_an_absurd_update_does_not_end_the_run(run, spoilt):
+    """Its numbers are finite: whether it is bounded, or every site fails with the model it made, the run ends well."""
+    run = run("absurd", "controller.rounds=6", attempts=4)
+    run.ROUNDS = 6
+    run.await_round(3)
+    spoilt.write_text("1e30")
+    run.wait_until(lambda: run.events()[-1]["event"] == "failed" or any(e.get("round") == 5 for e in run.events()))
+    spoilt.unlink()
+    summary = run.end().summary
+    assert summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+
+
+def test_a_server_without_room_says_so_and_the_next_attempt_finishes(run, limited):
+    run = run("server-full", attempts=3)
+    run.await_round(3)
+    limited(run.process(run.federation.server, run.SERVER_JOB), 20_000)
+    outcome = run.end()
+    assert len(outcome.jobs) == 2
+    assert any("no room on the server's disk" in line for line in run.reported)
+    assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert run.same_as_undisturbed()
+
+
+def test_a_site_whose_images_are_gone_loses_its_rounds_alone(federation, run):
+    """Its own file names a folder that does not exist any more; the gate and the doctor name the file."""
+    path = federation.kits / "hospital-c" / "local" / "grandrounds.json"
+    run = run("no-images", "controller.rounds=6", grace=25)
+    run.ROUNDS = 6
+    run.await_round(2)
+    path.write_text('{"datasets": {"phantom": {"manifest": "gone.csv", "root": "gone"}}}')
+    try:
+        summary = run.end().summary
+    finally:
+        path.unlink()
+    assert run.others_gave_all()
+    assert set(summary["contributions"]) == set(run.HOSPITALS)
