@@ -17,7 +17,6 @@ import numpy as np
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupShuffleSplit
-from sklearn.preprocessing import StandardScaler
 
 from benchmarks.experiment import DATA
 from benchmarks.measure import run
@@ -60,18 +59,17 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 GroupShuffleSplit(1, train_size=share, random_state=SEED).split(train, groups=lesions[train])
             )
             part = train[kept]
-        scaler = StandardScaler(with_std=False).fit(features[part])
         for kind, chosen in KINDS.items():
-            model = LogisticRegression(max_iter=3000, **chosen).fit(scaler.transform(features[part]), labels[part])
+            model = LogisticRegression(max_iter=3000, **chosen).fit(features[part], labels[part])
             probabilities = np.zeros((len(test), len(names)))
-            probabilities[:, model.classes_] = model.predict_proba(scaler.transform(features[test]))
+            probabilities[:, model.classes_] = model.predict_proba(features[test])
             found = classification_metrics(labels[test], probabilities)
             cases.append({"share": share, "images": len(part), "kind": kind, **found})
     return {"classes": names.tolist(), "test_images": len(test), "seed": SEED, "side": SIDE, "cases": cases}
 
 
 def embedded(archive: Path, images: list[str]) -> np.ndarray:
-    """Pooled features of images, shape ``(images, 1280)``."""
+    """Pooled features of images, shape ``(images, 1280)``, of unit length."""
     spec = ModelSpec("efficientnet_lite0", classes=7, weights="imagenet", trainable="head")
     front = front_of(build_model(spec, seed=0))
     assert front is not None
@@ -80,7 +78,8 @@ def embedded(archive: Path, images: list[str]) -> np.ndarray:
         for start in range(0, len(images), BATCH):
             batch = np.stack([central_square(files.read(name)) for name in images[start : start + BATCH]])
             found.append(front(to_tensor(batch))[:, :, 0, 0].numpy())
-    return np.concatenate(found)
+    features = np.concatenate(found)
+    return features / np.linalg.norm(features, axis=1, keepdims=True)
 
 
 def central_square(content: bytes) -> np.ndarray:
