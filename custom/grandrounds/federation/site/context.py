@@ -17,7 +17,7 @@ from torch import Tensor
 from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.site.features import FeatureCache
+from grandrounds.federation.site.features import Features
 from grandrounds.files import replacing
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.problem import ModelSpec, Problem
@@ -113,7 +113,7 @@ class SiteContext:
         cache: states that the site was sent.
         own_spec: the network that this site has for itself; None if it is the problem's.
         datasets: loads another data set of the site by its name.
-        features: what the frozen layers make of images; None where all are computed anew.
+        features: what the frozen layers make of images; None where a network takes the images themselves.
     """
 
     site: str
@@ -127,7 +127,7 @@ class SiteContext:
     cache: StateCache
     own_spec: ModelSpec | None = None
     datasets: Callable[[str], SiteData] = field(default=_no_dataset)
-    features: FeatureCache | None = None
+    features: Features | None = None
 
     @property
     def model_spec(self) -> ModelSpec:
@@ -170,8 +170,8 @@ class SiteContext:
             strong: options of strong views, see :func:`~grandrounds.data.images.views.draw_views`.
 
         Returns:
-            Images, shape ``(batch, channels, height, width)``, or where features are kept what the network's front makes of
-            them, on the context's device.
+            Images, shape ``(batch, channels, height, width)``, or what the network's frozen front makes of them, on the
+            context's device.
         """
         images = self.data.images if public is None else public
         if self.features is None:

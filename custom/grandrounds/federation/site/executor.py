@@ -24,7 +24,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageErro
 from grandrounds.federation.paths import DETAILS_VARIABLE, state_folder
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
-from grandrounds.federation.site.features import FeatureCache, FeatureOptions, remove_features
+from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
@@ -60,7 +60,7 @@ from grandrounds.protocol.messages import (
     require_like,
     round_updates,
 )
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import TRAIN_ALL, ModelSpec
 from grandrounds.protocol.tensors import difference
 
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)
@@ -95,7 +95,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
         self._network: tuple[ModelSpec, nn.Module] | None = None
         self._staged: tuple[SiteStore, Payload] | None = None
-        self._features: tuple[SiteStore, FeatureCache] | None = None
+        self._features: tuple[SiteStore, Features] | None = None
         self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
@@ -242,8 +242,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
         store = self._store(payload, context, fl_ctx)
-        if self.feature_options.feature_cache and task_name in (TRAIN, VALIDATE):
-            context = replace(context, features=self._feature_cache(context, store))
+        if task_name in (TRAIN, VALIDATE):
+            context = replace(context, features=self._features_of(context, store))
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
         declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
         reply = encode_result(tasks[task_name](payload, context, store), self._declared(task_name), payload, facts)
@@ -252,11 +252,13 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             store.stage_state(context.round_number, self.kept)
         return reply, store
 
-    def _feature_cache(self, context: SiteContext, store: SiteStore) -> FeatureCache:
+    def _features_of(self, context: SiteContext, store: SiteStore) -> Features | None:
+        if context.model_spec.trainable == TRAIN_ALL and not self.feature_options.feature_cache:
+            return None
         if self._features is None or self._features[0] is not store:
             network = self.network(context)
-            cache = FeatureCache(store.folder, self.feature_options, network, context.seed, context.site)
-            self._features = (store, cache)
+            found = Features(store.folder, self.feature_options, network, context.seed, context.site)
+            self._features = (store, found)
         return self._features[1]
 
     def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:

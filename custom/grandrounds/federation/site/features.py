@@ -1,8 +1,9 @@
-"""What the frozen layers make of a site's images, computed once for a few views of each image and kept on disk.
+"""What the frozen layers make of a site's images: once for all passes over a view, or kept on disk for a few views.
 
-With a frozen front (``problem.trainable``) most of a step's time goes into layers that never change. A cache draws
-``feature_cache`` weak and as many strong views of an image, sends each through the front when it is first needed, and later
-draws among these. Features are stored in half precision, in files that only the site's user can read, until the run's end.
+With a frozen front (``problem.trainable``) most of a step's time goes into layers that never change. All passes over a view,
+of the network, its teacher or its peers, share one pass of the front. A cache draws ``feature_cache`` weak and as many
+strong views of an image, sends each through the front when it is first needed, and later draws among these. Features are
+stored in half precision, in files that only the site's user can read, until the run's end.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ class FeatureOptions(Options):
     feature_cache_mib: Annotated[int, "maximum size of the kept features at a site", Min(1)] = 4096
 
 
-class FeatureCache:
-    """The features of the images of a run at one site.
+class Features:
+    """The features of the images of a run at one site, kept or computed anew for each batch.
 
     Args:
         folder: the site's folder of the run.
         options: how many views, and how large the cache may be.
-        network: a network of the site, with the frozen front.
+        network: a network of the site.
         seed: of the run; the views depend on it, on the image's row and on the view's number alone.
         site: the site's name, for errors.
 
     Raises:
-        ConfigurationError: if no layer is frozen.
+        ConfigurationError: if features are to be kept and no layer is frozen.
     """
 
     def __init__(self, folder: Path, options: FeatureOptions, network: nn.Module, seed: int, site: str) -> None:
@@ -78,7 +79,9 @@ class FeatureCache:
         positions: NDArray[np.integer] | None = None,
         **options: Any,
     ) -> Tensor:
-        """Features of one view of each image of a batch; arguments as of :func:`~grandrounds.data.images.views.draw_views`.
+        """Features of one view of each image of a batch, drawn among those that are kept if any are.
+
+        Arguments are as of :func:`~grandrounds.data.images.views.draw_views`.
 
         Args:
             name: of the data set.
@@ -96,6 +99,11 @@ class FeatureCache:
         Raises:
             ConfigurationError: if the cache would exceed its limit or the disk.
         """
+        if not self._options.feature_cache:
+            views = draw_views(images, rows, view, key, step, positions=positions, **options)
+            with torch.no_grad():
+                fresh: Tensor = self._front(_tensor(views, self._front))
+            return fresh
         chosen = np.arange(len(rows)) if positions is None else positions
         count = 1 if view == "none" else self._options.feature_cache
         numbers = [int(sample_generator(view, key, step, position).integers(count)) for position in chosen.tolist()]
