@@ -22,7 +22,6 @@ from grandrounds.errors import ConfigurationError
 if TYPE_CHECKING:
     from grandrounds.data.doctor import Finding
     from grandrounds.data.site import DatasetLocation
-    from grandrounds.deployment.kit.read import Kit
 
 LEVELS: Mapping[str, tuple[str, str]] = {
     "ok": ("OK", "green"),
@@ -84,22 +83,6 @@ def doctor(
     failures, warnings = _count(found, "failure"), _count(found, "warning")
     end = f"fix the failures before {purpose.value}" if failures else f"these sites are ready for {purpose.value}"
     _report(found, f"{len(found)} sites: {failures} failures, {warnings} warnings; {end}", json)
-
-
-def require_healthy(kit: Kit) -> None:
-    """Show what the doctor finds in a kit, without the network, if that prevents its start.
-
-    Raises:
-        ConfigurationError: if there is a failure.
-    """
-    from grandrounds.deployment.kit.doctor import examine_kit
-
-    found = examine_kit(kit, network=False)
-    if failures := [finding for finding in found if finding.level == "failure"]:
-        notes().print(_table({kit.name: failures}))
-        raise ConfigurationError(
-            f"{kit.name} is not started: the doctor finds {len(failures)} failures in {kit.folder}"
-        )
 
 
 def _check_kit(folder: Path, network: bool, json: bool) -> None:

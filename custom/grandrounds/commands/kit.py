@@ -76,13 +76,12 @@ def start(
     ] = False,
 ) -> None:
     """Start a kit in which the doctor finds no failure."""
-    from grandrounds.commands.doctor import require_healthy
     from grandrounds.deployment.kit import service
 
     found = _participant(kit)
     with service.stoppable():
         service.remove_stale_files(found)
-        require_healthy(found)
+        service.require_healthy(found)
         if background:
             process = service.start_in_background(found)
             say(results(), f"{found.name} runs (process {process}); logs: {found.folder / 'log.txt'}")

@@ -20,6 +20,7 @@ from types import FrameType
 from grandrounds.deployment.kit.read import Kit, processes_of, running_processes
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 
+COMMAND = (sys.executable, "-m", "grandrounds.cli")
 OWN_PID = "daemon_pid.fl"
 """FLARE's own start script reads it too, and does not start a kit a second time."""
 SHUTDOWN = "shutdown.fl"
@@ -75,6 +76,22 @@ def remove_stale_files(kit: Kit) -> None:
         (kit.folder / name).unlink(missing_ok=True)
 
 
+def require_healthy(kit: Kit) -> None:
+    """Run the doctor without the network, and print its findings if there is a failure.
+
+    It is a process of its own, because it imports torch: the service stays small and ends at once.
+
+    Raises:
+        ConfigurationError: if there is a failure.
+    """
+    doctor = subprocess.run(
+        [*COMMAND, "doctor", "--no-network", "--kit", str(kit.folder)], capture_output=True, text=True, check=False
+    )
+    if doctor.returncode:
+        sys.stderr.write(doctor.stdout + doctor.stderr)
+        raise ConfigurationError(f"{kit.name} is not started: the doctor finds failures in {kit.folder}")
+
+
 def serve(kit: Kit, report: Report) -> None:
     """Run FLARE in the foreground until FLARE's own shutdown or :class:`Stopped`, and start it again when it dies.
 
@@ -127,7 +144,7 @@ def start_in_background(kit: Kit) -> int:
         os.replace(console, console.with_suffix(".1.txt"))
     with console.open("ab") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "grandrounds.cli", "kit", "start", str(kit.folder)],
+            [*COMMAND, "kit", "start", str(kit.folder)],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
