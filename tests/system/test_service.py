@@ -16,7 +16,7 @@ from grandrounds.deployment.local_federation import prepare
 pytestmark = pytest.mark.provisioned
 
 START = [sys.executable, "-m", "grandrounds.cli", "kit"]
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 400
 STOP_SECONDS = 10.0
 
 
