@@ -36,12 +36,14 @@ from grandrounds.deployment.kit.overlay import (
     installed_digest,
 )
 from grandrounds.deployment.kit.policy import (
+    FORBIDDEN,
     JOB_MANAGER,
     added_classes,
     classes_fault,
     component,
     component_classes,
-    roles_with_own_code,
+    forbidden_rights,
+    is_guarded,
 )
 from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
@@ -61,7 +63,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
     """Run all checks for the kind of participant; without ``network`` the server is not contacted."""
     checks: list[Check] = [machine.python, machine.packages, _certificate, _clock]
     if kit.kind != "person":
-        checks += [package, overlay, allowed_classes, authorisation, machine.disk]
+        checks += [package, overlay, allowed_classes, authorisation, channels, machine.disk]
     if kit.kind == "site":
         checks += [logs, privacy, privacy_ledger, data_sets, machine.gpu]
     if kit.kind == "server":
@@ -187,10 +189,25 @@ def allowed_classes(kit: Kit) -> Iterator[Finding]:
 
 
 def authorisation(kit: Kit) -> Iterator[Finding]:
-    """No role may send code with a job."""
-    roles = ", ".join(roles_with_own_code(_in_force(kit, AUTHORIZATION)))
-    fault = f"jobs of {roles} may bring code of their own (byoc); {APPLY} {kit.folder}, and restart" if roles else ""
-    yield _finding("authorisation", fault, "no job may bring code of its own")
+    """No role may send code with a job, or read files of this participant."""
+    found = [
+        f"{role} may {FORBIDDEN.get(right, FORBIDDEN['shell_commands'])} ({right})"
+        for role, right in forbidden_rights(_in_force(kit, AUTHORIZATION))
+    ]
+    fault = f"{AUTHORIZATION}: {', '.join(found)}; {APPLY} {kit.folder}, and restart" if found else ""
+    yield _finding("authorisation", fault, "no job may bring code of its own, and no role may read files")
+
+
+def channels(kit: Kit) -> Iterator[Finding]:
+    """FLARE's admin channel is restricted."""
+    fault = (
+        f"{RESOURCES} lacks the component that restricts FLARE's admin channel, so others can read this machine's files"
+    )
+    guarded = is_guarded(_in_force(kit, RESOURCES))
+    good = (
+        "no files for others, and requests from the server only" if kit.kind == "site" else "sites cannot reach sites"
+    )
+    yield _finding("channels", "" if guarded else f"{fault}; {APPLY} {kit.folder}, and restart", good)
 
 
 def logs(kit: Kit) -> Iterator[Finding]:

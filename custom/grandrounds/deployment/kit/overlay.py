@@ -18,7 +18,7 @@ from typing import Any, Literal
 from grandrounds import __version__
 from grandrounds.data.site import CONFIG_NAME, read_site_config
 from grandrounds.deployment.jobs import PACKAGE
-from grandrounds.deployment.kit.policy import server_resources, site_resources, without_own_code
+from grandrounds.deployment.kit.policy import restricted, server_resources, site_resources
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import versions
@@ -84,7 +84,7 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
     _require_fitting(kit, settings)
     contents: dict[str, Any] = {
         RESOURCES: _resources(kit, settings),
-        AUTHORIZATION: without_own_code(_existing(kit, AUTHORIZATION) or read_json_object(OVERLAYS / AUTHORIZATION)),
+        AUTHORIZATION: restricted(_existing(kit, AUTHORIZATION) or read_json_object(OVERLAYS / AUTHORIZATION)),
     }
     if kit.kind == "site":
         contents[PRIVACY] = _privacy(kit, settings)

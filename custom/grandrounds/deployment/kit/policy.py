@@ -38,15 +38,21 @@ BYPASS_ROSTER = (
     "nvflare.app_opt.xgboost.",
 )
 """FLARE's controllers: they ignore a server's list of mandatory sites, and send tasks that no gate accepts."""
-OWN_CODE, REFUSED = "byoc", (None, "none", "no")
-RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands")
+GUARD = {"id": "channel_guard", "path": "grandrounds.federation.channels.ChannelGuard"}
+"""The component of a kit that restricts FLARE's channels."""
+FORBIDDEN = {"byoc": "bring code with a job", "shell_commands": "read files by FLARE's shell commands"}
+"""Rights that no role has, and what they allow."""
+SHELL_COMMANDS = ("cat", "grep", "head", "ls", "pwd", "tail")
+"""FLARE's commands that are rights of their own as well."""
+REFUSED = (None, "none", "no")
+RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 GPU_MANAGER, JOB_MANAGER = "resource_manager", "job_manager"
 DEPLOYER = {"id": "app_deployer", "path": "grandrounds.deployment.kit.admission.CheckedDeployer", "args": {}}
 """Refuses jobs while a file of the site is damaged."""
 
 
 def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: float | None) -> dict[str, Any]:
-    """A site's ``resources.json``: this package's classes and deployer, none that bypass the gate, no log streaming, GPUs.
+    """A site's ``resources.json``: allowed classes and deployer, none that bypass the gate, guarded channels, no log streaming.
 
     Args:
         resources: FLARE's default, or the site's own.
@@ -56,7 +62,7 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
     Raises:
         ConfigurationError: if GPUs are given and the file has no GPU manager.
     """
-    changed = with_allowed_classes(resources, at_site=True)
+    changed = with_guard(with_allowed_classes(resources, at_site=True))
     changed["allow_log_streaming"] = False
     others = [entry for entry in changed.get("components") or () if entry.get("id") != DEPLOYER["id"]]
     changed["components"] = [*others, dict(DEPLOYER)]
@@ -68,18 +74,29 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
 
 
 def server_resources(resources: dict[str, Any], storage: Path | None) -> dict[str, Any]:
-    """A server's ``resources.json``: this package's classes allowed, none of FLARE's controllers, a permanent storage.
+    """A server's ``resources.json``: this package's classes, none of FLARE's controllers, guarded channels, a permanent storage.
 
     Raises:
         ConfigurationError: if a folder for jobs and results is given and the file has no job manager.
     """
-    changed = with_allowed_classes(resources, at_site=False)
+    changed = with_guard(with_allowed_classes(resources, at_site=False))
     if storage is not None:
         component(changed, JOB_MANAGER).setdefault("args", {})["uri_root"] = str(storage / "jobs")
         snapshots = changed.get("snapshot_persistor", {}).get("args", {}).get("storage", {}).get("args")
         if snapshots is not None:
             snapshots["root_dir"] = str(storage / "snapshots")
     return changed
+
+
+def with_guard(resources: dict[str, Any]) -> dict[str, Any]:
+    """A copy with the component that restricts FLARE's channels."""
+    components = [entry for entry in resources.get("components") or () if entry.get("id") != GUARD["id"]]
+    return {**resources, "components": [*components, dict(GUARD)]}
+
+
+def is_guarded(resources: dict[str, Any]) -> bool:
+    """Whether the component that restricts FLARE's channels is there, once and not disabled."""
+    return [entry for entry in resources.get("components") or () if entry.get("path") == GUARD["path"]] == [GUARD]
 
 
 def component_classes() -> list[str]:
@@ -130,17 +147,17 @@ def added_classes(resources: dict[str, Any]) -> list[str]:
     return [entry for entry in _allowed(resources) if entry not in known]
 
 
-def without_own_code(authorization: dict[str, Any]) -> dict[str, Any]:
-    """A copy of ``authorization.json`` in which no role may send code with a job.
+def restricted(authorization: dict[str, Any]) -> dict[str, Any]:
+    """A copy of ``authorization.json`` in which no role has a right that is forbidden.
 
-    A role that FLARE gives every right by one word gets them by name, so that this one can be missing.
+    A role that FLARE gives every right by one word gets them by name, so that these can be missing.
 
     Raises:
         ConfigurationError: if there are no permissions.
 
     Example:
-        >>> without_own_code({"permissions": {"lead": {"view": "any", "byoc": "any"}}})
-        {'permissions': {'lead': {'view': 'any', 'byoc': 'none'}}}
+        >>> restricted({"permissions": {"lead": {"view": "any", "byoc": "any"}}})
+        {'permissions': {'lead': {'view': 'any', 'byoc': 'none', 'shell_commands': 'none'}}}
     """
     changed = copy.deepcopy(authorization)
     permissions = changed.get("permissions")
@@ -149,19 +166,27 @@ def without_own_code(authorization: dict[str, Any]) -> dict[str, Any]:
             "authorization.json has no permissions; take FLARE's default or this project's overlay"
         )
     for role, rights in permissions.items():
-        permissions[role] = {**_by_name(rights), OWN_CODE: "none"}
+        # FLARE gives a command the right of its own name first, before that of its category.
+        named = {right: who for right, who in _by_name(rights).items() if right not in SHELL_COMMANDS}
+        permissions[role] = {**named, **dict.fromkeys(FORBIDDEN, "none")}
     return changed
 
 
-def roles_with_own_code(authorization: dict[str, Any]) -> list[str]:
-    """Roles that may send code with a job.
+def forbidden_rights(authorization: dict[str, Any]) -> list[tuple[str, str]]:
+    """Roles and the forbidden rights that they have.
 
     Example:
-        >>> roles_with_own_code({"permissions": {"lead": {"byoc": "any"}, "admin": "any", "member": {"view": "any"}}})
-        ['admin', 'lead']
+        >>> forbidden_rights({"permissions": {"lead": {"byoc": "any"}, "admin": "any", "member": {"view": "any"}}})
+        [('admin', 'byoc'), ('admin', 'shell_commands'), ('lead', 'byoc')]
     """
     permissions = authorization.get("permissions", {})
-    return sorted(role for role, rights in permissions.items() if _by_name(rights).get(OWN_CODE) not in REFUSED)
+    wanted = (*FORBIDDEN, *SHELL_COMMANDS)
+    return sorted(
+        (role, right)
+        for role, rights in permissions.items()
+        for right in wanted
+        if _by_name(rights).get(right) not in REFUSED
+    )
 
 
 def component(resources: dict[str, Any], identifier: str) -> dict[str, Any]:
@@ -190,7 +215,7 @@ def _by_name(rights: Any) -> dict[str, Any]:
     if isinstance(rights, dict):
         named = {" ".join(right.lower().split()): who for right, who in rights.items()}
         return _by_name(named[EVERYTHING]) if EVERYTHING in named else named
-    return dict.fromkeys((*RIGHTS, OWN_CODE), rights)
+    return dict.fromkeys((*RIGHTS, *FORBIDDEN), rights)
 
 
 def _ours(entry: str) -> bool:

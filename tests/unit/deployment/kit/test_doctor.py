@@ -85,13 +85,22 @@ def serve():
 def test_a_kit_in_order_has_no_failure(site):
     levels = {finding.check: finding.level for finding in examine_kit(site, network=False)}
     assert "failure" not in levels.values()
-    for check in ("certificate", "overlay", "allowed classes", "authorisation", "logs", "privacy", "privacy ledger"):
+    for check in (
+        "certificate",
+        "overlay",
+        "allowed classes",
+        "authorisation",
+        "channels",
+        "logs",
+        "privacy",
+        "privacy ledger",
+    ):
         assert levels[check] == "ok", check
 
 
 def test_a_kit_without_overlay_fails_where_it_is_open(make_kit):
     failed = {f.check for f in examine_kit(make_kit("site"), False) if f.level == "failure"}
-    assert {"package", "allowed classes", "authorisation", "logs", "privacy", "privacy ledger"} <= failed
+    assert {"package", "allowed classes", "authorisation", "channels", "logs", "privacy", "privacy ledger"} <= failed
 
 
 def test_it_writes_nothing(site):

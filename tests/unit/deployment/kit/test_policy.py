@@ -21,10 +21,11 @@ from grandrounds.deployment.kit.policy import (
     classes_fault,
     component,
     component_classes,
-    roles_with_own_code,
+    forbidden_rights,
+    is_guarded,
+    restricted,
     server_resources,
     site_resources,
-    without_own_code,
 )
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object
@@ -172,35 +173,49 @@ def test_a_server_stores_where_it_is_configured():
     assert "/tmp" not in str(changed)
 
 
-def test_a_role_with_every_right_loses_one_only():
-    changed = without_own_code({"permissions": {"project_admin": "any", "lead": {"byoc": "any", "view": "any"}}})
-    assert roles_with_own_code(changed) == []
-    assert changed["permissions"]["project_admin"]["shell_commands"] == "any"
-    assert changed["permissions"]["lead"] == {"byoc": "none", "view": "any"}
-    assert without_own_code(changed) == changed
+def test_a_role_with_every_right_loses_the_forbidden_ones_only():
+    changed = restricted(
+        {"permissions": {"project_admin": "any", "lead": {"byoc": "any", "view": "any", "cat": "any"}}}
+    )
+    assert forbidden_rights(changed) == []
+    assert changed["permissions"]["project_admin"]["operate"] == "any"
+    assert changed["permissions"]["lead"] == {"byoc": "none", "shell_commands": "none", "view": "any"}
+    assert restricted(changed) == changed
 
 
+@pytest.mark.parametrize(("right", "command"), [("byoc", "byoc"), ("shell_commands", "cat"), ("cat", "cat")])
 @pytest.mark.parametrize(
     "rights",
-    [{"*": "any", "byoc": "none"}, {"byoc": "none", "BYOC": "any"}, {" Byoc ": "o:site"}, ["any"], "any"],
+    [{"*": "any", "RIGHT": "none"}, {"RIGHT": "none", "RIGHT ": "any"}, {" RIGHT ": "o:site"}, ["any"], "any"],
     ids=str,
 )
-def test_no_way_to_write_a_right_is_overlooked(rights):
+def test_no_way_to_write_a_right_is_overlooked(rights, right, command):
     """FLARE takes ``*`` before every other right, and does not tell upper case from lower: its own authoriser is asked."""
+    if isinstance(rights, dict):
+        rights = {name.replace("RIGHT", right.upper() if " " in name else right): who for name, who in rights.items()}
     person = Person("ann", "hospital_a", "lead")
-    asked = AuthzContext(right="byoc", user=person, submitter=person)
+    asked = AuthzContext(right=command, user=person, submitter=person)
     before = {"format_version": "1.0", "permissions": {"lead": rights}}
-    after = without_own_code(before)
+    after = restricted(before)
     assert FLAuthorizer("hospital_a", before).authorize(asked)[0]
-    assert roles_with_own_code(before) == ["lead"]
+    assert "lead" in {role for role, _ in forbidden_rights(before)}
     assert not FLAuthorizer("hospital_a", after).authorize(asked)[0]
-    assert roles_with_own_code(after) == []
-    assert without_own_code(after) == after
+    assert forbidden_rights(after) == []
+    assert restricted(after) == after
+
+
+def test_a_kit_gets_the_guard_of_the_channels_once():
+    for made in (site_resources(RESOURCES, None, None), server_resources(RESOURCES, None)):
+        assert is_guarded(made)
+        assert [entry["id"] for entry in made["components"]] == ["resource_manager", "channel_guard"]
+        disabled = [{**entry, "disabled": True} for entry in made["components"]]
+        assert not is_guarded({**made, "components": disabled})
+    assert not is_guarded(RESOURCES)
 
 
 def test_permissions_must_be_there():
     with pytest.raises(ConfigurationError, match="no permissions"):
-        without_own_code({})
+        restricted({})
 
 
 @pytest.mark.parametrize("role", ["project_admin", "org_admin", "lead", "member"])
@@ -212,12 +227,13 @@ def test_flare_itself_refuses_own_code_for_every_role(role):
     assert not allowed
 
 
-@pytest.mark.parametrize(("organisation", "allowed"), [("hospital_a", True), ("elsewhere", False)])
-@pytest.mark.parametrize("role", ["project_admin", "org_admin", "lead"])
-def test_only_the_hospitals_own_people_may_look_into_its_files(role, organisation, allowed):
+@pytest.mark.parametrize("organisation", ["hospital_a", "elsewhere"])
+@pytest.mark.parametrize("role", ["project_admin", "org_admin", "lead", "member"])
+def test_nobody_may_look_into_a_hospitals_files(role, organisation):
     authorizer = FLAuthorizer("hospital_a", read_json_object(OVERLAYS / "authorization.json"))
     person = Person("ann", organisation, role)
-    assert authorizer.authorize(AuthzContext(right="cat", user=person, submitter=person))[0] is allowed
+    for command in ("cat", "grep", "head", "ls", "pwd", "tail"):
+        assert not authorizer.authorize(AuthzContext(right=command, user=person, submitter=person))[0]
 
 
 def test_a_researcher_may_submit_and_the_operator_may_stop():

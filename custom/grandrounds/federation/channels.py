@@ -1,0 +1,118 @@
+"""Which requests FLARE's cells may answer: a component that a kit's ``resources.json`` names, not one of a job.
+
+FLARE 2.9 answers admin requests (files of the site, abort, restart, tasks) from whoever reaches a site through the server's
+relay, and takes user, role and the need for authorisation from headers that the sender writes. ``docs/security`` has the
+details.
+"""
+
+from __future__ import annotations
+
+from nvflare.apis.fl_component import FLComponent
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, MessagePropKey, ReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.download_service import OBJ_DOWNLOADER_CHANNEL
+from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
+
+CREDENTIALS_CHANNEL = "credential_manager"
+FROM_SERVER = frozenset(
+    {
+        CellChannel.CLIENT_MAIN,
+        CellChannel.AUX_COMMUNICATION,
+        CellChannel.CELLNET,
+        OBJ_DOWNLOADER_CHANNEL,
+        STREAM_CHANNEL,
+        CREDENTIALS_CHANNEL,
+    }
+)
+"""Channels on which a site answers the server. FLARE's network diagnosis (settings, processes, routes) is not among them."""
+
+
+class ChannelGuard(FLComponent):
+    """Restricts what the cells of this process answer, from the moment that they exist.
+
+    At a site, FLARE's shell command is removed, and only the server and the site's own processes are answered. At a server,
+    nobody can send under another's name, and no request is passed from one site to another. FLARE builds the component before
+    any cell, in the processes of a kit and in those of its jobs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        processors = ClientRequestProcessors.request_processors
+        processors[:] = [found for found in processors if not isinstance(found, ShellCommandProcessor)]
+        _guard_new_cells()
+
+
+def refusal(cell: str, neighbour: str, origin: str, destination: str, channel: str) -> str:
+    """Why a cell must not handle a request; empty if it may.
+
+    Cells are named by path: ``server``, ``server.JOB``, ``hospital-a``, ``hospital-a.JOB``. All processes of a participant have
+    the same first part, which FLARE compares with the certificate of the connection.
+
+    Args:
+        cell: that has received the request.
+        neighbour: from whose connection it came; FLARE has compared this name with a certificate.
+        origin: who has sent it, by the request's own header.
+        destination: for whom it is.
+        channel: FLARE's.
+
+    Example:
+        >>> refusal("hospital-b", "server", "hospital-a", "hospital-b", "admin")
+        'hospital-b answers the server only, not hospital-a'
+        >>> refusal("server", "hospital-a", "server", "hospital-b", "admin")
+        'hospital-a sends in the name of server'
+        >>> refusal("hospital-b", "server", "server", "hospital-b", "admin")
+        ''
+    """
+    here, sender, through = _participant(cell), _participant(origin), _participant(neighbour)
+    if here == FQCN.ROOT_SERVER:
+        if sender != through:
+            return f"{neighbour} sends in the name of {origin}"
+        if sender != here and _participant(destination) not in (here, sender):
+            return f"{origin} cannot reach {destination} through the server"
+        return ""
+    if sender == here == through:
+        return ""
+    if sender != FQCN.ROOT_SERVER or through not in (FQCN.ROOT_SERVER, here):
+        return f"{here} answers the server only, not {origin if sender != FQCN.ROOT_SERVER else neighbour}"
+    if channel not in FROM_SERVER:
+        return f"{here} does not answer the server on {channel}"
+    return ""
+
+
+def _participant(cell: str) -> str:
+    return str(FQCN.split(cell)[0]) if cell else ""
+
+
+def _intercept(message: Message, cell: CoreCell) -> Message | None:
+    """FLARE's hook for a request that a cell has received, before the cell passes it on or answers it."""
+    neighbour = message.get_prop(MessagePropKey.ENDPOINT)
+    origin = message.get_header(MessageHeaderKey.ORIGIN, "")
+    destination = message.get_header(MessageHeaderKey.DESTINATION, "")
+    channel = message.get_header(MessageHeaderKey.CHANNEL, "")
+    reason = refusal(cell.get_fqcn(), neighbour.name if neighbour else "", origin, destination, channel)
+    if not reason:
+        return None
+    cell.logger.error(f"request refused: {reason}")
+    return make_reply(ReturnCode.UNAUTHENTICATED, error="refused")  # type: ignore[no-any-return]
+
+
+def _guard_new_cells() -> None:
+    """Let every cell of this process start with the interceptor.
+
+    FLARE fires no event between making a job's cell and the first request that it answers.
+    """
+    start = CoreCell.start
+    if getattr(start, "guarded", False):
+        return
+
+    def guarded_start(cell: CoreCell) -> None:
+        cell.set_message_interceptor(_intercept, cell)
+        start(cell)
+
+    guarded_start.guarded = True  # type: ignore[attr-defined]
+    CoreCell.start = guarded_start

@@ -1,0 +1,76 @@
+"""Who may ask whom for what by FLARE's cells."""
+
+import subprocess
+import sys
+
+import pytest
+
+from grandrounds.federation.channels import FROM_SERVER, refusal
+
+ADMIN, AUX, COMMAND, NETWORK = "admin", "aux_communication", "client_command", "_net_manager"
+
+
+@pytest.mark.parametrize(
+    ("cell", "neighbour", "origin", "destination", "channel"),
+    [
+        ("hospital-b", "server", "server", "hospital-b", ADMIN),
+        ("hospital-b.job", "server", "server.job", "hospital-b.job", AUX),
+        ("hospital-b", "hospital-b.job", "hospital-b.job", "hospital-b", ADMIN),
+        ("hospital-b.job", "hospital-b", "hospital-b", "hospital-b.job", COMMAND),
+        ("hospital-b", "server", "server.job", "hospital-b.job", AUX),
+        ("server", "hospital-a", "hospital-a.job", "server.job", "server_command"),
+        ("server", "server.job", "server.job", "hospital-a.job", AUX),
+        ("server.job", "server", "server", "server.job", "server_command"),
+        ("server", "_admin_1", "_admin_1", "server", "hci_channel"),
+    ],
+)
+def test_what_federated_training_needs_passes(cell, neighbour, origin, destination, channel):
+    assert refusal(cell, neighbour, origin, destination, channel) == ""
+
+
+@pytest.mark.parametrize("channel", [*sorted(FROM_SERVER), COMMAND, NETWORK])
+@pytest.mark.parametrize("cell", ["hospital-b", "hospital-b.job"])
+def test_a_site_answers_no_other_site(cell, channel):
+    assert refusal(cell, "server", "hospital-a", cell, channel)
+    assert refusal(cell, "hospital-a", "hospital-a", cell, channel)
+    assert refusal(cell, "hospital-a", "server", cell, channel)
+    assert refusal(cell, "server", "hospital-b", cell, channel)
+    assert refusal(cell, "", "", cell, channel)
+
+
+@pytest.mark.parametrize("channel", [COMMAND, NETWORK, "server_command", "unknown"])
+def test_a_site_does_not_answer_the_server_on_every_channel(channel):
+    assert refusal("hospital-b", "server", "server", "hospital-b", channel)
+
+
+@pytest.mark.parametrize("destination", ["hospital-b", "hospital-b.job", "server"])
+def test_a_server_lets_nobody_send_in_anothers_name_or_to_another_site(destination):
+    assert refusal("server", "hospital-a", "server", destination, ADMIN)
+    assert refusal("server", "hospital-a", "hospital-b", destination, ADMIN)
+    if destination != "server":
+        assert refusal("server", "hospital-a", "hospital-a", destination, ADMIN)
+
+
+GUARDED = """
+from grandrounds.federation.channels import ChannelGuard
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.defs import SysCommandTopic
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+topics = lambda: [topic for found in ClientRequestProcessors.request_processors for topic in found.get_topics()]
+assert SysCommandTopic.SHELL in topics()
+before = len(topics())
+ChannelGuard(), ChannelGuard()
+assert SysCommandTopic.SHELL not in topics() and len(topics()) == before - 1
+cell = CoreCell("hospital-b", "tcp://127.0.0.1:1", secure=False, credentials={})
+started = []
+cell.communicator.start = lambda: started.append(cell.message_interceptor.__name__)
+cell._set_bb_for_client_root = lambda: None
+cell.start()
+assert started == ["_intercept"], started
+"""
+
+
+def test_the_guard_takes_the_shell_away_and_is_in_every_cell_before_it_listens():
+    """In a process of its own, because it changes FLARE's classes."""
+    ended = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
