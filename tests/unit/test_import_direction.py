@@ -75,9 +75,12 @@ def may_import_flare(module: Module) -> bool:
     if module[0] in {"federation", "deployment", "commands", "cli"}:
         return True
     shells = ("executor", "controller")
-    return module in (("privacy", "gate", "filters"), ("protocol", "messages"), ("protocol", "precision")) or (
-        module[0] == "methods" and module[-1] in shells
-    )
+    return module in (
+        ("privacy", "gate", "filters"),
+        ("protocol", "messages"),
+        ("protocol", "plain"),
+        ("protocol", "precision"),
+    ) or (module[0] == "methods" and module[-1] in shells)
 
 
 def is_maths(module: Module) -> bool:

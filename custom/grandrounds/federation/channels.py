@@ -35,9 +35,9 @@ FROM_SERVER = frozenset(
 class ChannelGuard(FLComponent):
     """Restricts what the cells of this process answer, from the moment that they exist.
 
-    At a site, FLARE's shell command is removed, and only the server and the site's own processes are answered. At a server,
-    nobody can send under another's name, and no request is passed from one site to another. FLARE builds the component before
-    any cell, in the processes of a kit and in those of its jobs.
+    At a site, FLARE's shell command is removed, and only the server and the site's own processes are answered. At a
+    server, nobody can send under another's name, and no request is passed from one site to another. FLARE builds the
+    component before any cell, in the processes of a kit and in those of its jobs.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class ChannelGuard(FLComponent):
 def refusal(cell: str, neighbour: str, origin: str, destination: str, channel: str) -> str:
     """Why a cell must not handle a request; empty if it may.
 
-    Cells are named by path: ``server``, ``server.JOB``, ``hospital-a``, ``hospital-a.JOB``. All processes of a participant have
-    the same first part, which FLARE compares with the certificate of the connection.
+    Cells are named by path: ``server``, ``server.JOB``, ``hospital-a``, ``hospital-a.JOB``. All processes of a participant
+    have the same first part, which FLARE compares with the certificate of the connection.
 
     Args:
         cell: that has received the request.
@@ -98,7 +98,7 @@ def _intercept(message: Message, cell: CoreCell) -> Message | None:
     if not reason:
         return None
     cell.logger.error(f"request refused: {reason}")
-    return make_reply(ReturnCode.UNAUTHENTICATED, error="refused")  # type: ignore[no-any-return]
+    return make_reply(ReturnCode.UNAUTHENTICATED, error="refused")
 
 
 def _guard_new_cells() -> None:

@@ -3,7 +3,7 @@
 Both ways it is a collection with a header. A task has named parts (models, matrices: dictionaries of tensors). A result has
 the releases that the method has declared, each with its kind, by which a hospital's policy decides, and metrics; where a
 site registers, also a few short texts. The update of a model is a ``WEIGHT_DIFF``, where FLARE's standard filters look for
-it; other releases are ``APP_DEFINED``. The receiver of a message checks it.
+it; other releases are ``APP_DEFINED``. The receiver of a message copies it once into plain values and checks the copy.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ from enum import StrEnum
 from typing import Any
 
 import torch
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.errors import MessageError
+from grandrounds.protocol.plain import plain
+from grandrounds.protocol.precision import precision_of
 from grandrounds.protocol.registration import require_facts
 from grandrounds.protocol.tensors import (
     DTYPES,
     FULL,
-    PRECISION,
-    UPDATE_PRECISION,
     UpdatePrecision,
     require_finite_tensors,
-    require_precision,
     require_tensors,
-    rounded,
     widened,
 )
 
@@ -57,6 +55,8 @@ TREATED = "treated"
 SPENT = "privacy.epsilon"
 """Metric that a gate adds where its policy allows it: the epsilon that the data set has spent, the answer included."""
 REASON_HEADER = "grandrounds.reason"
+DXO_KEY = "DXO"
+"""Of the content in a message of FLARE's."""
 PROTOCOL = 1
 MAX_SAMPLES = 10**9
 TREATMENT = re.compile(r"[a-z_]{1,32}")
@@ -179,22 +179,25 @@ def encode_result(
         MessageError: if a release or fact is not declared, an entry no finite tensor, a metric no finite number,
             or a fact no short text.
     """
-    _require_metrics(result.metrics)
-    require_facts(result.facts)
-    for name in result.facts:
+    metrics, told = plain(dict(result.metrics), "metrics"), plain(dict(result.facts), "facts")
+    _require_metrics(metrics)
+    require_facts(told)
+    for name in told:
         if name not in facts:
             raise MessageError(f"fact {name!r} is not declared by the method (declared: {sorted(facts)})")
-    parts = {METRICS: DXO(DataKind.METRICS, data={name: float(value) for name, value in result.metrics.items()})}
-    if result.facts:
-        parts[FACTS] = DXO(DataKind.APP_DEFINED, data=dict(result.facts))
+    parts = {METRICS: DXO(DataKind.METRICS, data={name: float(value) for name, value in metrics.items()})}
+    if told:
+        parts[FACTS] = DXO(DataKind.APP_DEFINED, data=told)
     for name, release in result.releases.items():
         if declared.get(name) != release.kind:
             raise MessageError(
                 f"release {name!r} of kind {release.kind.value} is not declared by the method (declared: {sorted(declared)})"
             )
-        require_finite_tensors(release.tensors, name)
+        require_tensors(release.tensors, name)
+        tensors = plain(dict(release.tensors), name, share=True)
+        require_finite_tensors(tensors, name)
         kind = DataKind.WEIGHT_DIFF if release.kind is ReleaseKind.MODEL_UPDATE else DataKind.APP_DEFINED
-        parts[name] = DXO(kind, data=_contiguous(release.tensors), meta={"release": release.kind.value})
+        parts[name] = DXO(kind, data=tensors, meta={"release": release.kind.value})
     task = {"protocol": PROTOCOL, "round": asked.round_number, "run_id": asked.values["run_id"]}
     return DXO(DataKind.COLLECTION, data=parts, meta={**task, "samples": int(result.samples)}).to_shareable()
 
@@ -227,7 +230,7 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
         except ValueError as error:
             raise MessageError(f"the result has an unknown part {name!r}") from error
         require_tensors(part.data, name)
-        precision = _precision_of(part, name, asked.values)
+        precision = precision_of(part, name, asked.values)
         tensors = widened(part.data, precision, name)
         require_finite_tensors(tensors, name)
         treated = part.get_meta_prop(TREATED)
@@ -237,28 +240,6 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
     if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MAX_SAMPLES:
         raise MessageError(f"an update must come with its number of samples, at most {MAX_SAMPLES}, got {samples!r}")
     return Result(releases=releases, metrics=metrics, samples=samples, facts=dict(facts))
-
-
-def round_updates(message: Shareable, values: Mapping[str, Any]) -> None:
-    """Round the model update of an answer to the precision that the task asks for; other releases stay as they are.
-
-    Args:
-        message: a site's answer, as its filters have let it out; it is changed.
-        values: of the task.
-
-    Raises:
-        MessageError: if the precision is unknown, or an entry is not of single precision or beyond the precision's range;
-            the entry is named.
-    """
-    precision = _asked_precision(values)
-    if precision == FULL:
-        return
-    collection = from_shareable(message)
-    for name, part in collection.data.items():
-        if part.data_kind == DataKind.WEIGHT_DIFF:
-            part.data = rounded(part.data, precision, name)
-            part.set_meta_prop(PRECISION, precision)
-    collection.update_shareable(message)
 
 
 def require_run_name(name: object) -> str:
@@ -298,11 +279,20 @@ def tensor_bytes(states: Mapping[str, State]) -> dict[str, int]:
 
 
 def _collection(message: Shareable) -> tuple[dict[str, DXO], dict[str, Any]]:
+    encoded = dict.get(message, DXO_KEY)
+    if not isinstance(encoded, dict):
+        raise MessageError("the message holds no data exchange object")
+    # FLARE's own headers, which are not read here, may hold anything.
+    content = plain(encoded, "the message")
     try:
-        dxo = from_shareable(message)
+        dxo = DXO(content.get("kind"), content.get("data"), content.get("meta"))
     except ValueError as error:
         raise MessageError(f"the message holds no data exchange object: {error}") from error
-    if dxo.data_kind != DataKind.COLLECTION or not all(isinstance(part, DXO) for part in dxo.data.values()):
+    if (
+        dxo.data_kind != DataKind.COLLECTION
+        or not isinstance(dxo.data, dict)
+        or not all(isinstance(part, DXO) for part in dxo.data.values())
+    ):
         raise MessageError(f"the message must be a collection of data exchange objects, got {dxo.data_kind}")
     header = dict(dxo.meta or {})
     if header.get("protocol") != PROTOCOL or not isinstance(header.get("round"), int):
@@ -329,23 +319,3 @@ def floating_entries(state: State) -> dict[str, Tensor]:
 def _contiguous(state: State) -> dict[str, Tensor]:
     # FLARE's streaming refuses other layouts, such as channels-last kernels.
     return {name: value.contiguous() for name, value in state.items()}
-
-
-def _precision_of(part: DXO, name: str, values: Mapping[str, Any]) -> UpdatePrecision:
-    """The precision in which a release has travelled.
-
-    Raises:
-        MessageError: if it is another than the task has asked for.
-    """
-    asked = _asked_precision(values) if part.data_kind == DataKind.WEIGHT_DIFF else FULL
-    came = part.get_meta_prop(PRECISION, FULL)
-    if came != asked:
-        raise MessageError(f"{name} came in {came!r}, asked for was {asked}: same versions?")
-    return asked
-
-
-def _asked_precision(values: Mapping[str, Any]) -> UpdatePrecision:
-    try:
-        return require_precision(values.get(UPDATE_PRECISION, FULL))
-    except ConfigurationError as error:
-        raise MessageError(f"the task is of another version: {error}") from error

@@ -138,6 +138,10 @@ TRAINING_GATE = "grandrounds.privacy.gate"
 class TrainingGate(Protocol):
     """What an executor knows of the site's privacy gate."""
 
+    @property
+    def hides_failures(self) -> bool:
+        """Whether a training that fails must give an answer like any other, which is a zero update."""
+
     def admit_training(self, training: Spending) -> None:
         """Check, before a training that hides single images, that its result could leave; the gate books its cost.
 

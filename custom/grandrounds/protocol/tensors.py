@@ -96,7 +96,7 @@ def rounded(state: Mapping[str, Tensor], precision: UpdatePrecision, name: str) 
         halved[key] = value.to(DTYPES[precision])
         if not bool(halved[key].isfinite().all()):
             raise MessageError(
-                f"{name}[{key!r}] has a value of {float(value.abs().max()):.4g}, beyond {precision}: set "
+                f"{name}[{key!r}] has a value beyond {precision}: set "
                 f"controller.{UPDATE_PRECISION} to {'bfloat16 or ' if precision == 'float16' else ''}float32"
             )
     return halved

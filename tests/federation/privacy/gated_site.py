@@ -46,3 +46,16 @@ def require_empty(left, site, before, code=ReturnCode.TASK_RESULT_FILTER_ERROR):
     assert left.get_header(REASON_HEADER, Reason.FAILED) in set(Reason)
     assert len(audited(site)) == before + 1
     assert str(SECRET) not in repr(left)
+
+
+def require_nothing_of_it(left, site, before):
+    """An error of a training is replaced by noise; of anything else nothing but a code leaves."""
+    if left.get_return_code() != ReturnCode.OK:
+        require_empty(left, site, before, left.get_return_code())
+        return
+    trail = audited(site)[before:]
+    assert [(line["outcome"], line["in_place_of"]) for line in trail] == [("released", "an error of the training")]
+    parts = left["DXO"]["data"]
+    assert {name: part.data.keys() for name, part in parts.items()} == {"update": {"w", "b"}, "metrics": set()}
+    assert "leak" not in repr(left)
+    assert all(float(value.abs().min()) != SECRET for value in parts["update"].data.values())

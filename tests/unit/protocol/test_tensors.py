@@ -118,7 +118,7 @@ def test_single_precision_changes_neither_values_nor_metadata():
 
 def test_a_value_beyond_float16_is_named_and_bfloat16_holds_it():
     large = update(head=torch.tensor([1.0, -70000.0]))
-    with pytest.raises(MessageError, match=r"update\['head'\] has a value of 7e\+04, beyond float16: .*set"):
+    with pytest.raises(MessageError, match=r"update\['head'\] has a value beyond float16: .*set"):
         sent("float16", large)
     assert decode_result(sent("bfloat16", large), task("bfloat16")).update["head"][1].item() == -70144.0
 

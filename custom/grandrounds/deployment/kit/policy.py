@@ -52,7 +52,7 @@ DEPLOYER = {"id": "app_deployer", "path": "grandrounds.deployment.kit.admission.
 
 
 def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: float | None) -> dict[str, Any]:
-    """A site's ``resources.json``: allowed classes and deployer, none that bypass the gate, guarded channels, no log streaming.
+    """A site's ``resources.json``: allowed classes, our deployer, guarded channels, no log streaming, GPUs.
 
     Args:
         resources: FLARE's default, or the site's own.
@@ -74,7 +74,7 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
 
 
 def server_resources(resources: dict[str, Any], storage: Path | None) -> dict[str, Any]:
-    """A server's ``resources.json``: this package's classes, none of FLARE's controllers, guarded channels, a permanent storage.
+    """A server's ``resources.json``: allowed classes, none of FLARE's controllers, guarded channels, a permanent storage.
 
     Raises:
         ConfigurationError: if a folder for jobs and results is given and the file has no job manager.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -21,17 +20,17 @@ from nvflare.fuel.utils import fobs
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.paths import DETAILS_VARIABLE, state_folder
+from grandrounds.federation.paths import state_folder
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.federation.site.hooks import SiteHooks
-from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
+from grandrounds.federation.site.optimizers import KeptOptimizers
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
+from grandrounds.federation.site.replies import refusal, zero_update
 from grandrounds.federation.site.scoring import evaluate_models, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.federation.site.training import Algorithm, new_optimizer
-from grandrounds.federation.site.worker import declare_dp_training, keep_freed_memory, run_in_child
+from grandrounds.federation.site.worker import declare_dp_training, hides_failures, keep_freed_memory, run_in_child
 from grandrounds.models.compute import compile_network
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
@@ -42,7 +41,6 @@ from grandrounds.protocol.messages import (
     FROZEN,
     GLOBAL,
     JOIN,
-    REASON_HEADER,
     SCORED,
     TEST,
     TRAIN,
@@ -58,17 +56,16 @@ from grandrounds.protocol.messages import (
     encode_result,
     model_update,
     require_like,
-    round_updates,
 )
+from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import TRAIN_ALL, ModelSpec
 from grandrounds.protocol.tensors import difference
 
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)
 ARCHITECTURE_FACTS = ("backbone", "architecture")
-OPTIMIZER = "optimizer"
 
 
-class SiteExecutor(Configurable, SiteHooks, Executor):
+class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
     """Works on the tasks ``join``, ``train``, ``validate`` and ``test`` of a :class:`RoundController`.
 
     A method implements :meth:`train`. What must last from one round to the next it puts into ``kept``.
@@ -96,6 +93,8 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._network: tuple[ModelSpec, nn.Module] | None = None
         self._staged: tuple[SiteStore, Payload] | None = None
         self._features: tuple[SiteStore, Features] | None = None
+        self._asked: Payload | None = None
+        self._hides_failures = False
         self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
@@ -136,26 +135,6 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             )
         return payload.parts[GLOBAL]
 
-    def make_optimizer(
-        self, network: nn.Module, learning_rate: float, algorithm: Algorithm = "adam", *, role: str = "", **options: Any
-    ) -> torch.optim.Optimizer:
-        """An optimizer, fresh or with the state that it had at the end of the last round here.
-
-        Args:
-            network: whose parameters it is for.
-            learning_rate: of all of them.
-            algorithm: ``adam`` or ``sgd``.
-            role: distinguishes several optimizers of a method.
-            options: torch's, such as ``betas``; without them there is no weight decay.
-        """
-        optimizer = new_optimizer(network.parameters(), algorithm, learning_rate, **options)
-        kept = self.kept.get(_optimizer_key(role))
-        if kept is not None:
-            optimizer.load_state_dict(kept)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
-        return optimizer
-
     def finish(
         self,
         payload: Payload,
@@ -175,8 +154,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         """
         trained = copy_to_cpu(network.state_dict())
         if self.site_options.optimizer == "kept":
-            optimizers = optimizer if isinstance(optimizer, Mapping) else {"": optimizer}
-            self.kept.update({_optimizer_key(role): made.state_dict() for role, made in optimizers.items()})
+            self.keep_optimizers(optimizer)
         if self.own_model:
             self.kept["model"] = trained
         else:
@@ -213,9 +191,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         """FLARE's hook: do one task. An error becomes a reply with its reason, never half a result."""
         if task_name not in TASKS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        self._staged = None
+        self._staged = self._asked = None
         try:
             payload = decode_payload(shareable)
+            self._asked = payload if task_name == TRAIN else None
             if self.compute.isolation == "process":
                 reply, store = run_in_child(self.work, task_name, payload, fl_ctx, abort_signal)
             else:
@@ -228,10 +207,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         except GrandRoundsError as error:
             # As an event FLARE's own components could send it away.
             self.log_error(fl_ctx, f"{task_name}: {error}", fire_event=False)
-            return _refusal(task_name, error)
+            return refusal(task_name, error)
         except Exception as error:
             self.log_exception(fl_ctx, f"{task_name}: {error}")
-            return _refusal(task_name, error)
+            return refusal(task_name, error)
 
     def work(
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
@@ -245,6 +224,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if task_name in (TRAIN, VALIDATE):
             context = replace(context, features=self._features_of(context, store))
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
+        self._hides_failures = hides_failures(fl_ctx)
         declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
         reply = encode_result(tasks[task_name](payload, context, store), self._declared(task_name), payload, facts)
         if task_name == TRAIN:
@@ -267,19 +247,21 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
 
     def _commit_released(self, event_type: str, fl_ctx: FLContext) -> None:
         """Commit the state of an answer that leaves; what a filter has refused, or emptied, has not left."""
-        if not self._staged:
-            return
-        (store, payload), self._staged = self._staged, None
+        payload, self._asked = self._asked, None
         reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-        if not isinstance(reply, Shareable) or reply.get_return_code() != ReturnCode.OK:
+        if payload is None or not isinstance(reply, Shareable) or reply.get_return_code() != ReturnCode.OK:
             return
         try:
+            # Also where the gate has answered in place of a training that failed.
             round_updates(reply, payload.values)
         except MessageError as error:
             self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
             reply.clear()
-            reply.update(_refusal(TRAIN, error))
+            reply.update(refusal(TRAIN, error))
             return
+        if not self._staged:
+            return
+        (store, payload), self._staged = self._staged, None
         self.on_result_released(reply, payload, store)
         store.commit(payload.values.get("checkpoints"))
 
@@ -297,9 +279,19 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self.kept = store.load_state(context.round_number)
         scores = self._score(payload, context, store) if payload.values.get("validate") else {}
         started = time.perf_counter()
-        result = self.train(payload, context)
+        result = self._trained(payload, context, store)
         seconds = time.perf_counter() - started
         return replace(result, metrics={**result.metrics, "train_seconds": round(seconds, 4), **scores})
+
+    def _trained(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
+        try:
+            return self.train(payload, context)
+        except Exception as error:
+            if not self._hides_failures or self.own_model or isinstance(error, TaskAborted):
+                raise
+            self.logger.error(f"{TRAIN}: {type(error).__name__}: {error}; the gate hides it: a zero update is sent")
+        self.kept = store.load_state(context.round_number)
+        return zero_update(payload)
 
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.kept = store.load_state(context.round_number)
@@ -354,16 +346,3 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         store = SiteStore(folder, payload.values["run_id"], {**options, **self.options()})
         self._store_of = (run, store)
         return store
-
-
-def _optimizer_key(role: str) -> str:
-    return f"{OPTIMIZER}.{role}" if role else OPTIMIZER
-
-
-def _refusal(task: str, error: Exception) -> Shareable:
-    """An error reply. Its reason leaves the site, and most messages may name files or patients of the site."""
-    shared = isinstance(error, MessageError | WorkerLost | WorkerStopped) or (
-        isinstance(error, GrandRoundsError) and DETAILS_VARIABLE in os.environ
-    )
-    reason = str(error) if shared else f"{type(error).__name__} in task {task}: see the site's log"
-    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})

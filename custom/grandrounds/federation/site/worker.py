@@ -32,22 +32,26 @@ class SiteIdentity:
         site: the site's name.
         job: FLARE's id.
         root: of the site's FLARE workspace.
+        hides_failures: whether the site's gate hides that a training has failed.
     """
 
     site: str
     job: str
     root: str
+    hides_failures: bool = False
 
     @classmethod
     def of(cls, fl_ctx: FLContext) -> SiteIdentity:
         """Read it from FLARE's context of the site."""
         workspace = fl_ctx.get_engine().get_workspace()
-        return cls(fl_ctx.get_identity_name(), fl_ctx.get_job_id(), str(workspace.get_root_dir()))
+        return cls(
+            fl_ctx.get_identity_name(), fl_ctx.get_job_id(), str(workspace.get_root_dir()), hides_failures(fl_ctx)
+        )
 
     def context(self) -> FLContext:
         """A context for the child, which passes on to the parent what the site's gate is asked."""
         context = FLContextManager(_Engine(self), self.site, self.job).new_context()
-        context.set_prop(TRAINING_GATE, _GateOfParent(), private=True, sticky=False)
+        context.set_prop(TRAINING_GATE, _GateOfParent(self.hides_failures), private=True, sticky=False)
         return context
 
 
@@ -65,10 +69,19 @@ class _Engine:
         """No component listens in the child."""
 
 
+@dataclass(frozen=True)
 class _GateOfParent:
+    hides_failures: bool
+
     def admit_training(self, training: Spending) -> None:
         """As the privacy gate's, which only the parent has."""
         ask_parent(training)
+
+
+def hides_failures(fl_ctx: FLContext) -> bool:
+    """Whether the site has a gate that hides that a training has failed."""
+    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
+    return gate is not None and gate.hides_failures
 
 
 def declare_dp_training(training: Spending | None, fl_ctx: FLContext) -> None:

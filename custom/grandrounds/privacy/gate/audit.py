@@ -34,10 +34,14 @@ class Reason(StrEnum):
 
 
 class Refused(GrandRoundsError):
-    """Nothing may leave: the reason is for the server, the detail for the site's audit trail only."""
+    """Nothing may leave: the reason is for the server, the detail for the site's audit trail only.
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    ``by_training``: whether it depends on what a training has computed from the site's images, and not on the job alone.
+    """
+
+    def __init__(self, reason: Reason, detail: str, by_training: bool = False) -> None:
         super().__init__(f"{reason}: {detail}")
+        self.by_training = by_training
         self.reason = reason
         self.detail = detail
 

@@ -21,8 +21,9 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 
 from grandrounds.data.manifest import read_manifest
-from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.site.data import locate
+from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, described
 from grandrounds.privacy.gate.inspection import Answer, Part
@@ -31,13 +32,21 @@ from grandrounds.privacy.gate.policy import policy_of_scope
 from grandrounds.privacy.gate.treatment import ClipAndNoise, RunningStatistics
 from grandrounds.privacy.ledger.entries import DatasetIdentity
 from grandrounds.privacy.ledger.ledger import dataset_fingerprint
-from grandrounds.protocol.messages import GLOBAL, REASON_HEADER, TREATED, decode_payload, floating_entries
+from grandrounds.protocol.messages import (
+    DXO_KEY,
+    GLOBAL,
+    REASON_HEADER,
+    TREATED,
+    Payload,
+    decode_payload,
+    floating_entries,
+)
+from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_sensitivity
 
 FOLDER = "privacy"
 """Of ledger and audit trail, in the site's ``local`` folder."""
-DXO_KEY = "DXO"
 CLIPPED_KINDS = frozenset(kind for kind, known in KINDS.items() if ClipAndNoise in known.treatments)
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
 
@@ -54,6 +63,11 @@ class Admission:
     refusal: Reason | None
     training: Spending | None = None
     training_refused: Refused | None = None
+
+    @property
+    def hides_failures(self) -> bool:
+        """Whether a training that fails must give an answer like any other."""
+        return self.gate is not None and self.facts is not None and self.gate.hides_failures(self.facts)
 
     def admit_training(self, training: Spending) -> None:
         """Check a record-level private training before it starts; a refusal becomes the site's answer.
@@ -113,12 +127,21 @@ class SitePrivacyGate(Filter):
             facts = admission.facts
             if admission.training_refused:
                 raise admission.training_refused
+            reply = _copied(reply)
             code = reply.get_return_code()
             if code != ReturnCode.OK:
-                return self._stripped(code, facts, admission.gate.folder)
+                return self._failed(code, facts, admission.gate, admission.training)
             return _message(admission.gate.release(facts, _answer(reply), admission.training))
         except Exception as error:
             return _refusal(self._refuse(error, facts, fl_ctx))
+
+    def _failed(self, code: Any, facts: TaskFacts, gate: Gate, training: Spending | None) -> Shareable:
+        if gate.hides_failures(facts):
+            return _message(gate.release_failure(facts, "an error of the training"))
+        if training is not None:
+            gate.book_failure(facts, training)
+            code = ReturnCode.EXECUTION_EXCEPTION
+        return self._stripped(code, facts, gate.folder)
 
     def _stripped(self, code: Any, facts: TaskFacts, folder: Path) -> Shareable:
         known = code if isinstance(code, str) and code in CODES else ReturnCode.EXECUTION_EXCEPTION
@@ -184,10 +207,12 @@ class DatasetFacts(NamedTuple):
     Attributes:
         identity: its name and fingerprint.
         patients: number of patients (else lesions, else images) in ``train``, ``labelled``, ``val`` and ``test``.
+        images: number of training images.
     """
 
     identity: DatasetIdentity
     patients: Mapping[str, int]
+    images: int
 
 
 def dataset_facts(name: str, manifest: Path) -> DatasetFacts:
@@ -200,7 +225,9 @@ def dataset_facts(name: str, manifest: Path) -> DatasetFacts:
     fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
     groups = {part: {record.group for record in records if record.split == part} for part in ("train", "val", "test")}
     groups["labelled"] = {record.group for record in records if record.split == "train" and record.labelled}
-    return DatasetFacts(DatasetIdentity(name, fingerprint), {part: len(found) for part, found in groups.items()})
+    patients = {part: len(found) for part, found in groups.items()}
+    images = sum(record.split == "train" for record in records)
+    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images)
 
 
 def _gate(fl_ctx: FLContext) -> Gate:
@@ -237,15 +264,36 @@ def _facts(task: Shareable, fl_ctx: FLContext) -> TaskFacts:
         raise Refused(Reason.DATASET, str(error)) from error
     model = floating_entries(payload.parts.get(GLOBAL, {}))
     template = {name: (tuple(value.shape), value.dtype) for name, value in model.items()}
-    expected = Expected(payload.round_number, run_id, len(problem.classes), template, data.patients)
+    expected = Expected(
+        payload.round_number, run_id, len(problem.classes), template, data.patients, data.images, _largest(payload)
+    )
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
     return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected)
+
+
+def _largest(payload: Payload) -> float:
+    """The largest absolute value of a weight; running statistics are variances of any size."""
+    states = (floating_entries(part) for part in payload.parts.values())
+    weights = [value for state in states for name, value in state.items() if not is_running_statistic(name)]
+    return max((float(value.abs().max()) for value in weights if value.numel()), default=0.0)
+
+
+def _copied(reply: Shareable) -> Shareable:
+    """The one reading of an answer: what is checked, treated and released is this copy."""
+    if not isinstance(reply, Shareable):
+        raise Refused(Reason.FORM, f"the reply is a {type(reply).__name__}")
+    try:
+        return plain_message(reply)
+    except MessageError as error:
+        raise Refused(Reason.FORM, str(error)) from error
 
 
 def _answer(reply: Shareable) -> Answer:
     """The reply as plain values; anything else that FLARE would send along is refused here."""
     unknown = reply.keys() - {DXO_KEY, ReservedHeaderKey.HEADERS}
     headers = reply.get(ReservedHeaderKey.HEADERS, {})
+    if not isinstance(headers, dict):
+        raise Refused(Reason.FORM, f"the reply's headers are a {type(headers).__name__}")
     strange = set(headers) - {ReservedHeaderKey.CONTENT_TYPE, ReservedHeaderKey.RC}
     if unknown or strange:
         raise Refused(

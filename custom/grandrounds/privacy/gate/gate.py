@@ -1,5 +1,9 @@
 """Decides what leaves a site: checks an answer, books its cost, treats it and writes the audit trail.
 
+A training whose update leaves with noise has one outcome only: a release. An error, or values that cannot be released,
+would answer without noise a question that the server asks by a model of its own making. They are replaced by a zero
+update with the same noise and the same cost.
+
 The order matters. Everything is checked before anything is booked, everything is booked before any noise is drawn, and the
 message is built anew from treated parts, so that nothing else can leave. If the process dies, the ledger has a release too
 many, never one too few.
@@ -10,23 +14,29 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
-from grandrounds.privacy.gate.kinds import APP_DEFINED, Expected
-from grandrounds.privacy.gate.policy import SitePolicy
-from grandrounds.privacy.gate.treatment import RecordLevel
+from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
+from grandrounds.privacy.gate.policy import SAMPLES, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.treatment import ClipAndNoise, RecordLevel
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.protocol.messages import CURVES, FACTS, METRICS, PROTOCOL, SPENT, TRAIN, TREATED, UPDATE
 from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
+
+MAX_WEIGHT = 1e4
+"""Absolute value of a weight in a model that a training with noise starts from."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,9 @@ class Gate:
         """
         if facts.task not in self.policy.tasks:
             raise Refused(Reason.TASK, f"task {facts.task!r}; allowed are {', '.join(self.policy.tasks)}")
-        expected = self._expected_releases(facts) if facts.task == TRAIN else []
-        self._require_affordable(facts, expected)
+        if facts.task == TRAIN:
+            self._require_trainable(facts)
+        self._require_affordable(facts, self._expected_releases(facts) if facts.task == TRAIN else [])
 
     def admit_training(self, facts: TaskFacts, training: Spending) -> None:
         """Check the cost of a round of record-level private training before it starts, if the policy relies on it.
@@ -77,6 +88,11 @@ class Gate:
             raise Refused(Reason.DENIED, str(error)) from error
         self._require_affordable(facts, [cost])
 
+    def hides_failures(self, facts: TaskFacts) -> bool:
+        """Whether a training's answer leaves with noise, so that a failure must look like any other answer."""
+        rule = self._counted_update()
+        return facts.task == TRAIN and rule is not None and isinstance(rule.treatment, ClipAndNoise)
+
     def release(self, facts: TaskFacts, answer: Answer, trained: Spending | None = None) -> Answer:
         """Check, book and treat an answer; ``trained`` is how the training was protected, if it was.
 
@@ -86,19 +102,86 @@ class Gate:
         Raises:
             Refused: if it may not leave. What was booked before the refusal stays booked.
         """
-        known = inspect(answer, self.policy, facts.expected)
+        try:
+            known = inspect(answer, self.policy, facts.expected)
+        except Refused as refused:
+            if trained is not None:
+                self.book_failure(facts, trained)
+            if not refused.by_training or not self.hides_failures(facts):
+                raise
+            return self.release_failure(facts, refused.detail)
         costs = {name: self._cost(name, known, trained) for name in known.releases}
+        return self._released(facts, self._without_signs(facts, known), costs)
+
+    def release_failure(self, facts: TaskFacts, detail: str) -> Answer:
+        """The answer in place of a training that has failed: a zero update with the policy's noise, booked.
+
+        Raises:
+            Refused: if the budget or the ledger does not allow it.
+        """
+        rule = self._counted_update()
+        if rule is None or not facts.expected.template:
+            raise Refused(Reason.VALUES, detail)
+        zeros = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in facts.expected.template.items()}
+        known = self._without_signs(facts, Inspected({UPDATE: (rule, zeros)}, {}, {}, (), 1))
+        return self._released(facts, known, {UPDATE: rule.treatment.spending(None)}, failure=detail)
+
+    def book_failure(self, facts: TaskFacts, training: Spending) -> None:
+        """Book a record-level private training that has given no release: whether it has is a result of the training."""
+        rule = self._counted_update()
+        if facts.task == TRAIN and rule is not None and isinstance(rule.treatment, RecordLevel):
+            self._book(facts, UPDATE, rule.treatment.spending(training))
+
+    def _released(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str = "") -> Answer:
         self._require_affordable(facts, list(costs.values()))
         for name, cost in costs.items():
             self._book(facts, name, cost)
         treated = {name: self._treated(name, known) for name in known.releases}
-        self._audit(facts, known, costs)
+        self._audit(facts, known, costs, failure)
         task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
         numbers = {name: value for name, value in known.scalars.items() if name != SPENT}
         reported = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
         if known.facts:
             reported[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
-        return Answer({**task, "samples": known.samples}, {**reported, **_parts(answer, known, treated)})
+        return Answer({**task, "samples": known.samples}, {**reported, **_parts(known, treated)})
+
+    def _without_signs(self, facts: TaskFacts, known: Inspected) -> Inspected:
+        """Without the numbers that would show whether a training with a noisy update has failed."""
+        if not self.hides_failures(facts):
+            return known
+        shown = facts.expected.images if may_leave(SAMPLES, self.policy, facts.expected) else 1
+        scores = {name: value for name, value in known.scalars.items() if not self._of_training(name)}
+        numbers = {**scores, SAMPLES: float(shown)} if shown > 1 else scores
+        withheld = sorted({*known.withheld, *(known.scalars.keys() - numbers.keys())})
+        return replace(known, scalars=numbers, withheld=tuple(withheld), samples=max(1, shown))
+
+    def _of_training(self, name: str) -> bool:
+        rule = self.policy.scalar_rule_for(name)
+        return rule is None or rule.part in ("train", "labelled")
+
+    def _counted_update(self) -> ReleaseRule | None:
+        """The rule for model updates, if they are protected by noise."""
+        rule = self.policy.named_rule(UPDATE)
+        if rule is None or rule.outside_budget or not isinstance(rule.treatment, ClipAndNoise | RecordLevel):
+            return None
+        return rule
+
+    def _require_trainable(self, facts: TaskFacts) -> None:
+        """Refuse before the training what would make its answer fail, by the received model alone.
+
+        Raises:
+            Refused: if a weight is so large that values may overflow, or the update would have entries that are refused.
+        """
+        rule, expected = self._counted_update(), facts.expected
+        if rule is None:
+            return
+        if not expected.largest <= MAX_WEIGHT:
+            raise Refused(Reason.VALUES, f"the model from the server has a weight of {expected.largest:.3g}")
+        statistics = sorted(filter(is_running_statistic, expected.template))
+        if statistics and getattr(rule.treatment, "running_statistics", "refuse") == "refuse":
+            raise Refused(
+                Reason.VALUES, f"{statistics[0]!r} is a running statistic, which {rule.treatment.name} refuses"
+            )
 
     def _expected_releases(self, facts: TaskFacts) -> list[Spending]:
         bookings = self._ledger().content().bookings
@@ -169,14 +252,20 @@ class Gate:
                 raise Refused(Reason.VALUES, f"{name}[{key!r}] exceeds the range of {value.dtype} with its noise")
         return treated
 
-    def _audit(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending]) -> None:
+    def _audit(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str) -> None:
         releases = {
             name: {"treatment": known.releases[name][0].treatment.name, "mechanism": cost.mechanism.value}
             for name, cost in costs.items()
         }
-        details = {"releases": releases, "scalars": sorted(known.scalars), "withheld": list(known.withheld)}
+        details: dict[str, Any] = {
+            "releases": releases,
+            "scalars": sorted(known.scalars),
+            "withheld": list(known.withheld),
+        }
         if known.facts:
             details["facts"] = sorted(known.facts)
+        if failure:
+            details["in_place_of"] = failure
         write_audit(self.folder, "released", {**described(facts), **details})
 
     def _ledger(self) -> Ledger:
@@ -200,10 +289,10 @@ def described(facts: TaskFacts | None) -> dict[str, str | int]:
     }
 
 
-def _parts(answer: Answer, known: Inspected, treated: Mapping[str, dict[str, Tensor]]) -> dict[str, Part]:
+def _parts(known: Inspected, treated: Mapping[str, dict[str, Tensor]]) -> dict[str, Part]:
     parts = {}
     for name, tensors in treated.items():
         rule, _ = known.releases[name]
         meta = {"release": rule.kind.value, TREATED: rule.treatment.name}
-        parts[name] = Part(answer.parts[name].kind, meta, tensors)
+        parts[name] = Part(KINDS[rule.kind].data_kind, meta, tensors)
     return parts

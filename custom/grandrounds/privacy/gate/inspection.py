@@ -177,7 +177,7 @@ def _require_plain(value: Any, where: str) -> None:
     if value.dtype not in DTYPES or value.layout != torch.strided or value.is_meta or value.is_nested:
         raise Refused(Reason.FORM, f"{where} is of {value.dtype}, {value.layout}")
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-        raise Refused(Reason.VALUES, f"{where} has a value that is NaN or infinite")
+        raise Refused(Reason.VALUES, f"{where} has a value that is NaN or infinite", by_training=True)
 
 
 def _require_known(key: str, value: Tensor, name: str, rule: ReleaseRule, expected: Expected) -> None:

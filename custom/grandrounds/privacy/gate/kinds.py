@@ -36,8 +36,9 @@ WEIGHT_DIFF, APP_DEFINED = "WEIGHT_DIFF", "APP_DEFINED"
 class Expected:
     """What an answer must fit.
 
-    ``template`` has shape and dtype of each entry of the model that the server has sent, ``patients`` their number in each
-    part of the site's data.
+    ``template`` has shape and dtype of each entry of the model that the server has sent, ``largest`` is the largest
+    absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
+    training images.
     """
 
     round_number: int
@@ -45,6 +46,8 @@ class Expected:
     classes: int
     template: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
     patients: Mapping[str, int]
+    images: int = 0
+    largest: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ ProtectedUnit = Literal["record", "patient"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """The mean loss of logits, shape ``(batch, classes)``, and targets, shape ``(batch, ...)``."""
 MEAN_TOLERANCE = 1e-4
+DRAWN = 4
+"""Samples with which a loss is checked."""
 WORD = 2**53
 GRADIENT_VALUES, MAX_MICROBATCH = 2**24, 512
 """How many values the samples' gradients may have in memory at once, and the maximum number of samples."""
@@ -137,7 +139,7 @@ class PrivateStep:
         weights = max(1, sum(value.numel() for value in trained.values()))
         size = self._options.microbatch or max(1, min(MAX_MICROBATCH, GRADIENT_VALUES // weights))
         for chunk, target in _chunks(images, targets, size):
-            self._require_mean(chunk, target)
+            self._require_mean(chunk[:1], target[:1])
             for name, value in self._clipped_sum(trained, chunk, target).items():
                 sums[name] += value
         sigma = self._options.noise_multiplier * self._options.clip
@@ -156,19 +158,29 @@ class PrivateStep:
         each = vmap(grad(loss_of), in_dims=(None, 0, 0), randomness="different")(values, images, targets)
         squares = [gradient.double().flatten(1).square().sum(dim=1) for gradient in each.values()]
         norms = torch.stack(squares).sum(dim=0).sqrt()
-        if not bool(torch.isfinite(norms).all()):
-            raise ConfigurationError("a sample's gradient is not finite: lower the learning rate")
-        factors = (self._options.clip / norms).clamp(max=1.0)
-        return {name: torch.tensordot(factors, gradient.double(), dims=1) for name, gradient in each.items()}
+        # A gradient that is not finite counts as zero. An error would tell, without noise, that such an image is there.
+        finite = torch.isfinite(norms)
+        factors = torch.where(finite, (self._options.clip / norms).clamp(max=1.0), 0.0)
+        plain = {name: gradient.double().nan_to_num(0.0, 0.0, 0.0) for name, gradient in each.items()}
+        return {name: torch.tensordot(factors, gradient, dims=1) for name, gradient in plain.items()}
 
-    def _require_mean(self, images: Tensor, targets: Tensor) -> None:
-        """Check once, on a batch of several samples, that its loss is the mean of its samples' losses."""
-        if self._checked or len(images) < 2:
+    def _require_mean(self, image: Tensor, target: Tensor) -> None:
+        """Check once that the loss of several samples is the mean of theirs.
+
+        The logits and targets are drawn: an error about the site's own would depend on them without noise. Of image and
+        target, one each, only the form counts.
+        """
+        if self._checked:
             return
         with torch.no_grad():
-            logits = self._network(images)
+            classes = self._network(torch.zeros_like(image)).shape[1]
+            logits = torch.randn(DRAWN, classes, device=image.device)
+            if target.is_floating_point():
+                targets = torch.rand(DRAWN, *target.shape[1:], device=target.device, dtype=target.dtype)
+            else:
+                targets = torch.randint(classes, (DRAWN, *target.shape[1:]), device=target.device)
             together = self._loss(logits, targets)
-            alone = torch.stack([self._loss(logits[i : i + 1], targets[i : i + 1]) for i in range(len(images))]).mean()
+            alone = torch.stack([self._loss(logits[i : i + 1], targets[i : i + 1]) for i in range(DRAWN)]).mean()
         if not bool(torch.isclose(together, alone, rtol=MEAN_TOLERANCE, atol=MEAN_TOLERANCE)):
             raise ConfigurationError(
                 f"the loss is not a mean over samples (batch {float(together):.5g}, mean of its samples "

@@ -33,15 +33,16 @@ def test_an_update_leaves_clipped_noised_booked_and_written_down(gate):
     (line,) = audited(chosen)
     assert line["outcome"] == "released"
     assert line["releases"] == {"update": {"treatment": "clip_and_noise", "mechanism": "gaussian"}}
-    assert (line["scalars"], line["withheld"]) == (["validation.f1"], ["loss"])
+    assert (line["scalars"], line["withheld"]) == (["samples", "validation.f1"], ["loss"])
 
 
 def test_numbers_leave_only_when_named_and_with_enough_patients(gate):
     left = gate().release(facts(), answer())
-    assert left.parts[METRICS].data == {"validation.f1": 0.5}
+    assert left.parts[METRICS].data == {"validation.f1": 0.5, "samples": 44.0}
     assert left.header["samples"] == 44
     enough = gate().release(facts(val=5, train=50), answer())
-    assert (enough.parts[METRICS].data, enough.header["samples"]) == ({"validation.f1": 0.5}, 44)
+    scores = {"validation.f1": 0.5, "samples": 44.0}
+    assert (enough.parts[METRICS].data, enough.header["samples"]) == (scores, 44)
     few = gate().release(facts(val=4, train=49), answer())
     assert few.parts[METRICS].data == {}
     assert few.header["samples"] == 1
@@ -53,7 +54,7 @@ def test_the_gate_reports_the_spending_where_the_policy_allows_it(gate):
     chosen = gate(scalars=(ScalarRule("privacy.epsilon", "train", 1),))
     assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": pytest.approx(0.2041, abs=1e-4)}
     assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": pytest.approx(0.2978, abs=1e-4)}
-    assert gate().release(facts(), lie).parts[METRICS].data == {}
+    assert gate().release(facts(), lie).parts[METRICS].data == {"samples": 44.0}
     unlimited = gate(ReleaseRule(UPDATE, "update", Unmodified()), scalars=(ScalarRule("privacy.*", "train", 1),))
     assert unlimited.release(facts(), lie).parts[METRICS].data == {}
 

@@ -1,0 +1,100 @@
+"""Copies of messages in exact built-in types and dense tensors, made once, before any check.
+
+A subclass of ``dict`` or ``str`` may answer differently when it is read again, so that what was checked is not what is used.
+The methods of the base types read what is stored, whatever a subclass overrides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from nvflare.apis.dxo import DXO
+from nvflare.apis.shareable import Shareable
+from torch import Tensor, nn
+
+from grandrounds.errors import MessageError
+
+MAX_DEPTH = 12
+"""Of collections in collections."""
+
+
+def plain(value: Any, where: str, share: bool = False) -> Any:
+    """Copy a value: dictionaries, lists, tuples, texts, numbers, bytes, tensors and FLARE's data exchange objects.
+
+    Args:
+        value: of any type.
+        where: how an error calls it.
+        share: whether tensors may share memory with the original, where the sender itself makes the message.
+
+    Returns:
+        The value in exact types; tensors are contiguous, on the CPU, and without gradient or attributes.
+
+    Raises:
+        MessageError: if a part is of another type, a key is no text or occurs twice, a tensor is not dense, or
+            collections are nested too deeply; the place is named.
+
+    Example:
+        >>> class Text(str):
+        ...     __slots__ = ()
+        >>> type(plain({Text("a"): [1, 2.5]}, "values").popitem()[0])
+        <class 'str'>
+    """
+    return _plain(value, where, share, MAX_DEPTH)
+
+
+def plain_message(message: Shareable) -> Shareable:
+    """A copy of a message of FLARE's in exact types, see :func:`plain`."""
+    copy = Shareable()
+    dict.clear(copy)
+    dict.update(copy, plain(message, "the message"))
+    return copy
+
+
+def _plain(value: Any, where: str, share: bool, depth: int) -> Any:
+    if depth == 0:
+        raise MessageError(f"{where} is nested too deeply")
+    if isinstance(value, Tensor):
+        return _dense(value, where, share)
+    if isinstance(value, dict):
+        return _items(value, where, share, depth - 1)
+    if type(value) is DXO:
+        content = _items(vars(value), where, share, depth - 1)
+        return DXO(content["data_kind"], data=content["data"], meta=content["meta"])
+    if isinstance(value, list):
+        return [_plain(entry, where, share, depth - 1) for entry in list.__iter__(value)]
+    if isinstance(value, tuple):
+        return tuple(_plain(entry, where, share, depth - 1) for entry in tuple.__iter__(value))
+    return _scalar(value, where)
+
+
+def _items(value: dict[Any, Any], where: str, share: bool, depth: int) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, entry in list(dict.items(value)):
+        name = str.__str__(key) if isinstance(key, str) else None
+        if name is None or name in made:
+            raise MessageError(f"{where} has a key that is no text, or occurs twice ({type(key).__name__})")
+        made[name] = _plain(entry, name, share, depth)
+    return made
+
+
+def _scalar(value: Any, where: str) -> Any:
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    raise MessageError(f"{where} is a {type(value).__name__}, which no message has")
+
+
+def _dense(value: Tensor, where: str, share: bool) -> Tensor:
+    # An attribute of the object may hide a method, so the class's methods are called.
+    if type(value) not in (Tensor, nn.Parameter):
+        raise MessageError(f"{where} is not a tensor, but a {type(value).__name__}")
+    if value.layout != torch.strided or value.is_meta or value.is_nested or value.is_quantized:
+        raise MessageError(f"{where} is not a dense tensor, but of {value.layout}")
+    local = Tensor.contiguous(Tensor.cpu(Tensor.detach(value)))
+    return local if share else Tensor.clone(local, memory_format=torch.contiguous_format)

@@ -1,0 +1,107 @@
+"""A message is read once: what was checked is what leaves."""
+
+import pytest
+import torch
+from gated_site import SECRET, good_reply, leave
+from nvflare.apis.fl_constant import ReturnCode
+from stateful import OtherMapping, StatefulDict, StatefulText
+
+from grandrounds.errors import MessageError
+from grandrounds.protocol.messages import Result, decode_result, encode_result
+from grandrounds.protocol.plain import plain
+
+
+def facts_reply(site):
+    return encode_result(
+        Result(metrics={"validation.f1": 0.5}, facts={"backbone": "resnet10"}), {}, site.asked, ["backbone"]
+    )
+
+
+def left_with(site, reply, task="train"):
+    context, _ = site.admit(task)
+    return leave(reply, context)
+
+
+@pytest.mark.parametrize("readings", range(1, 6))
+def test_facts_that_change_when_read_again_do_not_leave(site, readings):
+    reply = facts_reply(site)
+    reply["DXO"]["data"]["facts"].data = StatefulDict({"backbone": "resnet10"}, {"backbone": "x" * 5000}, readings)
+    left = left_with(site, reply, "join")
+    assert left.get_return_code() == ReturnCode.OK
+    data = left["DXO"]["data"]["facts"].data
+    assert (type(data), data) == (dict, {"backbone": "resnet10"})
+
+
+@pytest.mark.parametrize("readings", range(1, 6))
+@pytest.mark.parametrize("place", ["samples", "metrics", "part", "meta", "all"])
+def test_nothing_that_changes_when_read_again_leaves(site, place, readings):
+    reply = good_reply(site)
+    content = reply["DXO"]
+    leak = torch.full((3,), SECRET)
+    if place == "samples":
+        content["meta"] = StatefulDict(content["meta"], {**content["meta"], "samples": leak}, readings)
+    elif place == "metrics":
+        content["data"]["metrics"].data = StatefulDict({"validation.f1": 0.5}, {"patient\0 4711": SECRET}, readings)
+    elif place == "part":
+        update = content["data"]["update"]
+        update.data = StatefulDict(update.data, {**update.data, "x": leak}, readings)
+    elif place == "meta":
+        update = content["data"]["update"]
+        update.meta = StatefulDict(update.meta, {**update.meta, "leak": leak}, readings)
+    else:
+        reply["DXO"] = StatefulDict(content, {**content, "meta": {**content["meta"], "leak": leak}}, readings)
+    left = left_with(site, reply)
+    assert left.get_return_code() == ReturnCode.OK
+    assert left["DXO"]["meta"] == {**good_reply(site)["DXO"]["meta"], "samples": 1}
+    parts = left["DXO"]["data"]
+    assert parts["metrics"].data == {"validation.f1": 0.5}
+    assert sorted(parts["update"].data) == ["b", "w"]
+    assert {type(found) for found in (parts, parts["update"].data, parts["update"].meta, left["DXO"]["meta"])} == {dict}
+    assert str(SECRET) not in repr(left)
+
+
+def test_a_copy_is_of_exact_types_and_shares_nothing():
+    inner = torch.arange(6.0).reshape(2, 3).t()
+    made = plain({StatefulText("a", "leak"): [True, 1, 0.5, None, b"x", (inner,)]}, "values")
+    (key,) = made
+    assert (type(key), key) == (str, "a")
+    (copied,) = made["a"][-1]
+    assert torch.equal(copied, inner)
+    assert copied.is_contiguous()
+    assert copied.data_ptr() != inner.data_ptr()
+    assert plain([torch.nn.Parameter(torch.ones(2))], "x")[0].requires_grad is False
+    attributed = torch.ones(2)
+    attributed.clone = attributed.detach = lambda: torch.full((2,), SECRET)
+    assert plain(attributed, "x").tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {7: 1},
+        {"a": OtherMapping({"b": 1})},
+        {"a": {1, 2}},
+        torch.ones(2).to_sparse(),
+        torch.ones(2, device="meta"),
+        torch.ones(2).as_subclass(type("Odd", (torch.Tensor,), {})),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_other_types_are_refused(value):
+    with pytest.raises(MessageError):
+        plain(value, "the message")
+
+
+def test_what_contains_itself_is_refused():
+    endless = {}
+    endless["a"] = endless
+    with pytest.raises(MessageError, match="nested too deeply"):
+        plain(endless, "the message")
+
+
+def test_the_server_reads_once_as_well(site):
+    reply = good_reply(site)
+    metrics = StatefulDict({"validation.f1": 0.5}, {"validation.f1": 1e300})
+    reply["DXO"]["data"]["metrics"].data = metrics
+    assert decode_result(reply, site.asked).metrics == {"validation.f1": 0.5}
