@@ -31,7 +31,7 @@ def site_folder(folder, site, public="public"):
     phantom_site(site, folder, size=32, images=48, labelled=1.0)
     drawn = phantom_site(public, folder / "public-drawn", size=32, images=PUBLIC_IMAGES).parent
     shutil.copytree(drawn, folder / site / "public", dirs_exist_ok=True)
-    location = '{"manifest": "public/manifest.csv", "root": "public/images.npz"}'
+    location = '{"manifest": "public/manifest.csv", "root": "public/images.npz", "public": true}'
     own = '{"manifest": "manifest.csv", "root": "images.npz"}'
     (folder / site / "grandrounds.json").write_text(f'{{"datasets": {{"phantom": {own}, "public": {location}}}}}')
 

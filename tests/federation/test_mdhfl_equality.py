@@ -42,7 +42,7 @@ OPTIONS = [
 def hospitals(tmp_path_factory, shared_cache):
     folder = tmp_path_factory.mktemp("hospitals")
     own = {"manifest": "manifest.csv", "root": "images.npz"}
-    public = {"manifest": "public/manifest.csv", "root": "public/images.npz"}
+    public = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
     for site in BACKBONES:
         phantom_site(site, folder, size=SIDE, images=12, labelled=1.0)
         drawn = phantom_site("public", folder / "drawn", size=SIDE, images=PUBLIC_IMAGES).parent

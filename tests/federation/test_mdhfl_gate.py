@@ -37,7 +37,7 @@ POLICY = {
 def hospitals(tmp_path_factory, shared_cache):
     folder = tmp_path_factory.mktemp("hospitals")
     own = {"manifest": "manifest.csv", "root": "images.npz"}
-    public = {"manifest": "public/manifest.csv", "root": "public/images.npz"}
+    public = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
     for site in SITES:
         phantom_site(site, folder, size=32, images=48, labelled=1.0)
         drawn = phantom_site("public", folder / "drawn", size=32, images=32).parent

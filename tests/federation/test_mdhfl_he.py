@@ -44,7 +44,7 @@ def hospitals(tmp_path_factory, shared_cache):
         drawn = phantom_site("public", folder / "drawn", size=32, images=PUBLIC_IMAGES).parent
         shutil.copytree(drawn, folder / site / "public", dirs_exist_ok=True)
         own = {"manifest": "manifest.csv", "root": "images.npz"}
-        public = {"manifest": "public/manifest.csv", "root": "public/images.npz"}
+        public = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
         (folder / site / "grandrounds.json").write_text(json.dumps({"datasets": {"phantom": own, "public": public}}))
     write_keys(folder, SITES)
     return folder

@@ -1,6 +1,7 @@
 """Sites with networks of their own: who chooses them, where they are tested, and what stays at the site."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
 SITES = ["site-1", "site-2"]
+PUBLIC = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
 SHORT = ["controller.rounds=2", "executor.steps=1", 'executor.backbones={"site-2": "resnet10"}']
 
 
@@ -83,10 +85,12 @@ def test_another_data_set_is_loaded_whole_and_once(tiny, run, hospitals, tmp_pat
     folder, write = hospitals
     for site in SITES:
         place = folder / site
-        public = (place / "manifest.csv").read_text().replace(",round,", ",truck,")
-        (place / "public.csv").write_text(public)
+        drawn = phantom_site("public", folder / "drawn", size=32, images=40).parent
+        shutil.copytree(drawn, place / "public", dirs_exist_ok=True)
+        path = place / "public" / "manifest.csv"
+        path.write_text(path.read_text().replace(",round,", ",truck,"))
         datasets = json.loads((place / "grandrounds.json").read_text())["datasets"]
-        write(site, datasets={**datasets, "public": {**datasets["phantom"], "manifest": "public.csv"}})
+        write(site, datasets={**datasets, "public": PUBLIC})
     found = run(public_job(tiny), tmp_path / "run", SITES, sites_dir=folder)
     answered = [event["metrics"] for event in events(found) if event.get("task") == "train"]
     assert [(metrics["public"], metrics["public_cached"]) for metrics in answered] == [(40.0, 1.0)] * 2

@@ -58,7 +58,8 @@ class DatasetLocation:
 
     ``root`` is a folder, zip, npz or idx file; ``max_unreadable`` a fraction of the images; ``windows`` are those of CT
     slices, one for each channel; ``min_support`` is the minimum number of patients behind any value of a class that leaves
-    the site; a ``model`` of None leaves the network to the job; ``preprocess`` is done before resizing.
+    the site; a ``model`` of None leaves the network to the job; ``preprocess`` is done before resizing. Of
+    a ``public`` data set, predictions may leave the site; only the site says which is.
     """
 
     manifest: Path
@@ -68,6 +69,7 @@ class DatasetLocation:
     min_support: int = 0
     model: ModelOverride | None = None
     preprocess: Preprocess = "none"
+    public: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +234,7 @@ def _read_locations(path: Path) -> dict[str, DatasetLocation]:
 
 
 def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
-    require_object(entry, where, ["manifest", "root"], ["max_unreadable", "windows", "preprocess"])
+    require_object(entry, where, ["manifest", "root"], ["max_unreadable", "windows", "preprocess", "public"])
     for field in ("manifest", "root"):
         if not isinstance(entry[field], str) or not entry[field]:
             raise ConfigurationError(f"{where}.{field} must be a path, got {entry[field]!r}")
@@ -244,8 +246,10 @@ def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
     require_type(preprocess, Preprocess, f"{where}.preprocess")
     if windows and preprocess != "none":
         raise ConfigurationError(f"{where}: windows are for CT and preprocess is for mammograms; keep one of them")
+    public = entry.get("public", False)
+    require_type(public, bool, f"{where}.public")
     return DatasetLocation(
-        folder / entry["manifest"], folder / entry["root"], float(limit), windows, preprocess=preprocess
+        folder / entry["manifest"], folder / entry["root"], float(limit), windows, preprocess=preprocess, public=public
     )
 
 

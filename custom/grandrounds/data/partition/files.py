@@ -225,7 +225,7 @@ def _public_location(replicated: Replicated | None) -> dict[str, dict[str, Any]]
     if replicated is None:
         return {}
     root = str(replicated.public_root.absolute())
-    return {PUBLIC_NAME: {"manifest": PUBLIC_FILE, "root": root, "max_unreadable": 0}}
+    return {PUBLIC_NAME: {"manifest": PUBLIC_FILE, "root": root, "max_unreadable": 0, "public": True}}
 
 
 def _reading(windows: Sequence[Window], preprocess: Preprocess) -> dict[str, Any]:

@@ -31,6 +31,8 @@ RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "pri
 LOCK = "grandrounds.lock.json"
 UNCHANGED: Literal["unchanged"] = "unchanged"
 LEDGER_FOLDER = "privacy"
+MIN_SUPPORT = 10
+"""Patients behind a figure of a class, where the hospital's own file does not say otherwise."""
 DEFAULT = ".default"
 FLAGS = {"mandatory": "--mandatory-sites"}
 # A checkout has the templates beside the package's folder; a wheel installs them under the environment's prefix.
@@ -157,7 +159,7 @@ def _datasets(settings: Settings) -> dict[str, Any] | None:
     for name, location in locations.items():
         entry = content["datasets"][name]
         entry |= {"manifest": str(location.manifest.absolute()), "root": str(location.root.absolute())}
-    return content
+    return {**content, "privacy": {"min_support": MIN_SUPPORT, **content.get("privacy", {})}}
 
 
 def _package(kit: Kit, wheel: Path | None) -> dict[str, Any]:

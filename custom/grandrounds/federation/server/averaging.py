@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, UpdateOptions
+from grandrounds.federation.server.robust import ContributionBounds, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
@@ -32,7 +33,7 @@ from grandrounds.protocol.messages import (
     require_like,
     tensor_bytes,
 )
-from grandrounds.protocol.tensors import UpdatePrecision, apply_update
+from grandrounds.protocol.tensors import UpdatePrecision, apply_update, require_finite_tensors
 
 HELD_BYTES = 1 << 26
 
@@ -150,6 +151,7 @@ class AveragingController(RoundController):
     """Federated averaging of one model, and the base of methods that exchange more beside it."""
 
     averaging: AveragingOptions
+    defence: DefenceOptions
     updates: UpdateOptions
     server_compute: ServerComputeOptions
 
@@ -160,6 +162,8 @@ class AveragingController(RoundController):
         self.state: dict[str, Tensor] = {}
         self.sent: State = {}
         self._images: ServerImages | None = None
+        self._bounds = ContributionBounds(self.defence)
+        self._mean: OrderedMean | RobustMean
 
     def start(self) -> None:
         """Build the initial model, the same for all methods with one seed."""
@@ -190,7 +194,8 @@ class AveragingController(RoundController):
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites; they start from ``sent``, the global model."""
-        self._mean = OrderedMean(sites)
+        self._mean = OrderedMean(sites) if self.defence.aggregation == "mean" else RobustMean(self.defence)
+        self._bounds.open()
         self.sent = self.state
 
     def payload_for(self, site: str) -> Payload:
@@ -208,19 +213,34 @@ class AveragingController(RoundController):
         require_like(result.update, floating_entries(self.state), "update")
 
     def absorb(self, site: str, result: Result) -> None:
-        """Add the site's update to the mean."""
+        """Add the site's update to the mean, bounded."""
         if result.update is not None:
-            self._mean.add(site, result.update, float(result.samples) if self.averaging.weighting == "samples" else 1.0)
+            weight = float(result.samples) if self.averaging.weighting == "samples" else 1.0
+            bounded = self._bounds.take(site, result.update, weight)
+            if bounded is not None:
+                self._mean.add(site, *bounded)
 
     def missed(self, site: str) -> None:
         """Let the mean go on without the site."""
         self._mean.skip(site)
 
     def close_round(self) -> None:
-        """Move the global model by the mean update."""
+        """Move the global model by the mean update.
+
+        Raises:
+            GrandRoundsError: if the model would not be finite; it stays as it was.
+        """
+        for site, bounded in self._bounds.close().items():
+            self._mean.add(site, *bounded)
         update = self._mean.close()
-        if update is not None:
-            self.state = apply_update(self.sent, update)
+        if update is None:
+            return
+        moved = apply_update(self.sent, update)
+        try:
+            require_finite_tensors(moved, "the model")
+        except MessageError as error:
+            raise GrandRoundsError(f"round {self.round_number}: {error} after this round's updates") from error
+        self.state = moved
 
     def model(self) -> State:
         """The global model."""
@@ -234,10 +254,16 @@ class AveragingController(RoundController):
         """As the option ``update_precision``."""
         return self.updates.update_precision
 
+    def round_notes(self) -> dict[str, Any]:
+        """Whose update or weight was bounded, and by how much."""
+        bounded = {"bounded": self._bounds.bounded} if self._bounds.bounded else {}
+        return {**super().round_notes(), **bounded}
+
     def state_dict(self) -> dict[str, Any]:
-        """The global model."""
-        return {GLOBAL: self.state}
+        """The global model, and what contributions are bounded by."""
+        return {GLOBAL: self.state, "bounds": self._bounds.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the global model."""
+        """Take over the global model and the bounds."""
         self.state = state[GLOBAL]
+        self._bounds.load_state_dict(state["bounds"])

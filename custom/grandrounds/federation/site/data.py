@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Mapping
@@ -9,10 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from grandrounds.data.doctor import examine, require_healthy
+from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.partition.phantom_site import DATASET_NAME, phantom_site
 from grandrounds.data.site import (
@@ -97,8 +101,54 @@ def locate(dataset: str, site: str, fl_ctx: FLContext) -> DatasetLocation:
     described = any((folder / name).is_file() for folder in folders for name in (CONFIG_NAME, f"{site}/{CONFIG_NAME}"))
     drawn_for = {DATASET_NAME: site, PUBLIC_NAME: PUBLIC_NAME}
     if dataset in drawn_for and not described:
-        return read_site_config(phantom_site(drawn_for[dataset], cache_folder(fl_ctx) / DATASET_NAME))[DATASET_NAME]
+        drawn = read_site_config(phantom_site(drawn_for[dataset], cache_folder(fl_ctx) / DATASET_NAME))[DATASET_NAME]
+        return replace(drawn, public=dataset == PUBLIC_NAME)
     return locate_dataset(site, dataset, folders)
+
+
+def locate_public(name: str, private: str, site: str, fl_ctx: FLContext) -> DatasetLocation:
+    """Find a data set about whose images predictions may leave the site.
+
+    Args:
+        name: as the server calls it.
+        private: the data set that the site trains on.
+        site: the site's name.
+        fl_ctx: of the task.
+
+    Raises:
+        ConfigurationError: if the site's own file does not call it public, or it has an image file of the private one.
+    """
+    location, own = locate(name, site, fl_ctx), locate(private, site, fl_ctx)
+    if name == private or own.public or not location.public:
+        raise ConfigurationError(
+            f'{site}: data set {name!r} is not public here; if predictions about its images may leave, set "public": true '
+            f"in its entry of {CONFIG_NAME}"
+        )
+    shared = _files(location) & _files(own)
+    if shared:
+        raise ConfigurationError(f"{site}: {min(shared)} is in public data set {name!r} and in private {private!r}")
+    return location
+
+
+def _files(location: DatasetLocation) -> set[str]:
+    root = os.path.realpath(location.root)
+    return {os.path.realpath(os.path.join(root, record.image)) for record in read_manifest(location.manifest).records}
+
+
+def require_other_images(public: SiteData, private: SiteData, where: str) -> None:
+    """Check that no public image is also a private one, by their decoded pixels.
+
+    Raises:
+        ConfigurationError: naming the first public image that is.
+    """
+    known = {_digest(image) for image in private.images}
+    for name, image in zip(public.names, public.images, strict=True):
+        if _digest(image) in known:
+            raise ConfigurationError(f"{where}: public image {name!r} is also an image of the private data set")
+
+
+def _digest(image: NDArray[np.uint8]) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(image).tobytes()).digest()
 
 
 def own_model_spec(
@@ -218,5 +268,9 @@ class SiteAccess:
 
     def _dataset(self, name: str, problem: Problem, site: str, fl_ctx: FLContext) -> SiteData:
         if (name, problem) not in self._datasets:
-            self._datasets[name, problem] = load_dataset(name, problem, site, fl_ctx)
+            locate_public(name, problem.dataset, site, fl_ctx)
+            data = load_dataset(name, problem, site, fl_ctx)
+            if self._found is not None:
+                require_other_images(data, self._found.data, site)
+            self._datasets[name, problem] = data
         return self._datasets[name, problem]

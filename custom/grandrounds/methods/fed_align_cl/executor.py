@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.executor import OPTIMIZER, SiteExecutor
+from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.bank import (
     BANK,
@@ -170,7 +170,7 @@ class FedAlignExecutor(SiteExecutor):
         trained = copy_to_cpu(network.state_dict())
         shared = averaged_entries(network, self.method.averaged)
         if self.site_options.optimizer == "kept":
-            self.kept.update({f"{OPTIMIZER}.{role}": made.state_dict() for role, made in optimizers.items()})
+            self.keep_optimizers({str(role): made for role, made in optimizers.items()})
         self.kept |= {
             DISCRIMINATOR: copy_to_cpu(work.trainer.discriminator.state_dict()),
             "memory": memory.state_dict(),

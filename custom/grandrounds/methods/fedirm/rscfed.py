@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.averaging import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
@@ -151,6 +152,13 @@ class ConsensusController(FedIRMController):
     """
 
     consensus: ConsensusOptions
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.defence.aggregation != "mean":
+            raise ConfigurationError(
+                f"aggregation must be mean, got {self.defence.aggregation}: the consensus is the rule"
+            )
 
     def start(self) -> None:
         """Build the initial model, and note which entries are parameters."""

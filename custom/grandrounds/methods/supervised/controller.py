@@ -78,7 +78,8 @@ class FedAvgController(AveragingController):
 
     def round_notes(self) -> dict[str, Any]:
         """The metrics of training at the server."""
-        return {"server_training": self._server_metrics} if self._server_metrics else {}
+        trained = {"server_training": self._server_metrics} if self._server_metrics else {}
+        return {**super().round_notes(), **trained}
 
     def fingerprint(self) -> dict[str, Any]:
         """The options of server training, beside those of the base."""

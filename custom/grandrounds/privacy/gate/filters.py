@@ -22,7 +22,7 @@ from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.site.data import locate
+from grandrounds.federation.site.data import locate, locate_public
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, described
@@ -45,6 +45,8 @@ from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_sensitivity
 
+PUBLIC = "public"
+"""In a task's values: the data set whose images predictions are about."""
 FOLDER = "privacy"
 """Of ledger and audit trail, in the site's ``local`` folder."""
 CLIPPED_KINDS = frozenset(kind for kind, known in KINDS.items() if ClipAndNoise in known.treatments)
@@ -260,15 +262,33 @@ def _facts(task: Shareable, fl_ctx: FLContext) -> TaskFacts:
     try:
         location = locate(problem.dataset, fl_ctx.get_identity_name(), fl_ctx)
         data = dataset_facts(problem.dataset, location.manifest)
+        public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
     except GrandRoundsError as error:
         raise Refused(Reason.DATASET, str(error)) from error
     model = floating_entries(payload.parts.get(GLOBAL, {}))
     template = {name: (tuple(value.shape), value.dtype) for name, value in model.items()}
     expected = Expected(
-        payload.round_number, run_id, len(problem.classes), template, data.patients, data.images, _largest(payload)
+        payload.round_number,
+        run_id,
+        len(problem.classes),
+        template,
+        data.patients,
+        data.images,
+        _largest(payload),
+        public_rows,
     )
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
     return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected)
+
+
+def _public_rows(name: Any, private: str, fl_ctx: FLContext) -> int:
+    """Images of the data set that the task calls public; 0 where it names none."""
+    if name is None:
+        return 0
+    if not isinstance(name, str):
+        raise ConfigurationError(f"the name of a public data set is a {type(name).__name__}")
+    location = locate_public(name, private, fl_ctx.get_identity_name(), fl_ctx)
+    return len(read_manifest(location.manifest).records)
 
 
 def _largest(payload: Payload) -> float:

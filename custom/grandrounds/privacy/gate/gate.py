@@ -32,7 +32,7 @@ from grandrounds.privacy.gate.treatment import ClipAndNoise, RecordLevel
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
-from grandrounds.protocol.messages import CURVES, FACTS, METRICS, PROTOCOL, SPENT, TRAIN, TREATED, UPDATE
+from grandrounds.protocol.messages import CURVES, FACTS, JOIN, METRICS, PROTOCOL, SPENT, TRAIN, TREATED, UPDATE
 from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
 
 MAX_WEIGHT = 1e4
@@ -111,6 +111,8 @@ class Gate:
                 raise
             return self.release_failure(facts, refused.detail)
         costs = {name: self._cost(name, known, trained) for name in known.releases}
+        if facts.task != JOIN and known.facts:
+            known = replace(known, facts={}, withheld=tuple(sorted({*known.withheld, *known.facts})))
         return self._released(facts, self._without_signs(facts, known), costs)
 
     def release_failure(self, facts: TaskFacts, detail: str) -> Answer:

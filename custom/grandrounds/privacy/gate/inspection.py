@@ -6,7 +6,7 @@ The checks work on plain values, independent of the transport.
 from __future__ import annotations
 
 import re
-import sys
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,9 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import MessageError
+from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE
+from grandrounds.models.registry import backbone_names
 from grandrounds.privacy.gate.audit import Reason, Refused
-from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
-from grandrounds.privacy.gate.policy import SAMPLES, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
+from grandrounds.privacy.gate.policy import PARTS, SAMPLES, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.treatment import Logits
 from grandrounds.protocol.messages import CURVES, FACTS, MAX_SAMPLES, METRICS, PROTOCOL, ReleaseKind
 from grandrounds.protocol.registration import require_facts
 
@@ -26,6 +29,34 @@ HEADER = {"protocol", "round", "run_id", "samples"}
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/ -]{0,127}")
 MAX_NUMBERS = 1024
 """In one answer, so that an image cannot leave as one number per pixel."""
+MAX_RELEASES = 8
+"""In one answer; a method has four at most."""
+LARGEST = 1e12
+"""Absolute value of a number that leaves."""
+WORDS = frozenset(
+    {
+        *SELECTABLE,
+        *FROM_CONFUSION,
+        *PARTS,
+        "n",
+        "round",
+        "f1",
+        "log_loss",
+        "log_likelihood",
+        "auc_macro",
+        "unlabelled",
+        "images",
+    }
+)
+"""What a number's name may have after its first part, beside whole numbers, where a rule leaves it open."""
+FACTS_OF = {"backbone": re.compile("|".join(backbone_names()))}
+DIGEST = re.compile(r"[0-9a-f]{64}")
+"""The form of every other fact."""
+MIN_COUNT = 10
+"""Images in a count, whatever a policy or a job asks for."""
+COUNTED = ("images.", "size.")
+"""How the names of counts begin."""
+MAX_DIGITS = 6
 METRIC_VALUES = "METRICS"
 """FLARE's data kind of numbers."""
 DTYPES = frozenset(
@@ -74,6 +105,10 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
     _require_header(answer.header, expected)
     releases, numbers, texts = {}, {}, {}
     withheld_curves = set()
+    if len(answer.parts) > MAX_RELEASES + 2:
+        raise Refused(
+            Reason.FORM, f"there are {len(answer.parts)} parts; at most {MAX_RELEASES} releases may leave at once"
+        )
     for name, part in answer.parts.items():
         _require_name(name, "a part")
         if name == METRICS:
@@ -85,8 +120,12 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
         else:
             rule = _rule(name, part, policy)
             releases[name] = (rule, _tensors(name, part.data, rule, expected))
-    allowed = {name: value for name, value in numbers.items() if may_leave(name, policy, expected)}
-    facts = {name: text for name, text in texts.items() if policy.allows_fact(name)}
+    allowed = {
+        name: value
+        for name, value in numbers.items()
+        if may_leave(name, policy, expected) and _large_enough(name, value, policy)
+    }
+    facts = {name: text for name, text in texts.items() if policy.allows_fact(name) and _is_fact(name, text)}
     withheld = sorted((numbers.keys() - allowed.keys()) | (texts.keys() - facts.keys()) | withheld_curves)
     samples = answer.header["samples"]
     shown = samples if may_leave(SAMPLES, policy, expected) else min(samples, 1)
@@ -118,9 +157,12 @@ def _numbers(part: Part) -> dict[str, float]:
         raise Refused(Reason.VALUES, f"there are {len(part.data)} metrics, at most {MAX_NUMBERS} may leave at once")
     for name, value in part.data.items():
         _require_name(name, "a metric")
-        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
-            raise Refused(Reason.VALUES, f"metric {name!r} is not a finite number, but a {type(value).__name__}")
-    return {name: float(value) for name, value in part.data.items()}
+        if type(value) not in (int, float) or not abs(value) <= LARGEST:
+            raise Refused(
+                Reason.VALUES,
+                f"metric {name!r} is not a finite number of at most {LARGEST:g}, but a {type(value).__name__}",
+            )
+    return {name: struct.unpack("f", struct.pack("f", value))[0] for name, value in part.data.items()}
 
 
 def _texts(part: Part) -> dict[str, str]:
@@ -134,9 +176,30 @@ def _texts(part: Part) -> dict[str, str]:
 
 
 def may_leave(name: str, policy: SitePolicy, expected: Expected) -> bool:
-    """Whether a number of this name may leave: a rule names it, and its part of the data has enough patients."""
+    """Whether a number of this name may leave: a rule names it, and its part of the data has enough patients.
+
+    Where the rule's name is a pattern, the rest of the name must be of known words and whole numbers.
+    """
     rule = policy.scalar_rule_for(name)
-    return rule is not None and expected.patients.get(rule.part, 0) >= rule.minimum_support
+    if rule is None or expected.patients.get(rule.part, 0) < rule.minimum_support:
+        return False
+    words = name.split(".")[1:] if "." in rule.name else []
+    return rule.name == name or (bool(words) and all(word in WORDS or _is_index(word) for word in words))
+
+
+def _is_index(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= MAX_DIGITS
+
+
+def _large_enough(name: str, value: float, policy: SitePolicy) -> bool:
+    """Whether a count is of enough images; a number that is no count is."""
+    rule = policy.scalar_rule_for(name)
+    minimum = rule.minimum_count if rule else 0
+    return not (name.startswith(COUNTED) or minimum) or value >= max(minimum, MIN_COUNT)
+
+
+def _is_fact(name: str, text: str) -> bool:
+    return FACTS_OF.get(name, DIGEST).fullmatch(text) is not None
 
 
 def _are_denied_curves(name: str, part: Part, policy: SitePolicy) -> bool:
@@ -185,6 +248,8 @@ def _require_known(key: str, value: Tensor, name: str, rule: ReleaseRule, expect
     if not named and (rule.entries or rule.kind is not ReleaseKind.MODEL_UPDATE):
         raise Refused(Reason.DENIED, f"no rule allows {name}[{key!r}]")
     mismatch = KINDS[rule.kind].mismatch(key, value, expected)
+    if not mismatch and rule.kind is ReleaseKind.SOFT_LABELS and not isinstance(rule.treatment, Logits):
+        mismatch = "a row is not a distribution" if no_distributions(value) else ""
     if mismatch:
         shape = tuple(value.shape)
         raise Refused(

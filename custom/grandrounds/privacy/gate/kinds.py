@@ -20,6 +20,7 @@ from grandrounds.privacy.gate.treatment import (
     ClipAndNoiseSamples,
     CurveSupport,
     Deny,
+    Logits,
     MinimumSupport,
     Quantise,
     RecordLevel,
@@ -30,6 +31,8 @@ from grandrounds.protocol.messages import ReleaseKind
 
 WEIGHT_DIFF, APP_DEFINED = "WEIGHT_DIFF", "APP_DEFINED"
 """FLARE's data kinds."""
+ROUNDING = 1e-2
+"""By which the sum of a distribution in half precision may differ from one."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Expected:
 
     ``template`` has shape and dtype of each entry of the model that the server has sent, ``largest`` is the largest
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
-    training images.
+    training images, ``public_rows`` that of the images which the site itself calls public.
     """
 
     round_number: int
@@ -48,6 +51,7 @@ class Expected:
     patients: Mapping[str, int]
     images: int = 0
     largest: float = 0.0
+    public_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,25 @@ def _no_class_statistics(name: str, value: Tensor, expected: Expected) -> str:
 def _no_soft_labels(_: str, value: Tensor, expected: Expected) -> str:
     shaped = value.dim() == 2 and value.shape[1] == expected.classes
     fits = shaped and (value.is_floating_point() or value.dtype == torch.uint8)
-    return "" if fits else f"expected floating point or uint8 of shape (samples, {expected.classes})"
+    if fits and 1 <= value.shape[0] <= expected.public_rows:
+        return ""
+    return (
+        f"expected floating point or uint8 of shape (public images, {expected.classes}), at most {expected.public_rows}"
+    )
+
+
+def no_distributions(value: Tensor) -> bool:
+    """Whether a row of soft labels, shape ``(images, classes)``, is not a distribution as far as its format rounds.
+
+    Example:
+        >>> no_distributions(torch.tensor([[0.7, 0.3]])), no_distributions(torch.tensor([[178, 76]], dtype=torch.uint8))
+        (False, False)
+        >>> no_distributions(torch.tensor([[0.7, 0.7]]))
+        True
+    """
+    scaled = value.double() / (255.0 if value.dtype == torch.uint8 else 1.0)
+    rounding = value.shape[1] / 255.0 if value.dtype == torch.uint8 else ROUNDING
+    return bool((scaled < 0).any()) or bool(((scaled.sum(dim=1) - 1).abs() > rounding).any())
 
 
 def _no_embeddings(_: str, value: Tensor, __: Expected) -> str:
@@ -134,7 +156,7 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ReleaseKind.DISCRIMINATOR: Kind((ClipAndNoise, RecordLevel, Unmodified), _no_weights),
         ReleaseKind.CLASS_STATISTICS: Kind((MinimumSupport,), _no_class_statistics, (MATRIX, SUPPORT)),
         ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (COUNTS,)),
-        ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified), _no_soft_labels),
+        ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits), _no_soft_labels),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
         # A ciphertext cannot be inspected or treated.
         ReleaseKind.ENCRYPTED_VALUES: Kind((Unmodified,), _no_ciphertext),

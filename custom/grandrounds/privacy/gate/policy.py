@@ -59,12 +59,14 @@ class ScalarRule:
     """Numbers that may leave.
 
     ``name`` is a pattern with ``*``, where ``samples`` is the number of training images; ``minimum_support`` is the minimum
-    number of patients in ``part``, the part of the data that the number is a statistic of.
+    number of patients in ``part``, the part of the data that the number is a statistic of. A number that is below
+    ``minimum_count`` does not leave; those named as counts (``images.``, ``size.``) have one of 10 at least.
     """
 
     name: str
     part: str
     minimum_support: int
+    minimum_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -227,10 +229,12 @@ def _require_countable(policy: SitePolicy, where: str) -> None:
 
 
 def _scalar(content: Any, where: str) -> ScalarRule:
-    entry = require_object(content, where, ["name", "part", "minimum_support"])
+    entry = require_object(content, where, ["name", "part", "minimum_support"], ["minimum_count"])
     require_value(entry["minimum_support"], int, Min(1), f"{where}.minimum_support")
+    count = entry.get("minimum_count", 0)
+    require_value(count, int, Min(0), f"{where}.minimum_count")
     part = _word(entry["part"], PARTS, f"{where}.part")
-    return ScalarRule(_text(entry["name"], f"{where}.name"), part, entry["minimum_support"])
+    return ScalarRule(_text(entry["name"], f"{where}.name"), part, entry["minimum_support"], count)
 
 
 def _targets(content: Any, where: str) -> dict[str, float]:

@@ -9,6 +9,7 @@ which kind of release is in :mod:`grandrounds.privacy.gate.kinds`.
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -33,6 +34,9 @@ ROUNDING = 1e-9
 """Of a noise multiplier that was multiplied by a bound and divided by it again."""
 MIN_SUPPORT = 5
 """Minimum number of patients behind a class where a policy sets none."""
+NEAR = 1e-2
+"""Distance over the clipping bound below which two embeddings count as one image's: averaging them would halve the noise."""
+MAX_ROWS = 8192
 NOISE_SETTINGS = ("clip", "sigma", "noise_multiplier")
 
 
@@ -163,11 +167,11 @@ class ClipAndNoiseSamples(Treatment):
         """See :meth:`Treatment.apply`; exactly one tensor of shape ``(samples, features)``, no row twice."""
         if len(tensors) != 1:
             raise ValueError(f"embeddings must be one tensor, whose rows are samples, got {len(tensors)}")
-        if any(len(torch.unique(value, dim=0)) < len(value) for value in tensors.values()):
+        clipped = {name: clip_rows(value.detach().double(), self.clip) for name, value in tensors.items()}
+        if any(_closest(value) < NEAR * self.clip for value in clipped.values()):
             raise ValueError("an embedding occurs twice and would get two noises; set executor.bank_rows=distinct")
         return {
-            name: with_noise(clip_rows(value.detach().double(), self.clip), self.sigma, random_bytes).to(value.dtype)
-            for name, value in tensors.items()
+            name: with_noise(value, self.sigma, random_bytes).to(tensors[name].dtype) for name, value in clipped.items()
         }
 
 
@@ -265,6 +269,13 @@ class Unmodified(Treatment):
 
 
 @dataclass(frozen=True)
+class Logits(Unmodified):
+    """Releases soft labels that are logits and not distributions; nothing is guaranteed."""
+
+    name: ClassVar[str] = "logits"
+
+
+@dataclass(frozen=True)
 class Deny(Treatment):
     """The release does not leave."""
 
@@ -287,6 +298,17 @@ def plain_copy(value: Tensor) -> Tensor:
         4
     """
     return value.detach().cpu().contiguous().clone(memory_format=torch.contiguous_format)
+
+
+def _closest(rows: Tensor) -> float:
+    """The smallest distance of two rows, shape ``(rows, features)``; infinite if there are fewer than two.
+
+    Raises:
+        ValueError: if there are too many to compare.
+    """
+    if len(rows) > MAX_ROWS:
+        raise ValueError(f"embeddings of {len(rows)} images, at most {MAX_ROWS} can be compared with each other")
+    return float(torch.pdist(rows).min()) if len(rows) > 1 else math.inf
 
 
 def _clip_and_sigma(settings: Mapping[str, Any], unit: Unit) -> tuple[float, float]:

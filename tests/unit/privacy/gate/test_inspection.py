@@ -50,7 +50,7 @@ from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
         (
             answer(rows=Part("APP_DEFINED", {"release": "soft_labels"}, {"rows": torch.ones(1, 3)})),
             Reason.VALUES,
-            r"soft_labels .*expected floating point or uint8 of shape \(samples, 2\)",
+            r"soft_labels .*expected floating point or uint8 of shape \(public images, 2\)",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from grandrounds.privacy.gate.treatment import (
     Unmodified,
     plain_copy,
 )
+from grandrounds.privacy.mechanisms.gaussian import clip_rows
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 COUNT = 100_000
@@ -72,7 +73,8 @@ def test_an_integer_entry_of_an_update_does_not_leave():
 def test_each_sample_of_embeddings_is_bounded_for_itself():
     treated = ClipAndNoiseSamples(1.0, TINY).apply({"e": torch.tensor([[3.0, 4.0], [0.3, 0.4]])})["e"]
     torch.testing.assert_close(treated, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
-    noise = ClipAndNoiseSamples(1.0, 2.0).apply({"e": torch.arange(COUNT)[:, None] * 1e-9})["e"].double().numpy()
+    rows = torch.randn(COUNT // 50, 50, generator=torch.Generator().manual_seed(0))
+    noise = (ClipAndNoiseSamples(1.0, 2.0).apply({"e": rows})["e"] - clip_rows(rows, 1.0)).double().numpy()
     assert abs(noise.std() / 2.0 - 1) < WIDE / math.sqrt(2 * COUNT)
     assert ClipAndNoiseSamples(1.5, 9.0).spending(None) == Spending(Mechanism.GAUSSIAN, Unit.RECORD, 3.0, 9.0)
     with pytest.raises(ValueError, match="one tensor"):
@@ -82,6 +84,15 @@ def test_each_sample_of_embeddings_is_bounded_for_itself():
 def test_an_embedding_that_occurs_twice_is_refused_because_the_mean_of_its_noises_is_smaller():
     with pytest.raises(ValueError, match="occurs twice"):
         ClipAndNoiseSamples(1.0, 1.0).apply({"e": torch.tensor([[1.0, 2.0], [0.0, 1.0], [1.0, 2.0]])})
+
+
+def test_embeddings_that_are_nearly_the_same_are_refused_as_well():
+    """256 copies of one image's row that differ by a millionth would be averaged to a sixteenth of the noise."""
+    rows = torch.ones(256, 8) + 1e-6 * torch.arange(256)[:, None]
+    with pytest.raises(ValueError, match="occurs twice"):
+        ClipAndNoiseSamples(1.0, 20.0).apply({"e": rows})
+    with pytest.raises(ValueError, match="at most 8192"):
+        ClipAndNoiseSamples(1.0, 20.0).apply({"e": torch.zeros(9000, 1)})
 
 
 def test_class_statistics_and_soft_labels_are_coarsened():

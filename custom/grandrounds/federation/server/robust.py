@@ -1,0 +1,240 @@
+r"""Means of updates that few sites cannot move far, and bounds on what each contributes.
+
+Norms are those of whole updates. A bound is a multiple of the median norm of the last rounds, so that one site cannot move
+the mean by more than a few ordinary updates; an update within the bound is used as it is, to the last bit.
+
+Rules for the mean: coordinate-wise median and trimmed mean (Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018),
+geometric median by smoothed Weiszfeld iterations (Pillutla et al., "Robust Aggregation for Federated Learning", IEEE TSP
+2022).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.options import POSITIVE, Options, Range
+from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import State, floating_entries
+
+Rule = Literal["mean", "median", "trimmed_mean", "geometric_median"]
+KEPT_VALUES = 100
+"""Norms and numbers of samples that the medians are of: the last ones."""
+ITERATIONS = 100
+TOLERANCE = 1e-7
+SMOOTHING = 1e-6
+
+
+@dataclass(frozen=True)
+class DefenceOptions(Options):
+    """How far a single site can move the model."""
+
+    aggregation: Annotated[
+        Rule, "of updates; the median, the trimmed mean and the geometric median resist a minority of sites"
+    ] = "mean"
+    trimmed_fraction: Annotated[float, "of the updates left out at each end by trimmed_mean", Range(0, 0.5)] = 0.2
+    norm_multiple: Annotated[
+        float | None, "bound on an update's L2 norm, over the median norm of the last rounds; null for none", POSITIVE
+    ] = 10.0
+    max_norm: Annotated[float | None, "bound on an update's L2 norm; null for none", POSITIVE] = None
+    weight_multiple: Annotated[
+        float | None, "bound on a site's samples as a weight, over the median of the sites'; null for none", POSITIVE
+    ] = 10.0
+
+    def check(self) -> None:
+        """Refuse to trim everything."""
+        if self.aggregation == "trimmed_mean" and self.trimmed_fraction >= 0.5:
+            raise ConfigurationError(f"trimmed_fraction must be below 0.5, got {self.trimmed_fraction}")
+
+
+def update_norm(update: State) -> float:
+    """The L2 norm over all floating entries.
+
+    Example:
+        >>> update_norm({"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])})
+        5.0
+    """
+    floating = list(floating_entries(update).values())
+    if not floating:
+        return 0.0
+    norm = float(torch.stack([part.double() for part in torch._foreach_norm(floating)]).norm())
+    if math.isfinite(norm):
+        return norm
+    return float(torch.stack([value.double().norm() for value in floating]).norm())
+
+
+def shortened(update: State, factor: float) -> State:
+    """The update times a factor in fresh tensors; the update itself for a factor of 1."""
+    if factor == 1.0:
+        return update
+    return {name: value * factor if value.is_floating_point() else value for name, value in update.items()}
+
+
+def trimmed_mean(values: Tensor, left_out: int) -> Tensor:
+    """The mean over the first dimension without the ``left_out`` smallest and largest values of each entry.
+
+    Example:
+        >>> trimmed_mean(torch.tensor([[1.0], [2.0], [3.0], [1e9]]), 1)
+        tensor([2.5000])
+    """
+    ordered = values.sort(dim=0).values
+    return ordered[left_out : len(values) - left_out].mean(dim=0)
+
+
+def median(values: Tensor) -> Tensor:
+    """The median over the first dimension; of an even number the mean of the two in the middle.
+
+    Example:
+        >>> median(torch.tensor([[1.0], [2.0], [1e9]]))
+        tensor([2.])
+    """
+    return trimmed_mean(values, (len(values) - 1) // 2)
+
+
+def geometric_median(updates: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
+    r"""The point with the smallest weighted sum of distances to the updates.
+
+    .. math:: \arg\min_z \sum_k w_k \lVert z - \Delta_k \rVert_2
+
+    Args:
+        updates: at least one, with floating entries only.
+        weights: positive, one for each.
+
+    Example:
+        >>> found = geometric_median([{"w": torch.tensor([value])} for value in (0.0, 0.0, 9.0)], [1.0, 1.0, 1.0])
+        >>> round(float(found["w"]), 4)
+        0.0
+    """
+    stacks = {name: torch.stack([update[name].double() for update in updates]) for name in updates[0]}
+    base = torch.tensor(weights, dtype=torch.float64)
+    point = _weighted_mean(stacks, base)
+    scale = max(float(_distances(stacks, point).max()), torch.finfo(torch.float64).tiny)
+    for _ in range(ITERATIONS):
+        factors = base / _distances(stacks, point).clamp(min=SMOOTHING * scale)
+        moved = _weighted_mean(stacks, factors)
+        step = max(float((moved[name] - point[name]).abs().max()) for name in point)
+        point = moved
+        if step <= TOLERANCE * scale:
+            break
+    return {name: point[name].to(value.dtype) for name, value in updates[0].items()}
+
+
+def _weighted_mean(stacks: Mapping[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
+    return {name: torch.tensordot(weights / weights.sum(), stack, dims=1) for name, stack in stacks.items()}
+
+
+def _distances(stacks: Mapping[str, Tensor], point: Mapping[str, Tensor]) -> Tensor:
+    parts = [(stack - point[name]).flatten(1).square().sum(dim=1) for name, stack in stacks.items()]
+    return torch.stack(parts).sum(dim=0).sqrt()
+
+
+class RobustMean:
+    """Holds the updates of a round and aggregates them by a rule that needs all of them.
+
+    Example:
+        >>> mean = RobustMean(DefenceOptions(aggregation="median"))
+        >>> for site, value in (("site-1", 1.0), ("site-2", 2.0), ("site-3", 1e9)):
+        ...     mean.add(site, {"w": torch.tensor([value])})
+        >>> mean.close()
+        {'w': tensor([2.])}
+    """
+
+    def __init__(self, options: DefenceOptions) -> None:
+        self._options = options
+        self._updates: dict[str, tuple[State, float]] = {}
+
+    def add(self, site: str, update: State, weight: float = 1.0) -> None:
+        """Take one site's update."""
+        self._updates[site] = (floating_entries(update), weight)
+
+    def skip(self, site: str) -> None:
+        """A site gives no update; nothing waits for it."""
+
+    def close(self) -> dict[str, Tensor] | None:
+        """The aggregate of what came, or None without any; only the geometric median uses weights."""
+        if not self._updates:
+            return None
+        updates, weights = zip(*(self._updates[site] for site in natural_sorted(self._updates)), strict=True)
+        if self._options.aggregation == "geometric_median":
+            return geometric_median(updates, weights)
+        left_out = math.floor(self._options.trimmed_fraction * len(updates))
+        rule: Callable[[Tensor], Tensor] = median
+        if self._options.aggregation == "trimmed_mean":
+            rule = lambda values: trimmed_mean(values, left_out)  # noqa: E731
+        return {
+            name: rule(torch.stack([update[name].float() for update in updates])).to(value.dtype)
+            for name, value in updates[0].items()
+        }
+
+
+class ContributionBounds:
+    """Bounds the norm and the weight of each site's update by the medians of the rounds before.
+
+    In the first round there is none: updates wait for all of the round.
+    """
+
+    def __init__(self, options: DefenceOptions) -> None:
+        self._options = options
+        self._norms: list[float] = []
+        self._samples: list[float] = []
+        self._round: dict[str, tuple[float, float]] = {}
+        self._waiting: dict[str, tuple[State, float]] = {}
+        self.bounded: dict[str, dict[str, float]] = {}
+
+    def open(self) -> None:
+        """A round begins."""
+        self._round, self._waiting, self.bounded = {}, {}, {}
+
+    def take(self, site: str, update: State, weight: float) -> tuple[State, float] | None:
+        """Bound an update and its weight; None while they wait for the others of the first round."""
+        self._round[site] = update_norm(update), weight
+        if not self._norms and (self._options.norm_multiple or self._options.weight_multiple):
+            self._waiting[site] = update, weight
+            return None
+        return self._bound(site, update, weight, self._norms, self._samples)
+
+    def close(self) -> dict[str, tuple[State, float]]:
+        """What has waited, bounded, in canonical order; the round's norms and weights count from now on."""
+        sites = natural_sorted(self._round)
+        norms, samples = zip(*(self._round[site] for site in sites), strict=True) if sites else ((), ())
+        released = {
+            site: self._bound(site, *self._waiting[site], norms, samples) for site in natural_sorted(self._waiting)
+        }
+        self._norms = [*self._norms, *norms][-KEPT_VALUES:]
+        self._samples = [*self._samples, *samples][-KEPT_VALUES:]
+        self._round, self._waiting = {}, {}
+        return released
+
+    def _bound(
+        self, site: str, update: State, weight: float, norms: Sequence[float], samples: Sequence[float]
+    ) -> tuple[State, float]:
+        norm = self._round[site][0]
+        limits = [_times_median(self._options.norm_multiple, norms), self._options.max_norm]
+        limit = min((value for value in limits if value), default=math.inf)
+        factor = min(1.0, limit / norm) if norm else 1.0
+        allowed = min(weight, _times_median(self._options.weight_multiple, samples) or math.inf)
+        notes = {"norm": norm, "factor": factor} if factor < 1 else {}
+        notes |= {"weight": weight, "weight_used": allowed} if allowed < weight else {}
+        if notes:
+            self.bounded[site] = {name: float(f"{value:.6g}") for name, value in notes.items()}
+        return shortened(update, factor), allowed
+
+    def state_dict(self) -> dict[str, Any]:
+        """The norms and weights that the medians are of."""
+        return {"norms": list(self._norms), "samples": list(self._samples)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        self._norms, self._samples = list(state["norms"]), list(state["samples"])
+
+
+def _times_median(multiple: float | None, values: Sequence[float]) -> float | None:
+    """A multiple of the median; None without one, without values, or where the median is zero."""
+    return multiple * statistics.median(values) or None if multiple and values else None

@@ -1,0 +1,152 @@
+"""Rules that few sites cannot move far, against hand-computed numbers, and bounds that leave honest updates as they are."""
+
+import math
+
+import pytest
+import torch
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.server.averaging import OrderedMean
+from grandrounds.federation.server.robust import (
+    ContributionBounds,
+    DefenceOptions,
+    RobustMean,
+    geometric_median,
+    median,
+    trimmed_mean,
+    update_norm,
+)
+
+SITES = [f"site-{number}" for number in range(1, 11)]
+
+
+def updates(scale=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {site: {"w": torch.randn(4, 3, generator=generator) * scale, "b": torch.ones(2)} for site in SITES}
+
+
+def aggregated(rule, sent, **options):
+    mean = RobustMean(DefenceOptions(aggregation=rule, **options))
+    for site, update in reversed(sent.items()):
+        mean.add(site, update)
+    return mean.close()
+
+
+def test_the_median_of_entries_by_hand():
+    values = torch.tensor([[1.0, 5.0], [2.0, -1e30], [9.0, 6.0]])
+    assert median(values).tolist() == [2.0, 5.0]
+    assert median(torch.tensor([[1.0], [2.0], [4.0], [100.0]])).tolist() == [3.0]
+    assert median(torch.tensor([[7.0]])).tolist() == [7.0]
+
+
+def test_the_trimmed_mean_by_hand():
+    assert trimmed_mean(torch.tensor([[-1e9], [1.0], [2.0], [6.0], [1e9]]), 1).tolist() == [3.0]
+
+
+def test_the_geometric_median_is_in_the_plane_where_the_gradient_vanishes():
+    """Three corners of a triangle: Fermat's point sees every side under 120 degrees."""
+    corners = [(0.0, 0.0), (4.0, 0.0), (1.0, 3.0)]
+    found = geometric_median([{"w": torch.tensor(corner)} for corner in corners], [1.0] * 3)["w"].double()
+    unit = [
+        (torch.tensor(corner).double() - found) / (torch.tensor(corner).double() - found).norm() for corner in corners
+    ]
+    assert float(torch.stack(unit).sum(dim=0).norm()) < 1e-4
+    for first, second in ((0, 1), (1, 2), (2, 0)):
+        assert math.degrees(math.acos(float(unit[first] @ unit[second]))) == pytest.approx(120, abs=0.05)
+
+
+def test_weights_move_the_geometric_median():
+    sent = [{"w": torch.tensor([0.0])}, {"w": torch.tensor([1.0])}]
+    assert float(geometric_median(sent, [1.0, 3.0])["w"]) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "geometric_median"])
+@pytest.mark.parametrize("attackers", [1, 2, 4])
+def test_a_minority_does_not_move_the_aggregate_beyond_the_honest_updates(rule, attackers):
+    honest = updates()
+    sent = dict(honest)
+    for site in SITES[:attackers]:
+        sent[site] = {name: torch.full_like(value, 1e6) for name, value in honest[site].items()}
+    made = aggregated(rule, sent, **({"trimmed_fraction": 0.4} if rule == "trimmed_mean" else {}))
+    largest = max(update_norm(honest[site]) for site in SITES[attackers:])
+    assert update_norm(made) < 2 * largest
+    plain = OrderedMean(SITES)
+    for site, update in sent.items():
+        plain.add(site, update)
+    assert update_norm(plain.close()) > 1e4
+
+
+def test_the_aggregate_does_not_depend_on_the_order_of_arrival():
+    sent = updates()
+    forth, back = aggregated("geometric_median", sent), aggregated("geometric_median", dict(reversed(sent.items())))
+    assert all(torch.equal(forth[name], back[name]) for name in forth)
+
+
+def bounded_rounds(rounds, **options):
+    """Means over rounds as the controller makes them, and who was bounded in each."""
+    bounds, means, notes = ContributionBounds(DefenceOptions(**options)), [], []
+    for sent, weights in rounds:
+        mean = OrderedMean(SITES)
+        bounds.open()
+        for site, update in sent.items():
+            taken = bounds.take(site, update, weights.get(site, 1.0))
+            if taken:
+                mean.add(site, *taken)
+        for site, taken in bounds.close().items():
+            mean.add(site, *taken)
+        means.append(mean.close())
+        notes.append(bounds.bounded)
+    return means, notes
+
+
+def test_honest_updates_keep_their_bits():
+    rounds = [(updates(0.7**number, number), {}) for number in range(5)]
+    bounded, notes = bounded_rounds(rounds)
+    free, _ = bounded_rounds(rounds, norm_multiple=None, weight_multiple=None)
+    assert notes == [{}] * 5
+    for ours, theirs in zip(bounded, free, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("number", [0, 2], ids=["in the first round", "in a later round"])
+def test_an_enormous_update_is_shortened_and_named(number):
+    rounds = [(updates(seed=n), {}) for n in range(3)]
+    rounds[number][0]["site-3"] = {"w": torch.full((4, 3), 3.4e38), "b": torch.full((2,), -3.4e38)}
+    means, notes = bounded_rounds(rounds)
+    assert [set(found) for found in notes] == [{"site-3"} if n == number else set() for n in range(3)]
+    assert notes[number]["site-3"]["factor"] < 1e-37
+    usual = sorted(update_norm(update) for update in updates(seed=number).values())[5]
+    assert update_norm(means[number]) < 3 * usual
+
+
+def test_a_claim_of_many_samples_is_capped():
+    sent = {site: {"w": torch.tensor([1.0])} for site in SITES} | {"site-3": {"w": torch.tensor([-5.0])}}
+    weights = {site: 100.0 for site in SITES} | {"site-3": 1e9}
+    (mean,), (notes,) = bounded_rounds([(sent, weights)])
+    assert notes == {"site-3": {"weight": 1e9, "weight_used": 1000.0}}
+    assert float(mean["w"]) == pytest.approx((900 - 5000) / 1900)
+
+
+def test_a_fixed_bound_holds_beside_the_multiple():
+    sent = {site: {"w": torch.tensor([3.0, 4.0])} for site in SITES}
+    (mean,), (notes,) = bounded_rounds([(sent, {})], max_norm=1.0)
+    torch.testing.assert_close(mean["w"], torch.tensor([0.6, 0.8]))
+    assert notes["site-10"] == {"norm": 5.0, "factor": 0.2}
+
+
+def test_the_bounds_go_on_after_a_restart():
+    before, after = (ContributionBounds(DefenceOptions()) for _ in range(2))
+    before.open()
+    for site, update in updates().items():
+        before.take(site, update, 1.0)
+    before.close()
+    after.load_state_dict(before.state_dict())
+    after.open()
+    taken = after.take("site-1", {"w": torch.full((4, 3), 1e6)}, 1.0)
+    assert taken is not None
+    assert update_norm(taken[0]) < 100
+
+
+def test_options_that_leave_nothing_are_refused():
+    with pytest.raises(ConfigurationError, match="trimmed_fraction"):
+        DefenceOptions(aggregation="trimmed_mean", trimmed_fraction=0.5)
