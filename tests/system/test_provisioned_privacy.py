@@ -44,14 +44,13 @@ LOOSE = scope_of("strict", {"treatment": "unmodified"})
 
 @pytest.fixture(scope="module")
 def federation(consortium, tmp_path_factory):
-    """One hospital with a gate that clips and adds noise, another whose administrator has taken the gate out."""
+    """One hospital with a gate that clips and adds noise, another whose gate releases updates as they are."""
     strict = tmp_path_factory.mktemp("policy") / "strict.json"
     strict.write_text(json.dumps(STRICT))
 
-    def take_out(made):
-        (made.kits / OPEN / "local" / "privacy.json").unlink()
-
-    with consortium((GATED, OPEN), {GATED: Settings(privacy=strict)}, take_out) as made:
+    loose = strict.with_name("loose.json")
+    loose.write_text(json.dumps(LOOSE))
+    with consortium((GATED, OPEN), {GATED: Settings(privacy=strict), OPEN: Settings(privacy=loose)}) as made:
         yield made
 
 
@@ -121,11 +120,22 @@ def test_the_server_gets_the_gated_sites_update_noised_and_the_others_unchanged(
     assert float((noise.abs() < 1e-3).double().mean()) < 0.01, "no entry is without noise"
 
 
-def test_the_ledger_of_the_gated_site_has_every_job_and_the_other_has_none(federation):
+def test_the_ledgers_have_every_job(federation):
     """After the jobs above: one release of each."""
     bookings = Ledger(federation.kits / GATED / "local" / "privacy", GATED).content().bookings
     assert [booking.purpose.run for booking in bookings] == ["honest", "loosening"]
     for booking in bookings:
         assert (booking.spending.mechanism, booking.spending.unit) == (Mechanism.GAUSSIAN, Unit.SITE)
         assert (booking.spending.sensitivity, booking.spending.sigma) == pytest.approx((2 * CLIP, SIGMA))
-    assert Ledger(federation.kits / OPEN / "local" / "privacy", OPEN).content().bookings == ()
+    unprotected = Ledger(federation.kits / OPEN / "local" / "privacy", OPEN).content().bookings
+    assert {booking.spending.mechanism for booking in unprotected} == {Mechanism.NO_GUARANTEE}
+
+
+def test_a_kit_whose_gate_was_taken_out_works_on_no_task(federation, tmp_path):
+    """Last, because the hospital has no gate afterwards."""
+    (federation.kits / OPEN / "local" / "privacy.json").unlink()
+    job = with_options(job_of("without"), ["controller.min_sites=1", "controller.round_timeout=60"])
+    download, identifier = submit(federation, write_job(job, tmp_path / "without"), tmp_path / "download")
+    summary = json.loads((download / "workspace" / "results" / "summary.json").read_text())
+    assert OPEN not in summary["contributions"]
+    assert "this kit has no privacy gate" in (federation.kits / OPEN / identifier / "log.txt").read_text()

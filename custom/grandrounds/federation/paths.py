@@ -7,11 +7,35 @@ from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
 
+from grandrounds.errors import ConfigurationError
+
 STATE_VARIABLE = "GRANDROUNDS_STATE"
 SITES_VARIABLE = "GRANDROUNDS_SITES"
 DETAILS_VARIABLE = "GRANDROUNDS_SHARE_ERRORS"
 SERVER = "server"
 """The server's name among the parties, where sites have theirs."""
+
+
+LOCK = "grandrounds.lock.json"
+"""In the folder ``local`` of a kit that has this project's overlay."""
+
+
+def in_kit(fl_ctx: FLContext) -> bool:
+    """Whether this process belongs to a kit with this project's overlay, and not to a simulation."""
+    return (Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / LOCK).is_file()
+
+
+def require_confined(path: str, option: str, fl_ctx: FLContext) -> None:
+    """Check that a job names no file of a kit outside its folder ``local``.
+
+    A name without a folder is none of a file.
+
+    Raises:
+        ConfigurationError: naming the option.
+    """
+    local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()).resolve()
+    if os.sep in path and in_kit(fl_ctx) and not Path(path).resolve().is_relative_to(local):
+        raise ConfigurationError(f"{option}: a job may name files in {local} only, got {path}")
 
 
 def workspace_root(fl_ctx: FLContext) -> Path:

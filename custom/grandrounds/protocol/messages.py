@@ -59,6 +59,8 @@ DXO_KEY = "DXO"
 """Of the content in a message of FLARE's."""
 PROTOCOL = 1
 MAX_SAMPLES = 10**9
+MAX_METRICS, MAX_NAME_LENGTH, LARGEST_METRIC = 1024, 128, 1e12
+"""Of the numbers in one answer."""
 TREATMENT = re.compile(r"[a-z_]{1,32}")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -159,6 +161,7 @@ def decode_payload(message: Shareable) -> Payload:
     if not isinstance(values, dict):
         raise MessageError("the task has no values in its header")
     require_run_name(values.get("run_name"))
+    require_run_name(values.get("run_id"), "run_id")
     for name, part in parts.items():
         require_finite_tensors(part.data, name)
     return Payload(header["round"], values, {name: part.data for name, part in parts.items()})
@@ -242,14 +245,14 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
     return Result(releases=releases, metrics=metrics, samples=samples, facts=dict(facts))
 
 
-def require_run_name(name: object) -> str:
-    """Check that a run's name can be a folder's name and nothing else.
+def require_run_name(name: object, what: str = "run_name") -> str:
+    """Check that a run's name, or its identity, can be a folder's name and nothing else.
 
     Raises:
         MessageError: if it cannot: other parties name folders by it.
     """
     if not isinstance(name, str) or not RUN_NAME.fullmatch(name):
-        raise MessageError(f"run_name must be 1 to 64 letters, digits, '_', '-' or '.', got {name!r}")
+        raise MessageError(f"{what} must be 1 to 64 letters, digits, '_', '-' or '.', got {name!r}")
     return name
 
 
@@ -303,10 +306,12 @@ def _collection(message: Shareable) -> tuple[dict[str, DXO], dict[str, Any]]:
 
 
 def _require_metrics(metrics: Mapping[str, Any]) -> None:
+    if len(metrics) > MAX_METRICS:
+        raise MessageError(f"there are {len(metrics)} metrics, at most {MAX_METRICS} are accepted")
     for name, value in metrics.items():
-        if not isinstance(name, str):
-            raise MessageError(f"a metric's name must be text, got {name!r}")
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH:
+            raise MessageError(f"a metric's name must be a text of at most {MAX_NAME_LENGTH}, got {str(name)[:40]!r}")
+        if not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > LARGEST_METRIC:
             came = value if isinstance(value, int | float) else type(value).__name__
             raise MessageError(f"metric {name!r} must be a finite number, got {came}")
 

@@ -29,7 +29,6 @@ from grandrounds.deployment.kit.overlay import (
     AUTHORIZATION,
     DEFAULT,
     LEDGER_FOLDER,
-    LOCK,
     PRIVACY,
     RESOURCES,
     file_digest,
@@ -47,6 +46,7 @@ from grandrounds.deployment.kit.policy import (
 )
 from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.paths import LOCK
 from grandrounds.federation.server.sites import ROSTER, read_roster
 from grandrounds.files import read_json_object
 from grandrounds.privacy.gate.policy import read_policies

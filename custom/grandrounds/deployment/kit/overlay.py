@@ -21,6 +21,7 @@ from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.policy import restricted, server_resources, site_resources
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.paths import LOCK
 from grandrounds.federation.server.record import versions
 from grandrounds.federation.server.sites import MANDATORY, ROSTER, require_names
 from grandrounds.files import read_json_object, write_json
@@ -28,7 +29,6 @@ from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger
 
 RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "privacy.json"
-LOCK = "grandrounds.lock.json"
 UNCHANGED: Literal["unchanged"] = "unchanged"
 LEDGER_FOLDER = "privacy"
 MIN_SUPPORT = 10

@@ -113,8 +113,8 @@ def component_classes() -> list[str]:
 def with_allowed_classes(resources: dict[str, Any], at_site: bool) -> dict[str, Any]:
     """A copy in which this package's components are allowed, beside the classes that were allowed before.
 
-    Earlier entries of this package are replaced. An entry for everything is removed, and so are FLARE's classes that bypass
-    the gate (at a site) or the list of mandatory sites (at a server).
+    Earlier entries of this package are replaced. An entry for everything is removed, and so are FLARE's own classes (at a
+    site) and those that bypass the list of mandatory sites (at a server).
     """
     changed, components = copy.deepcopy(resources), component_classes()
     kept = [
@@ -225,7 +225,9 @@ def _ours(entry: str) -> bool:
 def _forbidden(entry: str, components: Collection[str], at_site: bool) -> bool:
     closed = BYPASS_GATE if at_site else BYPASS_ROSTER
     around = any(entry.startswith(part) or part.startswith(entry) for part in closed)
-    return entry == EVERYTHING or around or (_ours(entry) and entry not in components)
+    # At a site FLARE builds the executors and filters of this project's jobs; those need none of FLARE's own classes.
+    flares = at_site and entry in DEFAULT_CLASS_ALLOW_LIST
+    return entry == EVERYTHING or around or flares or (_ours(entry) and entry not in components)
 
 
 def _bypasses_gate(job: Job) -> bool:

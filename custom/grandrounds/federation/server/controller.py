@@ -20,7 +20,7 @@ from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
-from grandrounds.federation.paths import SERVER, result_folder, state_folder
+from grandrounds.federation.paths import SERVER, require_confined, result_folder, state_folder
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
 from grandrounds.federation.server.hooks import RoundHooks
@@ -194,6 +194,8 @@ class RoundController(Configurable, RoundHooks, Controller):
 
     def _run(self) -> None:
         self.problem = replace(self.problem, intensities=chosen_intensities(self.problem.model_spec(pretrained=True)))
+        if self.problem.weights is not None:
+            require_confined(self.problem.weights, "problem.weights", self.fl_ctx)
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
         schedule = {

@@ -17,7 +17,16 @@ from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord, track
 from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import CURVES, JOIN, TEST, TRAIN, ReleaseKind, Result, tensor_bytes
+from grandrounds.protocol.messages import (
+    CURVES,
+    JOIN,
+    TEST,
+    TRAIN,
+    VALIDATION_PREFIX,
+    ReleaseKind,
+    Result,
+    tensor_bytes,
+)
 from grandrounds.protocol.registration import Registration
 
 
@@ -148,6 +157,9 @@ class TaskDispatcher:
         if task == TEST:
             for name, curves in received_curves(result, self._classes).items():
                 write_curves(result_folder(self._fl_ctx) / site / f"{name}.json", curves, self._classes)
+        score = result.metrics.get(VALIDATION_PREFIX + self._run.selection_metric, 0.0)
+        if score > 1:
+            raise MessageError(f"{self._run.selection_metric} is at most 1, got {score:g}")
         number, record = self._round_number, self._record
         # Curves are not part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}

@@ -30,7 +30,13 @@ from grandrounds.federation.site.options import ComputeOptions, SiteOptions
 from grandrounds.federation.site.replies import refusal, zero_update
 from grandrounds.federation.site.scoring import evaluate_models, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.federation.site.worker import declare_dp_training, hides_failures, keep_freed_memory, run_in_child
+from grandrounds.federation.site.worker import (
+    declare_dp_training,
+    hides_failures,
+    keep_freed_memory,
+    require_gate,
+    run_in_child,
+)
 from grandrounds.models.compute import compile_network
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
@@ -193,6 +199,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         self._staged = self._asked = None
         try:
+            require_gate(fl_ctx)
             payload = decode_payload(shareable)
             self._asked = payload if task_name == TRAIN else None
             if self.compute.isolation == "process":

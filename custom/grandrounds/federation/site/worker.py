@@ -12,6 +12,8 @@ from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.paths import in_kit
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.federation.site.isolation import WorkerStopped, ask_parent, run_isolated
 from grandrounds.protocol.messages import Payload
@@ -76,6 +78,18 @@ class _GateOfParent:
     def admit_training(self, training: Spending) -> None:
         """As the privacy gate's, which only the parent has."""
         ask_parent(training)
+
+
+def require_gate(fl_ctx: FLContext) -> None:
+    """Check that a kit with a lock has a gate that has seen the task.
+
+    Raises:
+        ConfigurationError: if it has none: nothing would decide what leaves.
+    """
+    if in_kit(fl_ctx) and fl_ctx.get_prop(TRAINING_GATE) is None:
+        raise ConfigurationError(
+            "this kit has no privacy gate, so it works on no task: see local/privacy.json, and run grandrounds doctor"
+        )
 
 
 def hides_failures(fl_ctx: FLContext) -> bool:

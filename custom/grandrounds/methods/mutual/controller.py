@@ -17,6 +17,7 @@ from torch import Tensor
 from grandrounds.data.partition.files import PUBLIC_NAME as PUBLIC
 from grandrounds.data.partition.public_set import fingerprints, read_public_set
 from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
+from grandrounds.federation.paths import require_confined
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
 from grandrounds.methods.mutual.executor import CHANGE, FINGERPRINTS, LOSS, SOFT_LABELS, VALUES
@@ -107,6 +108,7 @@ class MutualController(RoundController):
         """Read the list of the public set, if there is one."""
         path = self.public_list.public_list
         if path is not None:
+            require_confined(path, "controller.public_list", self.fl_ctx)
             listed = comparable(read_public_set(Path(path)), path)
             self._digest = listed.digest
             self._reference = {PUBLIC: {FINGERPRINTS: torch.from_numpy(fingerprints(listed))}}

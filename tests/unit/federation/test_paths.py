@@ -1,0 +1,48 @@
+"""In a kit a job names no files of its participant, and without a gate nothing is trained."""
+
+from types import SimpleNamespace
+
+import pytest
+from nvflare.apis.fl_context import FLContextManager
+from nvflare.apis.workspace import Workspace
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.paths import LOCK, in_kit, require_confined
+from grandrounds.federation.site.worker import require_gate
+from grandrounds.protocol.spending import TRAINING_GATE
+
+
+@pytest.fixture
+def kit(tmp_path):
+    """FLARE's context in a kit; ``lock`` makes it one with this project's overlay."""
+    for name in ("local", "startup"):
+        (tmp_path / name).mkdir()
+    engine = SimpleNamespace(get_workspace=lambda: Workspace(str(tmp_path), "site-1"))
+    context = FLContextManager(engine=engine, identity_name="site-1", job_id="job").new_context()
+    return SimpleNamespace(context=context, local=tmp_path / "local", lock=(tmp_path / "local" / LOCK).touch)
+
+
+def test_a_kit_is_known_by_its_lock(kit):
+    assert not in_kit(kit.context)
+    kit.lock()
+    assert in_kit(kit.context)
+
+
+def test_a_kit_without_a_gate_works_on_no_task(kit):
+    require_gate(kit.context)
+    kit.lock()
+    with pytest.raises(ConfigurationError, match="no privacy gate"):
+        require_gate(kit.context)
+    kit.context.set_prop(TRAINING_GATE, object(), private=True, sticky=False)
+    require_gate(kit.context)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../other/state.pt", "{local}/../storage/model.pt"])
+def test_a_job_names_files_of_the_folder_local_only(kit, path):
+    path = path.format(local=kit.local)
+    require_confined(path, "problem.weights", kit.context)
+    kit.lock()
+    with pytest.raises(ConfigurationError, match=r"problem\.weights: a job may name files in"):
+        require_confined(path, "problem.weights", kit.context)
+    require_confined(str(kit.local / "start.pt"), "problem.weights", kit.context)
+    require_confined("imagenet", "problem.weights", kit.context)
