@@ -60,7 +60,10 @@ def _plain(value: Any, where: str, share: bool, depth: int) -> Any:
         return _items(value, where, share, depth - 1)
     if type(value) is DXO:
         content = _items(vars(value), where, share, depth - 1)
-        return DXO(content["data_kind"], data=content["data"], meta=content["meta"])
+        try:
+            return DXO(content.get("data_kind"), data=content.get("data"), meta=content.get("meta"))
+        except ValueError as error:
+            raise MessageError(f"{where} is no data exchange object: {error}") from error
     if isinstance(value, list):
         return [_plain(entry, where, share, depth - 1) for entry in list.__iter__(value)]
     if isinstance(value, tuple):

@@ -16,8 +16,8 @@ from grandrounds.protocol.messages import (
     decode_result,
     encode_result,
     model_update,
-    round_updates,
 )
+from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.tensors import require_finite_tensors, require_precision, rounded, widened
 from grandrounds.seeding import torch_generator
 

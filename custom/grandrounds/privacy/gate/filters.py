@@ -131,7 +131,7 @@ class SitePrivacyGate(Filter):
                 raise admission.training_refused
             reply = _copied(reply)
             code = reply.get_return_code()
-            if code != ReturnCode.OK:
+            if not isinstance(code, str) or code != ReturnCode.OK:
                 return self._failed(code, facts, admission.gate, admission.training)
             return _message(admission.gate.release(facts, _answer(reply), admission.training))
         except Exception as error:
@@ -303,9 +303,12 @@ def _copied(reply: Shareable) -> Shareable:
     if not isinstance(reply, Shareable):
         raise Refused(Reason.FORM, f"the reply is a {type(reply).__name__}")
     try:
-        return plain_message(reply)
+        copy = plain_message(reply)
     except MessageError as error:
         raise Refused(Reason.FORM, str(error)) from error
+    if not isinstance(copy.get(ReservedHeaderKey.HEADERS, {}), dict):
+        raise Refused(Reason.FORM, "the reply's headers are no dictionary")
+    return copy
 
 
 def _answer(reply: Shareable) -> Answer:
