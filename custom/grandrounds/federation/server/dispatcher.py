@@ -29,6 +29,9 @@ from grandrounds.protocol.messages import (
 )
 from grandrounds.protocol.registration import Registration
 
+ROUNDING = 1e-6
+"""By which a score that is at most 1 may exceed it."""
+
 
 class TaskDispatcher:
     """Sends tasks, checks what sites answer, records it and hands it to the method.
@@ -158,7 +161,7 @@ class TaskDispatcher:
             for name, curves in received_curves(result, self._classes).items():
                 write_curves(result_folder(self._fl_ctx) / site / f"{name}.json", curves, self._classes)
         score = result.metrics.get(VALIDATION_PREFIX + self._run.selection_metric, 0.0)
-        if score > 1:
+        if score > 1 + ROUNDING:
             raise MessageError(f"{self._run.selection_metric} is at most 1, got {score:g}")
         number, record = self._round_number, self._record
         # Curves are not part of what training costs; like the scores they come with, they are not counted.

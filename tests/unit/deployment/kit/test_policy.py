@@ -114,7 +114,7 @@ def test_a_list_that_only_warns_is_no_list():
         ("grandrounds.deployment.run_log.run_logged", False),
         ("grandrounds.deployment.jobs.import_module", False),
         ("grandrounds.methods.fedperl.executor.torch", False),
-        ("nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor", True),
+        ("nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor", False),
         ("nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent", False),
         (SWARM, False),
         ("nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver", False),
