@@ -106,8 +106,6 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
         self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._commit_released)
 
-    # What methods use and may override.
-
     def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
         """The network in training mode with the weights this round starts from."""
         return self._loaded(self.starting_state(payload, context), context).train()
@@ -191,8 +189,6 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
                 compile_network(self._network[1], self.compute.compiler)
         return self._network[1]
 
-    # FLARE's hooks.
-
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE's hook: do one task. An error becomes a reply with its reason, never half a result."""
         if task_name not in TASKS:
@@ -271,8 +267,6 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         (store, payload), self._staged = self._staged, None
         self.on_result_released(reply, payload, store)
         store.commit(payload.values.get("checkpoints"))
-
-    # The tasks.
 
     def _join(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         registration = self.register(payload, context)
