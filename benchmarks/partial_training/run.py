@@ -25,17 +25,17 @@ ALL, FROM_8, CACHED, HEAD = "all layers", "from block 8", "from block 8, kept fe
 CASES = {
     ALL: ("all", 0),
     FROM_8: ("from:8", 0),
-    CACHED: ("from:8", 2),
-    HEAD: ("head", 2),
+    CACHED: ("from:8", 1),
+    HEAD: ("head", 1),
 }
 SITES, STEPS, COUNTED = 2, 8, 3
 # Rounds before those that count: the first of all, and those in which most features are computed.
-WARM_UP = {0: 1, 2: 6}
+WARM_UP = {0: 1, 1: 5}
 METHODS: dict[str, tuple[str, ...]] = {
     "fedavg": (f"executor.steps={STEPS}",),
     "ssfl": (f"executor.steps={STEPS}", "executor.threshold=0"),
     "fedperl": (f"executor.steps={STEPS}", "executor.threshold=0", "controller.warm_up=0"),
-    "fedirm": ("executor.batch_size=16", "controller.unlabelled_start=1"),
+    "fedirm": ("executor.batch_size=16", "executor.epochs=1", "controller.unlabelled_start=1"),
     "fed_align_cl": (f"executor.iterations={STEPS}", f"executor.pace={STEPS}"),
 }
 
@@ -76,7 +76,7 @@ def case(method: str, layers: str) -> dict[str, Any]:
     module, _, name = job.client["executors"][0]["executor"]["path"].rpartition(".")
     training = timed_training(getattr(import_module(module), name))
     with tempfile.TemporaryDirectory() as folder:
-        images = one_set_of_images(Path(folder) / "images", size=112, images=60)
+        images = one_set_of_images(Path(folder) / "images", size=112, images=240)
         clock, summary = run_clocked(job, Path(folder) / "run", site_names(SITES), images)
     costs = clock.rounds()[-COUNTED:]
     sent = sum(count for name, count in summary["bytes"]["site-1"].items() if name.startswith("up."))
