@@ -25,7 +25,7 @@ def in_kit(fl_ctx: FLContext) -> bool:
     return (Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / LOCK).is_file()
 
 
-def require_confined(path: str, option: str, fl_ctx: FLContext) -> None:
+def require_confined(path: str | None, option: str, fl_ctx: FLContext) -> None:
     """Check that a job names no file of a kit outside its folder ``local``.
 
     A name without a folder is none of a file.
@@ -34,7 +34,7 @@ def require_confined(path: str, option: str, fl_ctx: FLContext) -> None:
         ConfigurationError: naming the option.
     """
     local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()).resolve()
-    if os.sep in path and in_kit(fl_ctx) and not Path(path).resolve().is_relative_to(local):
+    if path and os.sep in path and in_kit(fl_ctx) and not Path(path).resolve().is_relative_to(local):
         raise ConfigurationError(f"{option}: a job may name files in {local} only, got {path}")
 
 

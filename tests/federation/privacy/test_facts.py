@@ -10,7 +10,7 @@ from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.data import locate
 from grandrounds.files import write_json
-from grandrounds.privacy.gate.filters import dataset_facts
+from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.ledger.ledger import dataset_fingerprint
 
 RECORDS = [

@@ -194,8 +194,7 @@ class RoundController(Configurable, RoundHooks, Controller):
 
     def _run(self) -> None:
         self.problem = replace(self.problem, intensities=chosen_intensities(self.problem.model_spec(pretrained=True)))
-        if self.problem.weights is not None:
-            require_confined(self.problem.weights, "problem.weights", self.fl_ctx)
+        require_confined(self.problem.weights, "problem.weights", self.fl_ctx)
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
         schedule = {
@@ -282,8 +281,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             payload = self.payload(_shared(self.model()))
             self.dispatcher.exchange({site: Assignment(VALIDATE, payload) for site in sites}, self.run.grace)
             self._score(self.rounds)
-            # A site that has not answered this is not waited for a second time.
-            sites = self._available_sites()
+            sites = self._available_sites()  # a site that has not answered this is not waited for a second time
         if not self._selection.choice:
             self._selection.keep(self.rounds, None, self.model())
         payload = self.payload(_shared(self._selection.model))

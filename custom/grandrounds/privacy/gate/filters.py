@@ -8,10 +8,9 @@ It cannot be a filter of a job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.filter import Filter, FilterChainType, FilterContextKey, FilterSource
@@ -25,13 +24,12 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageErro
 from grandrounds.federation.site.data import locate, locate_public
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
+from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, described
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.policy import policy_of_scope
 from grandrounds.privacy.gate.treatment import ClipAndNoise, RunningStatistics
-from grandrounds.privacy.ledger.entries import DatasetIdentity
-from grandrounds.privacy.ledger.ledger import dataset_fingerprint
 from grandrounds.protocol.messages import (
     DXO_KEY,
     GLOBAL,
@@ -201,35 +199,6 @@ class GaussianPrivacy(Filter):
                 part.data = self.treatment.apply(part.data)
                 part.set_meta_prop(TREATED, self.treatment.name)
         return dxo.update_shareable(shareable)
-
-
-class DatasetFacts(NamedTuple):
-    """A data set of the site, read from its manifest: the gate must not rely on a method for this.
-
-    Attributes:
-        identity: its name and fingerprint.
-        patients: number of patients (else lesions, else images) in ``train``, ``labelled``, ``val`` and ``test``.
-        images: number of training images.
-    """
-
-    identity: DatasetIdentity
-    patients: Mapping[str, int]
-    images: int
-
-
-def dataset_facts(name: str, manifest: Path) -> DatasetFacts:
-    """Read the manifest of a data set.
-
-    Raises:
-        DataError: if the manifest cannot be read.
-    """
-    records = read_manifest(manifest).records
-    fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
-    groups = {part: {record.group for record in records if record.split == part} for part in ("train", "val", "test")}
-    groups["labelled"] = {record.group for record in records if record.split == "train" and record.labelled}
-    patients = {part: len(found) for part, found in groups.items()}
-    images = sum(record.split == "train" for record in records)
-    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images)
 
 
 def _gate(fl_ctx: FLContext) -> Gate:
