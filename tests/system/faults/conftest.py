@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -203,3 +204,21 @@ def limited():
     for process, old in before.items():
         if os.path.exists(f"/proc/{process}"):
             resource.prlimit(process, resource.RLIMIT_FSIZE, old)
+
+
+@pytest.fixture
+def small_disk():
+    """Mounts 40 MiB of memory as a disk of its own: ``small_disk(folder)``; the folder is given back."""
+    mounted = []
+
+    def mount(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True, timeout=20, check=False).returncode:
+            pytest.skip("this user may not mount a disk")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], timeout=20, check=True)

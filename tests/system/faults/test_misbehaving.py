@@ -1,5 +1,6 @@
 """A site that is late, refuses, has no room or answers nonsense loses its own rounds and costs no other site any."""
 
+import contextlib
 import json
 import os
 import signal
@@ -95,13 +96,19 @@ def test_an_absurd_update_does_not_end_the_run(run, spoilt):
     assert summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
 
 
-def test_a_server_without_room_says_so_and_the_next_attempt_finishes(run, limited):
-    run = run("server-full", attempts=3)
+def test_a_full_disk_of_the_server_is_the_reason_and_a_later_attempt_finishes(federation, run, small_disk):
+    """Half a line of the events, no checkpoint, and a record that is closed all the same."""
+    disk = small_disk(federation.kits / federation.server / "grandrounds" / "server-full")
+    run = run("server-full", attempts=5)
     run.await_round(3)
-    limited(run.process(run.federation.server, run.SERVER_JOB), 20_000)
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
+        while True:
+            stream.write(bytes(4096))
+    run.wait_until(lambda: any("the server's disk" in line for line in run.reported))
+    filler.unlink()
     outcome = run.end()
-    assert len(outcome.jobs) == 2
-    assert any("no room on the server's disk" in line for line in run.reported)
+    assert 1 < len(outcome.jobs) <= 5
     assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
     assert run.same_as_undisturbed()
 
