@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from grandrounds.deployment.kit.certificates import certificate_fault, connection_fault
+from grandrounds.deployment.kit.certificates import certificate_fault, connection_fault, read_certificate
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import PROVISIONING, apply_overlay
 from grandrounds.deployment.kit.read import processes_of, read_kit
 from grandrounds.deployment.local_federation import Federation, await_sites, start_participant, stop
 from grandrounds.models.registry import build_model
+from grandrounds.privacy.ledger.ledger import read_ledger
 from grandrounds.reporting.runs import trained_model
 
 pytestmark = pytest.mark.provisioned
@@ -121,6 +122,29 @@ def test_the_runbook_ends_with_a_downloaded_model(kits, tmp_path, shared_cache):
     found = trained_model(Path(results))
     network = build_model(found.problem.model_spec(pretrained=False), seed=0)
     network.load_state_dict(torch.load(found.weights, weights_only=True))
+
+
+@pytest.mark.parametrize("name", [SERVER, "hospital-a"])
+def test_a_second_certificate_replaces_the_first_in_the_kit_that_is_in_use(kits, flare, name):
+    """The runbook's way: request, approve and package again, then ``kit renew``."""
+    kit = read_kit(kits / "kits" / "grand_rounds" / "prod_00" / name)
+    apply_overlay(kit)
+    fingerprint = json.loads((kits / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
+    again = kits / f"{name}-again"
+    flare("cert", "request", "-p", kits / f"{name}.yml", "--out", again)
+    signed = kits / f"{name}-again.signed.zip"
+    request = again / f"{name}.request.zip"
+    flare("cert", "approve", request, "-c", kits / "ca", "--profile", kits / "profile.yml", "--out", signed)
+    flare("package", signed, "--request-dir", again, "--fingerprint", fingerprint, "-w", kits / f"renewed-{name}")
+    new = read_kit(next((kits / f"renewed-{name}").glob(f"*/prod_*/{name}")))
+    serial = read_certificate(kit.certificate).serial_number
+    reported = grandrounds("kit", "renew", kit.folder, "--from", new.folder)
+    renewed = read_kit(kit.folder)
+    assert certificate_fault(renewed) == ""
+    assert read_certificate(renewed.certificate).serial_number != serial
+    if kit.kind == "site":
+        head = read_ledger(kit.local / "privacy" / "ledger.jsonl").chain.head
+        assert f"the head of the privacy ledger is unchanged: {head}" in reported
 
 
 def await_server(kit):
