@@ -291,6 +291,9 @@ def _answer(reply: Shareable) -> Answer:
         raise Refused(
             Reason.FORM, f"the reply has the entries {sorted(map(str, unknown))}, headers {sorted(map(str, strange))}"
         )
+    content_type = headers.get(ReservedHeaderKey.CONTENT_TYPE)
+    if not isinstance(content_type, str) or not isinstance(reply.get(DXO_KEY), dict):
+        raise Refused(Reason.FORM, "the reply has no data exchange object")
     try:
         dxo = from_shareable(reply)
     except ValueError as error:
