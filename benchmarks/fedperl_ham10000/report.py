@@ -20,15 +20,13 @@ from benchmarks.results import (
 )
 from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.evaluation.metrics import precision_recall_f1
-from grandrounds.methods.fedperl.figures import (
-    SimilarityRound,
+from grandrounds.methods.fedperl.communities import (
     chance_within_group,
     community_order,
-    peer_frequency_figure,
     pick_matrix,
-    similarity_figure,
     within_group_share,
 )
+from grandrounds.methods.fedperl.figures import SimilarityRound, peer_frequency_figure, similarity_figure
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.problem import ModelSpec

@@ -1,8 +1,9 @@
 """One style for all figures: palette, sizes, lines over rounds, and the record of a finished figure.
 
-Colours of lines and dots are those of Okabe and Ito ("Color Universal Design", 2008), matrices have shades of one colour, so
-that people with any kind of colour vision can distinguish them; markers and dashes also differ, for a grey print. A
-site, class or method has the same look in every figure of a report. Nothing goes through pyplot: there is no global state,
+The first colours of lines and dots are those of Okabe and Ito ("Color Universal Design", 2008), the others are from Paul
+Tol's muted scheme ("Colour Schemes", SRON/EPS/TN/09-002, 2021); matrices have shades of one colour. Markers and dashes
+differ as well, so that people with any kind of colour vision can distinguish lines, also in a grey print. A site, class or
+method has the same look in every figure of a report. Nothing goes through pyplot: there is no global state,
 and no display is needed.
 """
 
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
 
 BLUE, VERMILION = "#0072B2", "#D55E00"
 INK, GREY, PALE = "#222222", "#595959", "#D0D0D0"
-COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
+COLOURS = (
+    BLUE, VERMILION, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999",
+    "#332288", "#117733", "#882255", "#44AA99", "#999933", "#AA4499", "#661100", "#6699CC", "#B8860B", "#DD3377",
+    "#4B5D00", "#7B4FD0",
+)  # fmt: skip
 """Of lines and dots, in this order. Yellow is left out: it cannot be seen on white."""
+MAX_LINES = len(COLOURS)
+"""More lines than this are drawn in a panel each."""
 MATRIX_COLOURS = "Blues"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
@@ -51,16 +58,18 @@ class Look(NamedTuple):
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """A look for each name, by its position; no two of up to 28 are the same.
+    """A look for each name, by its position; up to ``MAX_LINES`` have different colours, and no two are the same.
 
     Example:
         >>> looks(["site-1"])["site-1"].colour
         '#0072B2'
     """
-    count = len(COLOURS)
+    # Colours repeat after 20 names, markers after 8 and are shifted each time, dashes after 4.
     return {
         name: Look(
-            COLOURS[number % count], MARKERS[number % count], DASHES[(number % count + number // count) % len(DASHES)]
+            COLOURS[number % len(COLOURS)],
+            MARKERS[(number + 3 * (number // len(MARKERS))) % len(MARKERS)],
+            DASHES[(number + number // len(MARKERS)) % len(DASHES)],
         )
         for number, name in enumerate(names)
     }
@@ -118,24 +127,71 @@ def round_axis(axes: Axes) -> None:
 
 
 def rounds_figure(
-    curves: Mapping[str, Mapping[int, float]], names: Sequence[str], scale: str, title: str, top: float | None = None
+    curves: Mapping[str, Mapping[int, float]],
+    names: Sequence[str],
+    scale: str,
+    title: str,
+    top: float | None = None,
+    level: tuple[float, str] | None = None,
 ) -> Figure | None:
     """Lines over rounds, by name and round; None without values.
 
-    ``names`` are all that may have a line, so that each has its look everywhere; ``scale`` is what the values are, and
-    ``top`` is the scale's upper end, found from the values without one.
+    With more than ``MAX_LINES`` curves each has a panel, in which the others are pale.
+
+    Args:
+        curves: by name and round.
+        names: all that may have a line, so that each has its look everywhere.
+        scale: what the values are.
+        title: of the figure.
+        top: the scale's upper end; found from the values without one.
+        level: a reference, its value and what it is, drawn as a dotted line.
     """
     if not any(curves.values()):
         return None
-    figure, axes = new_axes()
+    if len(curves) > MAX_LINES:
+        return _small_multiples(curves, scale, title, top, level)
+    figure, axes = new_axes(height=HEIGHT + 0.16 * max(len(curves) - 8, 0))
     for name, curve in curves.items():
         rounds = sorted(curve)
         if rounds:
             draw_line(axes, looks(names)[name], rounds, [curve[number] for number in rounds], name)
+    _draw_level(axes, level)
     label_axes(axes, "round", scale, title)
     axes.set_ylim(0, top)
     round_axis(axes)
     draw_legend(axes, "best", columns=2 if len(curves) > 5 else 1)
+    return figure
+
+
+def _draw_level(axes: Axes, level: tuple[float, str] | None) -> None:
+    if level:
+        axes.axhline(level[0], color=GREY, linewidth=1.2, linestyle=":", label=level[1])
+
+
+def _small_multiples(
+    curves: Mapping[str, Mapping[int, float]],
+    scale: str,
+    title: str,
+    top: float | None,
+    level: tuple[float, str] | None,
+    columns: int = 5,
+) -> Figure:
+    rows = -(-len(curves) // columns)
+    figure = new_figure(2.2 * columns, 1.5 * rows + 0.8)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes, (name, curve) in zip(panels, curves.items(), strict=False):
+        for other in curves.values():
+            axes.plot(sorted(other), [other[number] for number in sorted(other)], color=PALE, linewidth=0.6)
+        axes.plot(sorted(curve), [curve[number] for number in sorted(curve)], color=BLUE, linewidth=1.6)
+        _draw_level(axes, level)
+        axes.set_title(name, fontsize=SMALL, loc="left", pad=2)
+        axes.set_ylim(0, top)
+        round_axis(axes)
+    for axes in panels[len(curves) :]:
+        axes.set_axis_off()
+    figure.supxlabel("round", fontsize=NORMAL)
+    figure.supylabel(scale, fontsize=NORMAL)
+    figure.suptitle(f"{title}; others pale{f', dotted: {level[1]}' if level else ''}", fontsize=NORMAL)
     return figure
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.commands.output import results, say
+from grandrounds.commands.output import notes, results, say
+from grandrounds.commands.progress import Step, steps_on
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object
 
@@ -69,23 +70,27 @@ def figures(
 
     if against and sites_dir is None:
         raise typer.BadParameter("--against shows single images: also give --sites-dir")
-    history = read_history(run)
-    if groups:
-        history = history._replace(communities=communities_of(groups, history.sites))
-    drawings = training_drawings(history, selection_metric(history.events), history.sites)
-    drawn = {drawing.name: drawing.figure for drawing in drawings}
-    if sites_dir is not None:
-        drawn |= image_figures(run, sites_dir)
-        drawn |= scenario_figures(run, against, sites_dir) if against else {}
-    if not drawn:
-        raise ConfigurationError(
-            f"{run}: there is nothing to draw yet: no site has sent a score or trained with others"
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    for name, figure in drawn.items():
-        path = out / f"{name}.png"
-        figure.savefig(path)
-        say(results(), str(path))
+    with steps_on(notes()) as step:
+        step("reading the run")
+        history = read_history(run)
+        if groups:
+            history = history._replace(communities=communities_of(groups, history.sites))
+        drawings = training_drawings(history, selection_metric(history.events), history.sites)
+        drawn = {drawing.name: drawing.figure for drawing in drawings}
+        if sites_dir is not None:
+            drawn |= image_figures(run, sites_dir, step)
+            step("comparing the models")
+            drawn |= scenario_figures(run, against, sites_dir) if against else {}
+        if not drawn:
+            raise ConfigurationError(
+                f"{run}: there is nothing to draw yet: no site has sent a score or trained with others"
+            )
+        out.mkdir(parents=True, exist_ok=True)
+        for name, figure in drawn.items():
+            step(f"writing {name}.png")
+            path = out / f"{name}.png"
+            figure.savefig(path)
+            say(results(), str(path))
 
 
 def communities_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
@@ -130,8 +135,8 @@ def _communities(description: Mapping[str, Any]) -> dict[str, str]:
     return {site: name.removeprefix(common) for site, name in named.items()}
 
 
-def image_figures(run: Path, sites_dir: Path) -> dict[str, Figure]:
-    """Sheets of each site's test cases, without and with Grad-CAM, and the plane of embeddings.
+def image_figures(run: Path, sites_dir: Path, step: Step) -> dict[str, Figure]:
+    """Sheets of each site's test cases, without and with Grad-CAM, of its errors, and the plane of embeddings.
 
     Raises:
         GrandRoundsError: if the run has no model for all, or the sites' images are not as they must be.
@@ -140,9 +145,11 @@ def image_figures(run: Path, sites_dir: Path) -> dict[str, Figure]:
 
     found = _with_model(run, run.absolute().name)
     drawn: dict[str, Figure] = {}
+    step("predicting the test images of the sites")
     sites = list(site_predictions(found, sites_dir, "test"))
     for site in sites:
-        drawn |= _sheets(site, found.classes)
+        step(f"drawing the images of {site.site}")
+        drawn |= _sheets(site, found.classes, found.name)
     if len(found.classes) == 2:
         drawn |= _plane(sites)
     return drawn
@@ -190,7 +197,12 @@ def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[
     }
     chosen = scenarios({name: own[rows] for name, own in flags.items()}, ours.name, reference.name)
     breast = _all_mammograms(ours, sites_dir)
-    return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast)}
+    labels = np.concatenate([found.labels for found in tested[ours.name]])[rows]
+    answers = {"": [f"is {ours.classes[label]}" for label in labels.tolist()]}
+    for name, sites in tested.items():
+        probabilities = np.concatenate([found.probabilities for found in sites])[rows]
+        answers[name] = [f"{ours.classes[int(row.argmax())]} {row.max():.2f}" for row in probabilities]
+    return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast, answers)}
 
 
 def _with_model(path: Path, name: str) -> Run:
@@ -213,18 +225,25 @@ def _all_mammograms(run: Run, sites_dir: Path) -> bool:
     return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.predictions)
 
 
-def _sheets(found: SitePredictions, classes: Sequence[str]) -> dict[str, Figure]:
+def _sheets(found: SitePredictions, classes: Sequence[str], model: str) -> dict[str, Figure]:
     import numpy as np
 
     from grandrounds.data.images.views import to_tensor
     from grandrounds.evaluation.grad_cam import prediction_maps
-    from grandrounds.reporting.figures.images import choose_samples, sample_figure
+    from grandrounds.reporting.figures.images import choose_samples, failure_figure, sample_figure
 
     # Of these alone the same ones are chosen again: maps are computed for what is shown.
     rows = np.unique(np.concatenate(choose_samples(found.labels, found.probabilities)))
     shown = (found.images[rows], found.labels[rows], found.probabilities[rows], classes)
     maps = prediction_maps(found.model, to_tensor(found.images[rows]))
-    return {f"samples_{found.site}": sample_figure(*shown), f"grad_cam_{found.site}": sample_figure(*shown, maps)}
+    title = f"{found.site}, {len(found.labels)} test images, model of {model}"
+    return {
+        f"samples_{found.site}": sample_figure(*shown, title=title),
+        f"grad_cam_{found.site}": sample_figure(*shown, maps, title=title),
+        f"failures_{found.site}": failure_figure(
+            found.images, found.labels, found.probabilities, classes, f"{found.site}, model of {model}"
+        ),
+    }
 
 
 def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:

@@ -88,6 +88,7 @@ def _run(content: Mapping[str, Any], name: str, wanted: str | None) -> Run:
         notes=() if site_metrics else (COUNTS_ALONE if counts else SCORES_ALONE,),
         reported_metrics={} if counts or site_metrics else _together(content["scores"]),
         spent=_spent(content),
+        provenance={"simulated": True},
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grandrounds.evaluation.bootstrap import Cases
+from grandrounds.evaluation.clinical.suppression import MINIMUM
 from grandrounds.evaluation.curves import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
 
@@ -61,6 +62,10 @@ class Run:
         predictions: test images by site, where the sites' predictions are here.
         site_metrics: mean scores of each site's test images and ``n``, their number, as the site reported them.
         curve_counts: of the sites whose predictions are not here.
+        validation: the common model's predictions for validation images by site, where they are here.
+        provenance: of a simulation the command and its sites' data, see
+            :func:`~grandrounds.data.population.describe_population`.
+        started: date and time in UTC, ISO 8601; empty where it is not recorded.
         reported_metrics: scores of all test images together and ``n``, where the result has only these.
         model: whose predictions they are: ``common`` or ``own``.
         events: of the run, in order.
@@ -106,6 +111,14 @@ class Run:
     notes: tuple[str, ...] = ()
     reported_metrics: Mapping[str, float] = field(default_factory=dict)
     curve_counts: Mapping[str, SiteCurves] = field(default_factory=dict)
+    validation: Mapping[str, Cases] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    started: str = ""
+
+    @property
+    def minimum(self) -> int:
+        """The smallest count that a report may show: of a simulation any, else ``MINIMUM``."""
+        return 1 if self.provenance.get("simulated") else MINIMUM
 
     @property
     def problem(self) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grandrounds.data.population import PROVENANCE
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.history import Event, RunHistory, sites_of
 from grandrounds.federation.server.record import EVENTS, SUMMARY, read_events
@@ -21,6 +22,7 @@ from grandrounds.files import read_json_object
 from grandrounds.options import require_type
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
+from grandrounds.protocol.messages import VALIDATION
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import CaseGroups, predicted_model, read_site_curves, read_site_predictions
@@ -79,9 +81,8 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
     answers = folder.parent if folder.name == SERVER else folder
     sites = tuple(natural_sorted({*sites_of(events), *summary["test"], *summary["contributions"]}))
     model = predicted_model(answers, sites, model)
-    predictions = read_site_predictions(
-        answers, sites, model, classes, str(configuration["problem"]["dataset"]), groups
-    )
+    dataset = str(configuration["problem"]["dataset"])
+    predictions = read_site_predictions(answers, sites, model, classes, dataset, groups)
     weights = folder / SELECTED
     return Run(
         name=name,
@@ -110,6 +111,9 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
         weights=weights if weights.is_file() else None,
         notes=notes,
         curve_counts={} if predictions else read_site_curves(answers, sites, model, classes),
+        validation=read_site_predictions(answers, sites, VALIDATION, classes, dataset, groups),
+        provenance=_provenance(answers / PROVENANCE),
+        started=str(summary.get("started", "")),
     )
 
 
@@ -291,6 +295,11 @@ def _site_metrics(test: Mapping[str, Mapping[str, float]], model: str) -> dict[s
         site: {name.removeprefix(f"{model}."): value for name, value in scores.items() if name.startswith(f"{model}.")}
         for site, scores in test.items()
     }
+
+
+def _provenance(path: Path) -> dict[str, Any]:
+    """What a simulation was computed from; empty for any other run."""
+    return read_json_object(path) if path.is_file() else {}
 
 
 def _executor_options(path: Path) -> dict[str, Any]:

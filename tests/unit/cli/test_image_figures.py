@@ -29,7 +29,7 @@ def test_models_are_shown_where_one_of_them_is_right_alone(run, two_runs, tmp_pa
     drawn = run("figures", ours, "--out", tmp_path / "out", "--sites-dir", data, "--against", f"Other={theirs}")
     assert drawn.exit_code == 0, drawn.output
     names = {place.stem for place in (tmp_path / "out").iterdir()}
-    assert {"scenarios", "samples_site-1", "grad_cam_site-2"} <= names
+    assert {"scenarios", "samples_site-1", "grad_cam_site-2", "failures_site-1"} <= names
 
 
 def test_the_sheet_has_the_images_of_the_scenarios_without_labels_of_mammograms(two_runs):
@@ -42,7 +42,9 @@ def test_the_sheet_has_the_images_of_the_scenarios_without_labels_of_mammograms(
     assert empty[:2] == [True, True]  # never both right, never both wrong
     assert not all(empty[2:])
     assert [panel.get_title() for panel in rows[0]] == ["", "ours", "Other"]
-    assert {panel.get_xlabel() for row in rows for panel in row} == {""}
+    below = {panel.get_xlabel() for row in rows for panel in row}
+    assert below & {"is nevus", "is melanoma"}
+    assert not any("inside" in text for text in below)  # only of a mammogram
 
 
 def test_runs_that_cannot_be_compared_are_refused(run, two_runs, tmp_path):

@@ -41,9 +41,9 @@ def run(make_run):
     return read_run(make_run(), "x")
 
 
-def test_no_two_of_28_look_the_same_even_in_grey():
-    found = looks([str(number) for number in range(28)])
-    assert len(set(found.values())) == 28
+def test_no_two_of_20_look_the_same_even_in_grey():
+    found = looks([str(number) for number in range(20)])
+    assert len({look.colour for look in found.values()}) == len({look[1:] for look in found.values()}) == 20
     first = list(found.values())[:7]
     assert len({look.marker for look in first}) == 7
     for look in found.values():
@@ -103,8 +103,9 @@ def test_bars_are_megabytes():
 
 def test_a_method_has_its_seeds_its_mean_and_its_interval():
     means = {"a": Estimate(0.5, 0.4, 0.6, 20), "b": Estimate(0.7, np.nan, np.nan, 20)}
-    axes = method_figure({"a": [0.45, 0.55], "b": [0.7]}, means, "f1_macro").axes[0]
+    axes = method_figure({"a": [0.45, 0.55], "b": [0.7]}, means, "f1_macro", {"chance": 0.25}).axes[0]
     line, mark, seeds = axes.lines[:3]
+    assert [text.get_text().strip() for text in axes.texts] == ["chance"]
     assert (line.get_xdata().tolist(), mark.get_xdata().tolist()) == ([0.4, 0.6], [0.5])
     assert seeds.get_xdata().tolist() == [0.45, 0.55]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
@@ -119,3 +120,18 @@ def test_a_budget_rises_over_rounds_and_an_infinite_one_is_not_drawn(run):
     (line,) = budget_figure([spent], SITES).axes[0].lines
     assert (line.get_color(), line.get_ydata().tolist()) == (looks(SITES)["site-2"].colour, [1.5, 3.2])
     assert budget_figure([Spent("site-1", "patient", None, 1e-5, ((1, None),))], SITES) is None
+
+
+def test_more_lines_than_colours_have_a_panel_each_and_chance_is_a_level():
+    curves = {f"site-{number}": {1: 0.2, 2: 0.1 * (number % 10)} for number in range(21)}
+    figure = learning_figure(curves, list(curves), "balanced_accuracy", chance=0.25)
+    assert [panel.get_title(loc="left") for panel in figure.axes][:21] == list(curves)
+    few = learning_figure({"site-1": {1: 0.2, 2: 0.3}}, ["site-1"], "balanced_accuracy", chance=0.25).axes[0]
+    (level,) = [line for line in few.lines if line.get_label() == "chance"]
+    assert level.get_ydata()[0] == 0.25
+
+
+def test_a_site_has_the_score_of_its_commonest_class_beside_its_own():
+    tested = {"site-1": Estimate(0.6, 0.5, 0.7, 40)}
+    axes = site_figure({"x": tested}, ["site-1"], "accuracy", {"site-1": 0.8}).axes[0]
+    assert [0.8, 0.8] in [list(line.get_xdata()) for line in axes.lines]

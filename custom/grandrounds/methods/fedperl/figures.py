@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.history import Event, RunHistory
-from grandrounds.ordering import natural_sorted
+from grandrounds.methods.fedperl.communities import (
+    chance_within_group,
+    community_blocks,
+    community_order,
+    mean_similarity,
+    pick_matrix,
+    require_square,
+    within_group_share,
+)
 from grandrounds.plotting import (
     BLUE,
     GREY,
@@ -56,16 +64,47 @@ def figures(history: RunHistory) -> list[Drawing]:
     first = first_round_with_peers(history.events)
     found = []
     if first is not None:
-        picture = _peer_frequency(picks(history.events), sites, groups)
-        caption = "Rows choose, columns are chosen as peers; lines divide communities."
-        found.append(Drawing("peer_frequency", picture, "Peer frequency", caption))
+        made = picks(history.events)
+        picture = _peer_frequency(made, sites, groups)
+        finding = _peers_found(made, sites, groups)
+        caption = f"{finding} Rows choose, columns are chosen as peers{'; lines divide communities' if groups else ''}."
+        found.append(Drawing("peer_frequency", picture, f"Peer frequency. {finding}", caption))
     rounds = similarities(history.events)
     if any(len(entry.sites) > 1 for entry in rounds):
         shown = rounds_to_show([entry.round_number for entry in rounds], first)
         picture = similarity_figure(rounds, shown, sites, groups, first)
-        caption = "Similarity of the sites' models after some rounds, and its mean."
-        found.append(Drawing("similarity", picture, "Similarity of models", caption))
+        finding = _similarity_found(rounds, groups)
+        caption = f"{finding} Above single rounds, below the mean of all pairs over the rounds."
+        found.append(Drawing("similarity", picture, f"Similarity of models. {finding}", caption))
     return found
+
+
+def _peers_found(made: Sequence[tuple[str, str]], sites: Sequence[str], groups: Mapping[str, str]) -> str:
+    """What the picks show: the share in the own community against chance, else who was chosen most."""
+    if groups:
+        share, chance = within_group_share(made, groups), chance_within_group(groups)
+        known = [site for site in sites if chance[site] > 0 and not math.isnan(share[site])]
+        if known:
+            means = [fmean(values[site] for site in known) for values in (share, chance)]
+            return f"{means[0]:.0%} of the picks are in the site's own community, {means[1]:.0%} by chance."
+    (most, count), *_ = Counter(peer for _, peer in made).most_common(1)
+    return (
+        f"{most} is chosen most, in {count / len(made):.0%} of the picks; {1 / max(len(sites), 1):.0%} would be even."
+    )
+
+
+def _similarity_found(rounds: Sequence[SimilarityRound], groups: Mapping[str, str]) -> str:
+    """How the mean similarity changes from the first round to the last, within communities and between them."""
+    ends = [entry for entry in rounds if len(entry.sites) > 1]
+    one = {site: "" for entry in ends for site in entry.sites}
+    first, last = (mean_similarity(entry.matrix, entry.sites, groups or one) for entry in (ends[0], ends[-1]))
+    number = ends[-1].round_number
+    if math.isnan(last[0]) or math.isnan(last[1]):
+        kept = [next(value for value in pair if not math.isnan(value)) for pair in (first, last)]
+        return f"The mean similarity of two sites is {kept[0]:.2f} at first and {kept[1]:.2f} after round {number}."
+    return (
+        f"After round {number} the mean similarity is {last[0]:.2f} within communities and {last[1]:.2f} between them."
+    )
 
 
 def picks(events: Iterable[Event]) -> list[tuple[str, str]]:
@@ -106,7 +145,7 @@ def peer_frequency_figure(
     Raises:
         ValueError: if the matrix does not fit the sites.
     """
-    _require_square(frequency, sites)
+    require_square(frequency, sites)
     side = max(3.2, 0.42 * len(sites))
     widths = [side, 1.7] if own else [side]
     figure = new_figure(sum(widths) + 2.6, side + 1.2)
@@ -204,7 +243,7 @@ def _draw_own_share(axes: Axes, sites: Sequence[str], own: Mapping[str, tuple[fl
 
 def _on_all_sites(entry: SimilarityRound, sites: Sequence[str]) -> NDArray[np.float64]:
     """The matrix with a row for every site; NaN for those that have not trained and on the diagonal."""
-    _require_square(entry.matrix, entry.sites)
+    require_square(entry.matrix, entry.sites)
     matrix = np.full((len(sites), len(sites)), np.nan)
     rows = [list(sites).index(site) for site in entry.sites]
     matrix[np.ix_(rows, rows)] = entry.matrix
@@ -269,79 +308,3 @@ def _write_numbers(axes: Axes, picture: AxesImage, values: NDArray[np.float64]) 
         _, highest = picture.get_clim()
         colour = "white" if value > 0.6 * highest else "black"
         axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=SMALL, color=colour)
-
-
-def community_order(groups: Mapping[str, str]) -> list[str]:
-    """Sites in natural order, with the members of a community side by side; ``groups`` is the community of each site."""
-    sites = natural_sorted(groups)
-    communities = list(dict.fromkeys(groups[site] for site in sites))
-    return sorted(sites, key=lambda site: communities.index(groups[site]))
-
-
-def community_blocks(sites: Sequence[str], groups: Mapping[str, str]) -> list[tuple[str, int, int]]:
-    """Runs of neighbouring sites of one community: its name, the first row and the number of rows.
-
-    Example:
-        >>> community_blocks(["a", "b", "c"], {"a": "scanner", "b": "scanner", "c": "camera"})
-        [('scanner', 0, 2), ('camera', 2, 1)]
-    """
-    communities = [groups[site] for site in sites]
-    starts = [row for row, name in enumerate(communities) if row == 0 or name != communities[row - 1]]
-    ends = [*starts[1:], len(sites)]
-    return [(communities[start], start, end - start) for start, end in zip(starts, ends, strict=True)]
-
-
-def mean_similarity(
-    matrix: NDArray[np.float64], sites: Sequence[str], groups: Mapping[str, str]
-) -> tuple[float, float]:
-    r"""Mean similarity of two sites of one community, and of two sites of different ones; NaN without such a pair.
-
-    .. math:: \bar W_{in} = \operatorname{mean}\{W_{mn} : m \ne n, g_m = g_n\}, \qquad
-        \bar W_{out} = \operatorname{mean}\{W_{mn} : g_m \ne g_n\}
-
-    of the matrix :math:`W`, shape ``(sites, sites)``, with the sites in the order of the rows in communities :math:`g`.
-
-    Raises:
-        ValueError: if the matrix does not fit the sites.
-    """
-    _require_square(matrix, sites)
-    community = np.array([groups[site] for site in sites])
-    same = community[:, None] == community[None, :]
-    pairs = matrix[same & ~np.eye(len(sites), dtype=bool)], matrix[~same]
-    within, between = (float(values.mean()) if len(values) else math.nan for values in pairs)
-    return within, between
-
-
-def chance_within_group(groups: Mapping[str, str]) -> dict[str, float]:
-    """The share of other sites in a site's group: what random selection of peers gives; NaN for a single site."""
-    others = len(groups) - 1
-    members = list(groups.values())
-    return {site: (members.count(group) - 1) / others if others else math.nan for site, group in groups.items()}
-
-
-def within_group_share(picks: Iterable[tuple[str, str]], groups: Mapping[str, str]) -> dict[str, float]:
-    """The share of each site's peers that are in its own group; NaN for a site without picks.
-
-    Args:
-        picks: pairs of (target, peer), one for each peer sent.
-        groups: the group (for example the imaging device) of each site.
-    """
-    made = list(picks)
-    total = Counter(target for target, _ in made)
-    own = Counter(target for target, peer in made if groups[target] == groups[peer])
-    return {site: own[site] / total[site] if total[site] else math.nan for site in groups}
-
-
-def pick_matrix(picks: Iterable[tuple[str, str]], sites: Sequence[str]) -> NDArray[np.float64]:
-    """How often each site (row) had each other site (column) as a peer, as shares of the row; zero without picks."""
-    position = {site: row for row, site in enumerate(sites)}
-    counts = np.zeros((len(sites), len(sites)))
-    for target, peer in picks:
-        counts[position[target], position[peer]] += 1
-    totals = counts.sum(axis=1, keepdims=True)
-    return np.where(totals > 0, counts / np.maximum(totals, 1), 0.0)
-
-
-def _require_square(matrix: NDArray[np.float64], sites: Sequence[str]) -> None:
-    if matrix.shape != (len(sites), len(sites)):
-        raise ValueError(f"the matrix must have shape ({len(sites)}, {len(sites)}), got {matrix.shape}")

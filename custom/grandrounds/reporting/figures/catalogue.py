@@ -183,7 +183,7 @@ def _of_scores(report: Report) -> list[Drawing]:
     return [
         *drawing_of(
             "methods",
-            method_figure(_of_seeds(report, means), means, report.metric) if means else None,
+            method_figure(_of_seeds(report, means), means, report.metric, {"chance": report.chance}) if means else None,
             f"{SCORE_NAMES[report.metric]}: {'; '.join(f'{name} {format_estimate(mean)}' for name, mean in means.items())}",
             "Grey dots are seeds. Of three seeds or more the line is the interval of their mean, of one seed that of its "
             "test cases.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,6 +77,7 @@ def sample_figure(
     classes: Sequence[str],
     maps: NDArray[np.float32] | None = None,
     count: int = SAMPLES,
+    title: str = "",
 ) -> Figure:
     """Draw the sheet: a row of ``count`` images for each kind, under each image its class and its prediction.
 
@@ -87,9 +88,10 @@ def sample_figure(
         classes: their names.
         maps: laid over the images, where the network finds its evidence; shape ``(n, size, size)``, in [0, 1].
         count: how many of each kind.
+        title: whose model and which images.
     """
     chosen = choose_samples(labels, probabilities, count)
-    figure = new_figure(1.5 * count, 6.6)
+    figure = new_figure(1.5 * count + (0.7 if maps is not None else 0), 7.0)
     panels = figure.subplots(len(chosen), count, squeeze=False)
     for row, (kind, rows) in zip(panels, chosen._asdict().items(), strict=True):
         row[0].set_title(SHEET_TITLES[kind] if len(rows) else f"{kind}: none", fontsize=NORMAL, loc="left")
@@ -102,8 +104,22 @@ def sample_figure(
             predicted = int(probabilities[index].argmax())
             words = f"{classes[int(labels[index])]}\n{classes[predicted]} {probabilities[index, predicted]:.2f}"
             axes.text(0.5, -0.03, words, ha="center", va="top", fontsize=SMALL, transform=axes.transAxes)
+    if maps is not None:
+        _draw_map_scale(figure, panels)
+    figure.suptitle(title, fontsize=NORMAL)
     figure.supxlabel("under each image: its class, then the prediction with its probability", fontsize=SMALL)
     return figure
+
+
+def _draw_map_scale(figure: Figure, panels: Any) -> None:
+    """The scale of Grad-CAM maps beside panels; each map's highest value is 1."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    scale = ScalarMappable(Normalize(0, 1), cmap=MAP_COLOURS)
+    bar = figure.colorbar(scale, ax=panels, shrink=0.5, aspect=25, pad=0.01)
+    bar.set_label("Grad-CAM, share of the highest value of the map", fontsize=SMALL)
+    bar.ax.tick_params(labelsize=SMALL)
 
 
 def failure_figure(
@@ -194,8 +210,9 @@ def scenario_figure(
     ours: str,
     reference: str,
     breast: bool = True,
+    answers: Mapping[str, Sequence[str]] | None = None,
 ) -> Figure:
-    """Draw the first image of each scenario in a row, plain and under each model's map.
+    """Draw the first image of each scenario in a row, plain and under each model's map, in the image's colours.
 
     Args:
         images: shape ``(images, height, width, channels)``.
@@ -206,6 +223,7 @@ def scenario_figure(
         reference: the model that it extends.
         breast: whether the images are prepared mammograms: below a map is its share inside the breast (without activation
             a dash).
+        answers: texts below the images: under an empty name each image's class, by model its prediction.
 
     Raises:
         ValueError: if maps and images differ in shape, or a model has no maps.
@@ -227,15 +245,17 @@ def scenario_figure(
             row[0].text(0.5, 0.5, "no image", ha="center", va="center", fontsize=SMALL, transform=row[0].transAxes)
             continue
         image = images[indices[0]]
-        row[0].imshow(_grey(image), cmap="gray", vmin=0, vmax=255)
+        row[0].imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
+        row[0].set_xlabel(answers[""][indices[0]] if answers else "", fontsize=SMALL)
         for axes, name in zip(row[1:], maps, strict=True):
-            axes.imshow(_grey(image), cmap="gray", vmin=0, vmax=255)
+            axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
             axes.imshow(maps[name][indices[0]].numpy(), cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=OVERLAY)
             share = shares[name][indices[0]]
-            inside = "—" if share.isnan() else f"{float(share):.0%} inside"
-            axes.set_xlabel(inside if breast else "", fontsize=SMALL)
+            inside = ["—" if share.isnan() else f"{float(share):.0%} inside"] if breast else []
+            axes.set_xlabel("\n".join([*([answers[name][indices[0]]] if answers else []), *inside]), fontsize=SMALL)
     for axes, name in zip(panels[0][1:], maps, strict=True):
         axes.set_title(name, fontsize=NORMAL)
+    _draw_map_scale(figure, panels)
     return figure
 
 
@@ -258,7 +278,3 @@ def _draw_plane(
     # Neither axis of such a plane has a meaning or a scale.
     axes.set_xticks([])
     axes.set_yticks([])
-
-
-def _grey(image: NDArray[np.uint8]) -> NDArray[np.float64]:
-    return np.asarray(image.mean(axis=2), np.float64)

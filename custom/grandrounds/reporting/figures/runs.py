@@ -54,9 +54,9 @@ def training_drawings(history: RunHistory, metric: str | None, sites: Sequence[s
     }
     learning = drawing_of(
         "learning",
-        learning_figure(curves, sites, metric or ""),
+        learning_figure(curves, sites, metric or "", chance=chance_of(metric, len(history.classes))),
         f"{SCORE_NAMES.get(metric or '', metric)} on validation images, last round: {format_items(last)}",
-        "Each site's validation images. They chose the model, so this is not a result.",
+        f"{_progress(curves)} Each site's validation images. They chose the model, so this is not a result.",
     )
     traffic = drawing_of(
         "traffic",
@@ -67,14 +67,38 @@ def training_drawings(history: RunHistory, metric: str | None, sites: Sequence[s
     return [*learning, *method_figures(history), *traffic]
 
 
+def _progress(curves: Curves) -> str:
+    """How many of the curves end above their beginning."""
+    known = [curve for curve in curves.values() if len(curve) > 1]
+    higher = sum(curve[max(curve)] > curve[min(curve)] for curve in known)
+    return f"At {higher} of {len(known)} sites the last score is above the first." if known else ""
+
+
 def learning_figure(
-    curves: Mapping[str, Mapping[int, float]], names: Sequence[str], metric: str, title: str = "Learning curves"
+    curves: Mapping[str, Mapping[int, float]],
+    names: Sequence[str],
+    metric: str,
+    title: str = "Learning curves",
+    chance: float | None = None,
 ) -> Figure | None:
     """Validation score over rounds, a line for each site or method; None without curves.
 
-    ``names`` are all that may have a line, so that each has its colour everywhere.
+    ``names`` are all that may have a line, so that each has its colour everywhere; ``chance`` is the score of a guess.
     """
-    return rounds_figure(curves, names, f"{metric.replace('_', ' ')}, validation", title, top=1.02)
+    level = None if chance is None else (chance, "chance")
+    return rounds_figure(curves, names, f"{metric.replace('_', ' ')}, validation", title, top=1.02, level=level)
+
+
+def chance_of(metric: str | None, classes: int) -> float | None:
+    """The expected score of guessing, where it does not depend on how common the classes are.
+
+    Example:
+        >>> chance_of("balanced_accuracy", 4), chance_of("auc_macro", 4), chance_of("accuracy", 4)
+        (0.25, 0.5, None)
+    """
+    if metric == "balanced_accuracy" and classes:
+        return 1 / classes
+    return 0.5 if metric in ("auc_macro", "auroc_macro", "auroc") else None
 
 
 def budget_figure(spent: Sequence[Spent], sites: Sequence[str]) -> Figure | None:
@@ -99,8 +123,13 @@ def drawing_of(name: str, figure: Figure | None, alt: str, caption: str) -> list
     return [] if figure is None else [Drawing(name, figure, alt, caption)]
 
 
-def method_figure(values: Mapping[str, Sequence[float]], means: Mapping[str, Estimate], metric: str) -> Figure:
-    """A score of each method: its seeds as small dots, their mean as a mark, its interval (if not NaN) as a line."""
+def method_figure(
+    values: Mapping[str, Sequence[float]], means: Mapping[str, Estimate], metric: str, levels: Mapping[str, float]
+) -> Figure:
+    """A score of each method: its seeds as small dots, their mean as a mark, its interval (if not NaN) as a line.
+
+    ``levels`` are references by name, such as chance and the commonest class, drawn as vertical lines.
+    """
     left = 0.4 + 0.075 * max(len(name) for name in values)
     figure, axes = new_axes(height=1.1 + 0.34 * max(len(values), 2), left=left)
     for row, (name, found) in enumerate(values.items()):
@@ -109,6 +138,9 @@ def method_figure(values: Mapping[str, Sequence[float]], means: Mapping[str, Est
         axes.plot(mean.value, row, look.marker, color=look.colour, markersize=6)
         if len(found) > 1:
             axes.plot(found, [row + 0.22] * len(found), ".", color=GREY, markersize=4)
+    for (name, level), dash in zip(levels.items(), (":", "--"), strict=False):
+        axes.axvline(level, color=GREY, linewidth=1.2, linestyle=dash)
+        axes.text(level, -0.62, f" {name}", fontsize=SMALL, color=GREY, rotation=0, va="bottom", clip_on=False)
     axes.set_yticks(range(len(values)), list(values), fontsize=SMALL)
     axes.set_ylim(len(values) - 0.4, -0.6)
     low, high = axes.get_xlim()
@@ -121,10 +153,21 @@ def method_figure(values: Mapping[str, Sequence[float]], means: Mapping[str, Est
     return figure
 
 
-def site_figure(scores: Mapping[str, Estimates], sites: Sequence[str], metric: str) -> Figure:
+def site_figure(
+    scores: Mapping[str, Estimates],
+    sites: Sequence[str],
+    metric: str,
+    constant: Mapping[str, float] | None = None,
+    chance: float | None = None,
+) -> Figure:
     """Test score at each site with its interval, a mark for each run or method; too few cases are not drawn.
 
-    ``scores`` are by run or method and site, ``sites`` all of the report.
+    Args:
+        scores: by run or method and site.
+        sites: all of the report.
+        metric: which score.
+        constant: at each site the score of always answering its commonest class, drawn as a grey bar.
+        chance: the score of a guess, drawn as a dotted line.
     """
     below = 0.19 * ((len(scores) + 1) // 2) if len(scores) > 1 else 0.0
     height = 1.1 + below + max(len(sites), 2) * (0.24 + 0.07 * len(scores))
@@ -142,6 +185,11 @@ def site_figure(scores: Mapping[str, Estimates], sites: Sequence[str], metric: s
             axes.plot([estimate.low, estimate.high], [row + offset] * 2, color=colour, linewidth=1.3)
             axes.plot(estimate.value, row + offset, look.marker, color=colour, markersize=4)
         axes.plot([], [], look.marker, color=look.colour, markersize=4, label=name)
+    for row, site in enumerate(sites):
+        if constant and site in constant:
+            axes.plot([constant[site]] * 2, [row - 0.42, row + 0.42], color=GREY, linewidth=2)
+    if chance is not None:
+        axes.axvline(chance, color=GREY, linewidth=1, linestyle=":")
     axes.set_yticks(range(len(sites)), sites, fontsize=SMALL)
     axes.set_ylim(len(sites) - 0.5, -0.5)
     axes.set_xlim(0, 1)

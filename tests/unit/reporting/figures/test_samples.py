@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grandrounds.reporting.figures.images import choose_samples, sample_figure
+from grandrounds.reporting.figures.images import choose_samples, failure_figure, sample_figure
 
 LABELS = np.array([0, 0, 1, 1, 0])
 PROBABILITIES = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.95, 0.05], [0.5, 0.5]])
@@ -23,7 +23,7 @@ def test_a_sheet_names_true_class_prediction_and_probability():
     maps = np.ones((5, 4, 4), np.float32)
     for given, layers in ((None, 1), (maps, 2)):
         panels = sample_figure(images, LABELS, PROBABILITIES, ("nevus", "melanoma"), given, count=3).get_axes()
-        assert len(panels) == 9
+        assert len(panels) == 9 + (given is not None)  # a scale of the maps
         assert [text.get_text() for text in panels[3].texts] == ["melanoma\nnevus 0.95"]
         assert len(panels[3].images) == layers
         assert not panels[5].images  # there is no third wrong case
@@ -41,3 +41,12 @@ def test_a_kind_without_cases_has_the_title_none():
 def test_refuses_what_cannot_be_chosen_from(labels, count, message):
     with pytest.raises(ValueError, match=message):
         choose_samples(labels, PROBABILITIES, count)
+
+
+def test_a_failure_sheet_has_the_most_confident_errors_alone():
+    images = np.zeros((5, 4, 4, 1), np.uint8)
+    figure = failure_figure(images, LABELS, PROBABILITIES, ("nevus", "melanoma"), "clinic")
+    texts = [text.get_text() for panel in figure.axes for text in panel.texts]
+    assert texts[0] == "is melanoma\ncalled nevus, 0.95"
+    assert len(texts) == 2
+    assert figure.get_suptitle().startswith("clinic: the 2 most confident of 2 errors in 5 images")

@@ -40,7 +40,7 @@ def test_the_breast_is_where_a_prepared_mammogram_is_not_black(images):
 
 def test_each_scenario_has_a_row_with_the_share_of_each_map_inside_the_breast(images, maps, found):
     axes = drawn(images, maps, found).axes
-    assert len(axes) == 4 * 3
+    assert len(axes) == 4 * 3 + 1  # the scale of the maps
     below = [[panel.get_xlabel() for panel in axes[3 * row + 1 : 3 * row + 3]] for row in range(4)]
     assert below == [["50% inside", "100% inside"], ["50% inside", "—"], ["50% inside", "100% inside"], ["", ""]]
     assert [panel.get_title() for panel in axes[:3]] == ["", "Fed-Align", "Fed-Align-CL"]
@@ -56,3 +56,12 @@ def test_a_scenario_without_an_image_is_labelled_so(images, maps, found):
 def test_a_model_without_maps_is_refused(images, maps, found):
     with pytest.raises(ValueError, match="maps of Fed-Align are missing"):
         drawn(images, {"Fed-Align-CL": maps["Fed-Align-CL"]}, found)
+
+
+def test_images_keep_their_colours_and_have_their_class_and_each_prediction(maps, found):
+    colour = np.zeros((3, 4, 4, 3), np.uint8)
+    colour[..., 0] = 250
+    answers = {"": ["is mel"] * 3, "Fed-Align": ["nv 0.60"] * 3, "Fed-Align-CL": ["mel 0.90"] * 3}
+    axes = scenario_figure(colour, maps, found, "Fed-Align-CL", "Fed-Align", False, answers).axes
+    assert [panel.get_xlabel() for panel in axes[:3]] == ["is mel", "nv 0.60", "mel 0.90"]
+    assert axes[0].images[0].get_array().shape == (4, 4, 3)

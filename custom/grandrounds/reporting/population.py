@@ -1,0 +1,187 @@
+"""Who a model was trained and tested on, and how: counts by site and class, settings, versions, digests and command.
+
+Counts below the run's minimum are not shown, nor are those from which they would follow by subtraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.data.population import PARTS
+from grandrounds.evaluation.clinical.suppression import count_text, shown_counts, suppressed
+from grandrounds.reporting.format import MISSING, Cell, Table
+from grandrounds.reporting.run import Run
+
+Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""By site, part and class."""
+
+
+def population_tables(run: Run) -> list[Table]:
+    """Tables of images by site and by class, as far as they are known, and of what the run was made with."""
+    counts = counts_of(run)
+    known = [_by_site(run, counts), _by_class(run, counts), _by_site_and_class(run, counts)] if counts else []
+    return [*known, *([] if counts else _reported(run)), settings_table(run)]
+
+
+def counts_of(run: Run) -> Counts:
+    """Numbers of images by site, part and class; of the test images alone where only predictions are known."""
+    data = run.provenance.get("data")
+    if data:
+        return {site: data["sites"][site] for site in run.sites if site in data["sites"]}
+    found = {}
+    for site, cases in run.predictions.items():
+        numbers = np.bincount(cases.labels, minlength=len(run.classes)).tolist()
+        found[site] = {"test": dict(zip(run.classes, numbers, strict=True))}
+    return found
+
+
+def population_json(run: Run) -> dict[str, Any]:
+    """The counts by part, site and class as plain values, None where a count is not shown, and the settings."""
+    counts = counts_of(run)
+    parts = [part for part in PARTS if all(part in found for found in counts.values())] if counts else []
+    return {
+        "minimum_count": run.minimum,
+        "images": {part: _shown_part(run, counts, part) for part in parts},
+        "settings": dict(settings_of(run)),
+    }
+
+
+def settings_table(run: Run) -> Table:
+    """What the run was made with: division, options, date, versions, digests and command."""
+    rows: list[Sequence[Cell | str]] = [[name, value] for name, value in settings_of(run)]
+    return Table(["", "how the model was made"], rows, "Data, options and software of this run", text_columns=2)
+
+
+def settings_of(run: Run) -> Iterator[tuple[str, str]]:
+    """Name and value of each setting that is recorded."""
+    data = run.provenance.get("data") or {}
+    if data:
+        yield "division of the images", _listed(data["division"])
+    controller = {
+        name: value for name, value in run.configuration.items() if name not in ("problem", "method", "preset")
+    }
+    if run.configuration:
+        yield "preset", str(run.configuration.get("preset") or "none: the options of the job")
+    if run.problem:
+        yield "problem", _listed({name: value for name, value in run.problem.items() if name != "classes"})
+    if controller:
+        yield "options of the server", _listed(controller)
+    if run.options:
+        yield "options of the sites", _listed(run.options)
+    if run.started:
+        yield "started", run.started
+    if run.versions:
+        yield "software", _listed(run.versions)
+    if data:
+        yield "SHA-256 of the manifests", _listed({site: digest[:12] for site, digest in data["sha256"].items()})
+    if run.provenance.get("command"):
+        yield "command", str(run.provenance["command"])
+
+
+def _by_site(run: Run, counts: Counts) -> Table:
+    parts = _parts(counts)
+    table = np.array([[sum(counts[site][part].values()) for part in parts] for site in counts], np.int64)
+    labelled = parts.index("labelled") if "labelled" in parts else None
+    hidden = suppressed(table, run.minimum)
+    if labelled is not None:  # a labelled image is a training image, so its partner is no other part
+        hidden[:, labelled] |= (table[:, labelled] > 0) & (table[:, labelled] < run.minimum)
+    patients = (run.provenance.get("data") or {}).get("patients", {})
+    rows: list[Sequence[Cell | str]] = []
+    for site, row, hides in zip(counts, table.tolist(), hidden.tolist(), strict=True):
+        cells = [_shown(count, hide, run.minimum) for count, hide in zip(row, hides, strict=True)]
+        people = [count_text(patients[site], run.minimum)] if site in patients else []
+        rows.append([site, run.communities.get(site, MISSING), *cells, *people])
+    total = [str(count) for count in table.sum(axis=0).tolist()]
+    rows.append(["all sites", "", *total, *([str(sum(patients.values()))] if patients else [])])
+    header = ["site", "community", *parts, *(["cases (patient or lesion)"] if patients else [])]
+    return Table(header, rows, "Images of each site by part", text_columns=2)
+
+
+def _by_class(run: Run, counts: Counts) -> Table:
+    parts = _parts(counts)
+    shown = {
+        part: shown_counts(
+            {name: sum(found[part].get(name, 0) for found in counts.values()) for name in run.classes}, run.minimum
+        )
+        for part in parts
+    }
+    tested = sum(sum(found["test"].values()) for found in counts.values())
+    rows: list[Sequence[Cell | str]] = []
+    for name in run.classes:
+        test = shown["test"][name]
+        share = f"{test / tested:.1%}" if test is not None and tested else MISSING
+        rows.append([name, *(count_text(shown[part][name], run.minimum) for part in parts), share])
+    unknown = sum(found.get("training", {}).get("", 0) for found in counts.values())
+    note = f"; {count_text(unknown, run.minimum)} training images have no known label" if unknown else ""
+    return Table(["class", *parts, "prevalence in test"], rows, f"Images of all sites by class{note}")
+
+
+def _by_site_and_class(run: Run, counts: Counts) -> Table:
+    parts = _parts(counts)
+    hidden = {part: suppressed(_matrix(run, counts, part), run.minimum) for part in parts}
+    rows: list[Sequence[Cell | str]] = []
+    for row, site in enumerate(counts):
+        cells = []
+        for column, name in enumerate(run.classes):
+            texts = [
+                _shown(counts[site][part].get(name, 0), bool(hidden[part][row, column]), run.minimum) for part in parts
+            ]
+            cells.append(" / ".join(texts))
+        rows.append([site, *cells])
+    caption = f"Images of each site by class: {' / '.join(parts)}"
+    return Table(["site", *run.classes], rows, caption)
+
+
+def _reported(run: Run) -> list[Table]:
+    """Numbers of test images that the sites have reported, where nothing else is known."""
+    sent = {site: int(found["n"]) for site, found in run.site_metrics.items() if found.get("n")}
+    if not sent:
+        return []
+    rows: list[Sequence[Cell | str]] = [
+        [site, run.communities.get(site, MISSING), count_text(count, run.minimum)] for site, count in sent.items()
+    ]
+    caption = (
+        "Test images of each site. Numbers of training and validation images and of single classes stay at the sites; the "
+        "job statistics asks for them"
+    )
+    return [Table(["site", "community", "test"], rows, caption, text_columns=2)]
+
+
+def _shown_part(run: Run, counts: Counts, part: str) -> dict[str, dict[str, int | None]]:
+    hidden = suppressed(_matrix(run, counts, part), run.minimum)
+    return {
+        site: {
+            name: None if hidden[row, column] else counts[site][part].get(name, 0)
+            for column, name in enumerate(run.classes)
+        }
+        for row, site in enumerate(counts)
+    }
+
+
+def _matrix(run: Run, counts: Counts, part: str) -> NDArray[np.int64]:
+    return np.array([[found[part].get(name, 0) for name in run.classes] for found in counts.values()], np.int64)
+
+
+def _parts(counts: Counts) -> list[str]:
+    return [part for part in PARTS if all(part in found for found in counts.values())]
+
+
+def _shown(count: int, hide: bool, minimum: int) -> str:
+    return count_text(None if hide and count >= minimum else count, minimum)
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    """Names with their values, those of inner objects after a dot; what is not set is left out."""
+    return ", ".join(f"{name} {value}" for name, value in _flat(values) if value not in (None, "", [], {}))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
