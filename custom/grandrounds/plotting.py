@@ -64,11 +64,11 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
         >>> looks(["site-1"])["site-1"].colour
         '#0072B2'
     """
-    # Colours repeat after 20 names, markers after 8 and are shifted each time, dashes after 4.
+    # Colours repeat after 20 names; markers after 8, each time with the next dash.
     return {
         name: Look(
             COLOURS[number % len(COLOURS)],
-            MARKERS[(number + 3 * (number // len(MARKERS))) % len(MARKERS)],
+            MARKERS[number % len(MARKERS)],
             DASHES[(number + number // len(MARKERS)) % len(DASHES)],
         )
         for number, name in enumerate(names)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.commands.options import Json
-from grandrounds.commands.output import results, say, say_json
+from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.commands.progress import steps_on
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ Nothing in them names an image or a patient. A RUN is a simulation's workspace, 
 benchmark's result file; NAME=RUN gives it a name. Runs that differ in their seed alone are one method.
 
 Scores are of the one model that the federation selected, where it has one; --model own takes what each site would
-choose among the rounds' models. With --sites-dir intervals take the patient or lesion as a case, and thresholds are chosen
-on the sites' validation images.
+choose among the rounds' models. Thresholds are chosen on the sites' validation images. With --sites-dir intervals take the
+patient or lesion as a case. --external adds a place that never took part. Of a run that was not simulated on this machine
+no count from 1 to 9 is shown.
 
 [bold]Examples[/bold]
 
@@ -70,20 +72,25 @@ def report(
     model: Annotated[
         Model | None, typer.Option(help="Whose scores: one common model, or each site's own choice of a round's model.")
     ] = None,
+    external: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A place's result of grandrounds evaluate --out; repeatable."),
+    ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     json: Json = False,
 ) -> None:
     """Write the report and print its path."""
-    from grandrounds.reporting.model import operating_points, report_on
+    from grandrounds.reporting.external.result import read_result
+    from grandrounds.reporting.model import report_on
     from grandrounds.reporting.page import write_report
-    from grandrounds.reporting.predictions import validation_cases
 
-    found = _runs(runs, sites_dir, groups, model.value if model else None)
-    operations = {}
-    if sites_dir is not None:
-        operations = {run.name: operating_points(run, validation_cases(run, sites_dir)) for run in found}
-    content = report_on(found, title, reference, operations)
-    page = write_report(content, out)
+    with steps_on(notes()) as step:
+        step("reading the runs")
+        places = [read_result(path) for path in external or ()]
+        found = _runs(runs, sites_dir, groups, model.value if model else None)
+        step("computing scores and intervals")
+        content = report_on(found, title, reference, places)
+        page = write_report(content, out, step)
     if json:
         say_json(content.to_json())
     else:
@@ -100,23 +107,43 @@ def _runs(arguments: Sequence[str], sites_dir: Path | None, groups: Path | None,
     named = [(None, Path(text)) if Path(text).exists() else split_argument(text) for text in arguments]
     look_up = groups_in(sites_dir) if sites_dir else None
     found = [read_run(path, name, look_up, model) for (_, path), name in zip(named, names_of(named), strict=True)]
+    if sites_dir is not None:
+        found = [_with_columns(run, path, sites_dir) for run, (_, path) in zip(found, named, strict=True)]
     if groups is None:
         return found
     return [replace(run, communities=communities_of(groups, run.sites)) for run in found]
+
+
+def _with_columns(run: Run, path: Path, sites_dir: Path) -> Run:
+    """The run with the further columns of its sites' manifests, if it has predictions of single images."""
+    from grandrounds.reporting.predictions import read_columns
+    from grandrounds.reporting.runs import answers_folder
+
+    if not run.predictions or path.is_file():
+        return run
+    dataset = str(run.problem["dataset"])
+    columns = read_columns(answers_folder(path), list(run.predictions), run.model, dataset, sites_dir)
+    return replace(run, columns=columns)
 
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The workspace of a finished run, or its results.")],
     out: Annotated[Path, typer.Option(help="Folder for the model; it is made when missing.")],
     sites_dir: Annotated[Path | None, typer.Option(help="Folder of the partition that the run had.")] = None,
+    external: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A place's result of grandrounds evaluate --out, for the card; repeatable."),
+    ] = None,
     licence: Annotated[str | None, typer.Option(help="Licence of the data that the model was trained on.")] = None,
 ) -> None:
     """Write the model and print its path."""
     from grandrounds.reporting.export import export_model
+    from grandrounds.reporting.external.result import read_result
     from grandrounds.reporting.model import report_on
     from grandrounds.reporting.predictions import groups_in
     from grandrounds.reporting.runs import read_run
 
     found = read_run(run, run.absolute().name, groups_in(sites_dir) if sites_dir else None)
-    for path in export_model(report_on([found]), found, out, licence):
+    places = [read_result(path) for path in external or ()]
+    for path in export_model(report_on([found], places=places), found, out, licence):
         say(results(), str(path))

@@ -113,12 +113,16 @@ def joined(parts: Sequence[Cases]) -> Cases:
 
 
 class Estimate(NamedTuple):
-    """A score, the ends of its 95 % interval (each NaN where not defined), and how many independent cases carry it."""
+    """A score, the ends of its 95 % interval (each NaN where not defined), and how many independent cases carry it.
+
+    The number of cases of a ``hidden`` estimate must not be shown.
+    """
 
     value: float
     low: float
     high: float
     cases: int
+    hidden: bool = False
 
     @property
     def enough(self) -> bool:
@@ -126,9 +130,9 @@ class Estimate(NamedTuple):
         return self.cases >= MIN_CASES
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Plain values: null for what is not defined, and nothing but the count where there are too few cases."""
+        """Plain values: null for what is not defined or hidden, and only the count where there are too few cases."""
         shown = [None if math.isnan(part) or not self.enough else round(part, 6) for part in self[:3]]
-        return {**dict(zip(("value", "low", "high"), shown, strict=True)), "cases": self.cases}
+        return {**dict(zip(("value", "low", "high"), shown, strict=True)), "cases": None if self.hidden else self.cases}
 
 
 def interval_of(draws: NDArray[np.float64]) -> tuple[float, float]:

@@ -193,7 +193,7 @@ def mean_over_sites(sites: Sequence[Mapping[str, Estimate]]) -> dict[str, Estima
                 found.setdefault(name, []).append(estimate)
     means = {}
     for name, known in found.items():
-        values, low, high, cases = (np.array(column) for column in zip(*known, strict=True))
+        values, low, high, cases = (np.array(column) for column in zip(*(one[:4] for one in known), strict=True))
         means[name] = Estimate(*combined(values, Interval(low, high), np.ones(len(known))), int(cases.sum()))
     return means
 
@@ -232,7 +232,9 @@ def macro_auroc(cases: Cases, areas: Sequence[Mapping[str, Estimate]], generator
         return Estimate(math.nan, math.nan, math.nan, 0)
     weights = resampled_weights(cases, generator, AUC_RESAMPLES)
     draws = [weighted_areas(cases.labels == n, cases.probabilities[:, n], weights).auroc for n in known]
-    values, low, high, behind = (np.array(column) for column in zip(*(areas[n]["auroc"] for n in known), strict=True))
+    values, low, high, behind = (
+        np.array(column) for column in zip(*(areas[n]["auroc"][:4] for n in known), strict=True)
+    )
     related = correlations(np.stack(draws, axis=1))
     return Estimate(*combined(values, Interval(low, high), np.ones(len(known)), related), int(behind.min()))
 

@@ -24,7 +24,11 @@ MISSED = 0.5
 
 def caveats_of(run: Run, scores: RunScores) -> list[str]:
     """Sentences about one run, the most serious first."""
-    small = [f"{site} ({group.cases})" for site, group in scores.sites.items() if group.cases < MIN_CASES]
+    small = [
+        site if group.hidden else f"{site} ({group.cases})"
+        for site, group in scores.sites.items()
+        if group.cases < MIN_CASES
+    ]
     found = [
         *_of_status(run),
         *(_of_use(run, scores.pooled) if scores.pooled else []),
@@ -171,7 +175,8 @@ def _of_missed(run: Run, pooled: EvalGroup) -> list[str]:
     if not found:
         return []
     listed = [
-        f"{1 - score.value:.0%} of {name} (n = {score.cases})".replace("%", " %") for score, name in sorted(found)
+        f"{1 - score.value:.0%} of {name}{'' if score.hidden else f' (n = {score.cases})'}".replace("%", " %")
+        for score, name in sorted(found)
     ]
     return [f"Misses {format_list(listed)}."]
 
@@ -180,9 +185,13 @@ def _of_classes(run: Run, scores: RunScores) -> list[str]:
     """Classes without test images, or with too few."""
     if scores.pooled is None or not run.predictions:
         return []
-    positives = [found["sensitivity"].cases for found in scores.pooled.classes]
-    absent = [name for name, count in zip(run.classes, positives, strict=True) if not count]
-    small = [f"{name} ({count})" for name, count in zip(run.classes, positives, strict=True) if 0 < count < MIN_CASES]
+    positives = {name: found["sensitivity"] for name, found in zip(run.classes, scores.pooled.classes, strict=True)}
+    absent = [name for name, score in positives.items() if not score.cases]
+    small = [
+        name if score.hidden else f"{name} ({score.cases})"
+        for name, score in positives.items()
+        if 0 < score.cases < MIN_CASES
+    ]
     found = []
     if absent:
         pronoun = "it" if len(absent) == 1 else "them"

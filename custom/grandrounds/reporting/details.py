@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from grandrounds.evaluation.bootstrap import MIN_CASES
+from grandrounds.evaluation.clinical.suppression import count_text, shown_counts
 from grandrounds.reporting.format import (
     CLASS_NAMES,
     CONFIDENCE_NAMES,
@@ -20,6 +21,7 @@ from grandrounds.reporting.format import (
 )
 from grandrounds.reporting.model import MAX_DETAILED_RUNS, Report
 from grandrounds.reporting.overview import MAX_CAVEATS
+from grandrounds.reporting.population import population_tables
 from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.scores import ALWAYS, EvalGroup, RunScores
 
@@ -63,12 +65,13 @@ class ComparisonSection(NamedTuple):
 
 
 class RunSection(NamedTuple):
-    """One run in detail: ``scores`` are tables of its test, ``records`` those of communication and privacy."""
+    """One run in detail: tables of its ``scores``, of the ``population`` and settings, and ``records`` of the rounds."""
 
     name: str
     note: str
     caveats: Sequence[str]
     scores: Sequence[Table]
+    population: Sequence[Table]
     figures: Sequence[PageFigure]
     records: Sequence[Table]
 
@@ -93,6 +96,7 @@ def run_section(report: Report, run: Run, figures: Sequence[PageFigure]) -> RunS
         _note(run),
         report.caveats[run.name] if report.several else report.caveats[run.name][MAX_CAVEATS:],
         [table for table in (*tables, _operating_table(report, run)) if table],
+        population_tables(run),
         figures,
         [table for table in (_traffic_table(run), _privacy_table(run)) if table],
     )
@@ -140,7 +144,8 @@ def _group_row(name: str, group: EvalGroup, known: Sequence[str]) -> list[Cell |
     always = (
         f"{group.references[f'{ALWAYS}{group.majority}']['accuracy']:.2f} ({group.majority})" if group.majority else ""
     )
-    return [name, str(group.images), str(group.cases), always, *scores, *confidence]
+    counts = [MISSING, MISSING] if group.hidden else [str(group.images), str(group.cases)]
+    return [name, *counts, always, *scores, *confidence]
 
 
 def _class_table(run: Run, scores: RunScores) -> Table | None:
@@ -151,7 +156,9 @@ def _class_table(run: Run, scores: RunScores) -> Table | None:
     for name, share, found in zip(run.classes, scores.pooled.shares, scores.pooled.classes, strict=True):
         sites = sum(group.classes[run.classes.index(name)]["sensitivity"].cases > 0 for group in scores.sites.values())
         cells = [estimate_cell(found[key]) if key in found else MISSING for key in known]
-        rows.append([name, str(found["sensitivity"].cases), str(sites), format_number(share), *cells])
+        positives = found["sensitivity"]
+        counted = MISSING if positives.hidden else str(positives.cases)
+        rows.append([name, counted, str(sites), format_number(share), *cells])
     header = ["class", "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)]
     guess = 1 / len(run.classes)
     caption = (
@@ -197,8 +204,10 @@ def _reported_table(run: Run, scores: RunScores) -> Table | None:
     if not known:
         return None
     names = [name for name in REPORTED_SCORES if any(name in sent for sent in known.values())]
+    counts = shown_counts({site: int(sent["n"]) for site, sent in known.items()}, run.minimum)
     rows: list[list[Cell | str]] = [
-        [site, str(int(sent["n"])), *(format_number(sent.get(name)) for name in names)] for site, sent in known.items()
+        [site, count_text(counts[site], run.minimum), *(format_number(sent.get(name)) for name in names)]
+        for site, sent in known.items()
     ]
     without = "intervals" if run.curve_counts else "intervals and no curves"
     caption = f"Means that the sites have reported; their predictions stayed there, so there are no {without}"

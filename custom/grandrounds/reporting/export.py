@@ -27,6 +27,7 @@ from grandrounds.files import replacing, write_json
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.protocol.problem import TRAIN_ALL, Problem
 from grandrounds.reporting.model import Report
+from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import Run
 
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "model_card.json", "bundle"
@@ -115,6 +116,8 @@ def model_card(
             "rounds": run.rounds_done,
             "selected": dict(run.selected),
             "initial_weights": {None: "random", "imagenet": "imagenet"}.get(problem.weights or None, "file"),
+            "started": run.started,
+            "settings": dict(settings_of(run)),
         },
         "data": {
             "data_set": problem.dataset,
@@ -122,8 +125,10 @@ def model_card(
             "sites": len(run.sites),
             "communities": sorted(set(run.communities.values())),
             "rounds_by_site": dict(run.contributions),
+            **population_json(run),
         },
         "metrics": {"case": run.unit, "mean_over_sites": scores["mean"], "pooled": scores["pooled"]},
+        "external_validation": [_external(place) for place in report.places],
         "privacy": [
             {"site": spent.site, "protects": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
             for spent in run.spent
@@ -131,6 +136,14 @@ def model_card(
         "caveats": list(report.caveats[run.name]),
         "versions": {**run.versions, "exported_by": __version__},
     }
+
+
+def _external(place: Mapping[str, Any]) -> dict[str, Any]:
+    """What the card keeps of an external evaluation: counts, scores and caveats, without its curves."""
+    kept = {key: place[key] for key in ("place", "date", "images", "cases", "classes", "caveats")}
+    group = place["group"] or {}
+    found = {key: group[key] for key in ("positive", "auroc", "operating", "calibration") if key in group}
+    return {**kept, "pooled": place["scores"]["pooled"]["scores"], **found}
 
 
 def preprocessing(problem: Problem) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from grandrounds.evaluation.bootstrap import Estimate
+from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
 
 MISSING = "—"
 MAX_NAMES = 6
@@ -38,6 +38,7 @@ CONFIDENCE_NAMES = {
     "aurc": "AURC",
     "coverage_at_risk_0.1": "coverage at risk 0.1",
 }
+COLUMN_PIXELS = 560
 PLURALS = {"class": "classes", "community": "communities"}
 
 
@@ -59,12 +60,20 @@ class Table(NamedTuple):
 
 
 class PageFigure(NamedTuple):
-    """A figure of the page: the picture as a ``data:`` address, its width in pixels, alternative text and caption."""
+    """A figure of the page: the picture as a ``data:`` address, its width in pixels, alternative text and caption.
+
+    One that is wider than a column, with many small parts, has the whole width of the page.
+    """
 
     source: str
     width: int
     alt: str
     caption: str
+
+    @property
+    def wide(self) -> bool:
+        """Whether it has the whole width of the page."""
+        return self.width > COLUMN_PIXELS
 
 
 def format_estimate(estimate: Estimate | None) -> str:
@@ -85,7 +94,8 @@ def estimate_cell(estimate: Estimate | None) -> Cell:
     if estimate is None:
         return Cell(MISSING, missing=True)
     if not estimate.enough:
-        return Cell(f"too few ({estimate.cases})" if estimate.cases else "no case", missing=True)
+        few = f"under {MIN_CASES}" if estimate.hidden else str(estimate.cases)
+        return Cell(f"too few ({few})" if estimate.cases else "no case", missing=True)
     if math.isnan(estimate.value):
         return Cell(MISSING)
     interval = "" if math.isnan(estimate.low) else f"[{estimate.low:.2f}, {estimate.high:.2f}]"

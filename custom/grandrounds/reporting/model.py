@@ -13,6 +13,8 @@ from grandrounds.evaluation.selective import OperatingPoint, at_threshold, choos
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
 from grandrounds.reporting.comparison import AUROC, METRIC, Comparison, compare, methods_of, require_one_vocabulary
+from grandrounds.reporting.disclosure import disclosed
+from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores, scores_of
 
@@ -34,7 +36,8 @@ class Report:
         comparison: None for one method, or where there is nothing to compare.
         shared_caveats: of the comparison.
         operations: by name of run and class, a threshold chosen on validation images and its scores on test images; empty
-            where validation images are not at hand.
+            where there are no predictions of validation images.
+        places: results of external evaluations, see :mod:`~grandrounds.reporting.external.result`.
     """
 
     title: str
@@ -45,6 +48,7 @@ class Report:
     comparison: Comparison | None
     shared_caveats: Sequence[str]
     operations: Mapping[str, Mapping[str, Operation]] = field(default_factory=dict)
+    places: Sequence[Mapping[str, Any]] = ()
 
     @property
     def sites(self) -> list[str]:
@@ -82,6 +86,7 @@ class Report:
             "methods": {method: self._method_json(method) for method in self.methods},
             "comparison": self.comparison.to_json() if self.comparison else None,
             "caveats": list(self.shared_caveats),
+            "external": [dict(place) for place in self.places],
         }
 
     def _method_json(self, method: str) -> dict[str, Any]:
@@ -121,6 +126,8 @@ class Report:
             },
             "caveats": list(self.caveats[run.name]),
             "versions": dict(run.versions),
+            "population": population_json(run),
+            "settings": dict(settings_of(run)),
         }
 
 
@@ -128,18 +135,18 @@ def report_on(
     runs: Sequence[Run],
     title: str | None = None,
     reference: str | None = None,
-    operations: Mapping[str, Mapping[str, Operation]] | None = None,
+    places: Sequence[Mapping[str, Any]] = (),
 ) -> Report:
     """Compute the report of some runs with different names.
 
     Without a title it is made of the methods' names; without a reference, the method to compare with, local runs are it, or
-    the first. Operating points are by name of run and class.
+    the first. ``places`` are results of external evaluations.
 
     Raises:
         ConfigurationError: if the runs have different vocabularies, or there is no method of the reference's name.
     """
     require_one_vocabulary(runs)
-    scores = {run.name: scores_of(run) for run in runs}
+    scores = {run.name: disclosed(scores_of(run), run.minimum) for run in runs}
     methods = methods_of(runs)
     if reference is not None and reference not in methods:
         raise ConfigurationError(f"--reference: there is no method {reference!r}; there are {', '.join(methods)}")
@@ -151,7 +158,8 @@ def report_on(
         caveats={run.name: caveats_of(run, scores[run.name]) for run in runs},
         comparison=None,
         shared_caveats=(),
-        operations=operations or {},
+        operations={run.name: operating_points(run) for run in runs},
+        places=places,
     )
     if len(methods) > 1:
         local = next((method for method, members in methods.items() if members[0].is_local), next(iter(methods)))
@@ -159,14 +167,15 @@ def report_on(
     return replace(report, shared_caveats=caveats_of_comparison(methods, report.comparison))
 
 
-def operating_points(run: Run, validation: Mapping[str, Any]) -> dict[str, Operation]:
+def operating_points(run: Run) -> dict[str, Operation]:
     """Thresholds chosen on all sites' validation images together, and what they do on the test images.
 
     By class; classes with too few validation cases are left out, without probabilities all.
     """
-    if not validation or not run.predictions or any(cases.probabilities is None for cases in run.predictions.values()):
+    known = run.predictions and all(cases.probabilities is not None for cases in run.predictions.values())
+    if run.model != "common" or not run.validation or not known:
         return {}
-    chosen_on, tested_on = joined(list(validation.values())), joined(list(run.predictions.values()))
+    chosen_on, tested_on = joined(list(run.validation.values())), joined(list(run.predictions.values()))
     found: dict[str, Operation] = {}
     for number, name in enumerate(run.classes):
         point = choose_operating_point(chosen_on, number)

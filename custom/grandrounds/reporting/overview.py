@@ -98,7 +98,8 @@ def _sites(report: Report) -> tuple[str, list[str]]:
         lines.append(f"tested on {scores.reported[report.metric].cases} images together")
     elif scores.pooled:
         cases = f", {scores.pooled.cases} cases by {run.unit}" if run.unit != "image" else ""
-        lines.append(f"tested on {scores.pooled.images} images{cases} at {pluralize(len(scores.sites), 'site')}")
+        counted = "too few images to count" if scores.pooled.hidden else f"{scores.pooled.images} images{cases}"
+        lines.append(f"tested on {counted} at {pluralize(len(scores.sites), 'site')}")
     elif scores.site_reported:
         lines.append(f"tested at {pluralize(len(scores.site_reported), 'site')}, which kept their predictions")
     else:

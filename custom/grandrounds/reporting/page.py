@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from grandrounds.evaluation.bootstrap import Estimate
 from grandrounds.files import replacing, write_csv, write_json
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.details import GLOSSARY, comparison_section, run_section
+from grandrounds.reporting.external.section import ExternalSection, drawings_of, external_section
 from grandrounds.reporting.figures.catalogue import comparison_drawings, file_name, run_drawings
 from grandrounds.reporting.format import PageFigure
 from grandrounds.reporting.model import Report
@@ -28,16 +29,25 @@ ESTIMATE = ("value", "low", "high", "cases")
 SVG_OPTIONS = {"svg.fonttype": "none", "svg.hashsalt": "grandrounds", "font.family": "sans-serif"}
 
 
-def write_report(report: Report, folder: Path) -> Path:
+def write_report(report: Report, folder: Path, step: Callable[[str], None] = lambda _: None) -> Path:
     """Write a report, replacing an earlier one; the page comes last, so that it is never there without the rest.
+
+    ``step`` is called with what is done next.
 
     Raises:
         ConfigurationError: if two runs would have the same files.
     """
     _require_different_files([run.name for run in report.runs])
     figures = folder / "figures"
-    together = [_written(drawing, figures) for drawing in comparison_drawings(report)]
-    of_runs = {run.name: [_written(drawing, figures) for drawing in run_drawings(report, run)] for run in report.runs}
+    together = _all_written(comparison_drawings(report), figures, "of all runs", step)
+    of_runs = {
+        run.name: _all_written(run_drawings(report, run), figures, f"of {run.name}", step) for run in report.runs
+    }
+    places = [
+        external_section(place, _all_written(_of_place(place), figures, f"of {place['place']}", step))
+        for place in report.places
+    ]
+    step("writing the page")
     write_json(folder / NUMBERS, report.to_json())
     header = ["run", "group", "kind", "images", "score", *ESTIMATE]
     write_csv(folder / "tables" / "sites.csv", header, _group_rows(report))
@@ -49,11 +59,16 @@ def write_report(report: Report, folder: Path) -> Path:
         rows = [[method, report.comparison.reference, *row.values()] for method, row in found.items()]
         write_csv(folder / "tables" / "comparison.csv", header, rows)
     with replacing(folder / PAGE) as stream:
-        stream.write(render_page(report, together, of_runs).encode())
+        stream.write(render_page(report, together, of_runs, places).encode())
     return folder / PAGE
 
 
-def render_page(report: Report, together: Sequence[PageFigure], of_runs: Mapping[str, Sequence[PageFigure]]) -> str:
+def render_page(
+    report: Report,
+    together: Sequence[PageFigure],
+    of_runs: Mapping[str, Sequence[PageFigure]],
+    places: Sequence[ExternalSection] = (),
+) -> str:
     """The page as HTML, from ``templates/report.html``, with figures of all runs and of each; all text is escaped."""
     environment = Environment(
         loader=PackageLoader("grandrounds.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -63,6 +78,7 @@ def render_page(report: Report, together: Sequence[PageFigure], of_runs: Mapping
         overview=overview(report),
         comparison=comparison_section(report, together) if report.several else None,
         runs=[run_section(report, run, of_runs.get(run.name, ())) for run in report.runs],
+        places=places,
         glossary=GLOSSARY,
         version=__version__,
     )
@@ -76,6 +92,21 @@ def svg_of(drawing: Drawing) -> bytes:
     with matplotlib.rc_context(SVG_OPTIONS):
         drawing.figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     return stream.getvalue()
+
+
+def _of_place(place: Mapping[str, Any]) -> list[Drawing]:
+    prefix = f"external-{file_name(place['place'])}-"
+    return [drawing._replace(name=f"{prefix}{drawing.name}") for drawing in drawings_of(place)]
+
+
+def _all_written(
+    drawings: Sequence[Drawing], folder: Path, whose: str, step: Callable[[str], None]
+) -> list[PageFigure]:
+    found = []
+    for drawing in drawings:
+        step(f"drawing {drawing.name.replace('_', ' ')} {whose}")
+        found.append(_written(drawing, folder))
+    return found
 
 
 def _written(drawing: Drawing, folder: Path) -> PageFigure:
@@ -104,9 +135,10 @@ def _group_rows(report: Report) -> Iterator[list[Any]]:
         scores = report.scores[run.name]
         for kind, name, group in _all_groups(scores):
             for score, estimate in group.scores.items():
-                yield [run.name, name, kind, group.images, score, *_cells(estimate)]
+                yield [run.name, name, kind, "" if group.hidden else group.images, score, *_cells(estimate)]
             for score, value in group.confidence.items():
-                yield [run.name, name, kind, group.images, score, f"{value:.6f}", "", "", group.cases]
+                images, cases = ("", "") if group.hidden else (group.images, group.cases)
+                yield [run.name, name, kind, images, score, f"{value:.6f}", "", "", cases]
         for score, estimate in scores.mean.items():
             yield [run.name, "mean", "mean over sites", "", score, *_cells(estimate)]
 

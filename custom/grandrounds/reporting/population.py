@@ -6,14 +6,20 @@ Counts below the run's minimum are not shown, nor are those from which they woul
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.population import PARTS
+from grandrounds.evaluation.bootstrap import MIN_CASES, Cases, joined
+from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts, suppressed
-from grandrounds.reporting.format import MISSING, Cell, Table
+from grandrounds.evaluation.clinical.validation import subset
+from grandrounds.evaluation.estimates import counts_of as counts_in
+from grandrounds.evaluation.estimates import score_estimates
+from grandrounds.reporting.format import MISSING, Cell, Table, estimate_cell, format_number
 from grandrounds.reporting.run import Run
 
 Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -24,7 +30,8 @@ def population_tables(run: Run) -> list[Table]:
     """Tables of images by site and by class, as far as they are known, and of what the run was made with."""
     counts = counts_of(run)
     known = [_by_site(run, counts), _by_class(run, counts), _by_site_and_class(run, counts)] if counts else []
-    return [*known, *([] if counts else _reported(run)), settings_table(run)]
+    subgroups = subgroup_table(run)
+    return [*known, *([] if counts else _reported(run)), *([subgroups] if subgroups else []), settings_table(run)]
 
 
 def counts_of(run: Run) -> Counts:
@@ -39,14 +46,42 @@ def counts_of(run: Run) -> Counts:
     return found
 
 
+def subgroup_table(run: Run) -> Table | None:
+    """Scores of subgroups of the test images by further columns of the manifests; None without such columns."""
+    groups = subgroups_of(run.columns)
+    if not groups or not run.predictions:
+        return None
+    together = joined(list(run.predictions.values()))
+    rows: list[Sequence[Cell | str]] = []
+    for column in dict.fromkeys(group.column for group in groups):
+        parts = {group.value: subset(together, group) for group in groups if group.column == column}
+        images = shown_counts({value: len(part.labels) for value, part in parts.items()}, run.minimum)
+        rows += [_subgroup_row(run, column, value, parts[value], count) for value, count in images.items()]
+    caption = (
+        f"Subgroups of the test images of all sites, with 95 % intervals. There are {len(rows)}, and intervals are not "
+        "adjusted: a difference between two is a question, not a finding"
+    )
+    header = ["column", "subgroup", "images", "cases", "always the most frequent", "accuracy", "balanced accuracy"]
+    return Table(header, rows, caption, text_columns=2)
+
+
+def _subgroup_row(run: Run, column: str, value: str, part: Cases, images: int | None) -> list[Cell | str]:
+    counts = counts_in(part)
+    scores = score_estimates(counts)
+    always = max(np.bincount(part.labels)) / len(part.labels)
+    enough = part.count >= MIN_CASES
+    cases = "withheld" if images is None else count_text(part.count, run.minimum)
+    cells = [estimate_cell(scores[name]._replace(hidden=run.minimum > 1)) for name in ("accuracy", "balanced_accuracy")]
+    return [column, value, count_text(images, run.minimum), cases, format_number(always) if enough else MISSING, *cells]
+
+
 def population_json(run: Run) -> dict[str, Any]:
-    """The counts by part, site and class as plain values, None where a count is not shown, and the settings."""
+    """The counts by part, site and class as plain values, None where a count is not shown."""
     counts = counts_of(run)
     parts = [part for part in PARTS if all(part in found for found in counts.values())] if counts else []
     return {
         "minimum_count": run.minimum,
         "images": {part: _shown_part(run, counts, part) for part in parts},
-        "settings": dict(settings_of(run)),
     }
 
 
@@ -180,8 +215,10 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """An absolute path may name a person or a machine: of a file only its name is kept."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", value
+            path = isinstance(value, str) and value.startswith("/")
+            yield f"{prefix}{name}", PurePosixPath(value).name if path else value

@@ -133,26 +133,46 @@ def groups_in(sites_dir: Path) -> CaseGroups:
     return look_up
 
 
-def validation_cases(run: Run, sites_dir: Path) -> dict[str, Cases]:
-    """Predictions of the selected model for each site's validation images; sites without any are left out.
+def read_columns(
+    folder: Path, sites: Sequence[str], model: str, dataset: str, sites_dir: Path
+) -> dict[str, tuple[str, ...]]:
+    """The further columns of the sites' manifests for the predicted images, in the order of the sites' predictions.
+
+    Args:
+        folder: the run's results, with a folder for each site.
+        sites: those with predictions.
+        model: whose predictions they are.
+        dataset: the job's name of the data set.
+        sites_dir: the partition of the run.
+
+    Returns:
+        A value for each image by column, ``source`` among them; empty where a site has none.
+    """
+    rows: list[dict[str, str]] = []
+    for site in sites:
+        records = {
+            record.image: record
+            for record in read_manifest(locate_dataset(site, dataset, [sites_dir]).manifest).records
+        }
+        with _file(folder, site, model).open(newline="", encoding="utf-8") as stream:
+            images = [row["image"] for row in csv.DictReader(stream) if row["label"]]
+        chosen = [records[image] for image in images]
+        rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return {column: tuple(row.get(column, "") for row in rows) for column in columns}
+
+
+def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePredictions]:
+    """Predict a split of each tested site with the selected model.
 
     ``sites_dir`` has one folder per site, as the run had it. Without weights, or where each site has its own model, there is
     nothing to predict with.
 
-    Raises:
-        GrandRoundsError: if a site's data or the model are not as they must be.
-    """
-    return {
-        found.site: cases_of(found.labels, found.probabilities, found.groups)
-        for found in site_predictions(run, sites_dir, "val")
-    }
-
-
-def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePredictions]:
-    """Predict a split of each tested site with the selected model; arguments and errors as :func:`validation_cases`.
-
     Yields:
         Sites with labelled images in the split, one after the other.
+
+    Raises:
+        GrandRoundsError: if a site's data or the model are not as they must be.
     """
     if run.weights is None or run.model != "common":
         return

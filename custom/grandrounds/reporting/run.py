@@ -66,6 +66,7 @@ class Run:
         provenance: of a simulation the command and its sites' data, see
             :func:`~grandrounds.data.population.describe_population`.
         started: date and time in UTC, ISO 8601; empty where it is not recorded.
+        columns: further columns of the manifests, a value for each predicted image in the order of the sites.
         reported_metrics: scores of all test images together and ``n``, where the result has only these.
         model: whose predictions they are: ``common`` or ``own``.
         events: of the run, in order.
@@ -114,6 +115,7 @@ class Run:
     validation: Mapping[str, Cases] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     started: str = ""
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def minimum(self) -> int:

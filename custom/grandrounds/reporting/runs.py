@@ -77,8 +77,7 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
     events, notes = _read_events(folder)
     configuration = summary["configuration"]
     classes = _classes(configuration, folder / SUMMARY)
-    # The sites' predictions are beside the record, or in the sites' state where a run was not copied to its results.
-    answers = folder.parent if folder.name == SERVER else folder
+    answers = answers_folder(path)
     sites = tuple(natural_sorted({*sites_of(events), *summary["test"], *summary["contributions"]}))
     model = predicted_model(answers, sites, model)
     dataset = str(configuration["problem"]["dataset"])
@@ -192,6 +191,16 @@ def record_folder(path: Path) -> Path:
         f"{path} is no run: there is no {SUMMARY} in it, in its folder results or in state/RUN/{SERVER}; name the "
         "workspace of a simulation, the results of a downloaded job, or a benchmark's result file"
     )
+
+
+def answers_folder(path: Path) -> Path:
+    """The folder with a folder for each site: beside the record, or the state of a run that was not copied to its results.
+
+    Raises:
+        ConfigurationError: as :func:`record_folder`.
+    """
+    folder = record_folder(path)
+    return folder.parent if folder.name == SERVER else folder
 
 
 def split_argument(text: str) -> tuple[str | None, Path]:

@@ -40,6 +40,7 @@ class EvalGroup:
         confidence: calibration and risk of the probabilities, without intervals; empty where they are not known.
         references: the scores of always predicting the most frequent class, and of guessing.
         shares: the classes' shares of the images, NaN where they are not known.
+        hidden: whether the numbers of images and cases must not be shown.
     """
 
     images: int
@@ -49,6 +50,7 @@ class EvalGroup:
     confidence: Mapping[str, float]
     references: Mapping[str, Mapping[str, float]]
     shares: tuple[float, ...]
+    hidden: bool = False
 
     @property
     def majority(self) -> str | None:
@@ -58,8 +60,8 @@ class EvalGroup:
     def to_json(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Plain values."""
         return {
-            "images": self.images,
-            "cases": self.cases,
+            "images": None if self.hidden else self.images,
+            "cases": None if self.hidden else self.cases,
             "scores": _plain(self.scores),
             "classes": {name: _plain(found) for name, found in zip(names, self.classes, strict=True)},
             "confidence": {name: round(value, 6) for name, value in self.confidence.items()},

@@ -95,6 +95,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             (folder / site / f"predictions_{model}.csv").write_text(predictions(site, share, counts))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").write_text(json.dumps(summary(**changes)))
+        (folder / "provenance.json").write_text('{"simulated": true}')
         lines = events() if recorded is None else recorded
         (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in lines))
         return tmp_path / name

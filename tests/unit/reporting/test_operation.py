@@ -14,18 +14,19 @@ def test_thresholds_come_from_validation_images_and_scores_from_test_images(make
     validation = read_run(
         make_run("validation", right=1.0, counts={"nevus": 20, "melanoma": 12, "other": 2}), "v"
     ).predictions
-    found = operating_points(run, validation)
+    run = replace(run, validation=validation)
+    found = operating_points(run)
     assert set(found) == {"nevus", "melanoma"}  # six validation cases of the third are too few
     point, test = found["melanoma"]
     assert point == choose_operating_point(joined(list(validation.values())), 1)
     assert point.sensitivity >= 0.9
     assert test["sensitivity"].value < 0.7  # half of the test images are predicted wrongly
-    assert "Operating points" in render_page(report_on([run], operations={"x": found}), [], {})
+    assert "Operating points" in render_page(report_on([run]), [], {})
 
 
 def test_without_validation_images_or_probabilities_there_is_no_threshold(make_run):
     run = read_run(make_run(), "x")
-    assert operating_points(run, {}) == {}
+    assert operating_points(run) == {}
     counted = {site: replace(cases, probabilities=None) for site, cases in run.predictions.items()}
-    assert operating_points(replace(run, predictions=counted), run.predictions) == {}
+    assert operating_points(replace(run, predictions=counted, validation=run.predictions)) == {}
     assert "Operating points" not in render_page(report_on([run]), [], {})

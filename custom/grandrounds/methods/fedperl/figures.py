@@ -229,7 +229,7 @@ def _draw_own_share(axes: Axes, sites: Sequence[str], own: Mapping[str, tuple[fl
     for row, share, chance in known:
         axes.plot([100 * chance, 100 * share], [row, row], color=PALE, linewidth=2, zorder=1)
         axes.plot([100 * chance], [row], "|", color=GREY, markersize=11, markeredgewidth=2)
-        axes.plot([100 * share], [row], "o", color=VERMILION, markersize=6)
+        axes.plot([100 * share], [row], "o", color=VERMILION, markersize=6, clip_on=False)
     axes.set_xlim(0, 100)
     if known:
         share, chance = (100 * fmean(entry[part] for entry in known) for part in (1, 2))

@@ -20,10 +20,10 @@ from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, without_small_counts
 from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
 from grandrounds.evaluation.external import ImagePredictions
-from grandrounds.evaluation.metrics import confusion_scores
 from grandrounds.evaluation.per_class import Grouping, summed_probabilities
 from grandrounds.files import write_json
 from grandrounds.reporting.caveats import caveats_of
+from grandrounds.reporting.disclosure import disclosed, without_classes
 from grandrounds.reporting.external.prediction import Place
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup
 from grandrounds.reporting.run import FINISHED, Run
@@ -55,10 +55,12 @@ def external_result(
     summed = labels.grouping if labels.by_group else None
     cases = {site: _cases(found, summed) for site, found in place.sites.items()}
     tested = _as_run(run, place.name, cases, classes)
-    scores = scores_of(tested)
     together = joined(list(cases.values()))
-    overlap = place.overlap
     counts = dict(zip(classes, np.bincount(together.labels, minlength=len(classes)).tolist(), strict=True))
+    shown = _class_counts(counts, positive.labels if positive else (), request.minimum)
+    scores = disclosed(scores_of(tested), request.minimum)
+    scores = without_classes(scores, [count is None for count in shown.values()])
+    overlap = place.overlap
     result: dict[str, Any] = {
         "format": FORMAT,
         "place": place.name,
@@ -74,14 +76,13 @@ def external_result(
         "images": len(together.labels),
         "cases": together.count,
         "unreadable": place.unreadable,
-        "classes": _class_counts(counts, positive.labels if positive else (), request.minimum),
+        "classes": shown,
         "overlap": {
             "shared_images": overlap.images,
             "sites": list(overlap.sites),
             "not_compared": list(overlap.unknown),
         },
         "caveats": [*([f"{overlap.message}: this is no external validation."] if overlap.message else [])],
-        "reference": _always_commonest(together, classes),
         "scores": scores.to_json(tuple(classes)),
         "group": None,
         "subgroups": [],
@@ -127,15 +128,6 @@ def _class_counts(counts: Mapping[str, int], positive: Sequence[int], minimum: i
     outside = {name: count for name, count in counts.items() if name not in inside}
     shown = shown_counts(inside, minimum) | shown_counts(outside, minimum)
     return {name: shown[name] for name in counts}
-
-
-def _always_commonest(cases: Cases, classes: Sequence[str]) -> dict[str, Any]:
-    """The scores of a constant answer, the commonest class."""
-    confusion = cases.confusion()
-    commonest = int(confusion.sum(axis=1).argmax())
-    constant = np.zeros_like(confusion)
-    constant[:, commonest] = confusion.sum(axis=1)
-    return {"class": classes[commonest], **{name: float(value) for name, value in confusion_scores(constant).items()}}
 
 
 def _cases(found: ImagePredictions, grouping: Grouping | None) -> Cases:

@@ -130,9 +130,8 @@ def _score_table(result: Mapping[str, Any]) -> Table:
         for name, group in result["scores"]["sites"].items()
         if len(result["scores"]["sites"]) > 1
     ]
-    reference = result["reference"]
-    constant: list[Cell | str] = [format_number(reference[name]) for name in SCORES]
-    rows.append([f"always {reference['class']}", *constant, MISSING])
+    for name, found in pooled["references"].items():
+        rows.append([name, *(format_number(found.get(key)) for key in SCORES), MISSING])
     header = [result["place"], *(SCORE_NAMES[name] for name in SCORES), "ECE"]
     together = {"class": "all classes", "group": "all groups"}[_unit(result)]
     return Table(header, rows, f"Scores of {together} together, with 95 % intervals, and those of a constant answer")

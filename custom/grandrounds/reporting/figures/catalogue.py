@@ -29,6 +29,7 @@ from grandrounds.reporting.figures.curves import (
     roc_curves,
     roc_figure,
 )
+from grandrounds.reporting.figures.findings import called, confidence_found, constants, extremes
 from grandrounds.reporting.figures.runs import (
     Utility,
     budget_figure,
@@ -78,22 +79,23 @@ def _of_predictions(report: Report, run: Run, full: bool) -> list[Drawing]:
     found = [
         *drawing_of(
             "confusion",
-            confusion_figure(cases.confusion(), run.classes),
+            confusion_figure(cases.confusion(), run.classes, run.minimum),
             f"Confusion matrix of {len(cases.labels)} test images. Sensitivity: {_by_class(report, run, 'sensitivity')}",
-            "Rows are true classes, columns predictions; the shade is the share of a row.",
+            f"{called(cases, run.classes)} Rows are true classes, columns predictions; the shade is the share of a row.",
         ),
         *drawing_of(
             "roc",
             roc_figure(roc_curves(cases, run.classes), run.classes),
             f"ROC curves. Area: {_by_class(report, run, 'auroc')}",
-            "All sites' test images together; classes with too few cases are left out.",
+            f"{extremes(report, run)} All sites' test images together; classes with too few cases are left out.",
         ),
         *drawing_of(
             "reliability",
             reliability_figure(cases),
             f"Reliability: expected calibration error {_confidence(report, run.name, 'ece')}, maximum "
             f"{_confidence(report, run.name, 'mce')}",
-            "On the dotted line accuracy equals confidence. A dot's area is its number of images.",
+            f"{confidence_found(cases)} On the dotted line accuracy equals confidence. A dot's area is its number of "
+            "images.",
         ),
     ]
     return [*found, *_more_of_predictions(report, run, cases)] if full else found
@@ -119,8 +121,9 @@ def _more_of_predictions(report: Report, run: Run, cases: Cases) -> list[Drawing
     if report.several:
         return found
     alt = "; ".join(f"{site} {format_estimate(estimate)}" for site, estimate in sites.items())
-    figure = site_figure({run.name: sites}, report.sites, METRIC)
-    return [*found, *drawing_of("sites", figure, alt, "Each site's test images, with 95 % intervals.")]
+    figure = site_figure({run.name: sites}, report.sites, METRIC, constants(report), report.chance)
+    words = "Each site's test images, with 95 % intervals. Grey bars: always predicting the site's most frequent class."
+    return [*found, *drawing_of("sites", figure, alt, words)]
 
 
 def _of_counts(run: Run) -> list[Drawing]:
@@ -190,9 +193,10 @@ def _of_scores(report: Report) -> list[Drawing]:
         ),
         *drawing_of(
             "sites",
-            site_figure(tested, report.sites, report.metric) if tested else None,
+            site_figure(tested, report.sites, report.metric, constants(report), report.chance) if tested else None,
             f"{SCORE_NAMES[report.metric]} of each method at each site; the table below has the numbers",
-            "A mark is the score of a method at a site, of several seeds their mean, the line its 95 % interval. "
+            "A mark is the score of a method at a site, of several seeds their mean, the line its 95 % interval; the grey "
+            "bar is always predicting the site's most frequent class, the dotted line is chance. "
             "Overlapping intervals do not mean that methods are equal: see the paired differences below.",
         ),
     ]
@@ -246,7 +250,7 @@ def _learning(report: Report) -> list[Drawing]:
     curves = mean_curves({name: _curves_of(runs, report.metric) for name, runs in report.methods.items()})
     return drawing_of(
         "learning",
-        learning_figure(curves, list(report.methods), report.metric, "Learning curves, mean over sites"),
+        learning_figure(curves, list(report.methods), report.metric, "Learning curves, mean over sites", report.chance),
         f"{SCORE_NAMES[report.metric]} on validation images over rounds",
         "Mean over sites and seeds that scored. Validation images chose the model, so this is not a result.",
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from grandrounds.evaluation.bootstrap import MIN_CASES, Cases
 from grandrounds.evaluation.calibration import reliability_points
+from grandrounds.evaluation.clinical.suppression import suppressed
 from grandrounds.evaluation.curves import CurveCounts, Points
 from grandrounds.evaluation.selective import risk_coverage, top_confidence
 from grandrounds.plotting import (
@@ -132,17 +133,22 @@ def binned_reliability_figure(counts: CurveCounts | None) -> Figure | None:
     return figure
 
 
-def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str]) -> Figure:
-    """Confusion matrix: the share of a row as shade, the number of images as text."""
+def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str], minimum: int = 1) -> Figure:
+    """Confusion matrix: the share of a row as shade, the number of images as text.
+
+    Counts below ``minimum``, and those from which they would follow, are neither written nor shaded.
+    """
     side = max(3.2, 0.48 * len(classes) + 1.0)
     margin = 0.35 + 0.075 * max(len(name) for name in classes)
     figure, axes = new_axes(side + margin + 0.3, side + margin + 0.3, bottom=margin + 0.3, left=margin + 0.4)
     true = confusion.sum(axis=1, keepdims=True)
     shares = np.divide(confusion, true, out=np.zeros(confusion.shape), where=true > 0)
-    axes.imshow(shares, cmap=MATRIX_COLOURS, vmin=0, vmax=1)
+    hidden = suppressed(confusion, minimum)
+    axes.imshow(np.where(hidden, np.nan, shares), cmap=MATRIX_COLOURS, vmin=0, vmax=1)
+    axes.set_facecolor(PALE)
     for row, column in np.ndindex(confusion.shape):
         count = int(confusion[row, column])
-        if count:
+        if count and not hidden[row, column]:
             colour = "white" if shares[row, column] > 0.55 else "black"
             axes.text(column, row, str(count), ha="center", va="center", fontsize=SMALL, color=colour)
     axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=SMALL)

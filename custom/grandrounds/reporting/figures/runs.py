@@ -140,7 +140,8 @@ def method_figure(
             axes.plot(found, [row + 0.22] * len(found), ".", color=GREY, markersize=4)
     for (name, level), dash in zip(levels.items(), (":", "--"), strict=False):
         axes.axvline(level, color=GREY, linewidth=1.2, linestyle=dash)
-        axes.text(level, -0.62, f" {name}", fontsize=SMALL, color=GREY, rotation=0, va="bottom", clip_on=False)
+        place = axes.get_xaxis_transform()
+        axes.text(level, 0.5, name, fontsize=SMALL, color=GREY, rotation=90, ha="right", va="center", transform=place)
     axes.set_yticks(range(len(values)), list(values), fontsize=SMALL)
     axes.set_ylim(len(values) - 0.4, -0.6)
     low, high = axes.get_xlim()
