@@ -278,7 +278,7 @@ class Steps:
     Without a terminal there is at most one line every ``patience`` seconds.
     """
 
-    def __init__(self, console: Console, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, console: Console, patience: float) -> None:
         self._console = console
         self._patience = patience
         self._lock = threading.Lock()
@@ -327,7 +327,7 @@ class Steps:
 @contextmanager
 def steps_on(console: Console) -> Iterator[Step]:
     """A context in which the steps of a command are shown if it takes long."""
-    steps = Steps(console)
+    steps = Steps(console, PATIENCE_SECONDS)
     try:
         yield steps.step
     finally:

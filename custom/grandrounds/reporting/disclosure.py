@@ -64,7 +64,9 @@ def _marked(estimates: Estimates, minimum: int, hidden: bool = False) -> dict[st
 
 
 def _hidden_classes(scores: RunScores, minimum: int) -> dict[str, list[bool]]:
-    counts = np.array([_positives(group) for group in scores.sites.values()], np.int64).reshape(len(scores.sites), -1)
+    if not scores.sites:
+        return {}
+    counts = np.array([_positives(group) for group in scores.sites.values()], np.int64)
     return dict(zip(scores.sites, suppressed(counts, minimum).tolist(), strict=True))
 
 

@@ -173,7 +173,8 @@ def _by_site_and_class(run: Run, counts: Counts) -> Table:
 
 def _reported(run: Run) -> list[Table]:
     """Numbers of test images that the sites have reported, where nothing else is known."""
-    sent = {site: int(found["n"]) for site, found in run.site_metrics.items() if found.get("n")}
+    counted = {site: int(found["n"]) for site, found in run.site_metrics.items() if found.get("n")}
+    sent = shown_counts(counted, run.minimum)
     if not sent:
         return []
     rows: list[Sequence[Cell | str]] = [

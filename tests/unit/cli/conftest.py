@@ -17,6 +17,12 @@ CLASSES = ("nevus", "melanoma")
 SPLITS = ("train", "train", "train", "train", "val", "val", "test", "test")
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command takes so long that it shows its steps, however loaded the machine is."""
+    monkeypatch.setattr("grandrounds.commands.progress.PATIENCE_SECONDS", 3600.0)
+
+
 @pytest.fixture(scope="session")
 def run() -> Callable[..., Result]:
     """Run the command line with these arguments."""
