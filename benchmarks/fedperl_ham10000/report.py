@@ -19,7 +19,7 @@ from benchmarks.results import (
     shared_seeds,
 )
 from benchmarks.tables import markdown_table, mean_and_spread
-from grandrounds.evaluation.metrics import precision_recall_f1
+from grandrounds.evaluation.metrics import confusion_scores, precision_recall_f1
 from grandrounds.methods.fedperl.communities import (
     chance_within_group,
     community_order,
@@ -78,7 +78,24 @@ def _means(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
         )
         ece = np.mean([site["ece"] for run in runs.values() for site in run["predictions"]["own"].values()])
         rows.append([titles[method], len(runs), *scores, gain, *_communication(runs), float(ece)])
+    rows += [
+        [title, len(runs), *(scores * len(MODELS)), None, "0 %", "0 %", None] for title, scores in _references(runs)
+    ]
     yield markdown_table(["method", "seeds", *SCORES, "RI", "AC", "sent", "ECE"], rows)
+
+
+def _references(runs: Seeds) -> Iterator[tuple[str, list[str]]]:
+    """Always predicting the most frequent class of all sites, and guessing: scores as those of the methods."""
+    classes = next(iter(runs.values()))["classes"]
+    by_seed = [
+        np.array([site["confusion"] for site in run["predictions"]["own"].values()]).sum(axis=2)
+        for run in runs.values()
+    ]
+    frequent = int(sum(true.sum(axis=0) for true in by_seed).argmax())
+    always = np.eye(len(classes))[frequent]
+    for title, share in ((f"always {classes[frequent]}", always), ("chance", np.full(len(classes), 1 / len(classes)))):
+        found = [confusion_scores(true[:, :, None] * share) for true in by_seed]
+        yield title, [mean_and_spread([float(scores[metric].mean()) for scores in found]) for metric in METRICS]
 
 
 def _communication(runs: Seeds) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -68,31 +69,108 @@ def _console(stderr: bool) -> Console:
     return Console(stderr=stderr, width=width)
 
 
-MODELS: Mapping[str, str] = {"common": "selected", "own": "own choice"}
-COLUMNS: Mapping[str, str] = {"balanced_accuracy": "balanced acc.", "f1_weighted": "weighted F1"}
+MODELS: Mapping[str, str] = {"common": "selected", "own": "own"}
+COLUMNS: Mapping[str, str] = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "f1_weighted": "wtd. F1"}
+Scores = Mapping[str, float]
 
 
 def score_table(summary: Mapping[str, Any]) -> Table:
-    """Scores on each site's test images, with their mean over sites.
+    """Scores on each site's test images, their mean over sites, those of all images together, and reference rows.
 
     ``common`` is the model that the federation selected, ``own`` the one that scored best on the site's validation images. A
-    job that exchanges no models has no common model, and a site without test images has no score.
+    job that exchanges no models has no common model, and a site without test images has no score. Where sites have released
+    counts of their predictions, classes with few cases are in no mean, and the accuracy of always predicting the most
+    frequent class is beside the scores.
     """
-    tests: Mapping[str, Mapping[str, float]] = summary["test"]
+    tests: Mapping[str, Scores] = summary["test"]
     models = [model for model in MODELS if any(f"{model}.n" in scores for scores in tests.values())]
-    keys = [f"{model}.{metric}" for model in models for metric in COLUMNS]
-    table = Table("site", title="test images", title_justify="left")
-    table.add_column("images", justify="right")
+    title = "test images: accuracy, balanced accuracy, weighted F1; selected model, each site's own choice"
+    table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1))  # fits into 100 columns
+    table.add_column("site", no_wrap=True)
+    for label in ("images", "majority\naccuracy"):
+        table.add_column(label, justify="right", no_wrap=True)
     for model in models:
         for label in COLUMNS.values():
-            table.add_column(f"{MODELS[model]}\n{label}", justify="right")
-    counts = {site: _count(scores, models) for site, scores in tests.items()}
-    for site, scores in tests.items():
-        table.add_row(site, str(counts[site]), *(_number(scores.get(key, math.nan)) for key in keys))
+            table.add_column(f"{MODELS[model]}\n{label}", justify="right", no_wrap=True)
+    by_model = {model: ModelScores.of(summary, model) for model in models}
+    first = next(iter(by_model.values()), None)
+    for site in tests:
+        cells = [
+            _number(by_model[model].sites.get(site, {}).get(name, math.nan)) for model in models for name in COLUMNS
+        ]
+        table.add_row(
+            site, *((str(first.images.get(site, 0)), first.majority.get(site, "-")) if first else ("0", "-")), *cells
+        )
     table.add_section()
-    means = [_mean([scores[key] for scores in tests.values() if key in scores]) for key in keys]
-    table.add_row("mean", "", *map(_number, means))
+    rows = {
+        "mean": [found.mean for found in by_model.values()],
+        "pooled": [found.pooled for found in by_model.values()],
+    }
+    if first:
+        rows |= {name: [scores] * len(models) for name, scores in first.references.items()}
+    for name, scored in rows.items():
+        images = str(sum(first.images.values())) if name == "pooled" and first else ""
+        majority = first.majority.get("", "") if name == "pooled" and first else ""
+        table.add_row(
+            name, images, majority, *(_number(scores.get(key, math.nan)) for scores in scored for key in COLUMNS)
+        )
     return table
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """What the table shows of a model.
+
+    Attributes:
+        sites: scores by site.
+        images: number of test images by site.
+        majority: accuracy of always predicting the most frequent class, by site; of all images under the empty name.
+        mean: over sites.
+        pooled: of all images together.
+        references: of always predicting the most frequent class, and of guessing, for all images.
+    """
+
+    sites: Mapping[str, Scores]
+    images: Mapping[str, int]
+    majority: Mapping[str, str]
+    mean: Scores
+    pooled: Scores
+    references: Mapping[str, Scores]
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], model: str) -> ModelScores:
+        """From a run's summary; without the sites' counts there are only means, and the pooled accuracy."""
+        from grandrounds.evaluation.counts import counts_from_json, pooled_counts
+        from grandrounds.evaluation.estimates import ClassCounts, reference_scores, score_estimates
+
+        tests = {site: scores for site, scores in summary["test"].items() if scores.get(f"{model}.n", 0) > 0}
+        sizes = {site: int(scores[f"{model}.n"]) for site, scores in tests.items()}
+        released = {site: found[model] for site, found in summary.get("counts", {}).items() if model in found}
+        classes = summary.get("configuration", {}).get("problem", {}).get("classes", [])
+        right = {site: scores.get(f"{model}.accuracy", math.nan) * sizes[site] for site, scores in tests.items()}
+
+        def counted(names: Sequence[str]) -> ClassCounts:
+            parts = [counts_from_json(released[site], len(classes)) for site in names]
+            return pooled_counts(parts, sum(sizes[site] for site in names), sum(right[site] for site in names))
+
+        sites: dict[str, Scores] = {}
+        majority, references = {}, {}
+        groups = {site: [site] for site in tests if site in released}
+        if groups and groups.keys() == tests.keys():
+            groups[""] = list(tests)
+        for name, members in groups.items():
+            counts = counted(members)
+            found = score_estimates(counts)
+            sites[name] = {key: found[key].value for key in COLUMNS if found[key].enough}
+            references = reference_scores(counts, classes)
+            frequent = next((reference for reference in references if reference.startswith("always ")), None)
+            if frequent:
+                majority[name] = _number(references[frequent]["accuracy"])
+        pooled = sites.pop("", {"accuracy": sum(right.values()) / sum(sizes.values())} if sizes else {})
+        for site, scores in tests.items():
+            sites.setdefault(site, {key: scores.get(f"{model}.{key}", math.nan) for key in COLUMNS})
+        mean = {key: _mean([scores[key] for scores in sites.values() if key in scores]) for key in COLUMNS}
+        return cls(sites, sizes, majority, mean, pooled, references if "" in groups else {})
 
 
 def facts(summary: Mapping[str, Any]) -> list[str]:
@@ -100,7 +178,13 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
     selected = summary["selected"]
     lines = [f"selected: the model after round {selected['round']} of {summary['rounds_done']}"]
     if selected.get("metric"):
-        lines[0] += f" ({selected['metric']} {selected['score']:.3f}, mean over the sites' validation images)"
+        over = {
+            "pooled": "validation images of all sites together",
+            "server's images": "the server's validation images",
+        }
+        basis = over.get(selected.get("basis", ""), "mean over the sites' validation images")
+        lines[0] += f" ({selected['metric']} {selected['score']:.3f}, {basis})"
+        lines += [f"selection: {selected['note']}"] if "note" in selected else []
     sizes = [(name, size) for parts in summary["bytes"].values() for name, size in parts.items()]
     down, up = (megabytes(sum(size for name, size in sizes if name.startswith(way))) for way in ("down.", "up."))
     lines.append(f"moved: {down} to the sites, {up} from them")
@@ -109,12 +193,9 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _count(scores: Mapping[str, float], models: Sequence[str]) -> int:
-    return int(next((scores[f"{model}.n"] for model in models if f"{model}.n" in scores), 0))
-
-
 def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else math.nan
+    known = [value for value in values if not math.isnan(value)]
+    return fmean(known) if known else math.nan
 
 
 def _number(value: float) -> str:

@@ -124,7 +124,7 @@ class RunProgress:
         done: complete rounds, those before a resumption included.
         site: the site that answered last, after its ``task``.
         losses: of the training sites in the current round.
-        score: metric, mean and round of the model scored last.
+        score: validation metric, its value and the round of the model scored last.
         seconds: durations of the rounds since this start.
     """
 
@@ -192,7 +192,7 @@ class RunProgress:
         return []
 
     def _scored(self, event: Event) -> list[str]:
-        self.score = (event["metric"], event["mean"], event["round"])
+        self.score = (str(event["by"]), float(event["score"]), int(event["round"]))
         return []
 
     def _dropped(self, event: Event) -> list[str]:
@@ -206,8 +206,8 @@ class RunProgress:
         if self.losses:
             parts.append(f"loss {fmean(self.losses):.3f}")
         if self.score:
-            metric, mean, model_round = self.score
-            parts.append(f"{metric} {mean:.3f} after round {model_round}")
+            metric, value, model_round = self.score
+            parts.append(f"validation {metric} {value:.3f} after round {model_round}")
         parts += [f"{event['round_seconds']:.1f} s", f"{duration(self.time_left)} left"]
         return [f"round {self.done}/{self.rounds}: {', '.join(parts)}"]
 

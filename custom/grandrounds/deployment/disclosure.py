@@ -31,6 +31,7 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         *(f"  reserves at {site}: {_listed(gpus)}" for site, gpus in job.meta.get("resource_spec", {}).items()),
         *([f"  further classes: {others}"] if others else []),
         f"  leaves each site, in every round: {released}; and scalar metrics",
+        "  leaves each site where a model is scored or tested: correct, missed and false predictions by class (counts)",
         "  leaves each site at the end: counts of at least ten patients for curves (curves), and scalar metrics",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]

@@ -115,7 +115,8 @@ def joined(parts: Sequence[Cases]) -> Cases:
 class Estimate(NamedTuple):
     """A score, the ends of its 95 % interval (each NaN where not defined), and how many independent cases carry it.
 
-    The number of cases of a ``hidden`` estimate must not be shown.
+    The number of cases of a ``hidden`` estimate must not be shown. It is negative where the sites do not
+    release it.
     """
 
     value: float
@@ -132,7 +133,8 @@ class Estimate(NamedTuple):
     def to_json(self) -> dict[str, float | int | None]:
         """Plain values: null for what is not defined or hidden, and only the count where there are too few cases."""
         shown = [None if math.isnan(part) or not self.enough else round(part, 6) for part in self[:3]]
-        return {**dict(zip(("value", "low", "high"), shown, strict=True)), "cases": None if self.hidden else self.cases}
+        withheld = self.hidden or self.cases < 0
+        return {**dict(zip(("value", "low", "high"), shown, strict=True)), "cases": None if withheld else self.cases}
 
 
 def interval_of(draws: NDArray[np.float64]) -> tuple[float, float]:

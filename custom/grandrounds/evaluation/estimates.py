@@ -247,6 +247,7 @@ def _class_columns(counts: ClassCounts) -> dict[str, tuple[Array, Interval]]:
         sensitivity, jaccard = correct / true, correct / (true + counts.false)
         precision = np.where(true > 0, np.nan_to_num(correct / (correct + counts.false)), np.nan)
         specificity = (others - counts.false) / others
+    precision = np.where(np.isnan(counts.false), np.nan, precision)
     jaccard = np.where(true > 0, jaccard, np.nan)
     return {
         "precision": (precision, wilson(precision, sizes["precision"])),

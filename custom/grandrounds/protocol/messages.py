@@ -47,6 +47,10 @@ CURVES: Mapping[str, str] = {"common": "curves_common", "own": "curves_own", VAL
 
 Those of ``validation`` are of the common model's predictions for validation images, which fix an operating point.
 """
+COUNTS: Mapping[str, str] = {"common": "counts_common", "own": "counts_own", VALIDATION: "counts_validation"}
+"""Releases with counts of correct, missed and false predictions by class: of a tested model, and of a scored one."""
+WITHHELD = frozenset({*CURVES.values(), *COUNTS.values()})
+"""Releases that a site without a rule for them keeps, while the scores beside them may leave."""
 VALIDATION_PREFIX = f"{VALIDATION}."
 METRICS = "metrics"
 FACTS = "facts"
@@ -75,6 +79,7 @@ class ReleaseKind(StrEnum):
     SOFT_LABELS = "soft_labels"
     ENCRYPTED_VALUES = "encrypted_values"
     CURVES = "curves"
+    COUNTS = "counts"
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,16 @@ def caveats_of(run: Run, scores: RunScores) -> list[str]:
             silent = [site for site in run.site_metrics if site not in run.curve_counts]
             without = f" and without {format_list(silent)}" if silent else ""
             curves = f"curves are of counts of several patients each{without}"
-        found.append(
-            f"Only scores of whole sites are known and no predictions: there are no intervals, {curves}, and no scores of "
-            "single classes."
-        )
+        if scores.pooled:
+            found.append(
+                f"Predictions stayed at the sites: scores are of the counts that they released, classes of few patients are "
+                f"withheld, and {curves}."
+            )
+        else:
+            found.append(
+                f"Only scores of whole sites are known and no predictions: there are no intervals, {curves}, and no scores "
+                "of single classes."
+            )
     return [*found, *(f"{note[0].upper()}{note[1:]}." for note in run.notes)]
 
 
@@ -183,13 +189,13 @@ def _of_missed(run: Run, pooled: EvalGroup) -> list[str]:
 
 def _of_classes(run: Run, scores: RunScores) -> list[str]:
     """Classes without test images, or with too few."""
-    if scores.pooled is None or not run.predictions:
+    if scores.pooled is None:
         return []
-    positives = {name: found["sensitivity"] for name, found in zip(run.classes, scores.pooled.classes, strict=True)}
-    absent = [name for name, score in positives.items() if not score.cases]
+    estimates = {name: found["sensitivity"] for name, found in zip(run.classes, scores.pooled.classes, strict=True)}
+    absent = [name for name, score in estimates.items() if score.cases == 0]
     small = [
         name if score.hidden else f"{name} ({score.cases})"
-        for name, score in positives.items()
+        for name, score in estimates.items()
         if 0 < score.cases < MIN_CASES
     ]
     found = []
@@ -201,6 +207,9 @@ def _of_classes(run: Run, scores: RunScores) -> list[str]:
         )
     if small:
         found.append(f"Too few test cases (fewer than {MIN_CASES}), so in no score: {format_list(small)}.")
+    withheld = [name for name, score in estimates.items() if score.cases < 0]
+    if withheld:
+        found.append(f"No site releases counts of {format_list(withheld)}: no score includes them.")
     return found
 
 
@@ -227,6 +236,7 @@ def _of_shift(run: Run, scores: RunScores) -> list[str]:
                 f"The model is not equally good at all sites: balanced accuracy {accuracy[worst].value:.2f} at {worst}, "
                 f"{accuracy[best].value:.2f} at {best}, and their intervals do not overlap."
             )
+    if len(known) > 1 and run.predictions:
         mixes = {site: np.bincount(run.predictions[site].labels, minlength=len(run.classes)) for site in known}
         shares = np.stack([mix / mix.sum() for mix in mixes.values()])
         distances = np.abs(shares - shares.mean(axis=0)).sum(axis=1) / 2

@@ -122,7 +122,7 @@ def _site_table(scores: RunScores) -> Table:
     rows = [_group_row(name, group, known) for name, group in groups]
     images = sum(group.images for group in scores.sites.values())
     cases = sum(group.cases for group in scores.sites.values())
-    means: list[Cell | str] = [estimate_cell(scores.mean[name]) for name in SITE_SCORES]
+    means: list[Cell | str] = [estimate_cell(scores.mean.get(name)) for name in SITE_SCORES]
     mean: list[Cell | str] = ["mean over sites", str(images), str(cases), *means, *[MISSING] * len(known)]
     mean.insert(3, "")
     rows.insert(len(rows) - bool(scores.pooled), mean)

@@ -93,6 +93,8 @@ def estimate_cell(estimate: Estimate | None) -> Cell:
     """A score and its interval as a cell of a table."""
     if estimate is None:
         return Cell(MISSING, missing=True)
+    if estimate.cases < 0:
+        return Cell("withheld", missing=True)
     if not estimate.enough:
         few = f"under {MIN_CASES}" if estimate.hidden else str(estimate.cases)
         return Cell(f"too few ({few})" if estimate.cases else "no case", missing=True)

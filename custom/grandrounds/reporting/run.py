@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.evaluation.clinical.suppression import MINIMUM
+from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.curves import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
 
@@ -67,6 +68,7 @@ class Run:
             :func:`~grandrounds.data.population.describe_population`.
         started: date and time in UTC, ISO 8601; empty where it is not recorded.
         columns: further columns of the manifests, a value for each predicted image in the order of the sites.
+        class_counts: of correct, missed and false predictions of these sites, as far as they released them.
         reported_metrics: scores of all test images together and ``n``, where the result has only these.
         model: whose predictions they are: ``common`` or ``own``.
         events: of the run, in order.
@@ -112,6 +114,7 @@ class Run:
     notes: tuple[str, ...] = ()
     reported_metrics: Mapping[str, float] = field(default_factory=dict)
     curve_counts: Mapping[str, SiteCurves] = field(default_factory=dict)
+    class_counts: Mapping[str, SiteCounts] = field(default_factory=dict)
     validation: Mapping[str, Cases] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     started: str = ""

@@ -10,6 +10,7 @@ import numpy as np
 
 from grandrounds.evaluation.bootstrap import MIN_CASES, Cases, Estimate, joined
 from grandrounds.evaluation.calibration import confidence_metrics
+from grandrounds.evaluation.counts import pooled_counts
 from grandrounds.evaluation.estimates import (
     ClassCounts,
     auc_estimates,
@@ -118,9 +119,10 @@ def scores_of(run: Run) -> RunScores:
     predictions = run.predictions
     if not predictions:
         by_site = {site: found for site, scores in run.site_metrics.items() if (found := _without_intervals(scores))}
-        return RunScores(
-            {}, {}, None, mean_over_sites(list(by_site.values())), _without_intervals(run.reported_metrics), by_site
-        )
+        pooled = _of_counts(run, list(by_site)) if by_site and run.class_counts.keys() >= by_site.keys() else None
+        sites = {site: _of_counts(run, [site]) for site in by_site} if pooled else {}
+        mean = mean_over_sites([group.scores for group in sites.values()] or list(by_site.values()))
+        return RunScores(sites, {}, pooled, mean, _without_intervals(run.reported_metrics), by_site)
     members: dict[str, list[str]] = {}
     for site in predictions:
         if site in run.communities:
@@ -158,6 +160,14 @@ def _group(run: Run, cases: Cases, *purpose: str, with_auc: bool = False) -> Eva
     if cases.probabilities is not None and cases.count >= MIN_CASES:
         confidence = confidence_metrics(cases.labels, cases.probabilities)
     return _eval_group(run, counts, scores, classes, confidence)
+
+
+def _of_counts(run: Run, sites: Sequence[str]) -> EvalGroup:
+    """Scores from the counts that sites have released; their intervals take the images of a patient to agree."""
+    metrics = [run.site_metrics[site] for site in sites]
+    right = sum(scores.get("accuracy", np.nan) * scores["n"] for scores in metrics)
+    counts = pooled_counts([run.class_counts[site] for site in sites], sum(scores["n"] for scores in metrics), right)
+    return _eval_group(run, counts, score_estimates(counts), class_estimates(counts), {})
 
 
 def _eval_group(

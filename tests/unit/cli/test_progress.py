@@ -14,7 +14,14 @@ def round_events(number, seconds, losses, score=None):
     for site, loss in losses.items():
         yield {"event": "answer", "round": number, "site": site, "task": "train", "metrics": {"loss": loss}}
     if score is not None:
-        yield {"event": "score", "round": number - 1, "metric": "balanced_accuracy", "mean": score}
+        yield {
+            "event": "score",
+            "round": number - 1,
+            "metric": "balanced_accuracy",
+            "by": "balanced_accuracy",
+            "score": score,
+            "mean": 0.0,
+        }
     sites = list(losses)
     yield {"event": "round_end", "round": number, "asked": sites, "answered": sites, "round_seconds": seconds}
 
@@ -30,7 +37,7 @@ def test_a_round_is_one_line_with_loss_score_and_time_left():
     lines = feed(RunProgress(), [START], round_events(1, 4.0, {"site-1": 1.0, "site-2": 2.0}, score=0.25))
     assert lines == [
         "10 rounds, 2 sites: site-1, site-2",
-        "round 1/10: 2 of 2 sites, loss 1.500, balanced_accuracy 0.250 after round 0, 4.0 s, 36 s left",
+        "round 1/10: 2 of 2 sites, loss 1.500, validation balanced_accuracy 0.250 after round 0, 4.0 s, 36 s left",
     ]
 
 

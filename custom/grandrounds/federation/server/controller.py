@@ -19,6 +19,7 @@ from nvflare.fuel.utils import fobs
 from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.evaluation.counts import counts_to_json
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.paths import SERVER, require_confined, result_folder, state_folder
 from grandrounds.federation.server.dispatcher import TaskDispatcher
@@ -35,7 +36,7 @@ from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, VALIDATION_PREFIX, Payload, State
+from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, VALIDATION, VALIDATION_PREFIX, Payload, State
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION
@@ -74,7 +75,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.frozen_digest: str | None = None
         self.checkpointed: list[int] = []
         self.sites = SiteRegistry()
-        self._selection = ModelSelection(self.run.selection_metric)
+        self._selection = ModelSelection(self.run.selection_metric, self.problem.classes)
         self._under_way = False
 
     @property
@@ -270,9 +271,12 @@ class RoundController(Configurable, RoundHooks, Controller):
     def _score(self, model_round: int) -> None:
         scores = self.server_scores()
         at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
-        score = self._selection.offer(model_round, at_server if scores else self.dispatcher.metrics, self.model())
-        if score is not None:
-            self.record.note_score(model_round, self.run.selection_metric, score, self._selection.by_site)
+        counts = {site: found[VALIDATION] for site, found in self.dispatcher.counts.items() if VALIDATION in found}
+        metrics = at_server if scores else self.dispatcher.metrics
+        compared = self._selection.offer(model_round, metrics, self.model(), {} if scores else counts)
+        if compared is not None:
+            mean, by = compared.pop("mean"), {"by": compared.pop("metric"), **compared}
+            self.record.note_score(model_round, self.run.selection_metric, mean, self._selection.by_site, by)
 
     def _finish(self) -> None:
         self.round_number += 1
@@ -287,6 +291,11 @@ class RoundController(Configurable, RoundHooks, Controller):
         payload = self.payload(_shared(self._selection.model))
         self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
         self.record.test = {site: self.dispatcher.metrics[site] for site in natural_sorted(self.dispatcher.metrics)}
+        self.record.counts = {
+            site: {model: counts_to_json(found) for model, found in self.dispatcher.counts[site].items()}
+            for site in self.record.test
+            if self.dispatcher.counts.get(site)
+        }
         self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.test]
         self.round_number -= 1
         self._note_state()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError, MessageError
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts
 from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
 from grandrounds.federation.paths import result_folder
 from grandrounds.federation.server.exchange import Assignment, Exchange, Outcome
@@ -17,6 +19,7 @@ from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord, track
 from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
     CURVES,
     JOIN,
@@ -48,6 +51,7 @@ class TaskDispatcher:
 
     Attributes:
         metrics: of the answers to the last tasks, by site.
+        counts: of their predictions, by site and by model or ``validation``; of sites whose gate lets them out.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class TaskDispatcher:
         self._fl_ctx, self._abort_signal = fl_ctx, abort_signal
         self._round_number = 0
         self.metrics: dict[str, dict[str, float]] = {}
+        self.counts: dict[str, dict[str, SiteCounts]] = {}
 
     def connected_sites(self) -> list[str]:
         """The connected sites that have not been refused."""
@@ -130,7 +135,7 @@ class TaskDispatcher:
         Raises:
             RunAborted: if FLARE aborts the job.
         """
-        self.metrics = {}
+        self.metrics, self.counts = {}, {}
         for site, (_, payload) in assignments.items():
             self._round_number = payload.round_number
             self._record.count_bytes(site, "down", tensor_bytes(payload.parts))
@@ -152,7 +157,11 @@ class TaskDispatcher:
         self._record.event("dropped", round=number, site=site, reason=reason or "")
         self._controller.log_warning(self._fl_ctx, f"round {number}: {site} is dropped: {reason}")
 
-    def _received(self, site: str, task: str, result: Result) -> None:
+    def _received(self, site: str, task: str, answer: Result) -> None:
+        counts = received_counts(answer, self._classes)
+        # A method sees its own releases alone.
+        own = {name: one for name, one in answer.releases.items() if one.kind is not ReleaseKind.COUNTS}
+        result = replace(answer, releases=own)
         if task == TRAIN:
             self._hooks.check(site, result)
         if task == JOIN:
@@ -164,17 +173,17 @@ class TaskDispatcher:
         if score > 1 + ROUNDING:
             raise MessageError(f"{self._run.selection_metric} is at most 1, got {score:g}")
         number, record = self._round_number, self._record
-        # Curves are not part of what training costs; like the scores they come with, they are not counted.
+        # Curves and counts are not part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
         facts = {"facts": dict(result.facts)} if result.facts else {}
         record.event("answer", round=number, site=site, task=task, metrics=result.metrics, **facts)
         track(self._controller, self._fl_ctx, site, number, result.metrics)
         record.count_bytes(site, "up", released)
-        record.note_privacy(site, {name: one.treated for name, one in result.releases.items()}, result.metrics)
+        record.note_privacy(site, {name: one.treated for name, one in answer.releases.items()}, result.metrics)
         # Last, when nothing can go wrong any more: what is absorbed counts.
         if task == TRAIN:
             self._hooks.absorb(site, result)
-        self.metrics[site] = dict(result.metrics)
+        self.metrics[site], self.counts[site] = dict(result.metrics), counts
 
     def _register(self, site: str, registration: Registration) -> None:
         try:
@@ -200,6 +209,28 @@ def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteC
             raise MessageError(f"curves must be {' or '.join(CURVES.values())} with {COUNTS}, got {name!r}")
         try:
             found[name] = decode_counts(release.tensors[COUNTS].numpy(), classes, MINIMUM)
+        except ValueError as error:
+            raise MessageError(f"{name}: {error}") from error
+    return found
+
+
+def received_counts(result: Result, classes: tuple[str, ...]) -> dict[str, SiteCounts]:
+    """The counts in an answer, by model or ``validation``.
+
+    Raises:
+        MessageError: if a name is not in ``COUNTS``, or counts are misshapen or contradictory.
+    """
+    found = {}
+    models = {name: model for model, name in COUNT_RELEASES.items()}
+    for name, release in result.releases.items():
+        if release.kind is not ReleaseKind.COUNTS:
+            continue
+        if name not in models or release.tensors.keys() != {IMAGES, PATIENTS}:
+            known = ", ".join(COUNT_RELEASES.values())
+            raise MessageError(f"counts must be one of {known} with {IMAGES} and {PATIENTS}, got {name!r}")
+        try:
+            images, patients = (release.tensors[part].numpy() for part in (IMAGES, PATIENTS))
+            found[models[name]] = check_counts(images, patients, len(classes))
         except ValueError as error:
             raise MessageError(f"{name}: {error}") from error
     return found

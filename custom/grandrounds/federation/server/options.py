@@ -32,7 +32,9 @@ class RunOptions(Options):
     start_timeout: Annotated[float, "seconds to wait at the start for min_sites and the mandatory sites"] = 300.0
     mandatory_sites: Annotated[tuple[str, ...] | None, "sites that must be there at the start"] = None
     validate_every: Annotated[int, "rounds between validation scores; 0: never score, keep the last model", Min(0)] = 1
-    selection_metric: Annotated[str, "validation metric whose mean over sites selects the model"] = "balanced_accuracy"
+    selection_metric: Annotated[
+        str, "validation metric that selects the model, over the images of all sites together"
+    ] = "balanced_accuracy"
     resume: Annotated[Literal["auto", "never", "require"], "never: start again; require: fail without a checkpoint"] = (
         "auto"
     )
@@ -73,7 +75,7 @@ class AveragingOptions(Options):
         Literal["uniform", "samples"], "uniform: plain mean over participants; samples: by training samples"
     ] = "uniform"
     selection_images: Annotated[
-        Literal["sites", "server"], "whose validation images select the model: the mean over sites, or the server's"
+        Literal["sites", "server"], "whose validation images select the model: the sites', or the server's"
     ] = "sites"
 
 

@@ -63,6 +63,7 @@ class RunRecord:
         self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.selected: dict[str, Any] = {}
         self.test: dict[str, dict[str, float]] = {}
+        self.counts: dict[str, dict[str, Any]] = {}
         self.untested: list[str] = []
         self.registered: dict[str, dict[str, Any]] = {}
         self.refused: dict[str, str] = {}
@@ -77,11 +78,16 @@ class RunRecord:
         """Append one event with the time since the start."""
         append_line(self.folder / EVENTS, {"event": kind, "seconds": round(time.time() - self._started, 3), **content})
 
-    def note_score(self, number: int, metric: str, mean: float, by_site: Mapping[str, float]) -> None:
-        """Note the mean score of the model after a round, and its 95 % interval over the sites that scored it."""
+    def note_score(
+        self, number: int, metric: str, mean: float, by_site: Mapping[str, float], compared: Mapping[str, Any]
+    ) -> None:
+        """Note the mean score of the model after a round with its 95 % interval over the sites that scored it.
+
+        ``compared`` is what models are compared by: see :class:`~grandrounds.federation.server.selection.ModelSelection`.
+        """
         interval = mean_interval(list(by_site.values()))
         self.scores[number] = {"mean": mean, **({"low": interval[0], "high": interval[1]} if interval else {})}
-        self.event("score", round=number, metric=metric, **self.scores[number])
+        self.event("score", round=number, metric=metric, **self.scores[number], **compared)
 
     def progress(self) -> dict[str, Any]:
         """The state of the run in plain values, for a person who watches it."""
@@ -148,6 +154,7 @@ class RunRecord:
             "selected": self.selected,
             "models": self.models,
             "test": self.test,
+            "counts": self.counts,
             "untested": self.untested,
             "lost": self.lost(),
             "checkpoints": self._kept_checkpoints(),

@@ -1,9 +1,10 @@
-"""Which round's model is the run's result: the best on average over the sites' validation images, or on the server's."""
+"""Which round's model is the run's result: the best on all sites' validation images together, or on the server's."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from torch import nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.bootstrap import MIN_CASES
+from grandrounds.evaluation.counts import SiteCounts, counts_from_json, counts_to_json, pooled_counts
+from grandrounds.evaluation.estimates import MEANS, score_estimates
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.federation.paths import SERVER
@@ -29,61 +33,101 @@ from grandrounds.protocol.problem import Problem
 _logger = logging.getLogger(__name__)
 
 
+POOLED, LIKELIHOOD, MEAN, AT_SERVER = "pooled", "log_likelihood", "mean over sites", "server's images"
+BASES = (POOLED, LIKELIHOOD, MEAN)
+"""From the most to the least demanding; a run that has left one does not return to it."""
+LINEAR = ("accuracy", "recall_weighted", "log_likelihood")
+"""Metrics whose pooled value is their mean weighted by the sites' numbers of images."""
+
+
 class ModelSelection:
     """Keeps the best model so far.
+
+    Models are compared by the metric over all sites' validation images together, from counts that the sites release. If a
+    class has fewer than ``MIN_CASES`` cases in them, one image could decide, and the mean log-likelihood of all images takes
+    the metric's place. If a site releases no counts, it is the unweighted mean over the sites. The choice has the reason.
 
     Rounds are compared over the same sites: one that has not scored a round counts with its last score, and when a site
     scores for the first time the comparison begins anew, because its earlier scores are unknown.
 
     Args:
         metric: name of a validation metric; higher is better.
+        classes: the vocabulary; empty where no counts are released.
 
     Attributes:
-        by_site: the scores of the model that was offered last.
-        choice: round, metric and score of the best model.
+        by_site: the scores of the model that was offered last, by the metric that was asked for.
+        choice: round, metric, score, basis and support of the best model.
         model: the best model.
     """
 
-    def __init__(self, metric: str) -> None:
-        self._metric = metric
-        self._last: dict[str, float] = {}
+    def __init__(self, metric: str, classes: Sequence[str] = ()) -> None:
+        self._metric, self._classes = metric, tuple(classes)
+        self._last: dict[str, dict[str, float]] = {}
+        self._counts: dict[str, dict[str, Any]] = {}
+        self._basis = POOLED
+        self._kept: dict[str, float] = {}
         self.by_site: dict[str, float] = {}
         self.choice: dict[str, Any] = {}
         self.model: State | None = None
 
-    def offer(self, model_round: int, metrics: Mapping[str, Mapping[str, float]], model: State | None) -> float | None:
+    def offer(
+        self,
+        model_round: int,
+        metrics: Mapping[str, Mapping[str, float]],
+        model: State | None,
+        counts: Mapping[str, SiteCounts] | None = None,
+    ) -> dict[str, Any] | None:
         """Take a scored model, and keep it if none was better (ties go to the later, as in FedPerl).
 
         Args:
             model_round: the round after which the model was made.
             metrics: of the sites that have answered.
             model: the model, or None where every site has its own.
+            counts: of these sites' predictions, where they have released them.
 
         Returns:
-            The mean score; None when no site has scored.
+            ``mean`` of the metric over sites, and what models are compared by: ``metric``, its ``score`` and ``basis``,
+            ``support`` (cases by class, where it is known) and ``note``, the reason if that is not as asked. None when no
+            site has scored.
 
         Raises:
             ConfigurationError: if a site's metrics lack the one that selects.
         """
-        name = VALIDATION_PREFIX + self._metric
         scored = {site: values for site, values in metrics.items() if values.get(VALIDATION_PREFIX + "n", 0) > 0}
         for site, values in scored.items():
-            if name not in values:
-                prefixed = (key for key in values if key.startswith(VALIDATION_PREFIX))
-                offered = ", ".join(sorted(key.removeprefix(VALIDATION_PREFIX) for key in prefixed))
-                raise ConfigurationError(
-                    f"selection_metric {self._metric!r} is not among the metrics of {site}: {offered}"
-                )
-            if site not in self._last:
-                self.choice = {}
-            self._last[site] = values[name]
+            self._take(site, values, (counts or {}).get(site))
         if not scored:
             return None
-        self.by_site = {site: values[name] for site, values in scored.items()}
-        score = sum(self._last[site] for site in natural_sorted(self._last)) / len(self._last)
-        if score >= self.choice.get("score", float("-inf")):
-            self.keep(model_round, score, model)
-        return score
+        self.by_site = {site: self._last[site][self._metric] for site in scored}
+        values, support, note = self._scores()
+        self._basis = BASES[max(BASES.index(self._basis), min(BASES.index(basis) for basis in values))]
+        if not note and self._basis not in (POOLED, *([MEAN] if list(self._last) == [SERVER] else [])):
+            note = "the counts of an earlier round were not enough"
+        compared: dict[str, Any] = {
+            "metric": LIKELIHOOD if self._basis == LIKELIHOOD else self._metric,
+            "score": values[self._basis],
+            "basis": AT_SERVER if list(self._last) == [SERVER] else MEAN if self._basis == MEAN else POOLED,
+            **({"support": support} if support else {}),
+            **({"note": note} if note else {}),
+        }
+        if values[self._basis] >= self._kept.get(self._basis, float("-inf")):
+            self.keep(model_round, values[self._basis], model)
+            self.choice, self._kept = {**self.choice, **compared}, values
+        return {**compared, "mean": values[MEAN]}
+
+    def _take(self, site: str, values: Mapping[str, float], counts: SiteCounts | None) -> None:
+        """Remember a site's last scores and counts."""
+        if VALIDATION_PREFIX + self._metric not in values:
+            prefixed = (key for key in values if key.startswith(VALIDATION_PREFIX))
+            offered = ", ".join(sorted(key.removeprefix(VALIDATION_PREFIX) for key in prefixed))
+            raise ConfigurationError(f"selection_metric {self._metric!r} is not among the metrics of {site}: {offered}")
+        if site not in self._last:
+            self.choice, self._kept, self._basis = {}, {}, POOLED
+        names = {name: VALIDATION_PREFIX + name for name in {self._metric, "n", *LINEAR}}
+        self._last[site] = {name: values[key] for name, key in names.items() if key in values}
+        self._counts.pop(site, None)
+        if counts is not None:
+            self._counts[site] = counts_to_json(counts)
 
     def keep(self, model_round: int, score: float | None, model: State | None) -> None:
         """Keep this model, whatever came before."""
@@ -92,11 +136,51 @@ class ModelSelection:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"last": self._last, "choice": self.choice, "model": self.model}
+        return {
+            "last": self._last,
+            "counts": self._counts,
+            "basis": self._basis,
+            "kept": self._kept,
+            "choice": self.choice,
+            "model": self.model,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what a checkpoint has kept."""
-        self._last, self.choice, self.model = dict(state["last"]), dict(state["choice"]), state["model"]
+        self._last, self._counts, self._kept = dict(state["last"]), dict(state["counts"]), dict(state["kept"])
+        self._basis, self.choice, self.model = state["basis"], dict(state["choice"]), state["model"]
+
+    def _scores(self) -> tuple[dict[str, float], dict[str, int], str]:
+        """The last scores on every basis on which they are known, the cases of each class, and why it is not pooled."""
+        sites = natural_sorted(self._last)
+        images = sum(self._last[site]["n"] for site in sites)
+        values = {MEAN: sum(self._last[site][self._metric] for site in sites) / len(sites)}
+        pooled = {
+            name: sum(self._last[site][name] * self._last[site]["n"] for site in sites) / images
+            for name in {*LINEAR, self._metric}
+            if all(name in self._last[site] for site in sites)
+        }
+        if self._metric in LINEAR and sites != [SERVER]:
+            return {**values, POOLED: pooled[self._metric]}, {}, ""
+        silent = [site for site in sites if site not in self._counts]
+        if silent or not self._classes:
+            return values, {}, "" if sites == [SERVER] else f"no counts from {', '.join(silent)}: mean over sites"
+        parts = [counts_from_json(self._counts[site], len(self._classes)) for site in sites]
+        counts = pooled_counts(parts, images, pooled.get("accuracy", 0.0) * images)
+        support = dict(zip(self._classes, counts.positives.tolist(), strict=True))
+        few = [f"{name} ({count})" for name, count in support.items() if count < MIN_CASES]
+        if "log_likelihood" in pooled:
+            values[LIKELIHOOD] = pooled["log_likelihood"]
+        score = score_estimates(counts)[self._metric].value if self._metric in MEANS else math.nan
+        if not few and not math.isnan(score):
+            return {**values, POOLED: score}, support, ""
+        reason = (
+            f"fewer than {MIN_CASES} validation cases of {', '.join(few)} in the sites' counts"
+            if few
+            else f"{self._metric} is not known from the sites' counts"
+        )
+        instead = "log-likelihood of all images" if LIKELIHOOD in values else "mean over sites"
+        return values, support, f"{reason}: {instead} instead of {self._metric}"
 
 
 class ServerImages:

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.site import SiteData
 from grandrounds.evaluation.bootstrap import cases_of
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
 from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, encode_counts, site_curves, write_curves
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
+from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, VALIDATION, Release, ReleaseKind, Result, State
 
 COMMON = "common"
@@ -57,7 +59,7 @@ def evaluate_models(
         write_models: whether the models themselves are written, too.
 
     Returns:
-        Scores as ``<model>.<metric>``, and the curves that may leave.
+        Scores as ``<model>.<metric>``, and the curves and counts that may leave.
     """
     rows = context.data.rows("test")
     metrics: dict[str, float] = {}
@@ -72,6 +74,7 @@ def evaluate_models(
             curves = curve_counts(context.data, rows, probabilities)
             write_curves(store.folder / f"{CURVES[name]}.json", curves, context.data.classes)
             releases |= _curves(name, curves, context.data)
+            releases |= class_counts(name, context.data, rows, probabilities)
     if COMMON in models:
         releases |= _predict_validation(load(models[COMMON]), context, store)
     if models:
@@ -94,6 +97,25 @@ def _curves(name: str, curves: SiteCurves, data: SiteData) -> dict[str, Release]
         return {}
     counts = torch.from_numpy(encode_counts(curves, data.classes))
     return {CURVES[name]: Release(ReleaseKind.CURVES, {COUNTS: counts})}
+
+
+def class_counts(name: str, data: SiteData, rows: np.ndarray, probabilities: Tensor) -> dict[str, Release]:
+    """Counts of correct, missed and false predictions by class, suppressed by the site's own minimum.
+
+    Args:
+        name: of the model, or ``validation``.
+        data: the site's.
+        rows: of the predicted images; those without a known label do not count.
+        probabilities: of the classes, shape ``(rows, classes)``.
+    """
+    known = data.labels[rows] >= 0
+    if not known.any():
+        return {}
+    groups = [data.groups[row] for row in rows[known]]
+    cases = cases_of(data.labels[rows][known], probabilities.double().numpy()[known], groups)
+    found = site_counts(cases, data.min_support)
+    tensors = {IMAGES: torch.from_numpy(found.images), PATIENTS: torch.from_numpy(found.patients)}
+    return {COUNT_RELEASES[name]: Release(ReleaseKind.COUNTS, tensors)}
 
 
 def prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> tuple[list[str], list[list[str]]]:

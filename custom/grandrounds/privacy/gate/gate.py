@@ -32,7 +32,7 @@ from grandrounds.privacy.gate.treatment import ClipAndNoise, RecordLevel
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
-from grandrounds.protocol.messages import CURVES, FACTS, JOIN, METRICS, PROTOCOL, SPENT, TRAIN, TREATED, UPDATE
+from grandrounds.protocol.messages import FACTS, JOIN, METRICS, PROTOCOL, SPENT, TRAIN, TREATED, UPDATE, WITHHELD
 from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
 
 MAX_WEIGHT = 1e4
@@ -187,8 +187,8 @@ class Gate:
 
     def _expected_releases(self, facts: TaskFacts) -> list[Spending]:
         bookings = self._ledger().content().bookings
-        # Curves are sent at the end of a run; a run that is continued sends its earlier kinds of releases again.
-        earlier = [b for b in bookings if b.purpose.run == facts.run and b.purpose.release not in CURVES.values()]
+        # Curves and counts come with scores; a run that is continued sends its earlier kinds of releases again.
+        earlier = [b for b in bookings if b.purpose.run == facts.run and b.purpose.release not in WITHHELD]
         last = max((booking.purpose.round_number for booking in earlier), default=0)
         names: dict[str, Spending | None] = {UPDATE: None} if not earlier else {}
         names.update((b.purpose.release, b.spending) for b in earlier if b.purpose.round_number == last)

@@ -22,7 +22,7 @@ from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
 from grandrounds.privacy.gate.policy import PARTS, SAMPLES, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatment import Logits
-from grandrounds.protocol.messages import CURVES, FACTS, MAX_SAMPLES, METRICS, PROTOCOL, ReleaseKind
+from grandrounds.protocol.messages import FACTS, MAX_SAMPLES, METRICS, PROTOCOL, WITHHELD, ReleaseKind
 from grandrounds.protocol.registration import require_facts
 
 HEADER = {"protocol", "round", "run_id", "samples"}
@@ -85,8 +85,8 @@ class Answer:
 class Inspected:
     """A checked answer.
 
-    ``releases`` are rule and tensors by name; ``withheld`` are the names of numbers, texts and curves that may not leave;
-    ``samples`` is 1 when the policy does not allow their number to leave.
+    ``releases`` are rule and tensors by name; ``withheld`` are the names of numbers, texts, curves and counts that may not
+    leave; ``samples`` is 1 when the policy does not allow their number to leave.
     """
 
     releases: Mapping[str, tuple[ReleaseRule, Mapping[str, Tensor]]]
@@ -104,7 +104,7 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
     """
     _require_header(answer.header, expected)
     releases, numbers, texts = {}, {}, {}
-    withheld_curves = set()
+    kept = set()
     if len(answer.parts) > MAX_RELEASES + 2:
         raise Refused(
             Reason.FORM, f"there are {len(answer.parts)} parts; at most {MAX_RELEASES} releases may leave at once"
@@ -115,8 +115,8 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
             numbers = _numbers(part)
         elif name == FACTS:
             texts = _texts(part)
-        elif _are_denied_curves(name, part, policy):
-            withheld_curves.add(name)
+        elif _stays(name, part, policy):
+            kept.add(name)
         else:
             rule = _rule(name, part, policy)
             releases[name] = (rule, _tensors(name, part.data, rule, expected))
@@ -126,7 +126,7 @@ def inspect(answer: Answer, policy: SitePolicy, expected: Expected) -> Inspected
         if may_leave(name, policy, expected) and _large_enough(name, value, policy)
     }
     facts = {name: text for name, text in texts.items() if policy.allows_fact(name) and _is_fact(name, text)}
-    withheld = sorted((numbers.keys() - allowed.keys()) | (texts.keys() - facts.keys()) | withheld_curves)
+    withheld = sorted((numbers.keys() - allowed.keys()) | (texts.keys() - facts.keys()) | kept)
     samples = answer.header["samples"]
     shown = samples if may_leave(SAMPLES, policy, expected) else min(samples, 1)
     return Inspected(releases, allowed, facts, tuple(withheld), shown)
@@ -202,10 +202,12 @@ def _is_fact(name: str, text: str) -> bool:
     return FACTS_OF.get(name, DIGEST).fullmatch(text) is not None
 
 
-def _are_denied_curves(name: str, part: Part, policy: SitePolicy) -> bool:
-    """Whether a part is curves without a rule. Only they are withheld; the scores beside them may leave."""
-    curves = name in CURVES.values() and part.meta == {"release": ReleaseKind.CURVES.value}
-    return curves and policy.rule_for(ReleaseKind.CURVES, name) is None
+def _stays(name: str, part: Part, policy: SitePolicy) -> bool:
+    """Whether a part is curves or counts without a rule. Only they are withheld; the scores beside them may leave."""
+    kind = next(
+        (kind for kind in (ReleaseKind.CURVES, ReleaseKind.COUNTS) if part.meta == {"release": kind.value}), None
+    )
+    return kind is not None and name in WITHHELD and policy.rule_for(kind, name) is None
 
 
 def _rule(name: str, part: Part, policy: SitePolicy) -> ReleaseRule:

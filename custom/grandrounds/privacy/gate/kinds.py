@@ -12,12 +12,14 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from grandrounds.evaluation.counts import COLUMNS, IMAGES, PATIENTS
 from grandrounds.evaluation.curves import COUNTS, counts_shape
 from grandrounds.privacy.gate.treatment import (
     MATRIX,
     SUPPORT,
     ClipAndNoise,
     ClipAndNoiseSamples,
+    CountSupport,
     CurveSupport,
     Deny,
     Logits,
@@ -143,6 +145,14 @@ def _no_curves(_: str, value: Tensor, expected: Expected) -> str:
     return _too_many(cases, "test", expected)
 
 
+def _no_counts(name: str, value: Tensor, expected: Expected) -> str:
+    shape = (expected.classes, COLUMNS)
+    if tuple(value.shape) != shape or value.dtype != torch.int64:
+        return f"expected int64 of shape {shape}"
+    part = max(("val", "test"), key=lambda part: expected.patients.get(part, 0))
+    return _too_many(int(value.max()) if name == PATIENTS else 0, part, expected)
+
+
 def _too_many(count: int, part: str, expected: Expected) -> str:
     patients = expected.patients.get(part, 0)
     return f"it counts {count}, but the {part} images are of {patients} patients" if count > patients else ""
@@ -156,6 +166,7 @@ KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
         ReleaseKind.DISCRIMINATOR: Kind((ClipAndNoise, RecordLevel, Unmodified), _no_weights),
         ReleaseKind.CLASS_STATISTICS: Kind((MinimumSupport,), _no_class_statistics, (MATRIX, SUPPORT)),
         ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (COUNTS,)),
+        ReleaseKind.COUNTS: Kind((CountSupport,), _no_counts, (IMAGES, PATIENTS)),
         ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits), _no_soft_labels),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
         # A ciphertext cannot be inspected or treated.

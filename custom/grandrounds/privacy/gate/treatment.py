@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, check_counts, suppress_counts
 from grandrounds.evaluation.curves import COUNTS, coarsen_curves, decode_counts, encode_counts
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.options import POSITIVE, Min, Options, Range, require_value
@@ -204,6 +205,19 @@ class CurveSupport(MinimumSupport):
         rows = [str(row) for row in range(len(counts) - 1)]
         merged = coarsen_curves(decode_counts(counts, rows, minimum=1), self.minimum)
         return {COUNTS: torch.from_numpy(encode_counts(merged, rows))}
+
+
+@dataclass(frozen=True)
+class CountSupport(MinimumSupport):
+    """Hides counts of fewer patients than the minimum, and those that would give them away by subtraction."""
+
+    def apply(self, tensors: State, random_bytes: RandomBytes = os.urandom) -> dict[str, Tensor]:
+        """See :meth:`Treatment.apply`; exactly ``images`` and ``patients``, see :mod:`grandrounds.evaluation.counts`."""
+        if tensors.keys() != {IMAGES, PATIENTS}:
+            raise ValueError(f"counts must be {IMAGES} and {PATIENTS}, got {sorted(tensors)}")
+        images, patients = (tensors[name].detach().cpu().numpy() for name in (IMAGES, PATIENTS))
+        shown = suppress_counts(check_counts(images, patients, len(images)), self.minimum)
+        return {IMAGES: torch.from_numpy(shown.images), PATIENTS: torch.from_numpy(shown.patients)}
 
 
 @dataclass(frozen=True)

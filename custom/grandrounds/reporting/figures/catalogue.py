@@ -73,7 +73,7 @@ def file_name(name: str) -> str:
 
 
 def _of_predictions(report: Report, run: Run, full: bool) -> list[Drawing]:
-    if report.scores[run.name].pooled is None:
+    if not run.predictions:
         return _of_counts(run)
     cases = joined(list(run.predictions.values()))
     found = [

@@ -1,11 +1,15 @@
-"""The selected model is the best one over the same sites."""
+"""The selected model is the best one over the same sites, on all their images together where counts allow it."""
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.bootstrap import cases_from_confusion
+from grandrounds.evaluation.counts import site_counts
+from grandrounds.evaluation.metrics import metrics_from_confusion
 from grandrounds.federation.server.selection import ModelSelection
 
 
@@ -19,10 +23,13 @@ def model(value):
 
 def test_the_best_mean_over_sites_is_kept():
     selection = ModelSelection("f1")
-    assert selection.offer(1, scores(a=0.2, b=0.4), model(1.0)) == pytest.approx(0.3)
+    assert selection.offer(1, scores(a=0.2, b=0.4), model(1.0))["mean"] == pytest.approx(0.3)
     selection.offer(2, scores(a=0.6, b=0.4), model(2.0))
     selection.offer(3, scores(a=0.1, b=0.8), model(3.0))
-    assert selection.choice == {"round": 2, "metric": "f1", "score": 0.5}
+    assert selection.choice == {
+        "round": 2, "metric": "f1", "score": 0.5, "basis": "mean over sites",
+        "note": "no counts from a, b: mean over sites",
+    }  # fmt: skip
     assert selection.model == model(2.0)
 
 
@@ -37,7 +44,7 @@ def test_a_round_does_not_win_because_a_hard_site_missed_it():
     selection = ModelSelection("f1")
     selection.offer(1, scores(easy=0.8, hard=0.2), model(1.0))
     # Without the hard site the mean would be 0.7, above 0.5.
-    assert selection.offer(2, scores(easy=0.7), model(2.0)) == pytest.approx(0.45)
+    assert selection.offer(2, scores(easy=0.7), model(2.0))["score"] == pytest.approx(0.45)
     assert selection.choice["round"] == 1
 
 
@@ -45,7 +52,7 @@ def test_sites_without_validation_images_do_not_count():
     selection = ModelSelection("f1")
     assert selection.offer(1, {"a": {"validation.n": 0}, "b": {"loss": 1.0}}, model(1.0)) is None
     assert selection.choice == {}
-    assert selection.offer(2, {**scores(c=0.5), "a": {"validation.n": 0}}, model(2.0)) == 0.5
+    assert selection.offer(2, {**scores(c=0.5), "a": {"validation.n": 0}}, model(2.0))["score"] == 0.5
 
 
 def test_a_metric_that_a_site_does_not_send_is_named_with_those_it_does():
@@ -71,3 +78,80 @@ def test_a_site_that_scores_for_the_first_time_begins_the_comparison_anew():
     assert selection.choice["round"] == 2
     selection.offer(3, scores(a=0.9, b=0.5), model(3.0))
     assert selection.choice["round"] == 2
+
+
+CLASSES = ("nevus", "melanoma")
+SMALL = [[88, 2], [0, 2]]  # one melanoma more or less is 0.25 of this site's balanced accuracy
+LARGE = [[80, 20], [10, 30]]
+
+
+def answers(log_likelihood=-0.5, minimum=0, **matrices):
+    """Metrics and counts of sites with these confusion matrices."""
+    metrics, counts = {}, {}
+    for site, rows in matrices.items():
+        matrix = np.array(rows)
+        found = {**metrics_from_confusion(matrix), "log_likelihood": log_likelihood}
+        metrics[site] = {f"validation.{name}": value for name, value in found.items()}
+        counts[site] = site_counts(cases_from_confusion(matrix), minimum)
+    return metrics, counts
+
+
+def offered(selection, number, metrics, counts):
+    return selection.offer(number, metrics, model(float(number)), counts)
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "f1_macro", "f1_weighted", "accuracy"])
+def test_sites_are_pooled_by_their_counts_and_not_averaged(metric):
+    found = offered(ModelSelection(metric, CLASSES), 1, *answers(a=SMALL, b=LARGE))
+    pooled = metrics_from_confusion(np.array(SMALL) + np.array(LARGE))
+    assert (found["metric"], found["basis"]) == (metric, "pooled")
+    assert found["score"] == pytest.approx(pooled[metric])
+    means = [metrics_from_confusion(np.array(matrix))[metric] for matrix in (SMALL, LARGE)]
+    assert found["mean"] == pytest.approx(sum(means) / 2)
+
+
+def test_two_images_of_a_small_site_do_not_select_the_model():
+    selection = ModelSelection("balanced_accuracy", CLASSES)
+    first = offered(selection, 1, *answers(a=[[88, 2], [1, 1]], b=[[85, 15], [8, 32]]))
+    later = offered(selection, 2, *answers(a=SMALL, b=LARGE))
+    assert later["mean"] > first["mean"]  # by the mean over sites the later model would win
+    assert later["score"] < first["score"]
+    assert selection.choice["round"] == 1
+    assert selection.choice["support"] == {"nevus": 190, "melanoma": 42}
+
+
+def test_with_too_few_cases_of_a_class_the_log_likelihood_selects_and_the_record_has_the_reason():
+    selection = ModelSelection("balanced_accuracy", CLASSES)
+    offered(selection, 1, *answers(-0.4, a=SMALL, b=[[50, 10], [3, 2]]))
+    offered(selection, 2, *answers(-0.9, a=SMALL, b=[[50, 10], [0, 5]]))  # a better balanced accuracy
+    assert {key: selection.choice[key] for key in ("round", "metric", "score")} == {
+        "round": 1, "metric": "log_likelihood", "score": pytest.approx(-0.4),
+    }  # fmt: skip
+    assert selection.choice["note"] == (
+        "fewer than 10 validation cases of melanoma (7) in the sites' counts: log-likelihood of all images instead of "
+        "balanced_accuracy"
+    )
+
+
+def test_a_site_without_counts_makes_it_the_mean_over_sites_for_the_rest_of_the_run():
+    selection = ModelSelection("balanced_accuracy", CLASSES)
+    metrics, counts = answers(a=LARGE, b=LARGE)
+    assert offered(selection, 1, metrics, counts)["basis"] == "pooled"
+    assert offered(selection, 2, metrics, {"a": counts["a"]})["note"] == "no counts from b: mean over sites"
+    again = offered(selection, 3, metrics, counts)
+    assert (again["basis"], again["note"]) == ("mean over sites", "the counts of an earlier round were not enough")
+
+
+def test_suppressed_counts_are_no_support():
+    found = offered(ModelSelection("balanced_accuracy", CLASSES), 1, *answers(minimum=10, a=SMALL, b=LARGE))
+    assert found["support"] == {"nevus": 100, "melanoma": 40}  # the small site hides both classes
+    assert found["score"] == pytest.approx((0.8 + 0.75) / 2)
+
+
+def test_the_pooled_state_survives_a_checkpoint():
+    before = ModelSelection("balanced_accuracy", CLASSES)
+    offered(before, 1, *answers(a=SMALL, b=LARGE))
+    after = ModelSelection("balanced_accuracy", CLASSES)
+    after.load_state_dict({**json.loads(json.dumps({**before.state_dict(), "model": None})), "model": before.model})
+    only = answers(b=[[70, 30], [5, 35]])  # the other site counts with its last counts
+    assert offered(after, 2, *only) == offered(before, 2, *only)
