@@ -122,14 +122,16 @@ def test_a_site_that_never_trained_is_no_peer_and_has_none(tiny, run, tmp_path):
 
 
 def test_the_best_round_is_selected(fedperl):
-    scores = {e["round"]: e["mean"] for e in read_events(fedperl.record) if e["event"] == "score"}
+    events = {e["round"]: e for e in read_events(fedperl.record) if e["event"] == "score"}
+    scores = {number: event["score"] for number, event in events.items()}
     assert sorted(scores) == [1, 2, 3, 4]
+    assert len({(event["by"], event["basis"]) for event in events.values()}) == 1
     best = max(scores, key=lambda number: (scores[number], number))
-    assert fedperl.summary["selected"] == {
-        "round": best,
-        "metric": "balanced_accuracy",
-        "score": scores[best],
-    }
+    selected = fedperl.summary["selected"]
+    assert (selected["round"], selected["score"]) == (best, scores[best])
+    assert (selected["metric"], selected["basis"]) == (events[best]["by"], "pooled")
+    few = [count for count in selected["support"].values() if count < 10]
+    assert (selected["metric"] == "log_likelihood") == bool(few) == ("note" in selected)
 
 
 def test_of_equal_rounds_the_later_is_selected(tiny, run, tmp_path):
@@ -137,12 +139,12 @@ def test_of_equal_rounds_the_later_is_selected(tiny, run, tmp_path):
     stand_still = {"path": "faulty.ScaleUpdate", "args": {"factor": 0.0}}
     job.server["task_result_filters"].append({"tasks": ["train"], "filters": [stand_still]})
     found = run(job, tmp_path)
-    scores = [event["mean"] for event in read_events(found.record) if event["event"] == "score"]
+    scores = [event["score"] for event in read_events(found.record) if event["event"] == "score"]
     assert scores[0] == scores[1]
     assert found.summary["selected"]["round"] == 2
 
 
-def test_the_score_is_the_mean_over_the_sites(fedperl):
+def test_the_mean_over_the_sites_is_recorded_beside_the_score(fedperl):
     events = read_events(fedperl.record)
     in_round_3 = [
         event["metrics"]["validation.balanced_accuracy"]

@@ -50,8 +50,17 @@ def test_a_site_without_a_rule_keeps_its_curves_and_only_its_own_log_reports_it(
         json.loads(line)
         for line in (finished.place / "flare/site-1/local/privacy/audit.jsonl").read_text().splitlines()
     ]
-    assert [line["withheld"] for line in lines if line["task"] == "test"] == [["curves_common", "curves_own"]]
+    assert [line["withheld"] for line in lines if line["task"] == "test"] == [
+        ["counts_common", "counts_own", "curves_common", "curves_own"]
+    ]
     assert finished.summary["test"]["site-1"]["common.n"] > 0
+
+
+def test_without_a_rule_for_counts_they_stay_and_the_record_has_the_fallback_of_the_selection(finished):
+    assert list(finished.summary["counts"]) == ["site-3"]
+    selected = finished.summary["selected"]
+    assert (selected["basis"], selected["metric"]) == ("mean over sites", "balanced_accuracy")
+    assert selected["note"] == "no counts from site-1, site-2: mean over sites"
 
 
 @pytest.mark.parametrize(("site", "least"), [("site-2", 11), ("site-3", 10)])

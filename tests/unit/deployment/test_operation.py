@@ -42,7 +42,9 @@ def record(tmp_path):
     record.event("start", rounds=4, sites=["hospital-a", "hospital-b"])
     entry = {"asked": ["hospital-a", "hospital-b"], "answered": ["hospital-a", "hospital-b"], "dropped": {}}
     record.close_round({"round": 1, **entry, "round_seconds": 2.0})
-    record.note_score(1, "balanced_accuracy", 0.5, {"hospital-a": 0.4, "hospital-b": 0.6})
+    record.note_score(
+        1, "balanced_accuracy", 0.5, {"hospital-a": 0.4, "hospital-b": 0.6}, {"by": "balanced_accuracy", "score": 0.5}
+    )
     lost = {
         "asked": ["hospital-a", "hospital-b"],
         "answered": ["hospital-a"],
