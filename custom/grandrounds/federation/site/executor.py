@@ -28,7 +28,7 @@ from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.optimizers import KeptOptimizers
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
 from grandrounds.federation.site.replies import refusal, zero_update
-from grandrounds.federation.site.scoring import class_counts, evaluate_models, score
+from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, class_counts, evaluate_models, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.worker import (
     declare_dp_training,
@@ -43,8 +43,6 @@ from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
 from grandrounds.privacy.mechanisms.dp_sgd import ProtectionOptions
 from grandrounds.protocol.messages import (
-    COUNTS,
-    CURVES,
     FROZEN,
     GLOBAL,
     JOIN,
@@ -283,8 +281,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         scored = self._score(payload, context, store) if payload.values.get("validate") else Result()
         started = time.perf_counter()
         result = self._trained(payload, context, store)
-        seconds = time.perf_counter() - started
-        metrics = {**result.metrics, "train_seconds": round(seconds, 4), **scored.metrics}
+        metrics = {"train_seconds": round(time.perf_counter() - started, 4), **result.metrics, **scored.metrics}
         return replace(result, releases={**result.releases, **scored.releases}, metrics=metrics)
 
     def _trained(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
@@ -305,15 +302,14 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         if self.own_model and "model" not in self.kept:
             return Result()  # a site that has not trained yet has nothing to score
         state = payload.parts.get(SCORED) or self.starting_state(payload, context)
-        rows = context.data.rows("val")
-        scores, probabilities = score(self._loaded(state, context), rows, context)
+        scores, probabilities = score(self._loaded(state, context), rows := context.data.rows("val"), context)
         metric = payload.values["selection_metric"]
         if metric in scores:
             # A server that goes on after a round has that round's model scored again.
             needed = [number - 1 for number in payload.values.get("checkpoints", [])]
             store.offer_best(context.round_number - 1, scores[metric], state, needed)
-        counts = class_counts(VALIDATION, context.data, rows, probabilities)
-        return Result(counts, {VALIDATION_PREFIX + name: value for name, value in scores.items()})
+        metrics = {VALIDATION_PREFIX + name: value for name, value in scores.items()}
+        return Result(class_counts(VALIDATION, context.data, rows, probabilities), metrics)
 
     def _test(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         remove_features(store.folder)
@@ -329,10 +325,8 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
 
     def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
         if task_name == TEST:
-            curves = dict.fromkeys(CURVES.values(), ReleaseKind.CURVES)
-            return {**curves, **dict.fromkeys(COUNTS.values(), ReleaseKind.COUNTS)}
-        shared = {} if self.own_model else {UPDATE: ReleaseKind.MODEL_UPDATE}
-        return {**self.releases, **shared, COUNTS[VALIDATION]: ReleaseKind.COUNTS}
+            return TEST_RELEASES
+        return {**self.releases, **({} if self.own_model else {UPDATE: ReleaseKind.MODEL_UPDATE}), **SCORE_RELEASES}
 
     def _loaded(self, state: State, context: SiteContext) -> nn.Module:
         network = self.network(context)

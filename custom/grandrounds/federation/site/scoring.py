@@ -25,6 +25,13 @@ from grandrounds.protocol.messages import CURVES, VALIDATION, Release, ReleaseKi
 COMMON = "common"
 
 
+SCORE_RELEASES = {COUNT_RELEASES[VALIDATION]: ReleaseKind.COUNTS}
+TEST_RELEASES = {name: ReleaseKind.CURVES for name in CURVES.values()} | {
+    name: ReleaseKind.COUNTS for name in COUNT_RELEASES.values()
+}
+"""What may leave with the scores of a model, and with those of its test, by name."""
+
+
 def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[dict[str, float], Tensor]:
     """Predict images and compare with the known labels.
 
