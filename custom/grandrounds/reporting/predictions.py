@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import Part, load_site_data, locate_dataset
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, cases_of
+from grandrounds.evaluation.counts import SiteCounts, counts_from_json
 from grandrounds.evaluation.curves import SiteCurves, read_curves
 from grandrounds.evaluation.external import load_trained, predict, tensors_of
 from grandrounds.federation.site.data import CACHE_VARIABLE
@@ -82,6 +83,20 @@ def read_site_curves(folder: Path, sites: Sequence[str], model: str, classes: Se
     """
     paths = {site: folder / site / f"curves_{model}.json" for site in sites}
     return {site: read_curves(path, classes) for site, path in paths.items() if path.is_file()}
+
+
+def read_class_counts(
+    content: Mapping[str, Mapping[str, Any]], model: str, classes: int, path: Path
+) -> dict[str, SiteCounts]:
+    """Each site's released counts of one model's test predictions, as the run's summary has them.
+
+    Raises:
+        DataError: if they are damaged; the file is named.
+    """
+    try:
+        return {site: counts_from_json(found[model], classes) for site, found in content.items() if model in found}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: counts are damaged ({error}); restore the file or run the job again") from error
 
 
 def read_predictions(path: Path, classes: Sequence[str], site: str, dataset: str, groups: CaseGroups | None) -> Cases:

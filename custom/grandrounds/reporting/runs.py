@@ -16,7 +16,6 @@ from typing import Any
 
 from grandrounds.data.population import PROVENANCE
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.counts import SiteCounts, counts_from_json
 from grandrounds.evaluation.history import Event, RunHistory, sites_of
 from grandrounds.federation.server.record import EVENTS, SUMMARY, read_events
 from grandrounds.files import read_json_object
@@ -26,7 +25,13 @@ from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.messages import VALIDATION
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
-from grandrounds.reporting.predictions import CaseGroups, predicted_model, read_site_curves, read_site_predictions
+from grandrounds.reporting.predictions import (
+    CaseGroups,
+    predicted_model,
+    read_class_counts,
+    read_site_curves,
+    read_site_predictions,
+)
 from grandrounds.reporting.run import FINISHED, Run, Spent
 
 RESULTS, SERVER, SELECTED = "results", "server", "selected.pt"
@@ -112,7 +117,7 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
         notes=notes,
         class_counts={}
         if predictions
-        else _class_counts(summary.get("counts", {}), model, len(classes), folder / SUMMARY),
+        else read_class_counts(summary.get("counts", {}), model, len(classes), folder / SUMMARY),
         curve_counts={} if predictions else read_site_curves(answers, sites, model, classes),
         validation=read_site_predictions(answers, sites, VALIDATION, classes, dataset, groups),
         provenance=_provenance(answers / PROVENANCE),
@@ -313,16 +318,6 @@ def _site_metrics(test: Mapping[str, Mapping[str, float]], model: str) -> dict[s
 def _provenance(path: Path) -> dict[str, Any]:
     """What a simulation was computed from; empty for any other run."""
     return read_json_object(path) if path.is_file() else {}
-
-
-def _class_counts(
-    content: Mapping[str, Mapping[str, Any]], model: str, classes: int, path: Path
-) -> dict[str, SiteCounts]:
-    """Each site's released counts of one model's test predictions."""
-    try:
-        return {site: counts_from_json(found[model], classes) for site, found in content.items() if model in found}
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: counts are damaged ({error}); restore the file or run the job again") from error
 
 
 def _executor_options(path: Path) -> dict[str, Any]:

@@ -43,7 +43,10 @@ def record(tmp_path):
     entry = {"asked": ["hospital-a", "hospital-b"], "answered": ["hospital-a", "hospital-b"], "dropped": {}}
     record.close_round({"round": 1, **entry, "round_seconds": 2.0})
     record.note_score(
-        1, "balanced_accuracy", 0.5, {"hospital-a": 0.4, "hospital-b": 0.6}, {"by": "balanced_accuracy", "score": 0.5}
+        1,
+        "balanced_accuracy",
+        {"metric": "balanced_accuracy", "score": 0.5, "mean": 0.5},
+        {"hospital-a": 0.4, "hospital-b": 0.6},
     )
     lost = {
         "asked": ["hospital-a", "hospital-b"],

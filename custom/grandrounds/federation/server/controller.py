@@ -19,7 +19,6 @@ from nvflare.fuel.utils import fobs
 from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.evaluation.counts import counts_to_json
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.paths import SERVER, require_confined, result_folder, state_folder
 from grandrounds.federation.server.dispatcher import TaskDispatcher
@@ -272,11 +271,10 @@ class RoundController(Configurable, RoundHooks, Controller):
         scores = self.server_scores()
         at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
         counts = {site: found[VALIDATION] for site, found in self.dispatcher.counts.items() if VALIDATION in found}
-        metrics = at_server if scores else self.dispatcher.metrics
-        compared = self._selection.offer(model_round, metrics, self.model(), {} if scores else counts)
+        metrics, counts = (at_server, {}) if scores else (self.dispatcher.metrics, counts)
+        compared = self._selection.offer(model_round, metrics, self.model(), counts)
         if compared is not None:
-            mean, by = compared.pop("mean"), {"by": compared.pop("metric"), **compared}
-            self.record.note_score(model_round, self.run.selection_metric, mean, self._selection.by_site, by)
+            self.record.note_score(model_round, self.run.selection_metric, compared, self._selection.by_site)
 
     def _finish(self) -> None:
         self.round_number += 1
@@ -291,11 +289,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         payload = self.payload(_shared(self._selection.model))
         self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
         self.record.test = {site: self.dispatcher.metrics[site] for site in natural_sorted(self.dispatcher.metrics)}
-        self.record.counts = {
-            site: {model: counts_to_json(found) for model, found in self.dispatcher.counts[site].items()}
-            for site in self.record.test
-            if self.dispatcher.counts.get(site)
-        }
+        self.record.note_counts(self.dispatcher.counts)
         self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.test]
         self.round_number -= 1
         self._note_state()

@@ -33,6 +33,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo
 
 from grandrounds import __version__
+from grandrounds.evaluation.counts import SiteCounts, counts_to_json
 from grandrounds.evaluation.history import mean_interval
 from grandrounds.files import append_line, replacing
 from grandrounds.ordering import natural_sorted
@@ -78,16 +79,21 @@ class RunRecord:
         """Append one event with the time since the start."""
         append_line(self.folder / EVENTS, {"event": kind, "seconds": round(time.time() - self._started, 3), **content})
 
-    def note_score(
-        self, number: int, metric: str, mean: float, by_site: Mapping[str, float], compared: Mapping[str, Any]
-    ) -> None:
-        """Note the mean score of the model after a round with its 95 % interval over the sites that scored it.
+    def note_score(self, number: int, metric: str, compared: Mapping[str, Any], by_site: Mapping[str, float]) -> None:
+        """Note the scores of the model after a round: their mean with its 95 % interval over the sites that scored it.
 
         ``compared`` is what models are compared by: see :class:`~grandrounds.federation.server.selection.ModelSelection`.
         """
         interval = mean_interval(list(by_site.values()))
-        self.scores[number] = {"mean": mean, **({"low": interval[0], "high": interval[1]} if interval else {})}
-        self.event("score", round=number, metric=metric, **self.scores[number], **compared)
+        more = {"low": interval[0], "high": interval[1]} if interval else {}
+        self.scores[number] = {"mean": compared["mean"], **more}
+        basis = {"by" if name == "metric" else name: value for name, value in compared.items() if name != "mean"}
+        self.event("score", round=number, metric=metric, **self.scores[number], **basis)
+
+    def note_counts(self, counts: Mapping[str, Mapping[str, SiteCounts]]) -> None:
+        """Note the counts of the sites' test predictions, by site and model, of sites that have released them."""
+        found = {site: {model: counts_to_json(one) for model, one in counts[site].items()} for site in counts}
+        self.counts = {site: found[site] for site in natural_sorted(found) if found[site]}
 
     def progress(self) -> dict[str, Any]:
         """The state of the run in plain values, for a person who watches it."""
