@@ -17,7 +17,10 @@ from grandrounds.reporting.model import report_on
 from grandrounds.reporting.runs import read_run
 
 SITES = ["site-1", "site-2", "site-3"]
-SCORES = [{"name": "*", "part": "test", "minimum_support": 2}]
+SCORES = [
+    {"name": f"{name}.*", "part": part, "minimum_support": 2}
+    for name, part in (("common", "test"), ("own", "test"), ("validation", "val"))
+]
 UPDATE = {"kind": "model_update", "name": "update", "treatment": "unmodified"}
 
 
