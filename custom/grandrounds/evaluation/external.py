@@ -98,12 +98,14 @@ class ImagePredictions:
 def load_trained(spec: ModelSpec, path: Path, seed: int | None) -> nn.Module:
     """Build a network and load what a run has trained; every entry must be there and fit.
 
-    Frozen layers come from the weights that the run started from, or from its seed.
+    Frozen layers come from the weights that the run started from, or from its seed. They are layers like the others here,
+    see :meth:`ModelSpec.as_whole`.
 
     Raises:
         ConfigurationError: if the file cannot be read or is of another network.
     """
-    model = build_model(spec, seed or 0)
+    seed = seed or 0
+    model = build_model(spec, seed)
     try:
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:
@@ -112,6 +114,9 @@ def load_trained(spec: ModelSpec, path: Path, seed: int | None) -> nn.Module:
             f"{path} is no {spec.backbone} with {spec.classes} classes as its run's summary says ({reason}); "
             "name a model that this run has written"
         ) from error
+    if spec.has_frozen:
+        trained, model = model.state_dict(), build_model(spec.as_whole(), seed)
+        model.load_state_dict(trained, strict=False)
     return model.eval()
 
 

@@ -8,7 +8,7 @@ names, or use group norm (Wu & He, "Group Normalization", ECCV 2018), which has 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -135,10 +135,14 @@ def group_count(channels: int) -> int:
     )
 
 
-def to_group_norm(model: nn.Module) -> None:
-    """Replace every ``BatchNorm1d`` and ``BatchNorm2d`` in place by a ``GroupNorm``; name, scale, shift, epsilon stay."""
+def to_group_norm(model: nn.Module, outside: Sequence[str] = ()) -> None:
+    """Replace every ``BatchNorm1d`` and ``BatchNorm2d`` in place by a ``GroupNorm``; name, scale, shift, epsilon stay.
+
+    The modules named in ``outside`` stay as they are.
+    """
+    kept = {module for name in outside for module in model.get_submodule(name).modules()}
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and module not in kept:
             group_norm = nn.GroupNorm(group_count(module.num_features), module.num_features, eps=module.eps)
             group_norm.weight, group_norm.bias = module.weight, module.bias
             replace_module(model, name, group_norm)

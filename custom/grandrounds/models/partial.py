@@ -23,7 +23,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import folded_copy, frozen_statistics, replace_module
 from grandrounds.models.split import find_stem, split_network
-from grandrounds.protocol.problem import FROM, FixedIntensities
+from grandrounds.protocol.problem import FROM, TRAIN_ALL, FixedIntensities
 
 _shared: WeakValueDictionary[tuple[str, str], nn.Module] = WeakValueDictionary()
 
@@ -81,36 +81,50 @@ class PooledEncoder(nn.Module):
         return embeddings[:, :, None, None]
 
 
+def frozen_names(model: nn.Module, trainable: str, chain: Sequence[str]) -> list[str]:
+    """The full names of the modules of a chain that are not to be trained.
+
+    Args:
+        model: all of whose layers are there.
+        trainable: ``all``, ``head``, or ``from:<block>`` for a block and all after it.
+        chain: names of the modules that images pass in this order, up to the pooling; ``name.*`` for a sequence's children.
+
+    Raises:
+        ConfigurationError: if there is no such block; all blocks are named.
+    """
+    if trainable == TRAIN_ALL:
+        return []
+    names = chain_names(model, chain)
+    if not trainable.startswith(FROM):
+        return names
+    wanted = trainable.removeprefix(FROM)
+    blocks = [block_name(name) for name in names]
+    possible = blocks[_first_trained(model, names) + 1 :]
+    if wanted not in possible:
+        raise ConfigurationError(
+            f"problem.trainable: {type(model).__name__} has no block {wanted!r} to train from; there are "
+            f"{', '.join(possible)}, and head"
+        )
+    return names[: blocks.index(wanted)]
+
+
 def freeze_front(
-    model: nn.Module, trainable: str, chain: Sequence[str], channels: int, intensities: FixedIntensities
+    model: nn.Module, trainable: str, frozen: Sequence[str], channels: int, intensities: FixedIntensities
 ) -> None:
     """Freeze, in place, all layers of a model that are not to be trained.
 
     Args:
         model: with its weights.
         trainable: ``head``, or ``from:<block>`` for a block and all after it.
-        chain: names of the modules that images pass in this order, up to the pooling; ``name.*`` for a sequence's children.
+        frozen: of :func:`frozen_names`.
         channels: of the images.
         intensities: how images are normalised before the first layer.
-
-    Raises:
-        ConfigurationError: if there is no such block; all blocks are named.
     """
-    names = chain_names(model, chain)
     if trainable.startswith(FROM):
-        wanted = trainable.removeprefix(FROM)
-        blocks = [block_name(name) for name in names]
-        if wanted not in blocks[1:]:
-            raise ConfigurationError(
-                f"problem.trainable: {type(model).__name__} has no block {wanted!r} to train from; there are "
-                f"{', '.join(blocks[1:]) or 'none'}, and head"
-            )
-        frozen = names[: blocks.index(wanted)]
         layers: nn.Module = nn.Sequential(*(model.get_submodule(name) for name in frozen))
     else:
-        frozen = names
         # A copy of the outermost modules, whose tables of children change below.
-        layers = PooledEncoder(split_network(_shell(model, names)).encoder)
+        layers = PooledEncoder(split_network(_shell(model, frozen)).encoder)
     digest = _digest(layers.state_dict())
     key = (digest, f"{trainable}/{intensities}/{channels}")
     shared = _shared.get(key)
@@ -166,6 +180,11 @@ def chain_names(model: nn.Module, chain: Sequence[str]) -> list[str]:
     return names
 
 
+def _first_trained(model: nn.Module, names: Sequence[str]) -> int:
+    """The position of the first module with parameters: before it nothing can be frozen."""
+    return next(index for index, name in enumerate(names) if list(model.get_submodule(name).parameters()))
+
+
 def block_name(name: str) -> str:
     """What a user calls a module of a chain: the last part of its name."""
     return name.rpartition(".")[2]
@@ -186,7 +205,8 @@ def _shell(model: nn.Module, names: Sequence[str]) -> nn.Module:
 def _digest(state: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256()
     for name in sorted(state):
-        tensor = state[name].detach().cpu().contiguous()
+        tensor = state[name].detach().cpu()
         found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        found.update(tensor.view(torch.uint8).numpy().tobytes() if tensor.dim() else repr(tensor.item()).encode())
+        # Flat first: a 1x1 kernel in channels-last memory counts as contiguous but has no bytes side by side to view.
+        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import os
 import pickle
 import re
@@ -141,8 +142,7 @@ def folder_files() -> list[WeightsFile]:
             backbone, weights = published[path.name]
             files.append(WeightsFile(f"{IMAGENET} ({backbone})", weights.licence, weights.sha256, path))
         elif digest:
-            licence = str(read_content(path).get(LICENCE, ""))
-            files.append(WeightsFile(path.name[: digest.start()], licence, digest[1], path))
+            files.append(WeightsFile(path.name[: digest.start()], _declared_licence(path), digest[1], path))
     return files
 
 
@@ -177,7 +177,7 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
         path: a ``state_dict``, or an object with the entry ``state_dict``.
         name: letters, digits, ``_`` and ``-``; not for ImageNet weights.
         intensities: how images were normalised when these weights were trained; not for ImageNet weights.
-        licence: of these weights, for the list.
+        licence: of these weights, for the list; empty for what the file declares.
 
     Raises:
         ConfigurationError: if the file cannot be read, or name or intensities are missing or not allowed.
@@ -197,7 +197,7 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
             f"--intensities must be one of {', '.join(get_args(FixedIntensities))}, got {intensities!r}"
         )
     state, declared = read_weights(path)
-    intensities = intensities or declared
+    intensities, licence = intensities or declared, licence or _declared_licence(path)
     if name is None or not WEIGHTS_NAME.fullmatch(name) or name == IMAGENET:
         raise ConfigurationError(
             f"weights: {path} holds no known ImageNet weights (SHA-256 {digest}), so it needs --name, of letters, digits, "
@@ -209,14 +209,16 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
             f"({', '.join(get_args(FixedIntensities))})"
         )
     weights_folder().mkdir(parents=True, exist_ok=True)
-    temporary = weights_folder() / f".{name}"
-    torch.save({STATE: dict(state), INTENSITIES: intensities, LICENCE: licence}, temporary)
-    target = weights_folder() / f"{name}-{_sha256(temporary)[:8]}.pt"
-    temporary.replace(target)
+    written = io.BytesIO()
+    torch.save({STATE: dict(state), INTENSITIES: intensities, LICENCE: licence}, written)
+    digest = hashlib.sha256(written.getbuffer()).hexdigest()[:8]
+    target = weights_folder() / f"{name}-{digest}.pt"
+    with replacing(target) as stream:
+        stream.write(written.getbuffer())
     for other in folder_files():
         if other.name == name and other.path != target:
             other.path.unlink()
-    return WeightsFile(name, licence, SUFFIX.search(target.name)[1], target)  # type: ignore[index]
+    return WeightsFile(name, licence, digest, target)
 
 
 def read_weights(path: Path) -> tuple[Mapping[str, Tensor], FixedIntensities | None]:
@@ -255,6 +257,14 @@ def read_content(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"weights: {path} holds no state_dict: expected names with tensors")
     return content
+
+
+def _declared_licence(path: Path) -> str:
+    """The licence in a file; empty for a damaged file too, which is listed so that it can be found and deleted."""
+    try:
+        return str(read_content(path).get(LICENCE, ""))
+    except ConfigurationError:
+        return ""
 
 
 def _places(published: ImageNetWeights) -> list[Path]:

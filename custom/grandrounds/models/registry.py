@@ -25,10 +25,10 @@ from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import replace_module, to_frozen_norm, to_group_norm
-from grandrounds.models.partial import freeze_front
+from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import find_stem, head_name, head_of
 from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights
-from grandrounds.protocol.problem import TRAIN_ALL, ModelSpec
+from grandrounds.protocol.problem import ModelSpec
 
 
 class Backbone(NamedTuple):
@@ -102,12 +102,15 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     if spec.load_weights or spec.has_frozen:
         load_weights(model, spec)
     intensities = chosen_intensities(spec)
-    if spec.trainable == TRAIN_ALL:
-        set_intensities(model, intensities)
+    frozen = frozen_names(model, spec.trainable, BACKBONES[spec.backbone].chain)
+    if frozen and not spec.whole:
+        freeze_front(model, spec.trainable, frozen, spec.channels, intensities)
     else:
-        freeze_front(model, spec.trainable, BACKBONES[spec.backbone].chain, spec.channels, intensities)
-    if spec.norm != "batch":
-        {"group": to_group_norm, "frozen": to_frozen_norm}[spec.norm](model)
+        set_intensities(model, intensities)
+    if spec.norm == "group":
+        to_group_norm(model, frozen if spec.whole else ())
+    elif spec.norm == "frozen":
+        to_frozen_norm(model)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 

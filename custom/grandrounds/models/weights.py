@@ -12,6 +12,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import get_args
@@ -24,7 +25,7 @@ from grandrounds.models.backbones.efficientnet_lite0 import published_name
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.models.pretrained import imagenet_file, imagenet_weights, named_file, read_weights
 from grandrounds.models.split import find_stem, head_name
-from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec
+from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec, Problem
 
 COUNTER = "num_batches_tracked"
 MAX_NAMES = 3
@@ -100,6 +101,18 @@ def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
             f"{', '.join(get_args(FixedIntensities))}"
         )
     return declared
+
+
+def with_intensities(problem: Problem) -> Problem:
+    """The problem as a run's sites need it: with what its weights declare, if the sites may lack their file.
+
+    Otherwise ``auto`` stays, so that a site with a network of its own finds what that one needs.
+
+    Raises:
+        ConfigurationError: if intensities are ``auto`` and the weights declare nothing.
+    """
+    intensities = chosen_intensities(problem.model_spec(pretrained=True))
+    return problem if problem.weights in (None, IMAGENET) else replace(problem, intensities=intensities)
 
 
 def _path(weights: str, backbone: str) -> Path:

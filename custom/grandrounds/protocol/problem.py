@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
@@ -51,6 +51,7 @@ class ModelSpec(Options):
     load_weights: Annotated[bool, "false where trained weights are loaded afterwards; the frozen ones always are"] = (
         True
     )
+    whole: Annotated[bool, "true where the frozen layers are entries like the others, as in an exported model"] = False
 
     def check(self) -> None:
         """Check which layers are trained."""
@@ -60,6 +61,10 @@ class ModelSpec(Options):
     def has_frozen(self) -> bool:
         """Whether a part of the network is never trained, and so does not travel."""
         return self.trainable != TRAIN_ALL or self.norm == "frozen"
+
+    def as_whole(self) -> ModelSpec:
+        """The same network with its frozen layers as entries like the others; in evaluation mode it computes the same."""
+        return replace(self, whole=True, load_weights=True, norm="batch" if self.norm == "frozen" else self.norm)
 
 
 def require_trainable(trainable: str, norm: Norm, weights: str | None) -> None:

@@ -24,8 +24,9 @@ from grandrounds.data.images.views import to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import load_trained
 from grandrounds.files import replacing, write_json
-from grandrounds.models.registry import architecture_fingerprint, build_model
-from grandrounds.protocol.problem import TRAIN_ALL, Problem
+from grandrounds.models.registry import architecture_fingerprint
+from grandrounds.models.weights import chosen_intensities
+from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import Run
@@ -67,29 +68,21 @@ def export_model(report: Report, run: Run, folder: Path, licence: str | None = N
             f"{run.name} has no selected model: it is not finished, or every site kept its own; export another run"
         )
     problem = Problem.from_dict(run.problem)
-    problem, state = _complete(problem, run.weights, run.seed)
+    spec = problem.model_spec(pretrained=False)
+    state = load_trained(spec, run.weights, run.seed).state_dict()
+    # The state has all weights; their path would name a folder of the server.
+    spec = replace(spec.as_whole(), weights=None, load_weights=False, intensities=chosen_intensities(spec))
     content = _safetensors(state, run)
     with replacing(folder / WEIGHTS) as stream:
         stream.write(content)
-    card = model_card(report, run, state, licence, hashlib.sha256(content).hexdigest())
+    card = model_card(report, run, spec, state, licence, hashlib.sha256(content).hexdigest())
     write_json(folder / CARD, card)
-    _write_bundle(folder / BUNDLE, problem, state, card)
+    _write_bundle(folder / BUNDLE, problem, spec, state, card)
     return [folder / WEIGHTS, folder / CARD, folder / BUNDLE]
 
 
-def _complete(problem: Problem, weights: Path, seed: int | None) -> tuple[Problem, dict[str, Tensor]]:
-    """The problem and the state of the whole network, with the layers that were frozen in training."""
-    trained = load_trained(problem.model_spec(pretrained=False), weights, seed).state_dict()
-    if not problem.has_frozen:
-        return problem, trained
-    whole = replace(problem, trainable=TRAIN_ALL, norm="batch" if problem.norm == "frozen" else problem.norm)
-    network = build_model(whole.model_spec(pretrained=True), seed or 0)
-    network.load_state_dict(trained, strict=False)
-    return whole, network.state_dict()
-
-
 def model_card(
-    report: Report, run: Run, state: Mapping[str, Tensor], licence: str | None, digest: str
+    report: Report, run: Run, spec: ModelSpec, state: Mapping[str, Tensor], licence: str | None, digest: str
 ) -> dict[str, Any]:
     """The model card as plain values, with the licence of the training data and the SHA-256 of the weights' file."""
     problem = Problem.from_dict(run.problem)
@@ -103,18 +96,20 @@ def model_card(
             "parameters": sum(value.numel() for value in state.values() if value.is_floating_point()),
         },
         "architecture": {
-            "backbone": problem.backbone,
-            "norm": problem.norm,
-            "dropout": problem.dropout,
-            "dropout_at": problem.dropout_at,
+            "backbone": spec.backbone,
+            "norm": spec.norm,
+            "dropout": spec.dropout,
+            "dropout_at": spec.dropout_at,
         },
         "classes": list(run.classes),
-        "preprocessing": preprocessing(problem),
+        "preprocessing": preprocessing(problem, spec),
         "training": {
             "method": run.method,
             "seed": run.seed,
             "rounds": run.rounds_done,
             "selected": dict(run.selected),
+            "trained": {"layers": problem.trainable, "norm": problem.norm},
+            "frozen_sha256": run.configuration.get("frozen"),
             "initial_weights": {None: "random", "imagenet": "imagenet"}.get(problem.weights or None, "file"),
             "started": run.started,
             "settings": dict(settings_of(run)),
@@ -146,13 +141,13 @@ def _external(place: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "pooled": place["scores"]["pooled"]["scores"], **found}
 
 
-def preprocessing(problem: Problem) -> dict[str, Any]:
+def preprocessing(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
     """How an image is prepared for the model."""
     return {
         "channels": problem.channels,
         "size": [problem.image_size, problem.image_size],
         "resize": "bilinear with antialiasing, both sides, aspect not kept",
-        "intensity": f"8 bit, divided by 255; normalised within the network: {problem.intensities}",
+        "intensity": f"8 bit, divided by 255; normalised within the network: {spec.intensities}",
         "layout": "batch, channels, height, width; float32 in [0, 1]",
         "output": "logits; softmax gives probabilities in the order of the classes",
     }
@@ -166,8 +161,10 @@ def _safetensors(state: Mapping[str, Tensor], run: Run) -> bytes:
     return bytes(save({name: value.contiguous().clone() for name, value in state.items()}, header))
 
 
-def _write_bundle(folder: Path, problem: Problem, state: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
-    write_json(folder / "configs" / "inference.json", _inference(problem))
+def _write_bundle(
+    folder: Path, problem: Problem, spec: ModelSpec, state: Mapping[str, Tensor], card: Mapping[str, Any]
+) -> None:
+    write_json(folder / "configs" / "inference.json", _inference(problem, spec))
     write_json(folder / "configs" / "metadata.json", _metadata(problem, card))
     with replacing(folder / "models" / "model.pt") as stream:
         torch.save(dict(state), stream)
@@ -175,15 +172,14 @@ def _write_bundle(folder: Path, problem: Problem, state: Mapping[str, Tensor], c
         stream.write(_readme(card).encode())
 
 
-def _inference(problem: Problem) -> dict[str, Any]:
-    spec = asdict(problem.model_spec(pretrained=False))
+def _inference(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
     reader = {"_target_": "grandrounds.reporting.export.ImageReader", "size": problem.image_size}
     return {
         "imports": ["$import torch"],
         "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
         "network_def": {
             "_target_": "grandrounds.models.registry.build_model",
-            "spec": {"_target_": "grandrounds.models.registry.ModelSpec", **spec},
+            "spec": {"_target_": "grandrounds.models.registry.ModelSpec", **asdict(spec)},
             "seed": 0,
         },
         "network": "$@network_def.to(@device)",

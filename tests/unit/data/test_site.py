@@ -212,8 +212,11 @@ def test_weights_are_looked_for_beside_the_file(read, tmp_path):
     [
         ([], r"grandrounds\.json: models must be an object of models by data set, got \[\]"),
         ({"skim": {}}, r"models\.skim: there is no such data set in this file \(there are: blood, skin\)"),
-        ({"skin": "resnet10"}, r"models\.skin must be an object with backbone, dropout, norm, weights, got 'resnet10'"),
-        ({"skin": {"backbon": "x"}}, r"models\.skin: unknown key 'backbon'; expected backbone, dropout, norm, weights"),
+        (
+            {"skin": "resnet10"},
+            r"models\.skin must be an object with backbone, dropout, intensities, .* got 'resnet10'",
+        ),
+        ({"skin": {"backbon": "x"}}, r"models\.skin: unknown key 'backbon'; expected backbone, dropout, intensit"),
         ({"skin": {"backbone": 10}}, r"models\.skin\.backbone must be a name, got 10"),
         ({"skin": {"norm": "layer"}}, r"models\.skin\.norm must be batch or group, got 'layer'"),
         ({"skin": {"dropout": 1}}, r"models\.skin\.dropout must be a number from 0 to below 1, or null, got 1"),

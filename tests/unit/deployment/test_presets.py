@@ -51,7 +51,7 @@ def test_the_jobs_of_the_paper_offer_its_text_its_code_and_a_recommendation(name
 def test_fedperls_presets_differ_where_text_and_code_do():
     columns = {preset: options_of("fedperl", preset) for preset in ("paper", "code", "recommended")}
     controller = {
-        "rounds": (500, 200, 500),
+        "rounds": (500, 200, 40),
         "sites_per_round": (3, None, 3),
         "weighting": ("uniform", "uniform", "uniform"),
         "peers": (2, 2, 2),
@@ -64,7 +64,8 @@ def test_fedperls_presets_differ_where_text_and_code_do():
     executor = {
         "batch_size": (16, 16, 16),
         "steps": (26, 26, 26),
-        "learning_rate": (5e-5, 5e-5, 5e-5),
+        "learning_rate": (5e-5, 5e-5, 2e-4),
+        "feature_cache": (0, 0, 8),
         "threshold": (0.6, 0.6, 0.6),
         "unsupervised_weight": (0.5, 0.5, 0.5),
         "unsupervised_reduction": ("accepted_mean", "accepted_mean", "accepted_mean"),
@@ -87,14 +88,16 @@ def test_a_site_alone_is_stricter_with_pseudo_labels_than_a_federation(name, pre
 
 @pytest.mark.parametrize("preset", ["paper", "code", "recommended"])
 def test_fedperl_and_its_baselines_train_the_same_network_in_the_same_way(preset):
-    found = {}
+    found, network = {}, ("backbone", "image_size", "weights", "intensities", "trainable")
     for name in ("fedavg", "fedperl", "local", "local_fixmatch", "ssfl"):
         controller, executor, problem = options_of(name, preset)
-        shared = [executor[option] for option in ("batch_size", "learning_rate", "class_weights")]
+        shared = [executor[option] for option in ("batch_size", "learning_rate", "class_weights", "feature_cache")]
         shared += [controller["rounds"], controller["selection_metric"]]
-        found[name] = [*shared, problem["backbone"], problem["image_size"], problem["weights"]]
+        found[name] = [*shared, *(problem[option] for option in network)]
     assert all(values == found["fedperl"] for values in found.values())
-    assert found["fedperl"][-3:] == ["efficientnet_b0", 224, "imagenet"]
+    published = ["efficientnet_b0", 224, "imagenet", "scaled", "all"]
+    advised = ["efficientnet_lite0", 112, "imagenet", "auto", "from:8"]
+    assert found["fedperl"][-len(network) :] == (advised if preset == "recommended" else published)
 
 
 @pytest.mark.parametrize(("preset", "alone"), [("paper", (32, 94)), ("code", (32, 94)), ("recommended", (26, 26))])

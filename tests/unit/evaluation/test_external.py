@@ -1,6 +1,7 @@
 """A trained model predicts images of a site that took no part."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from grandrounds.evaluation.external import (
     predict_images,
     write_predictions,
 )
+from grandrounds.evaluation.grad_cam import prediction_maps
 from grandrounds.evaluation.per_class import grouping_of
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
@@ -103,13 +105,29 @@ def test_predictions_are_those_of_the_saved_weights(location, tmp_path):
     torch.save(saved.state_dict(), tmp_path / "selected.pt")
     here = location(*(Record(f"{number * 60}.png", "nv", "test") for number in range(3)))
     images = load_test_images("clinic", here, CLASSES, image_size=32, channels=3, cache_dir=tmp_path / "cache")
-    found = predict_images(load_trained(SPEC, tmp_path / "selected.pt"), images, CPU)
+    found = predict_images(load_trained(SPEC, tmp_path / "selected.pt", None), images, CPU)
     with torch.inference_mode():
         pixels = torch.tensor(np.array(images.images)).permute(0, 3, 1, 2) / 255
         expected = saved.eval()(pixels).softmax(dim=1).numpy()
     np.testing.assert_allclose(found.probabilities, expected, atol=1e-5)
     assert found.names == images.names
     assert found.labels.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_frozen_layers_are_back_in_a_trained_model(tmp_path, norm):
+    """Also where only the head was trained there are maps to explain a prediction by."""
+    spec = replace(SPEC, trainable="head", norm=norm)
+    network = build_model(spec, seed=3).eval()
+    with torch.no_grad():
+        network.classifier.weight.add_(0.1)
+    torch.save(network.state_dict(), tmp_path / "selected.pt")
+    found = load_trained(spec, tmp_path / "selected.pt", 3)
+    batch = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(found(batch), network(batch), rtol=1e-4, atol=1e-4)
+    assert found.state_dict().keys() == build_model(SPEC, seed=3).state_dict().keys()
+    assert prediction_maps(found, batch).shape == (2, 32, 32)
 
 
 def test_a_model_that_has_diverged_is_refused(location, tmp_path):
@@ -127,13 +145,13 @@ def test_a_model_that_has_diverged_is_refused(location, tmp_path):
 def test_weights_of_another_network_are_refused(content, tmp_path):
     torch.save(content, tmp_path / "other.pt")
     with pytest.raises(ConfigurationError, match=r"other.pt is no compact with 2 classes"):
-        load_trained(SPEC, tmp_path / "other.pt")
+        load_trained(SPEC, tmp_path / "other.pt", None)
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path):
     (tmp_path / "model.pt").write_text("hello")
     with pytest.raises(ConfigurationError, match=r"model.pt is no compact with 2 classes"):
-        load_trained(SPEC, tmp_path / "model.pt")
+        load_trained(SPEC, tmp_path / "model.pt", None)
 
 
 def read(path):

@@ -1,14 +1,12 @@
 """Predictions are the model's own, in the order of the rows, whatever the batches."""
 
 import numpy as np
-import torch
 from torch import nn
 
 from grandrounds.evaluation import external as predict_module
-from grandrounds.evaluation.external import predict
+from grandrounds.evaluation.external import predict, tensors_of
 from grandrounds.seeding import numpy_generator, torch_generator
 
-CPU = torch.device("cpu")
 IMAGES = numpy_generator("predict").integers(0, 256, (9, 4, 4, 3), dtype=np.uint8)
 
 
@@ -21,7 +19,7 @@ def small_model():
 def test_probabilities_are_in_the_order_of_the_rows_whatever_the_batches(monkeypatch):
     model, rows = small_model(), np.array([7, 0, 3, 3, 8, 1, 2])
     monkeypatch.setattr(predict_module, "BATCH", 3)
-    found = predict(model, IMAGES, rows, CPU).numpy()
+    found = predict(model, tensors_of(IMAGES), rows).numpy()
     pixels = IMAGES[rows].transpose(0, 3, 1, 2).reshape(7, -1) / 255
     logits = pixels @ model[2].weight.detach().numpy().T + model[2].bias.detach().numpy()
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -30,4 +28,4 @@ def test_probabilities_are_in_the_order_of_the_rows_whatever_the_batches(monkeyp
 
 
 def test_no_rows_give_no_probabilities():
-    assert predict(small_model(), IMAGES, np.array([], dtype=np.int64), CPU).shape == (0, 0)
+    assert predict(small_model(), tensors_of(IMAGES), np.array([], dtype=np.int64)).shape == (0, 0)

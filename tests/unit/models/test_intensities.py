@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.intensities import as_imagenet, spread_range, standardise
+from grandrounds.models.intensities import as_efficientnet_lite, as_imagenet, spread_range, standardise
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import split_network
 from grandrounds.protocol.problem import ModelSpec
@@ -54,7 +54,13 @@ def test_refuses_what_is_no_batch_of_floats(function, wrong):
 
 
 @pytest.mark.parametrize(
-    ("intensities", "change"), [("standardised", standardise), ("spread", spread_range), ("imagenet", as_imagenet)]
+    ("intensities", "change"),
+    [
+        ("standardised", standardise),
+        ("spread", spread_range),
+        ("imagenet", as_imagenet),
+        ("efficientnet_lite", as_efficientnet_lite),
+    ],
 )
 def test_a_network_sees_changed_intensities_whole_and_split(batch, intensities, change):
     images = batch.float().repeat(1, 3, 8, 8)
@@ -80,7 +86,6 @@ def test_imagenets_mean_and_deviation_are_taken_off_each_channel():
 
 
 def test_unknown_intensities_are_refused():
-    with pytest.raises(
-        ConfigurationError, match="intensities must be scaled, standardised, spread or imagenet, got 'raw'"
-    ):
+    expected = "intensities must be auto, scaled, standardised, spread, imagenet or efficientnet_lite, got 'raw'"
+    with pytest.raises(ConfigurationError, match=expected):
         ModelSpec("compact", 2, intensities="raw")

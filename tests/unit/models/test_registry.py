@@ -23,6 +23,7 @@ PARAMETERS = {
     "compact": 218_456,
     "densenet121": 6_962_056,
     "efficientnet_b0": 4_017_796,
+    "efficientnet_lite0": 3_381_256,  # 4,652,008 with 1000 classes
     "mobilenetv2": 2_294_360,
     "resnet10": 4_902_216,
     "resnet12": 4_976_200,
@@ -35,6 +36,8 @@ PARAMETERS = {
 DRAWN_TO_INPUTS = {"mobilenetv2", "resnet10", "resnet12", "resnet22", "resnet9", "shufflenet"}
 # Its classifier has batch norms and two dropouts.
 WITH_DEEP_HEAD = {"resnet22"}
+# Their paper's momentum, where torch's is 0.1.
+WITH_SLOW_NORM = {"efficientnet_b0", "efficientnet_lite0"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -72,10 +75,10 @@ def test_the_backbones_are_those():
     assert backbone_names() == tuple(sorted(PARAMETERS))
 
 
-def test_efficientnet_has_the_batch_norm_momentum_of_its_paper_and_the_others_torchs():
+def test_efficientnets_have_the_batch_norm_momentum_of_their_paper_and_the_others_torchs():
     for backbone in set(backbone_names()) - {"resnet9"}:
         norms = [m for m in build_model(ModelSpec(backbone, 3), seed=1).modules() if isinstance(m, nn.BatchNorm2d)]
-        assert {norm.momentum for norm in norms} == {0.01 if backbone == "efficientnet_b0" else 0.1}
+        assert {norm.momentum for norm in norms} == {0.01 if backbone in WITH_SLOW_NORM else 0.1}
 
 
 def test_efficientnet_has_the_311_tensors_of_fedperls_similarity():
@@ -196,7 +199,7 @@ def test_the_fingerprint_depends_on_names_shapes_and_dtypes_alone():
     ("backbone", "hint"),
     [
         ("eficientnet_b0", "unknown backbone 'eficientnet_b0': did you mean 'efficientnet_b0'[?] There are compact, d"),
-        ("vgg", "unknown backbone 'vgg': There are compact, densenet121, efficientnet_b0, mobilenetv2, resnet10"),
+        ("vgg", "unknown backbone 'vgg': There are compact, densenet121, efficientnet_b0, efficientnet_lite0, mob"),
     ],
 )
 def test_an_unknown_backbone_is_named_with_its_nearest_match(backbone, hint):
@@ -211,7 +214,7 @@ def test_an_unknown_backbone_is_named_with_its_nearest_match(backbone, hint):
     [
         ({"classes": 1}, "classes must be at least 2, got 1"),
         ({"channels": 0}, "channels must be at least 1, got 0"),
-        ({"norm": "layer"}, "norm must be batch or group, got 'layer'"),
+        ({"norm": "layer"}, "norm must be batch, group or frozen, got 'layer'"),
         ({"dropout": 1.0}, r"dropout must be at least 0 and below 1, got 1\.0"),
         ({"dropout": float("nan")}, "dropout must be finite, got nan"),
         ({"dropout_at": "stem"}, "dropout_at must be head or layers, got 'stem'"),

@@ -4,7 +4,6 @@ import logging
 import os
 import subprocess
 import sys
-import urllib.error
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,11 @@ from grandrounds.protocol.problem import ModelSpec
 GREY = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
+def undeclared(backbone: str, **options) -> ModelSpec:
+    """A network whose weights are in a file that does not declare a normalisation of images."""
+    return ModelSpec(backbone, intensities="scaled", **options)
+
+
 def saved(model: nn.Module, path) -> str:
     torch.save(model.state_dict(), path)
     return str(path)
@@ -32,7 +36,7 @@ def compact_file(tmp_path):
 
 
 def test_a_file_replaces_every_entry(compact_file):
-    model = build_model(ModelSpec("compact", classes=4, weights=compact_file), seed=2)
+    model = build_model(undeclared("compact", classes=4, weights=compact_file), seed=2)
     expected = build_model(ModelSpec("compact", classes=4), seed=1).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
 
@@ -40,7 +44,7 @@ def test_a_file_replaces_every_entry(compact_file):
 def test_a_state_dict_inside_a_checkpoint_is_found(tmp_path):
     expected = build_model(ModelSpec("compact", classes=4), seed=1).state_dict()
     torch.save({"state_dict": expected, "round": 7}, tmp_path / "checkpoint.pt")
-    model = build_model(ModelSpec("compact", classes=4, weights=str(tmp_path / "checkpoint.pt")), seed=2)
+    model = build_model(undeclared("compact", classes=4, weights=str(tmp_path / "checkpoint.pt")), seed=2)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
 
 
@@ -49,7 +53,7 @@ def test_a_head_of_another_class_count_stays_untrained_with_a_log_message(tmp_pa
     source = build_model(ModelSpec(backbone, classes=4), seed=1)
     path = saved(source, tmp_path / "four.pt")
     with caplog.at_level(logging.INFO):
-        model = build_model(ModelSpec(backbone, classes=3, weights=path), seed=2)
+        model = build_model(undeclared(backbone, classes=3, weights=path), seed=2)
     fresh = build_model(ModelSpec(backbone, classes=3), seed=2)
     assert "is for 4 classes; ours starts untrained" in caplog.text
     assert all(torch.equal(a, b) for a, b in zip(head_of(model).parameters(), head_of(fresh).parameters(), strict=True))
@@ -58,7 +62,7 @@ def test_a_head_of_another_class_count_stays_untrained_with_a_log_message(tmp_pa
 
 
 def test_head_dropout_does_not_stop_a_file_without_it(compact_file):
-    model = build_model(ModelSpec("compact", classes=4, weights=compact_file, dropout=0.5), seed=2)
+    model = build_model(undeclared("compact", classes=4, weights=compact_file, dropout=0.5), seed=2)
     expected = build_model(ModelSpec("compact", classes=4), seed=1).state_dict()
     assert torch.equal(model.state_dict()["classifier.weight"], expected["classifier.weight"])
 
@@ -66,7 +70,7 @@ def test_head_dropout_does_not_stop_a_file_without_it(compact_file):
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_a_grey_image_gives_the_same_in_any_number_of_channels(compact_file, channels):
     source = build_model(ModelSpec("compact", classes=4), seed=1).eval()
-    model = build_model(ModelSpec("compact", classes=4, channels=channels, weights=compact_file), seed=2).eval()
+    model = build_model(undeclared("compact", classes=4, channels=channels, weights=compact_file), seed=2).eval()
     expected = source(GREY.expand(2, 3, 32, 32))
     torch.testing.assert_close(model(GREY.expand(2, channels, 32, 32)), expected, atol=1e-5, rtol=1e-4)
 
@@ -76,7 +80,7 @@ def test_group_norm_takes_scales_and_shifts_and_leaves_the_statistics(tmp_path):
     with torch.no_grad():
         source.stem[1].weight.fill_(3.0)
     path = saved(source, tmp_path / "batch.pt")
-    model = build_model(ModelSpec("compact", classes=4, norm="group", weights=path), seed=2)
+    model = build_model(undeclared("compact", classes=4, norm="group", weights=path), seed=2)
     assert model.stem[1].weight.tolist() == [3.0] * 16
     assert all(torch.equal(tensor, source.state_dict()[name]) for name, tensor in model.state_dict().items())
 
@@ -86,7 +90,7 @@ def test_a_group_norm_file_lacks_the_statistics_of_batch_norm(tmp_path):
     with pytest.raises(
         ConfigurationError, match=r"does not fit compact: 20 missing: stem\.1\.running_mean, .*, \.\.\.$"
     ):
-        build_model(ModelSpec("compact", classes=4, weights=path), seed=1)
+        build_model(undeclared("compact", classes=4, weights=path), seed=1)
 
 
 def test_densenets_published_names_are_understood_and_missing_counters_forgiven(tmp_path):
@@ -98,7 +102,7 @@ def test_densenets_published_names_are_understood_and_missing_counters_forgiven(
     }
     assert "features.denseblock1.denselayer1.norm.1.weight" in old
     torch.save(old, tmp_path / "old.pth")
-    model = build_model(ModelSpec("densenet121", classes=3, weights=str(tmp_path / "old.pth")), seed=2)
+    model = build_model(undeclared("densenet121", classes=3, weights=str(tmp_path / "old.pth")), seed=2)
     assert all(torch.equal(tensor, source.state_dict()[name]) for name, tensor in model.state_dict().items())
 
 
@@ -122,14 +126,14 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path, change, message):
     change(state)
     torch.save(state, tmp_path / "state.pt")
     with pytest.raises(ConfigurationError, match=message):
-        build_model(ModelSpec("compact", classes=4, weights=str(tmp_path / "state.pt")), seed=1)
+        build_model(undeclared("compact", classes=4, weights=str(tmp_path / "state.pt")), seed=1)
 
 
 def test_a_refused_file_leaves_the_model_as_it_was(compact_file):
     model = build_model(ModelSpec("resnet18", classes=4), seed=1)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(ConfigurationError, match="does not fit resnet18"):
-        load_weights(model, ModelSpec("resnet18", classes=4, weights=compact_file))
+        load_weights(model, undeclared("resnet18", classes=4, weights=compact_file))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -137,49 +141,26 @@ def test_a_refused_file_leaves_the_model_as_it_was(compact_file):
 def test_a_damaged_file_is_refused(tmp_path, content):
     (tmp_path / "bad.pt").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"bad\.pt cannot be read \(.*\); expected what torch\.save"):
-        build_model(ModelSpec("compact", classes=4, weights=str(tmp_path / "bad.pt")), seed=1)
+        build_model(undeclared("compact", classes=4, weights=str(tmp_path / "bad.pt")), seed=1)
 
 
 def test_a_whole_pickled_model_is_refused(tmp_path):
     torch.save(nn.Linear(2, 2), tmp_path / "model.pt")
     with pytest.raises(ConfigurationError, match=r"model\.pt cannot be read"):
-        build_model(ModelSpec("compact", classes=4, weights=str(tmp_path / "model.pt")), seed=1)
+        build_model(undeclared("compact", classes=4, weights=str(tmp_path / "model.pt")), seed=1)
 
 
 def test_a_file_without_tensors_is_refused(tmp_path):
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(ConfigurationError, match=r"list\.pt holds no state_dict"):
-        build_model(ModelSpec("compact", classes=4, weights=str(tmp_path / "list.pt")), seed=1)
+        build_model(undeclared("compact", classes=4, weights=str(tmp_path / "list.pt")), seed=1)
 
 
 def test_a_missing_file_is_named():
     with pytest.raises(
         ConfigurationError, match=r"there is no file nowhere/weights\.pt; expected 'imagenet' or the path"
     ):
-        build_model(ModelSpec("compact", classes=4, weights="nowhere/weights.pt"), seed=1)
-
-
-def test_imagenet_weights_come_from_torchvisions_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    source = build_model(ModelSpec("resnet18", classes=1000), seed=1)
-    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
-    saved(source, tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
-    model = build_model(ModelSpec("resnet18", classes=4, weights="imagenet"), seed=2)
-    assert torch.equal(model.conv1.weight, source.conv1.weight)
-    assert model.fc.out_features == 4
-
-
-def test_without_a_network_the_file_to_fetch_is_named(tmp_path, monkeypatch):
-    def unreachable(*_, **__):
-        raise urllib.error.URLError("no route to host")
-
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr("torch.hub.urlopen", unreachable)
-    message = (
-        r"cannot fetch the ImageNet weights of resnet18 .*no route.* fetch https://\S+/resnet18-f37072fd.pth elsewhere"
-    )
-    with pytest.raises(ConfigurationError, match=message):
-        build_model(ModelSpec("resnet18", classes=4, weights="imagenet"), seed=1)
+        build_model(undeclared("compact", classes=4, weights="nowhere/weights.pt"), seed=1)
 
 
 def test_the_compact_network_has_no_imagenet_weights():

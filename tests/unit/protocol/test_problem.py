@@ -21,7 +21,8 @@ def test_only_the_server_asks_for_pretrained_weights():
     problem = Problem.from_dict({**MINIMAL, "weights": "imagenet", "channels": 1})
     assert problem.model_spec(pretrained=True).weights == "imagenet"
     site = problem.model_spec(pretrained=False)
-    assert site.weights is None
+    assert not site.load_weights
+    assert not site.has_frozen
     assert (site.classes, site.channels, site.backbone) == (2, 1, "compact")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from nvflare.apis.fl_context import FLContext
@@ -32,7 +31,7 @@ from grandrounds.federation.server.sites import SiteRegistry, await_sites, joine
 from grandrounds.federation.server.storage import DiskReserve, described, require_room, state_size
 from grandrounds.files import exclusive
 from grandrounds.models.registry import require_buildable
-from grandrounds.models.weights import chosen_intensities
+from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, VALIDATION, VALIDATION_PREFIX, Payload, State
@@ -193,8 +192,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.record.selected = self._selection.choice
 
     def _run(self) -> None:
-        self.problem = replace(self.problem, intensities=chosen_intensities(self.problem.model_spec(pretrained=True)))
         require_confined(self.problem.weights, "problem.weights", self.fl_ctx)
+        self.problem = with_intensities(self.problem)
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
         schedule = {
@@ -342,6 +341,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         return {
             "method": type(self).__name__,
             "problem": self.problem.to_dict(),
+            "frozen": self.frozen_digest,
             "seed": self.seed,
             "sites_per_round": self.run.sites_per_round,
             "validate_every": self.run.validate_every,

@@ -9,6 +9,7 @@ stored in half precision, in files that only the site's user can read, until the
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -120,7 +121,9 @@ class Features:
             size = len(images) * count * int(np.prod(shape)) * 2
             self._require_room(size, f"{len(images)} images x {count} {view} views of {name}")
             key = derive_seed(self._seed, "features", self._site, *map(str, what))
-            path = self._folder / f"{name}-{view}-{key:016x}"
+            # A resumed run does not read what other frozen layers have made, or of another number of images.
+            source = derive_seed(key, self._front.digest, *map(str, images.shape))
+            path = self._folder / f"{name}-{view}-{source:016x}"
             self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options)
         return self._stored[what]
 
@@ -203,5 +206,7 @@ def _memory_map(path: Path, kind: Any, shape: tuple[int, ...]) -> Any:
     """A file's values, zero where nothing was written; readable by its owner alone."""
     if not path.exists():
         path.touch(mode=0o600)
-        return np.memmap(path, kind, "w+", shape=shape)
+        with path.open("r+b") as stream:
+            # Without its blocks, a write to the map of a disk that has become full would end the process.
+            os.posix_fallocate(stream.fileno(), 0, int(np.prod(shape)) * np.dtype(kind).itemsize)
     return np.memmap(path, kind, "r+", shape=shape)

@@ -19,6 +19,7 @@ from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
+from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, VALIDATION, Release, ReleaseKind, Result, State
 
@@ -150,7 +151,8 @@ def curve_counts(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> Sit
 
 
 def _description(context: SiteContext) -> dict[str, Any]:
-    problem = context.problem
-    # What training started from is not part of a network's shape, and may be a path of this machine.
-    model = {**asdict(context.model_spec), "weights": None}
-    return {"model": model, "classes": list(problem.classes), "image_size": problem.image_size}
+    problem, spec = context.problem, context.model_spec
+    # What training started from may be a path of this machine; only frozen layers are built from it again.
+    weights = spec.weights if spec.has_frozen else None
+    model = {**asdict(spec), "weights": weights, "intensities": chosen_intensities(spec)}
+    return {"model": model, "seed": context.seed, "classes": list(problem.classes), "image_size": problem.image_size}

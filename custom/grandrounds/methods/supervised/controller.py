@@ -11,6 +11,7 @@ from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.federation.site.training import new_optimizer
 from grandrounds.methods.supervised.training import TrainingOptions, train_supervised
+from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.options import Options, take_options
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
@@ -99,7 +100,8 @@ class LocalController(RoundController):
         self._trained: set[str] = set()
         self._initial: State = {}
         if self.problem.weights is not None:
-            self._initial = build_model(self.problem.model_spec(pretrained=True), self.seed).state_dict()
+            network = build_model(self.problem.model_spec(pretrained=True), self.seed)
+            self._initial, self.frozen_digest = network.state_dict(), frozen_digest(network)
 
     def payload_for(self, site: str) -> Payload:
         """The problem and the round; pretrained weights until the site has trained."""

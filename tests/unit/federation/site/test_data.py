@@ -6,6 +6,7 @@ from grandrounds.data.site import ModelOverride
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.data import own_model_spec
 from grandrounds.federation.site.options import SiteOptions
+from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.problem import Problem
 
 PROBLEM = Problem("skin", ("a", "b", "c"), image_size=32, backbone="compact", weights="imagenet")
@@ -30,6 +31,15 @@ def test_the_job_chooses_a_backbone_and_the_rest_stays():
     found = spec(backbones={"site-1": "resnet10"})
     assert (found.backbone, found.classes, found.channels, found.norm) == ("resnet10", 3, 3, "batch")
     assert found.weights is None, "trained weights are of another network"
+
+
+def test_frozen_layers_of_another_backbone_have_its_own_weights_and_normalisation():
+    options = {"backbone": "efficientnet_lite0", "weights": "imagenet", "trainable": "head", "image_size": 64}
+    problem = Problem("skin", ("a", "b", "c"), **options)
+    found = spec(backbones={"site-1": "resnet18"}, problem=problem)
+    assert (found.backbone, found.weights, found.trainable) == ("resnet18", "imagenet", "head")
+    shared = problem.model_spec(pretrained=False)
+    assert (chosen_intensities(shared), chosen_intensities(found)) == ("efficientnet_lite", "imagenet")
 
 
 def test_the_sites_own_choice_overrides_the_jobs():

@@ -150,10 +150,11 @@ def test_the_presets_differ_where_text_and_code_do():
             "min_support": (0, 0, 5),
         },
         "problem": {
-            "backbone": ("densenet121",) * 3,
-            "image_size": (224,) * 3,
+            "backbone": ("densenet121", "densenet121", "efficientnet_lite0"),
+            "image_size": (224, 224, 112),
             "weights": ("imagenet",) * 3,
-            "intensities": ("imagenet",) * 3,
+            "trainable": ("all", "all", "from:8"),
+            "intensities": ("imagenet", "imagenet", "auto"),
             "dropout": (0.2,) * 3,
             "dropout_at": ("layers", "layers", "head"),
         },
@@ -163,7 +164,8 @@ def test_the_presets_differ_where_text_and_code_do():
             assert tuple(job.options(part)[option] for job in columns) == values, option
 
 
-SIZED_FOR_THE_PHANTOM = {"batch_size", "learning_rate", "unlabelled_learning_rate", "ramp_length"}
+# The phantom's network has no frozen layers whose features could be kept.
+SIZED_FOR_THE_PHANTOM = {"batch_size", "learning_rate", "unlabelled_learning_rate", "ramp_length", "feature_cache"}
 
 
 @pytest.mark.parametrize("name", ["fedirm", "rscfed"])
@@ -175,5 +177,5 @@ def test_a_job_without_a_preset_is_the_recommended_one_at_the_size_of_the_phanto
 def test_an_executor_without_options_is_the_recommended_one():
     advised = with_preset(load_job("fedirm"), "recommended").options("executor")
     made = FedIRMExecutor().options()
-    expected = {option: advised[option] for option in made}
+    expected = {option: advised[option] for option in made} | {"feature_cache": 0}
     assert {**made, "betas": list(made["betas"])} == expected

@@ -23,14 +23,14 @@ def test_batches_of_black_and_white_have_mean_and_variance_of_a_half():
     norm = nn.BatchNorm2d(1)
     norm.running_mean.fill_(7.0)
     # Two black ones and two white ones: mean 1/2, and variance 1/3 with one less than four in the denominator.
-    recalibrate_batch_norm(norm, IMAGES, np.arange(4), CONTEXT, batch_size=4)
+    recalibrate_batch_norm(norm, np.arange(4), CONTEXT, batch_size=4)
     assert norm.running_mean.item() == 0.5
     assert norm.running_var.item() == pytest.approx(1 / 3)
 
 
 def test_no_batch_is_of_one_image():
     norm = nn.BatchNorm2d(1)
-    recalibrate_batch_norm(norm, IMAGES, np.arange(5), CONTEXT, batch_size=4)
+    recalibrate_batch_norm(norm, np.arange(5), CONTEXT, batch_size=4)
     # One batch of five: mean 3/5, variance 6/5 / 4.
     torch.testing.assert_close(norm.running_mean, torch.tensor([0.6]))
     torch.testing.assert_close(norm.running_var, torch.tensor([0.3]))
@@ -41,7 +41,7 @@ def test_a_recalibrated_network_predicts_in_evaluation_mode_what_it_does_on_the_
     network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2))
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
     expected = network.train()(pixels)
-    recalibrate_batch_norm(network, images, np.arange(24), CONTEXT, batch_size=24)
+    recalibrate_batch_norm(network, np.arange(24), CONTEXT, images, batch_size=24)
     # 96 values for each channel: the variances differ by 1 / 96, as torch normalises by the one with the whole denominator.
     torch.testing.assert_close(network.eval()(pixels), expected, atol=0.02, rtol=0.02)
 
@@ -50,7 +50,7 @@ def test_nothing_but_the_statistics_changes():
     network = nn.Sequential(nn.BatchNorm2d(1, momentum=0.25), nn.Dropout(0.5), nn.BatchNorm2d(1, affine=False))
     network[2].eval()
     before, modes = copy.deepcopy(network.state_dict()), [module.training for module in network.modules()]
-    recalibrate_batch_norm(network, IMAGES, np.arange(4), CONTEXT)
+    recalibrate_batch_norm(network, np.arange(4), CONTEXT)
     after = network.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed - {"2.running_mean"} == {  # the mean of what is normalised is zero, as it was
@@ -66,7 +66,7 @@ def test_a_network_without_batch_norm_is_not_even_run():
         def forward(self, images):
             raise AssertionError("it was run")
 
-    recalibrate_batch_norm(Silent(), IMAGES, np.arange(4), CONTEXT)
+    recalibrate_batch_norm(Silent(), np.arange(4), CONTEXT)
 
 
 def small_network():
@@ -101,6 +101,6 @@ def test_statistics_do_not_depend_on_images_of_a_class_standing_together():
     """Black images first, then white ones: with batches of neighbours the variance would be zero."""
     norm = nn.BatchNorm2d(1)
     images = np.repeat(np.array([0, 255], np.uint8), 200).reshape(400, 1, 1, 1)
-    recalibrate_batch_norm(norm, images, np.arange(400), CONTEXT, batch_size=20)
+    recalibrate_batch_norm(norm, np.arange(400), CONTEXT, images, batch_size=20)
     assert norm.running_mean.item() == pytest.approx(0.5)
     assert norm.running_var.item() == pytest.approx(0.25, rel=0.1)

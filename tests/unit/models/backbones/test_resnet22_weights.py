@@ -60,7 +60,7 @@ def converted(old_file):
 
 def test_a_converted_file_gives_the_encoder_and_an_untrained_head(converted, caplog):
     with caplog.at_level(logging.INFO):
-        model = build_model(ModelSpec("resnet22", 2, channels=1, weights=converted), seed=2)
+        model = build_model(ModelSpec("resnet22", 2, channels=1, weights=converted, intensities="standardised"), seed=2)
     source, fresh = (build_model(ModelSpec("resnet22", 2, channels=1), seed).state_dict() for seed in (3, 2))
     assert "has no head; ours starts untrained" in caplog.text
     for name, tensor in model.state_dict().items():
@@ -68,7 +68,7 @@ def test_a_converted_file_gives_the_encoder_and_an_untrained_head(converted, cap
 
 
 def test_group_norm_and_three_channels_take_them_too(converted):
-    spec = ModelSpec("resnet22", 2, channels=3, norm="group", weights=converted)
+    spec = ModelSpec("resnet22", 2, channels=3, norm="group", weights=converted, intensities="standardised")
     source = published(3)["four_view_resnet.cc.first_conv.weight"]
     stem = build_model(spec, seed=2).stem[0].weight
     torch.testing.assert_close(stem, (source / 3).repeat(1, 3, 1, 1))

@@ -1,0 +1,259 @@
+"""Every method trains a part of its network: frozen layers are in no message and no file, and features can be kept."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from grandrounds.commands.report import export
+from grandrounds.data.partition.phantom_site import phantom_site
+from grandrounds.data.site import load_site_data, locate_dataset
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.errors import GrandRoundsError
+from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.federation.site import executor as site_executor
+from grandrounds.federation.site.features import Features
+from grandrounds.methods.baselines.encryption.ciphertexts import write_keys
+from grandrounds.models.norm import is_running_statistic
+from grandrounds.models.partial import frozen_digest
+from grandrounds.models.pretrained import add_file
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
+
+SITES, UNLABELLED = ["site-1", "site-2", "site-3"], "site-4"
+SHARED = ["controller.rounds=2", "problem.backbone=compact", "executor.device=cpu", "executor.batch_size=8"]
+STEPS = ["executor.steps=2"]
+EPOCHS = ["executor.pretrain_epochs=0.5", "executor.local_epochs=0.5"]
+OWN = [*EPOCHS, "executor.backbones=null"]
+MATCHES = [*STEPS, "executor.threshold=0.26"]
+RELATIONS = [*STEPS, "controller.unlabelled_start=0", "controller.min_support=0", "executor.min_support=0"]
+OPTIONS = {
+    "fedavg": STEPS,
+    "ssfl": MATCHES,
+    "fedperl": [*MATCHES, "controller.peers=1", "controller.anonymise=false", "controller.warm_up=1"],
+    "fedirm": RELATIONS,
+    "rscfed": RELATIONS,
+    "fed_align_cl": ["executor.iterations=2", "executor.pace=2", "executor.warm_up=0"],
+    "mdhfl": OWN,
+    "feddf": [
+        *OWN,
+        "controller.distillation_steps=2",
+        "controller.distillation_batch=8",
+        "controller.server_device=cpu",
+    ],
+    "local": STEPS,
+    "fedavg_he": EPOCHS,
+    "mdhfl_he": OWN,
+}
+SENDING_UPDATES = ("fedavg", "ssfl", "fedperl", "fedirm", "rscfed", "fed_align_cl")
+# What is trained, and how many views of each image are kept.
+CASES = [(job, "from:2", 2) for job in OPTIONS] + [(job, "head", 0) for job in OPTIONS if job != "fed_align_cl"]
+FROZEN = ("stem.", "blocks.0.", "blocks.1.")
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory, shared_cache):
+    """Four hospitals with public images, the last without labels, and a server with the public images; with keys."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    drawn = phantom_site("public", folder / "drawn", size=32, images=24).parent
+    public = {"manifest": "public/manifest.csv", "root": "public/images.npz"}
+    for site in (*SITES, UNLABELLED):
+        phantom_site(site, folder, size=32, images=40, labelled=0.0 if site == UNLABELLED else 0.7)
+    for party in (*SITES, UNLABELLED, "server"):
+        shutil.copytree(drawn, folder / party / "public")
+        own = {} if party == "server" else {"phantom": {"manifest": "manifest.csv", "root": "images.npz"}}
+        (folder / party / "grandrounds.json").write_text(json.dumps({"datasets": {**own, "public": public}}))
+    write_keys(folder, SITES)
+    return folder
+
+
+def small(job, trainable, views=0, *assignments):
+    chosen = [f"problem.trainable={trainable}", f"executor.feature_cache={views}", *assignments]
+    return with_options(load_job(job), [*SHARED[: 3 if job == "fed_align_cl" else 4], *OPTIONS[job], *chosen])
+
+
+@pytest.fixture(scope="module")
+def go(run, hospitals, tmp_path_factory):
+    """Run a job with three sites, one of them without labels for methods that have a part for it; each run once."""
+    done = {}
+
+    def start(job, trainable, views=0, *assignments):
+        key = (job, trainable, views, assignments)
+        if key not in done:
+            there = [*SITES[:2], UNLABELLED] if job in ("fedirm", "rscfed") else SITES
+            workspace = tmp_path_factory.mktemp(job)
+            done[key] = run(small(job, trainable, views, *assignments), workspace, there, sites_dir=hospitals)
+            done[key].workspace = workspace
+        return done[key]
+
+    return start
+
+
+def initial(trainable, seed=1, classes=4, **options):
+    return build_model(ModelSpec("compact", classes=classes, trainable=trainable, **options), seed=seed)
+
+
+def names_in(content):
+    """All names in what a file holds, at any depth."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield str(name)
+            yield from names_in(value)
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from names_in(value)
+
+
+@pytest.mark.parametrize(("job", "trainable", "views"), CASES)
+def test_a_run_trains_sends_and_keeps_the_trained_part_alone(go, job, trainable, views):
+    found = go(job, trainable, views)
+    assert (found.summary["status"], found.summary["rounds_done"]) == ("finished", 2)
+    assert [entry["dropped"] for entry in found.summary["rounds"]] == [{}, {}]
+    trained = initial(trainable).state_dict()
+    assert not any(name.startswith(FROZEN) for name in trained)
+    for name, model in found.models.items():
+        assert model.keys() == trained.keys(), name
+    files = [path for path in found.workspace.rglob("*.pt") if "flare" not in path.parts]
+    for path in files:
+        named = list(names_in(torch.load(path, weights_only=True)))
+        assert not [name for name in named if name.startswith(FROZEN)], path
+    assert files
+    assert found.summary["configuration"]["problem"]["trainable"] == trainable
+    assert not list(found.workspace.rglob("*.features")), "kept features are removed with the run"
+
+
+@pytest.mark.parametrize("job", SENDING_UPDATES)
+def test_messages_have_the_size_of_what_is_trained(go, job):
+    trained = initial("from:2").state_dict().values()
+    size = sum(tensor.nbytes for tensor in trained)
+    floats = sum(tensor.nbytes for tensor in trained if tensor.is_floating_point())
+    found = go(job, "from:2", 2)
+    for site, sent in found.summary["bytes"].items():
+        assert sent["up.update"] == floats * found.summary["contributions"][site]
+        # Both rounds, the scores at the end, and the test.
+        assert sent["down.global"] % size == 0
+        if job == "fedperl":
+            assert all(moved % size == 0 for name, moved in sent.items() if name.startswith("down."))
+    assert found.summary["configuration"]["frozen"] == frozen_digest(initial("from:2"))
+    assert floats < 0.8 * sum(tensor.nbytes for tensor in initial("all").state_dict().values())
+
+
+def test_what_is_encrypted_shrinks_too(go):
+    moved = [
+        sum(sum(sent.values()) for sent in go("fedavg_he", trainable, views).summary["bytes"].values())
+        for trainable, views in (("head", 0), ("from:2", 2))
+    ]
+    assert 0 < 5 * moved[0] < moved[1]
+
+
+def test_a_method_that_aligns_the_encoder_needs_one_to_train(go):
+    with pytest.raises(
+        GrandRoundsError, match=r"problem\.trainable=head freezes the whole encoder, which this method ali"
+    ):
+        go("fed_align_cl", "head")
+
+
+def test_a_site_with_another_front_is_dropped_with_the_reason(go, monkeypatch):
+    def build(self, context):
+        return build_model(context.model_spec, context.seed + (context.site == "site-2"))
+
+    monkeypatch.setattr(site_executor.SiteExecutor, "build", build)
+    found = go("fedavg", "from:2", 0, "controller.min_sites=1", "problem.dropout=0.1")
+    first = found.summary["rounds"][0]
+    assert first["answered"] == ["site-1", "site-3"]
+    assert "the frozen layers of compact differ from the server's" in first["dropped"]["site-2"]
+    assert "\n" not in first["dropped"]["site-2"]
+
+
+def test_features_cannot_be_kept_where_nothing_is_frozen(go):
+    with pytest.raises(
+        GrandRoundsError, match=r"executor\.feature_cache keeps what frozen layers make of images"
+    ) as error:
+        go("fedavg", "all", 2)
+    assert "\n" not in str(error.value)
+
+
+def test_scores_in_the_run_use_kept_features_and_the_test_uses_images(go, monkeypatch):
+    kept = {"score": [], "test": []}
+
+    def spy(name, function, position):
+        def called(*arguments, **options):
+            kept[name].append(arguments[position].features)
+            return function(*arguments, **options)
+
+        return called
+
+    monkeypatch.setattr(site_executor, "score", spy("score", site_executor.score, 2))
+    monkeypatch.setattr(site_executor, "evaluate_models", spy("test", site_executor.evaluate_models, 2))
+    learning = "executor.learning_rate=1e-12"
+    found = go("fedavg", "from:2", 2, learning)
+    assert [type(features) for features in kept["score"]] == [Features] * 6
+    assert kept["test"] == [None] * 3
+    plain = go("fedavg", "from:2", 0, learning)
+    scores = [
+        {site: test["common.accuracy"] for site, test in result.summary["test"].items()} for result in (found, plain)
+    ]
+    assert scores[0] == pytest.approx(scores[1], abs=0.2)
+
+
+def test_child_processes_share_kept_features(go, same_run):
+    same_run(go("ssfl", "from:2", 2, "executor.isolation=process"), go("ssfl", "from:2", 2))
+
+
+def test_a_resumed_run_goes_on_with_kept_features(go, run, same_run, hospitals, tmp_path):
+    whole = go("ssfl", "from:2", 2)
+    cut = small("ssfl", "from:2", 2)
+    arguments = {"event": "_round_done", "round_number": 1, "party": "server", "hard": False}
+    cut.server["components"].append({"id": "cut", "path": "faulty.Interrupt", "args": arguments})
+    with pytest.raises(KeyboardInterrupt):
+        run(cut, tmp_path, SITES, sites_dir=hospitals)
+    computed = {path: path.read_bytes() for path in tmp_path.rglob("*.computed")}
+    assert len(computed) >= 6, "weak, strong and unchanged views"
+    resumed = run(small("ssfl", "from:2", 2), tmp_path, SITES, sites_dir=hospitals)
+    assert resumed.summary["rounds_done"] == 2
+    same_run(resumed, whole)
+    assert not list(tmp_path.rglob("*.computed"))
+
+
+def test_named_weights_with_frozen_statistics_start_all_sites(go, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRANDROUNDS_WEIGHTS", str(tmp_path / "weights"))
+    start = initial("all", seed=5).state_dict()
+    torch.save(start, tmp_path / "start.pt")
+    add_file(tmp_path / "start.pt", "start", "spread", "MIT")
+    options = ["problem.weights=start", "problem.norm=frozen", "executor.learning_rate=1e-12"]
+    found = go("fedavg", "from:2", 0, *options)
+    assert found.summary["configuration"]["problem"]["intensities"] == "spread", "what the file declares"
+    for name, tensor in found.models["last"].items():
+        torch.testing.assert_close(tensor, start[name], rtol=0, atol=1e-6)
+        assert not is_running_statistic(name)
+
+
+def test_the_export_is_the_whole_network_with_the_initial_frozen_layers(go, hospitals, tmp_path):
+    found = go("fedavg", "from:2", 0, "problem.norm=group", "problem.intensities=spread")
+    out = tmp_path / "model"
+    export(found.workspace, out=out)
+    state = torch.load(out / "bundle" / "models" / "model.pt", weights_only=True)
+    whole = initial("all").state_dict()
+    frozen = [name for name in whole if name.startswith(FROZEN)]
+    assert frozen
+    assert all(torch.equal(state[name], whole[name]) for name in frozen)
+    trained = found.models["selected"]
+    assert all(torch.equal(state[name], tensor) for name, tensor in trained.items())
+    assert not torch.equal(trained["classifier.weight"], whole["classifier.weight"])
+
+    definition = json.loads((out / "bundle" / "configs" / "inference.json").read_text())["network_def"]
+    spec = {name: value for name, value in definition["spec"].items() if name != "_target_"}
+    network = build_model(ModelSpec(**spec), definition["seed"]).eval()
+    network.load_state_dict(state)
+    card = json.loads((out / "model_card.json").read_text())
+    assert card["training"]["trained"] == {"layers": "from:2", "norm": "group"}
+    assert card["training"]["frozen_sha256"] == found.summary["configuration"]["frozen"]
+    assert "spread" in card["preprocessing"]["intensity"]
+    for site in SITES:
+        location = locate_dataset(site, "phantom", [hospitals])
+        data = load_site_data(location, found.summary["configuration"]["problem"]["classes"], 32, 3, tmp_path / "cache")
+        rows = data.rows("test")
+        right = predict(network, tensors_of(data.images), rows).argmax(dim=1).numpy() == data.labels[rows]
+        assert np.mean(right) == pytest.approx(found.summary["test"][site]["common.accuracy"])

@@ -1,0 +1,183 @@
+"""Kept features are those of the documented views, are made once, and are bounded, private and removed."""
+
+import stat
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from grandrounds.data.images.views import draw_views, sample_generator, to_tensor
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
+from grandrounds.models.partial import Front, front_of
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import ModelSpec
+from grandrounds.seeding import derive_seed, numpy_generator
+
+IMAGES = numpy_generator("features").integers(0, 256, (24, 32, 32, 3), dtype=np.uint8)
+ALL = np.arange(len(IMAGES))
+STRONG = {"equalize_noop": False, "strong_levels": None}
+# The front's output is 16 x 16 x 16 in half precision.
+VIEW_BYTES = 16 * 16 * 16 * 2
+
+
+@pytest.fixture(scope="module")
+def network():
+    return build_model(ModelSpec("compact", classes=3, trainable="from:0"), seed=1)
+
+
+@pytest.fixture
+def make(network, tmp_path):
+    """A cache in a folder of the site; ``make(views=2)``."""
+
+    def cache(views=2, mib=64, folder="run", of=network, seed=1):
+        return Features(tmp_path / folder, FeatureOptions(views, mib), of, seed, "site-1")
+
+    return cache
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The number of images in each pass through a front."""
+    counted, forward = [], Front.forward
+
+    def counting(self, inputs):
+        counted.append(len(inputs))
+        return forward(self, inputs)
+
+    monkeypatch.setattr(Front, "forward", counting)
+    return counted
+
+
+def features_of(network, rows, view, numbers, **options):
+    """What the front makes of these views, which are drawn under the documented key."""
+    key = derive_seed(1, "features", "site-1", "own", view, *map(str, sorted(options.items())))
+    views = [
+        draw_views(IMAGES, ALL, view, key, number, positions=np.array([row]), **options)
+        for row, number in zip(rows, numbers, strict=True)
+    ]
+    with torch.no_grad():
+        return front_of(network)(to_tensor(np.concatenate(views)))
+
+
+@pytest.mark.parametrize(
+    ("view", "options"), [("weak", {}), ("strong", STRONG), ("mild", {}), ("turns", {}), ("none", {})]
+)
+def test_a_kept_view_is_what_the_front_makes_of_the_documented_one(make, network, view, options):
+    rows = np.array([7, 0, 23, 7])
+    numbers = [int(sample_generator(view, 5, 3, place).integers(1 if view == "none" else 2)) for place in range(4)]
+    found = make().draw("own", IMAGES, rows, view, 5, 3, **options)
+    expected = features_of(network, rows, view, numbers, **options)
+    assert found.dtype == torch.float32
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+    if view == "none":
+        with torch.no_grad():
+            torch.testing.assert_close(found, front_of(network)(to_tensor(IMAGES[rows])), rtol=2e-3, atol=2e-3)
+
+
+def test_views_are_chosen_with_equal_probability(make, network):
+    cache, four = make(views=4), features_of(network, [3] * 4, "weak", range(4))
+    drawn = torch.cat([cache.draw("own", IMAGES, np.full(50, 3), "weak", 5, step) for step in range(8)])
+    nearest = (drawn[:, None] - four[None]).flatten(2).abs().amax(dim=2).argmin(dim=1)
+    counts = torch.bincount(nearest, minlength=4)
+    # Four standard deviations of a binomial count of 400 with probability 1/4 are 35.
+    assert (counts - 100).abs().max() <= 35, counts
+    torch.testing.assert_close(drawn, four[nearest], rtol=2e-3, atol=2e-3)
+
+
+def test_the_composition_of_batches_does_not_count(make):
+    together, apart = make(folder="together"), make(folder="apart")
+    rows = np.array([4, 9, 2, 11, 5])
+    whole = together.draw("own", IMAGES, rows, "weak", 5, 0)
+    some = np.array([3, 1])
+    apart.draw("own", IMAGES, rows[::-1].copy(), "weak", 6, 1)
+    torch.testing.assert_close(
+        apart.draw("own", IMAGES, rows, "weak", 5, 0, positions=some), whole[some], rtol=2e-3, atol=2e-3
+    )
+    torch.testing.assert_close(apart.draw("own", IMAGES, rows, "weak", 5, 0), whole, rtol=2e-3, atol=2e-3)
+    assert torch.equal(together.draw("own", IMAGES, rows, "weak", 5, 0), whole)
+    other = make(folder="other", seed=2).draw("own", IMAGES, rows, "weak", 5, 0)
+    assert not torch.allclose(other, whole, rtol=2e-3, atol=2e-3)
+
+
+def test_without_a_cache_each_view_is_drawn_anew(make, network, tmp_path):
+    rows, some = np.array([7, 0, 23]), np.array([2, 0])
+    found = make(views=0).draw("own", IMAGES, rows, "strong", 5, 3, positions=some, **STRONG)
+    views = draw_views(IMAGES, rows, "strong", 5, 3, positions=some, **STRONG)
+    with torch.no_grad():
+        assert torch.equal(found, front_of(network)(to_tensor(views)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_may_be_empty(make):
+    assert make().draw("own", IMAGES, ALL[:0], "weak", 5, 0).shape == (0, 16, 16, 16)
+    assert make().draw("own", IMAGES, ALL, "weak", 5, 0, positions=ALL[:0]).shape == (0, 16, 16, 16)
+
+
+def test_each_view_passes_the_front_once_also_after_a_restart(make, passes):
+    cache = make()
+    for step in range(20):
+        cache.draw("own", IMAGES, ALL, "weak", 5, step)
+    assert sum(passes) == 2 * len(IMAGES) + 1, "all views, and one image for the shape"
+    passes.clear()
+    again = make()
+    for step in range(20, 30):
+        again.draw("own", IMAGES, ALL, "weak", 5, step)
+    assert passes == [1]
+
+
+def test_another_front_or_another_number_of_images_gives_other_features(make, network):
+    first = make().draw("own", IMAGES, ALL, "none", 0, 0)
+    other = build_model(ModelSpec("compact", classes=3, trainable="from:0"), seed=2)
+    with torch.no_grad():
+        expected = front_of(other)(to_tensor(IMAGES))
+    torch.testing.assert_close(make(of=other).draw("own", IMAGES, ALL, "none", 0, 0), expected, rtol=2e-3, atol=2e-3)
+    assert not torch.allclose(first, expected, rtol=2e-3, atol=2e-3)
+    later = make().draw("own", IMAGES[4:], ALL[:-4], "none", 0, 0)
+    torch.testing.assert_close(later, first[4:], rtol=2e-3, atol=2e-3)
+
+
+def test_files_are_the_sites_alone_and_are_removed(make, tmp_path):
+    make().draw("own", IMAGES, ALL[:2], "weak", 5, 0)
+    folder = tmp_path / "run" / "features"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = sorted(folder.iterdir())
+    assert [file.suffix for file in files] == [".computed", ".features"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    size = 2 * len(IMAGES) * VIEW_BYTES
+    assert [file.stat().st_size for file in files] == [2 * len(IMAGES), size]
+    assert files[1].stat().st_blocks * 512 >= size, "the space is taken before the first view is written"
+    remove_features(tmp_path / "run")
+    assert not folder.exists()
+    remove_features(tmp_path / "run")
+
+
+def test_a_cache_above_its_limit_is_refused_with_its_size(make):
+    cache = make(views=3, mib=1)
+    cache.draw("own", IMAGES, ALL[:1], "weak", 5, 0)
+    message = (
+        r"^site-1: the features of 24 images x 3 strong views of own take 1 MiB beside 1 MiB, more than "
+        r"executor\.feature_cache_mib=1; raise it, or lower executor\.feature_cache$"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        cache.draw("own", IMAGES, ALL[:1], "strong", 5, 0, **STRONG)
+
+
+def test_a_cache_above_the_free_disk_is_refused_with_both_sizes(make, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=300 << 10))
+    message = (
+        r"^site-1: the features of 24 images x 8 weak views of own take 2 MiB and the disk of \S+/run/features has 0 MiB "
+        r"free; lower executor\.feature_cache$"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        make(views=8).draw("own", IMAGES, ALL[:1], "weak", 5, 0)
+
+
+def test_a_network_without_frozen_layers_has_no_features_to_keep(make):
+    message = (
+        r"^executor\.feature_cache keeps what frozen layers make of images, and no layer is frozen: set problem\.trai"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        make(of=build_model(ModelSpec("compact", classes=3), seed=1))
