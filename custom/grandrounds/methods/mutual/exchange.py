@@ -4,7 +4,8 @@ No model travels. The server keeps the latest soft labels of each site and the l
 sum, the same for all sites (MDH-FL, arXiv 2308.00155; RHFL, Fang & Ye, CVPR 2022; FedMD, Li & Wang, 2019).
 
 MDH-FL weights all clients equally. RHFL weights a client by how fast its loss on its own noisy labels falls; RHFL+ (Fang, Ye
-& Du, IEEE TMC 2024) also by how far its parameters moved. Both are as in the authors' code.
+& Du, IEEE TMC 2024) also by how far its parameters moved in the epoch. Both are as in the authors' code, except that weights
+are at least zero.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class MutualLearner:
     """A site's model, which is trained in place for so many collaborative epochs, and its published soft labels.
 
     Attributes:
-        change: how far local training has moved the model, for RHFL+'s client confidence; see :func:`parameter_change`.
+        change: how far the last collaborative epoch, alignment and local training, has moved the model, for RHFL+'s client
+            confidence; see :func:`parameter_change`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class MutualLearner:
         self._local = local
         self._sent: dict[int, Tensor] = {}
         self._step: tuple[int, AlignmentStep] | None = None
+        self._before: list[Tensor] | None = None
 
     def pretrain(self) -> float:
         """Train locally before the first exchange; return the mean loss, nan without pretraining."""
@@ -129,6 +131,7 @@ class MutualLearner:
         target = self.target(total)
         if target is None:
             return float("nan")
+        self._note_start()
         key = derive_seed(self._context.seed, "alignment views", number)
         batches = whole_batches(part, self._exchange.public_batch)
         images = self._public.images
@@ -144,21 +147,32 @@ class MutualLearner:
     def train_locally(self, epoch: int) -> float:
         """Train on the site's labels in a collaborative epoch, counted from 1; return the mean loss over the batches."""
         self._step = None
-        before = [parameter.detach().clone() for parameter in self.network.parameters()]
+        before = self._note_start()
         loss = train_locally(self.network, self._local, self._local.local_epochs, epoch, self._epochs, self._context)
         self.change = parameter_change([parameter.detach() for parameter in self.network.parameters()], before)
+        self._before = None
         return loss
+
+    def _note_start(self) -> list[Tensor]:
+        """The parameters at the start of the epoch: before its first alignment or, without one, local training."""
+        if self._before is None:
+            self._before = [parameter.detach().clone() for parameter in self.network.parameters()]
+        return self._before
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart, beside the network: tensors, numbers and the state of Adam within an epoch."""
         epoch, step = self._step or (0, None)
         optimizer = step.state_dict() if step else None
-        return {"sent": dict(self._sent), "change": self.change, "epoch": epoch, "optimizer": optimizer}
+        before = None if self._before is None else [parameter.cpu() for parameter in self._before]
+        kept = {"sent": dict(self._sent), "change": self.change, "epoch": epoch, "optimizer": optimizer}
+        return {**kept, "before": before}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of :meth:`state_dict`."""
         self._sent = dict(state["sent"])
         self.change = float(state["change"])
+        if state["before"] is not None:
+            self._before = [parameter.to(self._context.device) for parameter in state["before"]]
         if state["epoch"]:
             step = AlignmentStep(self.network, self._alignment)
             step.load_state_dict(state["optimizer"])

@@ -92,7 +92,7 @@ def refined_cross_entropy(
     rce_weight: float = 0.9,
     floor: float = LABEL_FLOOR,
 ) -> Tensor:
-    r"""Symmetric cross-entropy with labels that are refined by the model's own predictions (RHFL+).
+    r"""Symmetric cross-entropy with labels that are refined by the model's own predictions (RHFL+, collaborative epochs).
 
     .. math::
         p = \mathrm{softmax}(z / T), \quad s = (1 - w) \max(y, f) + w \, p, \quad

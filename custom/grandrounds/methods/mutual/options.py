@@ -108,7 +108,8 @@ class LocalOptions(Options):
     """How a site trains on its own labels."""
 
     loss: Annotated[
-        Literal["symmetric", "cross_entropy", "refined"], "symmetric (MDH-FL, RHFL), cross_entropy, or refined (RHFL+)"
+        Literal["symmetric", "cross_entropy", "refined"],
+        "symmetric (MDH-FL, RHFL), cross_entropy, or refined (RHFL+; pre-training and client confidence: symmetric)",
     ] = "symmetric"
     ce_weight: Annotated[
         float | None, "weight of the cross-entropy; null is 0.1 for symmetric and 0.4 for refined", Min(0)
@@ -119,7 +120,7 @@ class LocalOptions(Options):
     label_floor: Annotated[
         float, "floor of labels in the reverse cross-entropy: A = ln(label_floor)", Range(0, 1, True, True)
     ] = LABEL_FLOOR
-    temperature: Annotated[float, "temperature of the refined loss", POSITIVE] = 4.0
+    temperature: Annotated[float, "temperature of the refined loss after pre-training", POSITIVE] = 4.0
     batch_size: Annotated[int, "images per batch; incomplete batches are skipped", Min(2)] = 16
     learning_rate: Annotated[float, "learning rate of Adam, which starts anew in every round", POSITIVE] = 1e-3
     local_epochs: Annotated[float, "passes over the local images per epoch; may be a fraction", POSITIVE] = 1.0

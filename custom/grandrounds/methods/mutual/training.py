@@ -147,7 +147,7 @@ def train_locally(
     count = local_batch_count(len(rows), options.batch_size, passes)
     batches = local_batches(rows, options.batch_size, passes, generator)
     key = derive_seed(context.seed, "site", context.site, epoch, "private views")
-    trust = label_trust(epoch - 1, epochs) if epoch else 0.0
+    trust = label_trust(epoch - 1, epochs) if epoch else None
 
     def loss_of(step: int) -> Tensor:
         return _loss(network, next(batches), options, key, step, context, trust, options.local_view)
@@ -161,10 +161,10 @@ def train_locally(
 
 
 @torch.no_grad()
-def mean_local_loss(
-    network: nn.Module, options: LocalOptions, context: SiteContext, trust: float = 0.0, batch_size: int = 256
-) -> float:
+def mean_local_loss(network: nn.Module, options: LocalOptions, context: SiteContext, batch_size: int = 256) -> float:
     """Mean loss over a site's training images in evaluation mode, without views, for client confidence.
+
+    The loss is that of pre-training, see :func:`local_loss`.
 
     Returns:
         In nats. The network is left in the mode it was in.
@@ -172,19 +172,29 @@ def mean_local_loss(
     training, rows = network.training, context.data.rows("labelled")
     network.eval()
     parts = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    losses = [_loss(network, part, options, 0, 0, context, trust, "none") * len(part) for part in parts]
+    losses = [_loss(network, part, options, 0, 0, context, None, "none") * len(part) for part in parts]
     network.train(training)
     return float(torch.stack(losses).sum()) / len(rows)
 
 
-def local_loss(logits: Tensor, labels: Tensor, options: LocalOptions, trust: float = 0.0) -> Tensor:
-    """The loss that the options choose, a scalar in nats; see ``loss``."""
+def local_loss(logits: Tensor, labels: Tensor, options: LocalOptions, trust: float | None = None) -> Tensor:
+    """The loss that the options choose, a scalar in nats; see ``loss``.
+
+    Args:
+        logits: shape ``(batch, classes)``.
+        labels: class indices, shape ``(batch,)``.
+        options: which loss.
+        trust: in the model's own predictions, for refined labels. None is for pre-training and client confidence, where
+            RHFL+'s code takes the symmetric cross-entropy of the same weights, at temperature 1, with the labels as given.
+    """
     if options.loss == "cross_entropy":
         return symmetric_cross_entropy(logits, labels, 1.0, 0.0)
     if options.loss == "symmetric":
         weights = _or(options.ce_weight, 0.1), _or(options.rce_weight, 1.0)
         return symmetric_cross_entropy(logits, labels, *weights, options.label_floor)
     weights = _or(options.ce_weight, 0.4), _or(options.rce_weight, 0.9)
+    if trust is None:
+        return symmetric_cross_entropy(logits, labels, *weights, options.label_floor)
     return refined_cross_entropy(logits, labels, trust, options.temperature, *weights, options.label_floor)
 
 
@@ -195,7 +205,7 @@ def _loss(
     key: int,
     step: int,
     context: SiteContext,
-    trust: float,
+    trust: float | None,
     view: View,
 ) -> Tensor:
     views = context.views(batch, view, key, step)

@@ -208,16 +208,26 @@ def test_in_mdh_fl_the_divergence_is_a_mean_over_the_others():
     assert {member.target(server.total(EPOCHS))[1] for member in members.values()} == {1.0}
 
 
-def test_rhfl_plus_sends_how_far_its_labels_moved_it():
-    chosen = choices(exchange={"weighting": "eccr"}, local={"loss": "refined"})
-    member = federation(chosen, SITES[:1])["site-1"]
-    before = copy.deepcopy(member.network)
-    assert member.change == 0
+def mean_distance(network, before):
+    pairs = zip(network.parameters(), before.parameters(), strict=True)
+    return float(torch.stack([torch.linalg.vector_norm((a - b).detach()) for a, b in pairs]).mean())
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_rhfl_plus_sends_how_far_alignment_and_labels_have_moved_it_in_an_epoch(interrupted):
+    chosen = choices(exchange={"weighting": "eccr", "chunk": BATCH}, local={"loss": "refined"})
+    start = federation(chosen, SITES[:2])["site-1"]
+    assert start.change == 0
+    members, _ = exchange_by_batch(chosen, interrupted)
+    member = members["site-1"]
+    aligned = copy.deepcopy(member.network)
     member.train_locally(1)
-    pairs = zip(member.network.parameters(), before.parameters(), strict=True)
-    moved = [torch.linalg.vector_norm((a - b).detach()) for a, b in pairs]
-    assert member.change == pytest.approx(float(torch.stack(moved).mean()))
-    assert member.mean_loss() > 0
+    assert member.change == pytest.approx(mean_distance(member.network, start.network), rel=1e-9)
+    assert member.change != pytest.approx(mean_distance(member.network, aligned), rel=0.01)
+    # Without alignment, as for a site that no other has reached, local training is the whole epoch.
+    before = copy.deepcopy(member.network)
+    member.train_locally(2)
+    assert member.change == pytest.approx(mean_distance(member.network, before), rel=1e-9)
 
 
 def test_fedmd_moves_towards_the_mean_logits_of_all():

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.context import TaskAborted
-from grandrounds.methods.mutual.loss import refined_cross_entropy
+from grandrounds.methods.mutual.loss import refined_cross_entropy, symmetric_cross_entropy
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.schedule import local_batches
 from grandrounds.methods.mutual.training import (
@@ -126,7 +126,7 @@ def test_the_losses_that_can_be_chosen_have_the_values_of_their_equations():
     own = logits.softmax(1)[0]
     given = torch.tensor([1.0, 1e-4, 1e-4], dtype=torch.float64)
     expected = -0.4 * (given * own.log()).sum() - 0.9 * (own * given.log()).sum()
-    assert float(local_loss(logits, labels, refined)) == pytest.approx(float(expected), rel=1e-12)
+    assert float(local_loss(logits, labels, refined, trust=0.0)) == pytest.approx(float(expected), rel=1e-12)
     assert float(local_loss(logits, labels, refined, trust=0.5)) != pytest.approx(float(expected), rel=1e-3)
 
 
@@ -181,7 +181,21 @@ def test_both_halves_normalise_by_the_batch_in_whatever_mode_the_network_comes(h
     assert float(tested[1].running_mean.abs().min()) > 0
 
 
-@pytest.mark.parametrize(("epoch", "trust"), [(0, 0.0), (1, 0.0), (3, 2 / 42)])
+def test_rhfl_plus_takes_the_plain_symmetric_loss_before_the_first_exchange_and_for_confidence(normalised):
+    options = LocalOptions(loss="refined", batch_size=12, local_view="none")
+    logits, labels = torch.tensor([[2.0, 1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
+    # .4 * .40760596 + .9 * 3.08324474, at temperature 1; refined at temperature 4 it is larger.
+    assert float(local_loss(logits, labels, options)) == pytest.approx(2.93796265, abs=1e-7)
+    assert float(local_loss(logits, labels, options, trust=0.0)) > 4.9
+    with torch.no_grad():
+        tested = copy.deepcopy(normalised).eval()(pixels(np.arange(12)))
+        trained = copy.deepcopy(normalised).train()(pixels(np.arange(12)))
+    by_hand = [float(symmetric_cross_entropy(found, torch.from_numpy(LABELS), 0.4, 0.9)) for found in (tested, trained)]
+    assert mean_local_loss(normalised, options, CONTEXT) == pytest.approx(by_hand[0], rel=1e-9)
+    assert train_locally(normalised, options, 1.0, 0, 4, CONTEXT) == pytest.approx(by_hand[1], rel=1e-9)
+
+
+@pytest.mark.parametrize(("epoch", "trust"), [(1, 0.0), (3, 2 / 42)])
 def test_rhfl_plus_trusts_no_prediction_in_its_first_epoch_and_some_in_its_third_of_four(epoch, trust, normalised):
     with torch.no_grad():
         logits = copy.deepcopy(normalised).train()(pixels(np.arange(12)))
