@@ -28,6 +28,7 @@ from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
 POOLED, MODELS = "pooled", ("last", "selected")
+CURRICULUM = ("forgotten", "moved_forward")
 LOSSES = ("loss", "loss_alignment", "loss_discriminator", "validation.log_loss")
 
 
@@ -81,6 +82,7 @@ class Custom(Experiment):
             "scores": scores,
             "selected": run.summary["selected"],
             "losses": {name: [mean_of(found, name, 5) for found in rounds.values()] for name in LOSSES},
+            "curriculum": {name: [mean_of(found, name, 1) for found in rounds.values()] for name in CURRICULUM},
             "bytes": run.summary["bytes"],
             "seconds": run.summary["seconds"],
         }

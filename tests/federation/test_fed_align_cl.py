@@ -93,7 +93,15 @@ def test_sites_align_from_the_first_exchange_on_and_send_a_bank_and_a_discrimina
 
 
 def test_data_of_the_curriculum_stay_at_the_site(whole):
-    known = {"loss", "loss_alignment", "loss_discriminator", "batch_size", "train_seconds"}
+    known = {
+        "loss",
+        "loss_alignment",
+        "loss_discriminator",
+        "batch_size",
+        "train_seconds",
+        "forgotten",
+        "moved_forward",
+    }
     for metrics in answers(whole).values():
         assert {name for name in metrics if not name.startswith("validation.")} <= known
     assert all({part.split(".")[1] for part in sent} == {"global", "update", "bank", "discriminator"}
@@ -119,6 +127,11 @@ def test_each_optimizer_has_its_own_step_size(go, tmp_path):
     assert used == {"classification": 0.001, "adversarial": 0.0001, "discriminator": 0.01}
 
 
+def test_a_discriminator_is_as_fast_as_the_encoder_unless_it_has_its_own_rate(go, tmp_path):
+    found = kept(go(tmp_path, "controller.rounds=1", "executor.alignment_learning_rate=0.0001"), "site-1", 1)
+    assert [found[f"optimizer.{role}"]["param_groups"][0]["lr"] for role in ROLES] == [0.001, 0.0001, 0.0001]
+
+
 @pytest.fixture
 def orders(monkeypatch):
     """The order of images in each round at each site."""
@@ -138,6 +151,21 @@ def test_an_epoch_keeps_its_order_over_its_rounds_and_the_next_has_another(order
     assert sorted(first) == list(range(len(first)))
     assert first == second != third == fourth
     assert orders[1, "site-2"] != first
+
+
+def test_each_epoch_records_how_many_images_were_forgotten_and_moved_forward(orders, go, tmp_path):
+    found = go(tmp_path, "controller.rounds=4", "executor.factor=1e30", "executor.learning_rate=0.01")
+    counted = {key: metrics for key, metrics in answers(found).items() if "forgotten" in metrics}
+    assert sorted(counted) == [(number, site) for number in (1, 3) for site in SITES], "the first round of an epoch"
+    for (number, site), metrics in counted.items():
+        flags = kept(found, site, number)["memory"]["forgotten"]
+        assert metrics["forgotten"] == int(flags.sum())
+        # All the weight brings every image forward that the same random numbers would not have brought first.
+        assert 0 <= metrics["moved_forward"] <= metrics["forgotten"]
+    assert any(metrics["moved_forward"] > 0 for metrics in counted.values())
+    assert not any(
+        "forgotten" in metrics for metrics in answers(go(tmp_path / "fed", "executor.curriculum=false")).values()
+    )
 
 
 @pytest.mark.parametrize("comparison", ["around_last_comm", "every_comm"])
@@ -299,6 +327,8 @@ def test_the_presets_differ_where_text_and_code_do():
     table = {
         "weight_noise": ("absolute", "relative", "relative"),
         "embedding_noise": ("absolute", "relative", "relative"),
+        "own_embeddings": ("clean", "as_sent", "as_sent"),
+        "bank_encoder": ("own", "own", "mean"),
         "update": ("summed", "as_released", "summed"),
         "comparison": ("around_last_comm", "epoch_to_epoch", "around_last_comm"),
         "replacement": (False, True, False),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.methods.fed_align_cl import executor
 from grandrounds.privacy.ledger.ledger import Ledger
 
 SITES = ["site-1", "site-2", "site-3"]
@@ -42,7 +43,10 @@ def behind_a_gate(run, hospitals, tmp_path):
             "unit": "record",
             "delta": 1e-5,
             "releases": rules,
-            "scalars": [{"name": "batch_size", "part": "train", "minimum_support": 2}],
+            "scalars": [
+                {"name": name, "part": "train", "minimum_support": 2}
+                for name in ("batch_size", "forgotten", "moved_forward")
+            ],
             "facts": ["backbone"],
         }
         scope = {"name": "strict", "properties": {"grandrounds": policy}, "task_data_filters": filters}
@@ -58,14 +62,30 @@ def behind_a_gate(run, hospitals, tmp_path):
     return go
 
 
-def test_each_row_that_leaves_has_the_policys_noise(behind_a_gate):
-    sent, entry = behind_a_gate([WEIGHTS, NOISY, DISCRIMINATOR], "executor.bank_rows=distinct")
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_each_row_that_leaves_has_the_policys_noise(behind_a_gate, isolation):
+    options = ["executor.bank_rows=distinct", f"executor.isolation={isolation}"]
+    sent, entry = behind_a_gate([WEIGHTS, NOISY, DISCRIMINATOR], *options)
     assert entry["banks_from"] == SITES
     bank = sent["site-1"]["bank"]
     assert bank.shape == sent["site-2"]["bank"].shape == (IMAGES, 96)
     # Two rows of the clipped norm are at most twice the clip apart, and the multiplier is of that.
     assert float(bank.std()) == pytest.approx(2 * CLIP * MULTIPLIER, rel=0.06)
     assert float(sent["site-2"]["bank"].std()) < CLIP
+
+
+def test_a_site_trains_with_the_policys_noise_on_its_own_embeddings(behind_a_gate, monkeypatch, tmp_path):
+    noted = tmp_path / "noted.txt"
+    init = executor.AlignmentTrainer.__init__
+
+    def note(self, network, discriminator, optimizers, noise, random_bytes, gate, *rest):
+        with noted.open("a") as stream:
+            stream.write(f"{gate}\n")
+        init(self, network, discriminator, optimizers, noise, random_bytes, gate, *rest)
+
+    monkeypatch.setattr(executor.AlignmentTrainer, "__init__", note)
+    behind_a_gate([WEIGHTS, NOISY, DISCRIMINATOR], "executor.bank_rows=distinct")
+    assert sorted(noted.read_text().split("\n")[:-1]) == [str((CLIP, 2 * CLIP * MULTIPLIER)), "None", "None"]
 
 
 @pytest.mark.parametrize(

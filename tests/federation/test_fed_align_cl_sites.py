@@ -57,6 +57,40 @@ def test_others_embeddings_are_drawn_in_batches_of_their_size(go, monkeypatch):
     assert sorted(received) == [((2 * PACE * size, WIDTH), size) for size in (7, 14)]
 
 
+def embeddings_sent(go, place, *assignments):
+    """The banks for the others after the first round."""
+    found = go(1, "executor.max_bank_size=28", *assignments, place=place)
+    state = torch.load(max(found.record.glob("round_*.pt")), weights_only=True)["content"]
+    return found, {site: sent["bank"] for site, sent in state["method"]["for_others"].items()}
+
+
+@pytest.mark.parametrize(("encoder", "alike"), [("mean", True), ("own", False)])
+def test_the_bank_is_by_the_mean_encoder_which_local_training_has_not_changed(encoder, alike, go):
+    choice = f"executor.bank_encoder={encoder}"
+    found, slow = embeddings_sent(go, "slow", choice, "executor.learning_rate=0.000001")
+    _, fast = embeddings_sent(go, "fast", choice, "executor.learning_rate=0.1")
+    for site in SITES[:2]:
+        assert torch.allclose(slow[site], fast[site], rtol=0.02, atol=0.02) is alike
+        own = kept(found, site, 1)["own_bank"]
+        assert (own is not None) is alike
+        if alike:
+            assert float(torch.cdist(own, slow[site]).min(dim=1).values.max()) < 0.1 * float(own.std())
+
+
+def test_a_site_without_embeddings_by_the_others_encoder_does_not_align(go, monkeypatch):
+    monkeypatch.setattr(executor.FedAlignExecutor, "_own_bank", lambda self, context: None)
+    losses = [event["metrics"] for event in read_events(go(2).results) if event["event"] == "answer"]
+    assert not any("loss_alignment" in metrics for metrics in losses)
+
+
+def test_a_site_warns_if_more_than_a_hundredth_of_its_embeddings_is_cut(go, tmp_path):
+    go(1, "executor.embedding_clip=0.001", place="cut")
+    go(1, place="default")
+    logs = [(tmp_path / place / "run.log").read_text() for place in ("cut", "default")]
+    assert "site-1: executor.embedding_clip (0.001) cuts 100 % of the embeddings" in logs[0]
+    assert "of the embeddings" not in logs[1]
+
+
 def test_every_site_draws_its_own_discriminator_and_the_server_does_not_average_them(go):
     found = go(2)
     for number in (1, 2):

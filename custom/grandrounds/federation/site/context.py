@@ -73,6 +73,10 @@ def _no_dataset(name: str) -> SiteData:
     raise ConfigurationError(f"data set {name!r} cannot be had in this task")
 
 
+def _no_row_noise(release: str) -> None:
+    return None
+
+
 def choose_device(name: str) -> torch.device:
     """The device that an option names.
 
@@ -114,6 +118,8 @@ class SiteContext:
         own_spec: the network that this site has for itself; None if it is the problem's.
         datasets: loads another data set of the site by its name.
         features: what the frozen layers make of images; None where a network takes the images themselves.
+        row_noise: bound on the norm and standard deviation of the noise that the site's privacy gate gives each row of a
+            release, by its name; None if it gives none.
     """
 
     site: str
@@ -128,6 +134,7 @@ class SiteContext:
     own_spec: ModelSpec | None = None
     datasets: Callable[[str], SiteData] = field(default=_no_dataset)
     features: Features | None = None
+    row_noise: Callable[[str], tuple[float, float] | None] = field(default=_no_row_noise)
 
     @property
     def model_spec(self) -> ModelSpec:

@@ -32,6 +32,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.paths import STATE_VARIABLE, data_folders, state_folder, workspace_root
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.options import ComputeOptions
+from grandrounds.federation.site.worker import row_noise
 from grandrounds.models.registry import minimum_image_size, require_buildable
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.problem import ModelSpec, Problem
@@ -254,6 +255,7 @@ class SiteAccess:
             cache=StateCache(state_folder(fl_ctx, values["run_name"], site) / "received"),
             own_spec=found.own_spec,
             datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
+            row_noise=lambda release: row_noise(release, fl_ctx),
         )
 
     def _find(self, values: Mapping[str, Any], site: str, fl_ctx: FLContext, needs_labels: bool) -> _Found:

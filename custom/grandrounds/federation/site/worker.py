@@ -79,6 +79,17 @@ class _GateOfParent:
         """As the privacy gate's, which only the parent has."""
         ask_parent(training)
 
+    def row_noise(self, release: str) -> tuple[float, float] | None:
+        """As the privacy gate's."""
+        found: tuple[float, float] | None = ask_parent(release)
+        return found
+
+
+def row_noise(release: str, fl_ctx: FLContext) -> tuple[float, float] | None:
+    """What the site's gate, if there is one, does to each row of a release, see :class:`TrainingGate`."""
+    gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
+    return gate.row_noise(release) if gate is not None else None
+
 
 def require_gate(fl_ctx: FLContext) -> None:
     """Check that a kit with a lock has a gate that has seen the task.
@@ -133,13 +144,20 @@ def run_in_child(
             SiteIdentity.of(fl_ctx),
             aborted=lambda: bool(abort_signal.triggered),
             seconds=seconds_left(payload),
-            reply=lambda training: declare_dp_training(training, fl_ctx),
+            reply=lambda question: _answer(question, fl_ctx),
         )
         return answer
     except WorkerStopped:
         if abort_signal.triggered:
             raise TaskAborted from None
         raise
+
+
+def _answer(question: Spending | str | None, fl_ctx: FLContext) -> tuple[float, float] | None:
+    if isinstance(question, str):
+        return row_noise(question, fl_ctx)
+    declare_dp_training(question, fl_ctx)
+    return None
 
 
 def _work(

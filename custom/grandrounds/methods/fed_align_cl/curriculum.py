@@ -184,6 +184,26 @@ def draw_order(forgotten_images: Flags, options: CurriculumOptions, generator: n
     return (order_with_replacement if options.replacement else curriculum_order)(scores, generator)
 
 
+def moved_forward(order: Indices, uniform: Indices, forgotten_images: Flags) -> Flags:
+    """Which forgotten images come earlier than in the order of the same random numbers in which nothing is forgotten.
+
+    An image that an order does not have (drawn with replacement) comes last. Shape ``(images,)``.
+
+    Example:
+        >>> order, uniform = np.array([2, 0, 1]), np.array([0, 2, 1])
+        >>> moved_forward(order, uniform, np.array([False, True, True])).tolist()
+        [False, False, True]
+    """
+    return forgotten_images & (_first_places(order) < _first_places(uniform))
+
+
+def _first_places(order: Indices) -> Indices:
+    places = np.full(len(order), len(order), np.int64)
+    images, first = np.unique(order, return_index=True)
+    places[images] = first
+    return places
+
+
 def epoch_batches(order: Indices, batch_size: int, iterations: int) -> Indices:
     """The batches of an epoch: the first images of the order, the surplus left out.
 

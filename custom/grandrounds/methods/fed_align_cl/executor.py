@@ -23,7 +23,13 @@ from grandrounds.methods.fed_align_cl.bank import (
     require_bank,
     unpack,
 )
-from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory, correct_predictions, draw_order
+from grandrounds.methods.fed_align_cl.curriculum import (
+    Indices,
+    Memory,
+    correct_predictions,
+    draw_order,
+    moved_forward,
+)
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour
 from grandrounds.methods.fed_align_cl.local_steps import (
     LocalInterval,
@@ -33,7 +39,7 @@ from grandrounds.methods.fed_align_cl.local_steps import (
     require_channels,
 )
 from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
-from grandrounds.methods.fed_align_cl.noise import noisy_weights
+from grandrounds.methods.fed_align_cl.noise import clip_bound, clipped_share, noisy_weights
 from grandrounds.methods.fed_align_cl.options import (
     ROLES,
     AlignmentOptions,
@@ -53,6 +59,9 @@ from grandrounds.protocol.messages import GLOBAL, Payload, Release, ReleaseKind,
 from grandrounds.protocol.tensors import difference
 from grandrounds.seeding import numpy_generator, torch_generator
 
+OWN_BANK, FORGOTTEN, MOVED_FORWARD = "own_bank", "forgotten", "moved_forward"
+MOST_CLIPPED = 0.01
+"""Share of clipped embeddings above which a site warns."""
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -101,12 +110,29 @@ class FedAlignExecutor(SiteExecutor):
         memory = self._memory(network, images)
         order = self._order(interval, memory, context)
         work = LocalSteps(trainer, images, order, interval, self.schedule, context)
-        metrics = work.train(self._neighbours(payload, network, interval, context), self.alignment)
+        own_bank, mean = self._own_bank(context), self.alignment.bank_encoder == "mean"
+        neighbours = {} if mean and own_bank is None else self._neighbours(payload, network, interval, context)
+        upcoming = work.upcoming_embeddings(self.alignment) if mean and self._sends_bank(context) else None
+        metrics = work.train(neighbours, self.alignment, own_bank) | self._counted(interval, memory, order, context)
         if self._remembers(interval) and memory.wants_before(interval.ends_epoch):
             memory.before(correct_predictions(network, images.all()), interval.ends_epoch)
         self._keep(work, optimizers, memory)
+        self.kept[OWN_BANK] = upcoming.float().cpu() if upcoming is not None else None
+        if upcoming is None and self._sends_bank(context):
+            upcoming = work.upcoming_embeddings(self.alignment)
         metrics[BATCH_SIZE] = float(images.batch_size)
-        return Result(self._releases(payload.parts[GLOBAL], work), metrics, len(images))
+        return Result(self._releases(payload.parts[GLOBAL], work, upcoming), metrics, len(images))
+
+    def _sends_bank(self, context: SiteContext) -> bool:
+        following = interval_of_round(context.round_number + 1, self.schedule.iterations, self.schedule.pace)
+        return self.method.alignment and self.schedule.warmed_up(following.epoch)
+
+    def _own_bank(self, context: SiteContext) -> Tensor | None:
+        """The site's embeddings by the mean encoder of the last round, as the others' banks are."""
+        bank: Tensor | None = self.kept.get(OWN_BANK)
+        return (
+            bank.to(context.device) if bank is not None and self.kept["trained"] == context.round_number - 1 else None
+        )
 
     def _trainer(
         self, network: nn.Module, context: SiteContext
@@ -120,7 +146,10 @@ class FedAlignExecutor(SiteExecutor):
         rates = self.alignment.learning_rates(self.schedule.learning_rate)
         optimizers = {role: self.make_optimizer(parts[role], rates[role], role=role) for role in ROLES}
         random_bytes = self.embedding_noise.random_bytes(context.key("training noise"))
-        return AlignmentTrainer(network, discriminator, optimizers, self.embedding_noise, random_bytes), optimizers
+        gate = context.row_noise(BANK)
+        norm = self.alignment.alignment_norm
+        trainer = AlignmentTrainer(network, discriminator, optimizers, self.embedding_noise, random_bytes, gate, norm)
+        return trainer, optimizers
 
     def _remembers(self, interval: LocalInterval) -> bool:
         """Whether the communication after an interval shows what was forgotten, for an epoch that uses it."""
@@ -142,11 +171,33 @@ class FedAlignExecutor(SiteExecutor):
 
     def _order(self, interval: LocalInterval, memory: Memory, context: SiteContext) -> Indices:
         """The epoch's order, the same in all of its rounds: the memory changes at the end of an epoch only."""
-        generator = numpy_generator(context.seed, "site", context.site, "epoch", interval.epoch, "order")
-        forgotten = memory.forgotten()
+        generator, forgotten = self._order_generator(interval, context), memory.forgotten()
         if self.method.curriculum and self.schedule.warmed_up(interval.epoch):
             return draw_order(forgotten, self.curriculum, generator)
         return generator.permutation(len(forgotten)).astype(np.int64)
+
+    def _order_generator(self, interval: LocalInterval, context: SiteContext) -> np.random.Generator:
+        return numpy_generator(context.seed, "site", context.site, "epoch", interval.epoch, "order")
+
+    def _counted(
+        self, interval: LocalInterval, memory: Memory, order: Indices, context: SiteContext
+    ) -> dict[str, float]:
+        """How many images were forgotten and moved forward, in the first interval of an epoch with a curriculum."""
+        if interval.first > 1 or not (self.method.curriculum and self.schedule.warmed_up(interval.epoch)):
+            return {}
+        forgotten = memory.forgotten()
+        none = np.zeros_like(forgotten)
+        uniform = draw_order(none, self.curriculum, self._order_generator(interval, context))
+        moved = moved_forward(order, uniform, forgotten)
+        counts = int(forgotten.sum()), int(moved.sum())
+        self.logger.info(
+            "epoch %d: %d of %d images were forgotten, %d of them moved forward",
+            interval.epoch,
+            counts[0],
+            len(forgotten),
+            counts[1],
+        )
+        return {FORGOTTEN: float(counts[0]), MOVED_FORWARD: float(counts[1])}
 
     def _neighbours(
         self, payload: Payload, network: nn.Module, interval: LocalInterval, context: SiteContext
@@ -178,19 +229,36 @@ class FedAlignExecutor(SiteExecutor):
             "local": {name: value for name, value in trained.items() if name not in shared},
         }
 
-    def _releases(self, sent: State, work: LocalSteps) -> dict[str, Release]:
+    def _releases(self, sent: State, work: LocalSteps, embeddings: Tensor | None) -> dict[str, Release]:
         context, noise = work.context, self.embedding_noise
         releases = model_update(self._update(sent, work.trainer.network, context))
-        following = interval_of_round(context.round_number + 1, self.schedule.iterations, self.schedule.pace)
-        if not self.method.alignment or not self.schedule.warmed_up(following.epoch):
+        if embeddings is None:
             return releases
-        bank = work.bank(self.alignment, noise, noise.random_bytes(context.key("bank noise")))
+        self._warn_of_clipping(embeddings, context)
+        bank = work.bank(embeddings, self.alignment, noise, noise.random_bytes(context.key("bank noise")))
         discriminator = copy_to_cpu(work.trainer.discriminator.state_dict())
         return {
             **releases,
             BANK: Release(ReleaseKind.EMBEDDINGS, {EMBEDDINGS: bank}),
             DISCRIMINATOR: Release(ReleaseKind.DISCRIMINATOR, discriminator),
         }
+
+    def _warn_of_clipping(self, embeddings: Tensor, context: SiteContext) -> None:
+        bounds = {"executor.embedding_clip": clip_bound(embeddings, self.embedding_noise)}
+        gate = context.row_noise(BANK)
+        if gate is not None:
+            bounds["the clip of the bank's rule in privacy.json"] = gate[0]
+        for name, bound in bounds.items():
+            share = clipped_share(embeddings, bound)
+            if share > MOST_CLIPPED:
+                self.logger.warning(
+                    "%s: %s (%.3g) cuts %.0f %% of the embeddings, whose median norm is %.3g; raise it",
+                    context.site,
+                    name,
+                    bound,
+                    100 * share,
+                    embeddings.norm(dim=1).median(),
+                )
 
     def _update(self, sent: State, network: nn.Module, context: SiteContext) -> dict[str, Tensor]:
         """The difference of the noisy weights to the deployed ones; zero where an entry is not averaged."""

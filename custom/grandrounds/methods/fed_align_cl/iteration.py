@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,9 +28,9 @@ from grandrounds.methods.fed_align_cl.loss import (
     train_discriminator_as_released,
 )
 from grandrounds.methods.fed_align_cl.noise import noisy_embeddings
-from grandrounds.methods.fed_align_cl.options import AlignmentOptions, EmbeddingNoiseOptions, Role
+from grandrounds.methods.fed_align_cl.options import AlignmentNorm, AlignmentOptions, EmbeddingNoiseOptions, Role
 from grandrounds.models.compute import at_least_single
-from grandrounds.models.norm import statistics_untouched
+from grandrounds.models.norm import fixed_statistics, is_running_statistic, statistics_untouched
 from grandrounds.models.split import split_network
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
@@ -38,10 +38,17 @@ from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
 @dataclass(frozen=True)
 class Embedded:
-    """A batch's embeddings with their graph, ``clean`` as the encoder made them and ``noisy`` as they are sent."""
+    """A batch's embeddings with their graph.
+
+    Attributes:
+        clean: as the encoder made them.
+        noisy: as the other sites see them, clipped and with noise.
+        source: as the site's own discriminator sees them: like the others', or clean.
+    """
 
     clean: Tensor
     noisy: Tensor
+    source: Tensor
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,9 @@ class AlignmentTrainer:
         optimizers: by role: of the whole network for classification, of its encoder for alignment, of the discriminator.
         noise: on embeddings.
         random_bytes: where the noise comes from.
+        gate: what the site's privacy gate does to embeddings, see
+            :func:`~grandrounds.methods.fed_align_cl.noise.noisy_embeddings`.
+        norm: how batch norm normalises while aligning; the network has the deployed running statistics.
     """
 
     def __init__(
@@ -81,6 +91,8 @@ class AlignmentTrainer:
         optimizers: Mapping[Role, torch.optim.Optimizer],
         noise: EmbeddingNoiseOptions,
         random_bytes: RandomBytes = os.urandom,
+        gate: tuple[float, float] | None = None,
+        norm: AlignmentNorm = "batch",
     ) -> None:
         self.network = network
         self.discriminator = discriminator
@@ -88,26 +100,39 @@ class AlignmentTrainer:
         self._optimizers = optimizers
         self._noise = noise
         self._random_bytes = random_bytes
+        self._gate = gate
+        self._norm = norm
+        # Classification goes on with the running statistics of the site.
+        self._deployed = {
+            name: value.clone() for name, value in self._encoder.state_dict().items() if is_running_statistic(name)
+        }
 
-    def classify(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Take a step of classification; return the cross-entropy before it, without a graph (Eq. 1)."""
-        loss = F.cross_entropy(at_least_single(self.network(images)), labels)
-        self._descend("classification", loss, self.network)
+    def classify(self, images: Tensor, labels: Tensor, aligning: bool = False) -> Tensor:
+        """Take a step of classification; return the cross-entropy before it, without a graph (Eq. 1).
+
+        Args:
+            images: shape ``(batch, channels, height, width)``.
+            labels: classes, shape ``(batch,)``.
+            aligning: whether the iteration aligns, too.
+        """
+        with self._frozen() if aligning else nullcontext():
+            loss = F.cross_entropy(at_least_single(self.network(images)), labels)
+            self._descend("classification", loss, self.network)
         return loss.detach()
 
     def embed(self, images: Tensor, count_statistics: bool = False) -> Embedded:
-        """Embed a batch, normalised by its own statistics; noise is drawn once.
+        """Embed a batch, normalised as the options of alignment ask for; noise is drawn once.
 
         Args:
             images: shape ``(batch, channels, height, width)``.
             count_statistics: whether the running statistics include the batch; not if classification has done so.
         """
-        with nullcontext() if count_statistics else statistics_untouched(self._encoder):
-            return self._with_noise(self._encoder(images))
+        with self._embedding_norm(count_statistics):
+            return self.as_seen(self._encoder(images))
 
     def discriminate(self, own: Embedded, others: Sequence[Tensor]) -> Tensor:
         """Train the discriminator, a step for each other site; return its mean loss."""
-        return train_discriminator(self.discriminator, self._optimizers["discriminator"], own.clean, others)
+        return train_discriminator(self.discriminator, self._optimizers["discriminator"], own.source, others)
 
     def discriminate_as_released(self, own: Embedded, others: Sequence[Tensor]) -> Tensor:
         """The authors' code in place of :meth:`discriminate`, after which they do not train the encoder."""
@@ -115,18 +140,24 @@ class AlignmentTrainer:
 
     def align(self, own: Embedded, others: Sequence[nn.Module]) -> Tensor:
         """One step of the encoder on all pairs, given the other sites' discriminators; return the loss."""
-        return self.step_encoder(encoder_objective(self.discriminator, others, own.clean, own.noisy))
+        return self.step_encoder(encoder_objective(self.discriminator, others, own.source, own.noisy))
 
     def align_as_source(self, own: Embedded) -> Tensor:
         """One step of the encoder on one pair in which it is the source; return the loss."""
-        return self.step_encoder(source_objective(self.discriminator, own.clean, pairs=1))
+        return self.step_encoder(source_objective(self.discriminator, own.source, pairs=1))
 
     def align_as_target(self, own: Embedded, other: nn.Module) -> Tensor:
         """One step of the encoder on one pair in which it is the target; return the loss."""
         return self.step_encoder(target_objective([other], own.noisy))
 
     def learn_jointly(
-        self, images: Tensor, labels: Tensor, batches: Sequence[Tensor], others: Sequence[nn.Module], weight: float
+        self,
+        images: Tensor,
+        labels: Tensor,
+        batches: Sequence[Tensor],
+        others: Sequence[nn.Module],
+        weight: float,
+        banked: Embedded | None = None,
     ) -> dict[str, Tensor]:
         """Classification and alignment on one graph: one pass, one backward pass, one step of the network.
 
@@ -136,15 +167,17 @@ class AlignmentTrainer:
             batches: noisy embeddings of the other sites, for the discriminator.
             others: their discriminators.
             weight: of alignment beside classification.
+            banked: own embeddings for the discriminator; None for those of the batch.
 
         Returns:
             The three losses, without graphs.
         """
-        own = self._with_noise(self._encoder(images))
-        adversary = self.discriminate(own, batches)
-        classification = F.cross_entropy(at_least_single(self._head(own.clean)), labels)
-        alignment = encoder_objective(self.discriminator, others, own.clean, own.noisy)
-        self._descend("classification", classification + weight * alignment, self.network)
+        with self._frozen():
+            own = self.as_seen(self._encoder(images))
+            adversary = self.discriminate(banked or own, batches)
+            classification = F.cross_entropy(at_least_single(self._head(own.clean)), labels)
+            alignment = encoder_objective(self.discriminator, others, own.source, own.noisy)
+            self._descend("classification", classification + weight * alignment, self.network)
         return {
             "loss": classification.detach(),
             "loss_alignment": alignment.detach(),
@@ -153,12 +186,25 @@ class AlignmentTrainer:
 
     def step_encoder(self, loss: Tensor) -> Tensor:
         """One step of the encoder down an alignment loss, which is returned without its graph."""
-        self._descend("adversarial", loss, self._encoder)
+        with self._embedding_norm():
+            self._descend("adversarial", loss, self._encoder)
         return loss.detach()
 
-    def _with_noise(self, embeddings: Tensor) -> Embedded:
+    def as_seen(self, embeddings: Tensor) -> Embedded:
+        """Embeddings, shape ``(samples, width)``, as the others and as the site's own discriminator see them."""
         embeddings = at_least_single(embeddings)
-        return Embedded(embeddings, noisy_embeddings(embeddings, self._noise, self._random_bytes))
+        noisy = noisy_embeddings(embeddings, self._noise, self._random_bytes, self._gate)
+        return Embedded(embeddings, noisy, embeddings if self._noise.own_embeddings == "clean" else noisy)
+
+    def _frozen(self) -> AbstractContextManager[None]:
+        return fixed_statistics(self.network) if self._norm == "frozen" else nullcontext()
+
+    def _embedding_norm(self, count_statistics: bool = False) -> AbstractContextManager[None]:
+        if self._norm == "shared":
+            return fixed_statistics(self._encoder, self._deployed)
+        if self._norm == "frozen":
+            return fixed_statistics(self._encoder)
+        return nullcontext() if count_statistics else statistics_untouched(self._encoder)
 
     def _descend(self, role: Role, loss: Tensor, part: nn.Module) -> None:
         if not bool(torch.isfinite(loss)):
@@ -177,6 +223,7 @@ def train_iteration(
     neighbours: Mapping[str, Neighbour],
     options: AlignmentOptions,
     generator: np.random.Generator,
+    own_bank: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Train in place on one batch.
 
@@ -188,7 +235,9 @@ def train_iteration(
         neighbours: by name, without those that sent nothing. With none, or during the warm-up, this is a step of
             classification.
         options: which update.
-        generator: where the others' mini-batches are drawn from.
+        generator: where the mini-batches of the banks are drawn from.
+        own_bank: the site's embeddings, clean, by the encoder that made the others' banks, shape ``(size, width)``: the
+            discriminator then compares sites, not encoders. None compares with the batch's embeddings.
 
     Returns:
         ``loss`` and, with neighbours, ``loss_discriminator`` and (but for ``as_released``) ``loss_alignment``: means
@@ -201,19 +250,20 @@ def train_iteration(
     if not others:
         return {"loss": trainer.classify(images, labels)}
     if options.update == "pair_sequential":
-        return _pair_by_pair(trainer, site, images, labels, others, generator)
+        return _pair_by_pair(trainer, site, images, labels, others, generator, own_bank)
     batches = [other.batch(generator) for other in others.values()]
+    banked = _drawn(trainer, own_bank, len(labels), generator)
     discriminators = [other.discriminator for other in others.values()]
     if options.update == "joint":
-        return trainer.learn_jointly(images, labels, batches, discriminators, options.weight)
-    losses = {"loss": trainer.classify(images, labels)}
+        return trainer.learn_jointly(images, labels, batches, discriminators, options.weight, banked)
+    losses = {"loss": trainer.classify(images, labels, aligning=True)}
     if options.update == "as_released":
         # Its second pass updates the running statistics once more, which is its only effect on the encoder.
         with torch.no_grad():
             own = trainer.embed(images, count_statistics=True)
-        return {**losses, "loss_discriminator": trainer.discriminate_as_released(own, batches)}
+        return {**losses, "loss_discriminator": trainer.discriminate_as_released(banked or own, batches)}
     own = trainer.embed(images)
-    losses["loss_discriminator"] = trainer.discriminate(own, batches)
+    losses["loss_discriminator"] = trainer.discriminate(banked or own, batches)
     losses["loss_alignment"] = trainer.align(own, discriminators)
     return losses
 
@@ -225,9 +275,10 @@ def _pair_by_pair(
     labels: Tensor,
     others: Mapping[str, Neighbour],
     generator: np.random.Generator,
+    own_bank: Tensor | None,
 ) -> dict[str, Tensor]:
     """Every step of the encoder outdates its embeddings, so each pair embeds again."""
-    losses = {"loss": trainer.classify(images, labels)}
+    losses = {"loss": trainer.classify(images, labels, aligning=True)}
     alignment, adversary = [], []
     for source in natural_sorted([site, *others]):
         if source != site:
@@ -236,8 +287,15 @@ def _pair_by_pair(
             continue
         for other in others.values():
             own = trainer.embed(images)
-            adversary.append(trainer.discriminate(own, [other.batch(generator)]))
+            banked = _drawn(trainer, own_bank, len(labels), generator)
+            adversary.append(trainer.discriminate(banked or own, [other.batch(generator)]))
             alignment.append(trainer.align_as_source(own))
     losses["loss_discriminator"] = torch.stack(adversary).mean()
     losses["loss_alignment"] = torch.stack(alignment).mean()
     return losses
+
+
+def _drawn(
+    trainer: AlignmentTrainer, own_bank: Tensor | None, count: int, generator: np.random.Generator
+) -> Embedded | None:
+    return None if own_bank is None else trainer.as_seen(draw_rows(own_bank, count, generator))

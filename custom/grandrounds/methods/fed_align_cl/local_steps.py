@@ -158,8 +158,12 @@ class LocalSteps:
     schedule: ScheduleOptions
     context: SiteContext
 
-    def train(self, neighbours: Mapping[str, Neighbour], options: AlignmentOptions) -> dict[str, float]:
+    def train(
+        self, neighbours: Mapping[str, Neighbour], options: AlignmentOptions, own_bank: Tensor | None = None
+    ) -> dict[str, float]:
         """Train for the iterations of the interval with what other sites have sent; return the means of the losses.
+
+        ``own_bank`` is described at :func:`~grandrounds.methods.fed_align_cl.iteration.train_iteration`.
 
         Raises:
             TaskAborted: if the task was given up.
@@ -172,7 +176,9 @@ class LocalSteps:
         def take(step: int) -> None:
             pixels, labels = self.images.viewed(batches[step], "views", step)
             with context.autocast():
-                losses = train_iteration(self.trainer, context.site, pixels, labels, neighbours, options, draws)
+                losses = train_iteration(
+                    self.trainer, context.site, pixels, labels, neighbours, options, draws, own_bank
+                )
             for name, loss in losses.items():
                 meter.add(name, loss)
             names.update(losses)
@@ -180,15 +186,17 @@ class LocalSteps:
         run_steps(context, len(batches), take)
         return {name: meter.total(name) / len(batches) for name in sorted(names)}
 
-    def bank(self, options: AlignmentOptions, noise: EmbeddingNoiseOptions, random_bytes: RandomBytes) -> Tensor:
-        """Embed the images that are trained on next, as training embeds them, for the others to align with.
+    def upcoming_embeddings(self, options: AlignmentOptions) -> Tensor:
+        """Embed the images of the next interval, as training embeds them, for the bank.
 
-        The mean of the networks is known only when all have answered, so the encoder is the site's local one:
-        the bank travels with the weights and is no older than they are. After the end of the order it starts again,
-        because that of the next epoch is not drawn yet. Shape ``(size, width)``, float32, on the CPU.
+        Before training this is by the mean of the networks, which all sites have; after training by the site's own. After
+        the end of the order it starts again, because that of the next epoch is not drawn yet.
+
+        Returns:
+            Clean embeddings, shape ``(at most the bank's size, width)``.
         """
         batch_size, context = self.images.batch_size, self.context
-        size = bank_size(self.schedule.pace, batch_size, options.max_bank_size)
+        size = self._bank_size(options)
         numbers = upcoming_rows(self.order, self.interval.last * batch_size, max(size, batch_size))
         # Whole batches, since the embeddings are normalised by them as in training.
         whole = len(numbers) // batch_size * batch_size
@@ -198,4 +206,13 @@ class LocalSteps:
                 context.check_abort()
                 pixels, _ = self.images.viewed(chosen, "bank views", step)
                 found.append(self.trainer.embed(pixels).clean)
-        return make_bank(torch.cat(found), size, noise, random_bytes, options.bank_rows)
+        return torch.cat(found)[:size]
+
+    def bank(
+        self, embeddings: Tensor, options: AlignmentOptions, noise: EmbeddingNoiseOptions, random_bytes: RandomBytes
+    ) -> Tensor:
+        """The bank of :meth:`upcoming_embeddings`, as it is sent: shape ``(size, width)``, float32, on the CPU."""
+        return make_bank(embeddings, self._bank_size(options), noise, random_bytes, options.bank_rows)
+
+    def _bank_size(self, options: AlignmentOptions) -> int:
+        return bank_size(self.schedule.pace, self.images.batch_size, options.max_bank_size)

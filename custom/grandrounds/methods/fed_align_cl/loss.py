@@ -109,8 +109,8 @@ def encoder_objective(own: nn.Module, others: Sequence[nn.Module], embeddings: T
     Args:
         own: the site's discriminator.
         others: those of the other sites.
-        embeddings: with their graph, shape ``(samples, width)``.
-        noisy: the same with the noise under which they were sent, with the same graph.
+        embeddings: as the site's own discriminator sees them, with their graph, shape ``(samples, width)``.
+        noisy: as the other sites see them, with the same graph.
 
     Returns:
         A scalar with a graph to the embeddings.
@@ -131,7 +131,7 @@ def train_discriminator(
     Args:
         discriminator: the site's own.
         optimizer: of its parameters.
-        own: the site's embeddings, shape ``(samples, width)``, without noise.
+        own: the site's embeddings, shape ``(samples, width)``.
         others: noisy embeddings of each other site, at least one, each of shape ``(samples, width)``.
 
     Returns:

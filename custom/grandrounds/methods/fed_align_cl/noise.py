@@ -21,6 +21,8 @@ from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, Weig
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes, floating_entries, with_noise
 
 RUNNING_VARIANCE = "running_var"
+MEDIAN_FACTOR = 3.0
+"""Default bound on the norm of an embedding, as a multiple of the median norm."""
 
 
 def noisy_weights(
@@ -52,23 +54,45 @@ def clip_embeddings(embeddings: Tensor, clip: float) -> Tensor:
     return embeddings * factors
 
 
-def embedding_deviation(clipped: Tensor, options: EmbeddingNoiseOptions) -> float:
+def clip_bound(embeddings: Tensor, options: EmbeddingNoiseOptions) -> float:
+    r"""The bound on the norm of a set of embeddings: the option's, or :math:`3 \, \mathrm{median} \|e\|_2`.
+
+    Networks differ in the norms of their embeddings by a factor of ten, so a fixed bound may cut all of one and none of
+    another.
+
+    Example:
+        >>> clip_bound(torch.tensor([[3.0, 4.0], [6.0, 8.0], [0.0, 0.5]]), EmbeddingNoiseOptions())
+        15.0
+    """
+    if options.embedding_clip is not None:
+        return options.embedding_clip
+    # Embeddings of a dead encoder are zero and have no scale.
+    return MEDIAN_FACTOR * float(torch.linalg.vector_norm(embeddings.detach().double(), dim=1).median()) or 1.0
+
+
+def clipped_share(embeddings: Tensor, clip: float) -> float:
+    """The share of embeddings, shape ``(samples, width)``, whose norm is above a bound.
+
+    Example:
+        >>> clipped_share(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), clip=1.0)
+        0.5
+    """
+    return float((torch.linalg.vector_norm(embeddings.detach(), dim=1) > clip).double().mean())
+
+
+def embedding_deviation(clipped: Tensor, options: EmbeddingNoiseOptions, clip: float) -> float:
     """The standard deviation of the noise for a set of embeddings.
 
     Args:
         clipped: shape ``(samples, width)``, already clipped.
         options: how much.
+        clip: the bound, see :func:`clip_bound`.
 
     Returns:
         Above zero. With ``relative`` embeddings that are all equal, whose deviation is zero, get the noise of embeddings
         whose entries are as large as the bound allows: the output of a dead encoder gets noise, too.
-
-    Raises:
-        GrandRoundsError: if an embedding is not finite.
     """
-    if not bool(torch.isfinite(clipped).all()):
-        raise GrandRoundsError("training diverged: an embedding is not finite; lower executor.learning_rate")
-    level, clip = options.embedding_noise_level, options.embedding_clip
+    level = options.embedding_noise_level
     if options.embedding_noise == "absolute":
         return math.sqrt(level)
     if options.embedding_noise == "clipped":
@@ -78,13 +102,18 @@ def embedding_deviation(clipped: Tensor, options: EmbeddingNoiseOptions) -> floa
 
 
 def noisy_embeddings(
-    embeddings: Tensor, options: EmbeddingNoiseOptions, random_bytes: RandomBytes = os.urandom
+    embeddings: Tensor,
+    options: EmbeddingNoiseOptions,
+    random_bytes: RandomBytes = os.urandom,
+    gate: tuple[float, float] | None = None,
 ) -> Tensor:
     """Clip embeddings and add noise that is drawn once, for sending and for training.
 
     Args:
         embeddings: shape ``(samples, width)``, with their graph.
         options: how much.
+        gate: bound on the norm and standard deviation of the noise that the site's privacy gate adds to what is sent: for
+            training, which must see what the others see. None for sending.
         random_bytes: where the noise comes from. The default is the operating system's generator, which no party can
             predict; a seeded one makes a run repeatable and its noise no secret.
 
@@ -94,10 +123,11 @@ def noisy_embeddings(
     Raises:
         GrandRoundsError: if an embedding is not finite.
     """
-    clipped = clip_embeddings(embeddings, options.embedding_clip)
-    sent = with_noise(clipped, embedding_deviation(clipped, options), random_bytes)
-    noise = sent.to(embeddings.device, embeddings.dtype) - clipped.detach()
-    return clipped + noise
+    _require_finite(embeddings)
+    clip = clip_bound(embeddings, options)
+    clipped = clip_embeddings(embeddings, clip)
+    noisy = _with_noise(clipped, embedding_deviation(clipped, options, clip), random_bytes)
+    return noisy if gate is None else _with_noise(clip_embeddings(noisy, gate[0]), gate[1], random_bytes)
 
 
 def absolute_noise(weights: Mapping[str, Tensor], variance: float, generator: Generator) -> dict[str, Tensor]:
@@ -141,6 +171,16 @@ def relative_noise(weights: Mapping[str, Tensor], fraction: float, generator: Ge
         name: fraction * float(value.double().std()) for name, value in _noisy(weights).items() if value.numel() > 1
     }
     return _noised(weights, scales, generator)
+
+
+def _require_finite(embeddings: Tensor) -> None:
+    if not bool(torch.isfinite(embeddings).all()):
+        raise GrandRoundsError("training diverged: an embedding is not finite; lower executor.learning_rate")
+
+
+def _with_noise(embeddings: Tensor, deviation: float, random_bytes: RandomBytes) -> Tensor:
+    sent = with_noise(embeddings, deviation, random_bytes)
+    return embeddings + (sent.to(embeddings.device, embeddings.dtype) - embeddings.detach())
 
 
 def _noisy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

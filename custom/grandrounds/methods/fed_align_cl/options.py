@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from grandrounds.data.images.views import View
+from grandrounds.errors import ConfigurationError
 from grandrounds.options import POSITIVE, Min, Options
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.seeding import numpy_generator
@@ -20,6 +21,7 @@ Role = Literal["classification", "adversarial", "discriminator"]
 ROLES: tuple[Role, ...] = ("classification", "adversarial", "discriminator")
 Averaged = Literal["all", "local_norm", "local_statistics"]
 BankRows = Literal["padded", "distinct"]
+AlignmentNorm = Literal["batch", "shared", "frozen"]
 Comparison = Literal["around_last_comm", "epoch_to_epoch", "every_comm"]
 NOISE_LEVEL = 0.001
 
@@ -58,24 +60,44 @@ class AlignmentOptions(Options):
         float | None, "learning rate of the encoder's alignment; null takes learning_rate", POSITIVE
     ] = None
     discriminator_learning_rate: Annotated[
-        float | None, "learning rate of the discriminator; null takes learning_rate", POSITIVE
+        float | None, "learning rate of the discriminator; null takes that of the encoder's alignment", POSITIVE
     ] = None
+    alignment_norm: Annotated[
+        AlignmentNorm,
+        "batch norm while aligning: by the batch (paper); shared: embeddings by the deployed running statistics, which "
+        "tests use; frozen: classification by them, too",
+    ] = "batch"
+    bank_encoder: Annotated[
+        Literal["mean", "own"],
+        "embeds the bank: the deployed mean of all sites, or the site's own encoder after training (closer to the paper)",
+    ] = "mean"
     max_bank_size: Annotated[int, "maximum number of embeddings in a bank", Min(1)] = 256
     bank_rows: Annotated[
         BankRows, "padded repeats rows where there are too few embeddings; distinct has no row twice"
     ] = "padded"
 
+    def check(self) -> None:
+        """Refuse two normalisations in the one pass of a joint step."""
+        if self.update == "joint" and self.alignment_norm == "shared":
+            raise ConfigurationError(
+                "update=joint has one pass for classification and alignment; set alignment_norm to batch or frozen"
+            )
+
     def learning_rates(self, classification: float) -> dict[Role, float]:
-        """The learning rate of each optimizer; that of classification is the default of the others.
+        """The learning rate of each optimizer.
+
+        Encoder and discriminator have one rate by default, as in the paper and the authors' code: a faster discriminator
+        wins however much the encoders do.
 
         Example:
             >>> AlignmentOptions(alignment_learning_rate=1e-6).learning_rates(1e-5)
-            {'classification': 1e-05, 'adversarial': 1e-06, 'discriminator': 1e-05}
+            {'classification': 1e-05, 'adversarial': 1e-06, 'discriminator': 1e-06}
         """
+        alignment = self.alignment_learning_rate or classification
         return {
             "classification": classification,
-            "adversarial": self.alignment_learning_rate or classification,
-            "discriminator": self.discriminator_learning_rate or classification,
+            "adversarial": alignment,
+            "discriminator": self.discriminator_learning_rate or alignment,
         }
 
 
@@ -129,11 +151,26 @@ class EmbeddingNoiseOptions(Options):
         "a fraction of their deviation (code), a variance (paper), or multiple of the clip",
     ] = "relative"
     embedding_noise_level: Annotated[float, "the fraction, the variance or the multiple", POSITIVE] = NOISE_LEVEL
-    embedding_clip: Annotated[float, "bound on the norm of an embedding", POSITIVE] = 16.0
+    embedding_clip: Annotated[
+        float | None,
+        "bound on the norm of an embedding; null is three times the median norm of those that are sent",
+        POSITIVE,
+    ] = None
+    own_embeddings: Annotated[
+        Literal["as_sent", "clean"],
+        "a discriminator sees its site's own embeddings clipped and with noise like the others' (code), or clean (paper)",
+    ] = "as_sent"
     embedding_noise_source: Annotated[
         Literal["system", "seeded"],
         "system: unpredictable; seeded: repeatable, and a party that knows the seed can subtract it",
     ] = "system"
+
+    def check(self) -> None:
+        """Refuse noise in proportion to a bound that depends on the images."""
+        if self.embedding_noise == "clipped" and self.embedding_clip is None:
+            raise ConfigurationError(
+                "embedding_noise=clipped needs a number for embedding_clip: its noise is a multiple of it"
+            )
 
     def random_bytes(self, *purpose: int | str) -> RandomBytes:
         """Where the noise comes from; ``purpose`` is what a seeded stream is for."""

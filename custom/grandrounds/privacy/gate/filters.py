@@ -29,7 +29,7 @@ from grandrounds.privacy.gate.gate import Gate, TaskFacts, described
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.policy import policy_of_scope
-from grandrounds.privacy.gate.treatment import ClipAndNoise, RunningStatistics
+from grandrounds.privacy.gate.treatment import ClipAndNoise, ClipAndNoiseSamples, RunningStatistics
 from grandrounds.protocol.messages import (
     DXO_KEY,
     GLOBAL,
@@ -85,6 +85,12 @@ class Admission:
         except Refused as refused:
             self.training_refused = refused
             raise
+
+    def row_noise(self, release: str) -> tuple[float, float] | None:
+        """Bound on the norm and standard deviation of the noise of each row of a release; None if rows get no noise."""
+        rule = self.gate.policy.named_rule(release) if self.gate else None
+        treatment = rule.treatment if rule else None
+        return (treatment.clip, treatment.sigma) if isinstance(treatment, ClipAndNoiseSamples) else None
 
 
 class SitePrivacyGate(Filter):

@@ -129,7 +129,7 @@ def _by_answers(
 
 def align_by_answers(trainer: AlignmentTrainer, own: Embedded, answers: Sequence[Tensor]) -> None:
     """One step of the encoder on all pairs, given each other site's gradient."""
-    source = source_objective(trainer.discriminator, own.clean, len(answers))
+    source = source_objective(trainer.discriminator, own.source, len(answers))
     trainer.step_encoder(source + gradient_objective(own.noisy, answers))
 
 

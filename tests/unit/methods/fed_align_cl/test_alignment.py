@@ -96,7 +96,7 @@ def joint_gradients() -> dict[str, dict[str, torch.Tensor]]:
     for site in SITES:
         hospitals[site].discriminate(own[site], [own[other].noisy for other in SITES if other != site])
     losses = [
-        encoder_loss(hospitals[i].discriminator(own[i].clean), hospitals[i].discriminator(own[j].noisy))
+        encoder_loss(hospitals[i].discriminator(own[i].source), hospitals[i].discriminator(own[j].noisy))
         for i in SITES
         for j in SITES
         if i != j

@@ -75,7 +75,7 @@ def test_equal_embeddings_of_a_dead_encoder_do_not_leave_bare():
 def test_the_deviation_of_the_noise(mode, expected):
     spread = torch.tensor([[2.0, -2.0], [-2.0, 2.0]])
     options = EmbeddingNoiseOptions(mode, 0.001, embedding_clip=100.0)
-    assert embedding_deviation(spread, options) == pytest.approx(expected, rel=1e-4)
+    assert embedding_deviation(spread, options, 100.0) == pytest.approx(expected, rel=1e-4)
     big = spread.repeat(200, 250)
     noise = noisy_embeddings(big, EmbeddingNoiseOptions(mode, 0.001, embedding_clip=1000.0), seeded("noise")) - big
     expected *= 10 if mode == "clipped" else 1

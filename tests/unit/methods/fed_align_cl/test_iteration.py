@@ -218,7 +218,7 @@ def separable_sites(update: str) -> float:
     """Accuracy of a linear probe for the site on three shifted Gaussians, after training with an update."""
     generator = torch_generator("domains")
     shifts = torch.tensor([[3.0, 0, 0, 0, 0, 0], [0, 3.0, 0, 0, 0, 0], [0, 0, 3.0, 0, 0, 0]], dtype=torch.float64)
-    hospitals = participants(adam(0.003), EmbeddingNoiseOptions("absolute", 0.01, embedding_clip=1.5))
+    hospitals = participants(adam(0.003), EmbeddingNoiseOptions("absolute", 0.01))
     start = hospitals["site-1"].network.state_dict()
     images = {}
     for site, shift in zip(SITES, shifts, strict=True):

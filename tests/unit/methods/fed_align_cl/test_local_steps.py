@@ -108,7 +108,9 @@ def test_views_are_for_training_and_every_step_has_its_own(context):
 
 def test_the_bank_is_made_of_the_images_that_come_next_normalised_by_their_batches(work):
     statistics = work.trainer.network[2].running_mean.clone()
-    bank = work.bank(AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
+    bank = work.bank(
+        work.upcoming_embeddings(AlignmentOptions()), AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes
+    )
     # Two batches of the order are left for iteration 5 and for its surplus; then the order begins again.
     assert work.images.numbers == [[2, 6], [4, 10], [3, 7], [0, 5]]
     assert torch.equal(work.trainer.network[2].running_mean, statistics)
@@ -121,15 +123,16 @@ def test_the_rows_of_a_bank_have_the_noise_of_the_bank_alone(work):
     training = EmbeddingNoiseOptions("absolute", 1.0, embedding_clip=100.0)
     old = work.trainer
     loud = replace(work, trainer=AlignmentTrainer(old.network, old.discriminator, {}, training))
-    bank = loud.bank(AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
+    bank = loud.bank(
+        loud.upcoming_embeddings(AlignmentOptions()), AlignmentOptions(), NEXT_TO_NO_NOISE, numpy_generator(1).bytes
+    )
     torch.testing.assert_close(bank.abs(), torch.ones_like(bank), atol=1e-3, rtol=0)
 
 
 def test_a_bank_is_no_larger_than_it_may_be(work):
-    assert work.bank(AlignmentOptions(max_bank_size=3), NEXT_TO_NO_NOISE, numpy_generator(1).bytes).shape == (
-        3,
-        FEATURES,
-    )
+    options = AlignmentOptions(max_bank_size=3)
+    bank = work.bank(work.upcoming_embeddings(options), options, NEXT_TO_NO_NOISE, numpy_generator(1).bytes)
+    assert bank.shape == (3, FEATURES)
     assert work.images.numbers == [[2, 6]], "whole batches"
 
 

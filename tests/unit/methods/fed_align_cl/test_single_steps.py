@@ -14,6 +14,7 @@ from grandrounds.methods.fed_align_cl.options import AlignmentOptions, Embedding
 from grandrounds.seeding import numpy_generator
 
 LOUD = EmbeddingNoiseOptions("absolute", 1.0, embedding_clip=50.0)
+PAPER = EmbeddingNoiseOptions("absolute", 1.0, embedding_clip=50.0, own_embeddings="clean")
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
@@ -49,9 +50,11 @@ def require_equal(found, expected):
         torch.testing.assert_close(found[name], value, **EXACT, msg=name)
 
 
-def test_a_discriminator_learns_own_embeddings_without_noise_and_takes_a_step_for_each_other_site_in_their_order():
-    hospital, own, others = own_and_others()
-    expected = by_hand(copy.deepcopy(hospital.discriminator), own.clean.detach(), others, ones_and_zeros)
+@pytest.mark.parametrize(("noise", "seen"), [(LOUD, "noisy"), (PAPER, "clean")], ids=["as_sent", "paper"])
+def test_a_discriminator_learns_own_embeddings_as_sent_and_takes_a_step_for_each_other_site_in_their_order(noise, seen):
+    hospital, own, others = own_and_others(noise)
+    learnt = getattr(own, seen).detach()
+    expected = by_hand(copy.deepcopy(hospital.discriminator), learnt, others, ones_and_zeros)
     hospital.discriminate(own, others)
     require_equal(hospital.discriminator.state_dict(), expected)
 
@@ -82,31 +85,33 @@ def test_a_joint_step_is_classification_and_so_many_times_alignment():
     assert float((three["0.weight"] - one["0.weight"]).abs().max()) > 1e-3
 
 
-def test_in_a_joint_step_the_source_is_clean_and_the_target_noisy():
-    hospital, twin = (participant("site-1", noise=LOUD) for _ in range(2))
+@pytest.mark.parametrize(("noise", "seen"), [(LOUD, "noisy"), (PAPER, "clean")], ids=["as_sent", "paper"])
+def test_in_a_joint_step_source_and_target_have_noise_and_in_the_paper_the_target_alone(noise, seen):
+    hospital, twin = (participant("site-1", noise=noise) for _ in range(2))
     own = twin.embed(batch("site-1")[0])
     theirs = make_discriminator(FEATURES, "theirs").double().requires_grad_(False)
     others = [torch.ones(3, FEATURES, dtype=torch.float64)]
     found = hospital.learn_jointly(*batch("site-1"), others, [theirs], 1.0)["loss_alignment"]
     expected = sum(
         cross_entropy(judged.detach(), torch.ones(len(judged), dtype=torch.float64))
-        for judged in (hospital.discriminator(own.clean), theirs(own.noisy))
+        for judged in (hospital.discriminator(getattr(own, seen)), theirs(own.noisy))
     )
     torch.testing.assert_close(found, expected, **EXACT)
 
 
+@pytest.mark.parametrize(("noise", "seen"), [(LOUD, "noisy"), (PAPER, "clean")], ids=["as_sent", "paper"])
 @pytest.mark.parametrize("part", ["align_as_source", "align_as_target"])
-def test_of_a_pair_the_source_is_clean_and_the_target_noisy(part):
-    hospital, own, _ = own_and_others()
+def test_of_a_pair_source_and_target_have_noise_and_in_the_paper_the_target_alone(part, noise, seen):
+    hospital, own, _ = own_and_others(noise)
     theirs = make_discriminator(FEATURES, "theirs").double()
     if part == "align_as_source":
-        loss, judged = hospital.align_as_source(own), hospital.discriminator(own.clean)
+        loss, judged = hospital.align_as_source(own), hospital.discriminator(getattr(own, seen))
     else:
         loss, judged = hospital.align_as_target(own, theirs), theirs(own.noisy)
     assert float(loss) == pytest.approx(float(cross_entropy(judged, torch.ones_like(judged)).detach()), abs=1e-12)
 
 
-def test_clipped_embeddings_travel_and_whole_ones_are_the_sites_own():
+def test_clipped_embeddings_travel():
     lengths = participant("site-1").embed(batch("site-1")[0]).clean.detach().norm(dim=1)
     assert float(lengths.min()) < NOISE.embedding_clip < float(lengths.max())
     quiet = participant("site-1", noise=EmbeddingNoiseOptions("absolute", 1e-20, embedding_clip=NOISE.embedding_clip))
@@ -124,7 +129,7 @@ def test_pair_by_pair_two_sites_take_the_steps_of_the_papers_algorithm():
         hospital.classify(*batch(site))
     for source, target in ((0, 1), (1, 0)):
         ours, theirs = (expected[index].embed(batch(SITES[index])[0]) for index in (source, target))
-        by_hand(expected[source].discriminator, ours.clean.detach(), [theirs.noisy.detach()], ones_and_zeros)
+        by_hand(expected[source].discriminator, ours.source.detach(), [theirs.noisy.detach()], ones_and_zeros)
         expected[source].align_as_source(ours)
         expected[target].align_as_target(theirs, expected[source].discriminator)
     for mine, other in zip(found, expected, strict=True):
@@ -141,7 +146,7 @@ def test_pair_by_pair_between_communications_a_site_is_the_source_with_its_own_a
     train_iteration(hospital, "site-1", images, labels, others, PAIR_BY_PAIR, numpy_generator(1))
     expected.classify(images, labels)
     own = expected.embed(images)
-    by_hand(expected.discriminator, own.clean.detach(), [bank], ones_and_zeros)
+    by_hand(expected.discriminator, own.source.detach(), [bank], ones_and_zeros)
     expected.align_as_source(own)
     expected.align_as_target(expected.embed(images), theirs)
     require_equal(hospital.network.state_dict(), expected.network.state_dict())
