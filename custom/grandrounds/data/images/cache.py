@@ -31,7 +31,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import replacing, write_json
 
 FORMAT_VERSION = 1
-PREPROCESSING_VERSION = 1
+PREPROCESSING_VERSION = 2
 """Grows when a preprocessing gives other pixels for the same image."""
 
 SHOWN_REASONS = 3

@@ -1,8 +1,5 @@
 """Mammograms of all devices in one form: all bits of the file, breast alone, chest wall left, square.
 
-A digital detector leaves the background at one exact value; a scanned film has noise, labels and tape there. The two
-need different thresholds: a film's threshold would cut the dark fat below the skin of a digital image.
-
 Source: A. Jimenez-Sanchez et al., "Memory-aware curriculum federated learning for breast cancer classification",
 Computer Methods and Programs in Biomedicine 229, 2023, which crops the background, resizes to a height of 2048 pixels
 with the aspect kept and pads to a square; mirroring follows N. Wu et al., "Deep neural networks improve radiologists'
@@ -12,117 +9,30 @@ performance in breast cancer screening", IEEE TMI 39(4), 2020.
 from __future__ import annotations
 
 import io
-import math
+import re
+from pathlib import PurePosixPath
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.data.images.breast_mask import Levels, Mask, bounding_box, breast_mask
 from grandrounds.data.images.decoding import DICOM_SUFFIXES
 from grandrounds.data.images.dicom import read_grey
 from grandrounds.errors import DataError
 
-Levels = NDArray[np.float32]
-Mask = NDArray[np.bool_]
+CLEAR_SHAPE = 1.3
+"""Ratio of the outer thirds of a breast's mask above which the shape is clear enough to overrule the laterality."""
 
-COARSE_SIDE = 256
-"""Longest side, in pixels, of the image in which the breast is searched."""
-
-DIGITAL_BACKGROUND = 0.05
-"""Least share of pixels at exactly the lowest value for the background to be a digital detector's."""
-
-DIGITAL_GAP = 0.02
-"""Within this share of the range above the background a digital image has nearly no pixels, a film's noise many."""
-
-DIGITAL_NEAR = 0.05
-"""Largest share of pixels in that gap, of those at the background's value, in a digital image."""
-
-FULL_BOX = 0.9
-"""A region that fills more of its bounding box than this is a sheet of film on the scanner's black, and no breast."""
-
-FILM_GAMMA = 0.5
-"""Exponent that spreads the dark values of a film, so that the threshold separates fat from background."""
-
-DETACHED = 2
-"""Width in coarse pixels of bridges that are cut: labels and tape at the skin."""
-
-OTSU_BINS = 256
-MIN_SHARE = 0.01
-"""Smallest share of the image that a breast takes."""
+MINI_MIAS_NAME = re.compile(r"mdb(\d{3})")
+"""Films of mini-MIAS: odd numbers are right breasts."""
 
 
-def otsu_threshold(values: NDArray[np.floating]) -> float:
-    r"""The threshold with the largest variance between the values below and above it; equal values are at it.
-
-    .. math:: t^* = \arg\max_t \; w_0(t)\,w_1(t)\,(\mu_1(t) - \mu_0(t))^2
-
-    Source: N. Otsu, "A threshold selection method from gray-level histograms", IEEE Transactions on Systems, Man, and
-    Cybernetics 9(1), 1979. Over a histogram of 256 bins; of equal maxima the middle one counts.
-
-    Example:
-        >>> otsu_threshold(np.array([0.0, 0.0, 0.0, 1.0, 1.0]))
-        0.5
-        >>> otsu_threshold(np.array([3.0, 3.0]))
-        3.0
-    """
-    low, high = float(values.min()), float(values.max())
-    if high <= low:
-        return low
-    counts, edges = np.histogram(values, OTSU_BINS, (low, high))
-    centres = (edges[:-1] + edges[1:]) / 2
-    below = counts.cumsum()[:-1].astype(np.float64)
-    above = counts.sum() - below
-    sums = (counts * centres).cumsum()
-    spread = sums[:-1] / np.maximum(below, 1) - (sums[-1] - sums[:-1]) / np.maximum(above, 1)
-    between = below * above * spread**2
-    best = np.flatnonzero(between >= between.max() * (1 - 1e-12))
-    return float(edges[1:-1][best[[0, -1]]].mean())
-
-
-def breast_mask(levels: Levels) -> Mask:
-    """Which pixels belong to the breast: the largest bright region, without labels, holes filled.
-
-    Returns:
-        Shape ``(H, W)``; nowhere true if the image has one level only or no region takes a hundredth of it. The region
-        was found at no more than 256 pixels a side and widened by one of those pixels, so that the skin is inside.
-
-    Example:
-        >>> image = np.zeros((8, 8), np.float32)
-        >>> image[2:6, :5] = 1.0
-        >>> breast_mask(image).sum(axis=1).tolist()
-        [0, 5, 6, 6, 6, 6, 5, 0]
-    """
-    step = max(1, math.ceil(max(levels.shape) / COARSE_SIDE))
-    region = _breast_region(levels, _block_means(levels, step))
-    if region.mean() < MIN_SHARE:
-        return np.zeros(levels.shape, np.bool_)
-    from scipy import ndimage  # for these images alone: sites without mammograms do not wait for it
-
-    widened = ndimage.binary_dilation(region)
-    height, width = levels.shape
-    return np.asarray(widened.repeat(step, axis=0).repeat(step, axis=1)[:height, :width], np.bool_)
-
-
-def bounding_box(mask: Mask) -> tuple[slice, slice]:
-    """Rows and columns from the first to the last that hold something.
-
-    Raises:
-        ValueError: if the mask is empty.
-
-    Example:
-        >>> bounding_box(np.array([[False, False], [False, True]]))
-        (slice(1, 2, None), slice(1, 2, None))
-    """
-    if not mask.any():
-        raise ValueError("the mask is empty, so it has no bounding box")
-    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
-    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
-
-
-def chest_wall_on_right(mask: Mask) -> bool | None:
+def chest_wall_on_right(mask: Mask, clear: float = 1.0) -> bool | None:
     """Whether the chest wall is on the right, from the shape alone: a breast is tallest there and ends in the nipple.
 
-    None if both outer thirds of the mask, cropped to its bounding box, hold the same number of pixels.
+    None unless one outer third of the mask, cropped to its bounding box, holds more than ``clear`` times as many pixels as
+    the other.
 
     Example:
         >>> chest_wall_on_right(np.triu(np.ones((6, 6), np.bool_)))
@@ -132,56 +42,7 @@ def chest_wall_on_right(mask: Mask) -> bool | None:
     """
     third = max(1, mask.shape[1] // 3)
     left, right = int(mask[:, :third].sum()), int(mask[:, -third:].sum())
-    return None if left == right else right > left
-
-
-def _block_means(levels: Levels, step: int) -> Levels:
-    height, width = levels.shape
-    padded = np.pad(levels, ((0, -height % step), (0, -width % step)), mode="edge")
-    blocks = padded.reshape(padded.shape[0] // step, step, padded.shape[1] // step, step)
-    return np.asarray(blocks.mean(axis=(1, 3)), np.float32)
-
-
-def _breast_region(levels: Levels, coarse: Levels) -> Mask:
-    low, high = float(levels.min()), float(levels.max())
-    region = np.zeros(coarse.shape, np.bool_)
-    if high <= low:
-        return region
-    gap = low + DIGITAL_GAP * (high - low)
-    if _is_digital(levels, low, gap):
-        region = _largest_region(coarse > gap)
-    if not region.any() or _fills_its_box(region):
-        on_film = _largest_region(_above_film(coarse, low, high))
-        region = on_film if on_film.any() else region
-    return region
-
-
-def _is_digital(levels: Levels, low: float, gap: float) -> bool:
-    background = float((levels == low).mean())
-    near = float(((levels > low) & (levels < gap)).mean())
-    return background >= DIGITAL_BACKGROUND and near <= DIGITAL_NEAR * background
-
-
-def _fills_its_box(region: Mask) -> bool:
-    return float(region[bounding_box(region)].mean()) > FULL_BOX
-
-
-def _above_film(coarse: Levels, low: float, high: float) -> Mask:
-    # Scans are padded with the lowest value, which would make two classes of padding and film.
-    spread = ((coarse - low) / (high - low)) ** FILM_GAMMA
-    return np.asarray(spread > otsu_threshold(spread[coarse > low]), np.bool_)
-
-
-def _largest_region(bright: Mask) -> Mask:
-    # Opening cuts thin bridges; tiny images would lose everything to it.
-    from scipy import ndimage
-
-    opened = ndimage.binary_opening(bright, iterations=DETACHED)
-    labels, count = ndimage.label(opened if opened.any() else bright)
-    if count == 0:
-        return np.zeros(bright.shape, np.bool_)
-    sizes = np.bincount(labels.ravel())[1:]
-    return np.asarray(ndimage.binary_fill_holes(labels == int(sizes.argmax()) + 1), np.bool_)
+    return right > left if max(left, right) > clear * min(left, right) else None
 
 
 def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
@@ -191,7 +52,7 @@ def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
 
     Returns:
         Grey levels, bright tissue, shape ``(H, W)``, in [0, 1] for DICOM files and in the file's own unit for others; and
-        the laterality of a DICOM file.
+        the laterality, which a DICOM file contains and mini-MIAS tells by the number in a film's name.
 
     Raises:
         DataError: naming the image and the cause, if it cannot be decoded.
@@ -205,13 +66,18 @@ def read_mammogram(data: bytes, name: str) -> tuple[Levels, Laterality]:
         picture = Image.open(io.BytesIO(data))
         # PIL opens 16-bit PNG and PGM files with 16 or 32 bits per pixel, and all other grey files with 8.
         wide = picture.mode.startswith("I") or picture.mode == "F"
-        return np.array(picture if wide else picture.convert("L"), np.float32), ""
+        return np.array(picture if wide else picture.convert("L"), np.float32), _named_laterality(name)
     except UnidentifiedImageError:
         raise DataError(
             f"{name} is not an image that can be read ({len(data)} bytes); expected DICOM, PNG, ..."
         ) from None
     except Exception as error:  # decoders raise almost anything on damaged bytes
         raise DataError(f"{name} cannot be decoded: {error}") from error
+
+
+def _named_laterality(name: str) -> Laterality:
+    film = MINI_MIAS_NAME.fullmatch(PurePosixPath(name).stem)
+    return "" if film is None else "R" if int(film[1]) % 2 else "L"
 
 
 Laterality = Literal["L", "R", ""]
@@ -225,7 +91,7 @@ def mammogram_square(levels: Levels, size: int, name: str, laterality: Lateralit
     (:func:`~grandrounds.models.intensities.standardise`) undoes any such spreading, so 8 bits cost rounding only: on
     films with 12 bits 0.0036 of a standard deviation (root mean square; 16 bits 0.00001, half-precision floats 0.0003),
     where the network of Jimenez-Sanchez et al. itself adds noise of 0.01. A bright clip or implant in the breast costs as
-    many times more as it is brighter than the tissue. The laterality counts only where the shape is symmetric.
+    many times more as it is brighter than the tissue.
 
     Returns:
         Shape ``(size, size)``, values 0 to 255.
@@ -258,15 +124,15 @@ def without_background(levels: Levels, mask: Mask) -> Levels:
 def to_chest_wall_left(levels: Levels, mask: Mask, laterality: Laterality = "") -> tuple[Levels, Mask]:
     """Mirror image and mask, cropped to the breast, if the chest wall is on the right.
 
-    The shape decides, and only if it is symmetric the laterality: some data sets are mirrored on export and keep the tag. A
-    right breast has its chest wall on the right.
+    A known laterality decides unless the shape is clear, see :data:`CLEAR_SHAPE`: some data sets are mirrored on export and
+    keep the tag. A right breast has its chest wall on the right. Without a laterality the shape decides.
 
     Example:
         >>> image, mask = np.float32([[0, 1], [2, 3]]), np.array([[False, True], [True, True]])
         >>> to_chest_wall_left(image, mask)[0].tolist()
         [[1.0, 0.0], [3.0, 2.0]]
     """
-    seen = chest_wall_on_right(mask)
+    seen = chest_wall_on_right(mask, CLEAR_SHAPE if laterality else 1.0)
     if laterality == "R" if seen is None else seen:
         return levels[:, ::-1], mask[:, ::-1]
     return levels, mask

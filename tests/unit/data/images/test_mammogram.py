@@ -1,8 +1,6 @@
-"""Mammograms are read with all their bits; the breast is found on digital images and on films and oriented."""
+"""Mammograms are read with all their bits; the breast is oriented, cropped and scaled."""
 
 import io
-import zipfile
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,141 +8,15 @@ import torch
 from PIL import Image
 
 from grandrounds.data.images.mammogram import (
-    bounding_box,
-    breast_mask,
-    chest_wall_on_right,
     fit_square,
     mammogram_square,
-    otsu_threshold,
     read_mammogram,
     to_bytes,
     to_chest_wall_left,
     without_background,
 )
-from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 from grandrounds.models.intensities import standardise
-
-
-def half_disc(height=256, width=192, radius=90, on_right=False):
-    """Where a breast would be: half a disc at one side."""
-    rows, columns = np.mgrid[:height, :width]
-    disc = (rows - height / 2) ** 2 + columns**2 <= radius**2
-    return disc[:, ::-1] if on_right else disc
-
-
-def overlap(found, expected):
-    return (found & expected).sum() / (found | expected).sum()
-
-
-def digital(disc, generator, label=True):
-    image = np.where(disc, generator.uniform(200, 3000, disc.shape), 0.0).astype(np.float32)
-    if label:
-        image[10:40, -40:-10] = 4095
-    return image
-
-
-def film(disc, generator):
-    """A film on a scanner's black: base, noise, a label, and black on both sides."""
-    image = 12 + generator.normal(0, 2, disc.shape) + np.where(disc, generator.uniform(60, 180, disc.shape), 0)
-    image[10:40, -40:-10] = 250
-    padded = np.pad(image.clip(1, 255), ((0, 0), (30, 30)))
-    return padded.astype(np.float32)
-
-
-@pytest.mark.parametrize("on_right", [False, True])
-def test_digital_breast_is_found_without_the_label(on_right):
-    disc = half_disc(on_right=on_right)
-    image = digital(disc, np.random.default_rng(0), label=False)
-    image[10:40, 80:110] = 4095  # far from the breast on either side
-    found = breast_mask(image)
-    assert overlap(found, disc) > 0.95
-    assert not found[10:40, 80:110].any()
-    assert chest_wall_on_right(found[bounding_box(found)]) is on_right
-
-
-def test_dark_fat_of_a_digital_image_is_breast():
-    # Under Otsu's threshold the rim at a twentieth of the glands' level would be background.
-    disc, core = half_disc(radius=100), half_disc(radius=50)
-    image = np.where(core, 4000, np.where(disc, 200, 0)).astype(np.float32)
-    assert overlap(breast_mask(image), disc) > 0.95
-
-
-def test_film_is_separated_from_the_breast_and_from_padding():
-    disc = half_disc()
-    found = breast_mask(film(disc, np.random.default_rng(0)))
-    assert overlap(found, np.pad(disc, ((0, 0), (30, 30)))) > 0.95
-
-
-def test_bright_film_is_separated_from_the_breast_although_padding_is_darker():
-    # Half the scan is padding: a threshold over all pixels would divide padding from film.
-    disc = half_disc(radius=60)
-    image = np.where(disc, 120, 50) + np.random.default_rng(0).normal(0, 2, disc.shape)
-    padded = np.pad(image, ((0, 0), (96, 96))).astype(np.float32)
-    assert overlap(breast_mask(padded), np.pad(disc, ((0, 0), (96, 96)))) > 0.9
-
-
-def test_a_label_that_a_thin_line_joins_to_the_breast_is_cut_off():
-    disc = half_disc()
-    image = disc.astype(np.float32)
-    image[20:45, 120:170] = 1
-    image[30:60, 140:143] = 1
-    image[59:61, 40:143] = 1
-    found = breast_mask(image)
-    assert not found[20:45, 120:170].any()
-    assert overlap(found, disc) > 0.9
-
-
-def test_large_images_are_searched_at_low_resolution_and_cover_the_breast():
-    disc = half_disc(1100, 900, 400)
-    found = breast_mask(digital(disc, np.random.default_rng(0)))
-    assert found.shape == disc.shape
-    assert found[disc].mean() > 0.999
-    assert overlap(found, disc) > 0.95
-
-
-def test_holes_are_filled():
-    image = half_disc().astype(np.float32)
-    image[118:138, 20:40] = 0
-    assert breast_mask(image)[128, 30]
-
-
-@pytest.mark.parametrize("value", [0.0, 7.0])
-def test_nothing_is_found_where_there_is_one_level(value):
-    assert not breast_mask(np.full((32, 32), value, np.float32)).any()
-
-
-def test_a_speck_is_no_breast():
-    image = np.zeros((200, 200), np.float32)
-    image[100:110, 100:110] = 1
-    assert not breast_mask(image).any()
-
-
-def test_otsu_divides_two_heaps_between_them():
-    generator = np.random.default_rng(0)
-    values = np.concatenate([generator.normal(10, 1, 500), generator.normal(30, 1, 100)])
-    assert 13 < otsu_threshold(values) < 27
-    # By hand: of 0, 0, 1, 9 the cut after 1 has variance 3*1*(9 - 1/3)^2, the cut after 0 has 2*2*5^2.
-    assert 1 < otsu_threshold(np.array([0.0, 0.0, 1.0, 9.0])) < 9
-
-
-def test_an_empty_mask_has_no_box():
-    with pytest.raises(ValueError, match="the mask is empty"):
-        bounding_box(np.zeros((3, 3), np.bool_))
-
-
-@pytest.mark.realdata
-def test_the_side_of_nearly_all_films_of_mini_mias_follows_from_the_shape(realdata):
-    # Every fourth film, with one of the pair that fills the picture and has no side.
-    rows = [row for _, row in read_table(realdata / "mias" / "mini_mias_manifest.csv", ("image", "side"))][2::4]
-    right = Counter()
-    with zipfile.ZipFile(realdata / "mias" / "mini_mias_512.zip") as archive:
-        for row in rows:
-            levels = np.asarray(Image.open(io.BytesIO(archive.read(row["image"]))).convert("L"), np.float32)
-            mask = breast_mask(levels)
-            right[chest_wall_on_right(mask[bounding_box(mask)]) is (row["side"] == "right")] += 1
-    assert right == {True: 79, False: 1}
-
 
 STORED = np.array([[0, 1000], [2000, 4095]])
 
@@ -263,7 +135,7 @@ def test_resizing_averages_and_does_not_skip():
     assert fit_square(stripes, 8)[:, 1:-1] == pytest.approx(0.5, abs=0.05)
 
 
-def test_laterality_decides_only_where_the_shape_does_not():
+def test_a_known_laterality_decides_unless_the_shape_is_clear():
     levels, even = np.float32([[1, 2]]), np.ones((1, 2), np.bool_)
     assert to_chest_wall_left(levels, even, "R")[0].tolist() == [[2, 1]]
     assert to_chest_wall_left(levels, even, "L")[0].tolist() == [[1, 2]]
@@ -271,6 +143,19 @@ def test_laterality_decides_only_where_the_shape_does_not():
     pointed = np.array([[True, True], [True, False]])
     wall_left = np.float32([[1, 2], [3, 4]])
     assert to_chest_wall_left(wall_left, pointed, "R")[0].tolist() == wall_left.tolist()
+    # 11 against 10 pixels: a breast that fills the film.
+    full = np.ones((11, 2), np.bool_)
+    full[0, 1] = False
+    numbered = np.arange(22, dtype=np.float32).reshape(11, 2)
+    assert to_chest_wall_left(numbered, full, "R")[0].tolist() == numbered[:, ::-1].tolist()
+    assert to_chest_wall_left(numbered, full, "L")[0].tolist() == numbered.tolist()
+    assert to_chest_wall_left(numbered, full)[0].tolist() == numbered.tolist()
+
+
+def test_the_films_of_mini_mias_tell_their_side_by_their_number():
+    picture = encoded(np.zeros((2, 2), np.uint8), "PNG")
+    sides = [read_mammogram(picture, name)[1] for name in ("mdb151.png", "a/mdb152.pgm", "mdb1510.png", "scan.png")]
+    assert sides == ["R", "L", "", ""]
 
 
 def test_background_is_black_even_where_it_is_brighter_than_tissue():

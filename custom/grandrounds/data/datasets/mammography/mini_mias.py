@@ -32,7 +32,8 @@ from grandrounds.data.datasets.published import (
     images_by_name,
     images_in_archive,
 )
-from grandrounds.data.images.mammogram import Levels, read_mammogram
+from grandrounds.data.images.breast_mask import Levels
+from grandrounds.data.images.mammogram import read_mammogram
 from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.manifest import read_table, require_known_label
 from grandrounds.errors import ConfigurationError, DataError
