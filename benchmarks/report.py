@@ -32,13 +32,11 @@ EXPERIMENT = "results"
 
 
 class Drawing(NamedTuple):
-    """A figure of a page: its file's name without ending, its title, dots per inch, whether empty margins are cut off."""
+    """A figure of a page: its file's name without ending, and its title."""
 
     name: str
     title: str
     figure: Figure
-    dpi: int | None = None
-    tight: bool = False
 
 
 Part = str | Drawing
@@ -75,7 +73,7 @@ def experiment_parts(name: str, folder: Path | None) -> Iterator[Part]:
 
 
 def measurement_parts(name: str, section: str) -> Iterator[Part]:
-    """The tables of a measurement, its figure if there is one, and the circumstances."""
+    """The tables of a measurement, and the circumstances."""
     path = BENCHMARKS / name / f"{section}.json"
     if not path.is_file():
         yield "Not measured yet."
@@ -84,8 +82,6 @@ def measurement_parts(name: str, section: str) -> Iterator[Part]:
     script = section if (BENCHMARKS / name / f"{section}.py").is_file() else "run"
     module = import_module(f"benchmarks.{name}.{script}")
     yield module.tables(result)
-    if hasattr(module, "drawing"):
-        yield module.drawing(result)
     yield circumstances(result)
 
 
@@ -107,8 +103,7 @@ def _saved(part: Part, out: Path) -> str:
     if isinstance(part, str):
         return part
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    bounds = "tight" if part.tight else None
-    part.figure.savefig(out / "figures" / f"{part.name}.png", dpi=part.dpi or "figure", bbox_inches=bounds)
+    part.figure.savefig(out / "figures" / f"{part.name}.png")
     return f"![{part.title}](figures/{part.name}.png)"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +52,11 @@ class Pair(NamedTuple):
 
     ours: Sequence[float]
     theirs: Sequence[float]
+
+
+def pair_by_seed(ours: Seeds, theirs: Seeds, score: Callable[[Content], float]) -> Pair:
+    """A score of two methods, for each seed that both have."""
+    return Pair(*([score(runs[seed]) for seed in shared_seeds(ours, theirs)] for runs in (ours, theirs)))
 
 
 def difference_table(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 3) -> str:

@@ -8,7 +8,6 @@ are tested: that of the last round, and that with the lowest validation loss, as
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiment import Experiment, Row, Run, mean_of, read_predictions, site_data
-from benchmarks.fed_align_cl_ham10000.measures import both_layers, curve_areas, separability
+from benchmarks.fed_align_cl_ham10000.measures import curve_areas, embed, separability
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import read_partition, write_partition
 from grandrounds.data.partition.make import make_partition
 from grandrounds.data.site import locate_dataset
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.external import load_trained
-from grandrounds.files import replacing
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
@@ -35,17 +33,8 @@ LOSSES = ("loss", "loss_alignment", "loss_discriminator", "validation.log_loss")
 class Custom(Experiment):
     """A row has a model per site, one of all images, or a federation."""
 
-    def run(self, row: Row) -> None:
-        """Also write each test image's coordinates in a plane, in a file of their own."""
-        super().run(row)
-        result = self.result(row)
-        if self._planes:
-            with replacing(result.with_name(f"plane_{result.name}")) as stream:
-                stream.write(json.dumps(self._planes, separators=(",", ":")).encode() + b"\n")
-
     def record(self, row: Row) -> dict[str, Any]:
         """The models of a row, each with its scores at all sites."""
-        self._planes: dict[str, Any] = {}
         sites_dir, together = self._partitions(row)
         names = self.setting(row).get("sites") or choose_sites(None, sites_dir)[0]
         training = self.method(row)["training"]
@@ -88,29 +77,27 @@ class Custom(Experiment):
         }
 
     def _measured(self, run: Run, weights: Path, sites_dir: Path, names: list[str], model: str) -> dict[str, Any]:
-        """Areas under the curves at each site, and the separation of the sites in the model's layers."""
+        """Areas under the curves at each site, and the separation of the sites in the model's embeddings."""
         spec = Problem.from_dict(run.job.options("problem")).model_spec(pretrained=False)
         network = load_trained(spec, weights, run.row.seed)
-        layers, truth, groups, by_site = [], [], [], {}
+        parts, truth, groups, by_site = [], [], [], {}
         for site in names:
             data = site_data(run.job, site, sites_dir)
             rows = data.rows("test")
-            found, scores = both_layers(network, data.images, rows)
+            found, scores = embed(network, data.images, rows)
             by_site[site] = _areas(data.labels[rows], scores)
-            layers.append(found)
+            parts.append(found)
             truth.append(data.labels[rows])
             groups += [data.groups[row] for row in rows]
         where, labels = np.repeat(names, list(map(len, truth))), np.concatenate(truth)
-        pair = [np.concatenate(parts) for parts in zip(*layers, strict=True)]
-        # The report shows planes of federations, for the first seed.
-        setting = self.setting(run.row)
-        shown = setting.get("table") != "short" and self.method(run.row)["training"] == "federated"
-        shown &= run.row.seed == setting["seeds"][0] and model == MODELS[0]
-        separation, planes = separability(pair, where, labels, np.array(groups), shown)
-        if planes:
-            self._planes = {"images": {"site": where.tolist(), "malignant": labels.tolist()}, "layers": planes}
-        norms = np.linalg.norm(pair[0], axis=1)
-        return {"sites": by_site, "layers": separation, "norm": [float(norms.mean()), float(norms.max())]}
+        embeddings = np.concatenate(parts)
+        separation = separability(embeddings, where, labels, np.array(groups))
+        norms = np.linalg.norm(embeddings, axis=1)
+        return {
+            "sites": by_site,
+            "layers": {"embedding": separation},
+            "norm": [float(norms.mean()), float(norms.max())],
+        }
 
     def _partitions(self, row: Row) -> tuple[Path, Path]:
         """The sites' images, and the same images at one site; where the setting asks for it, some are left out."""

@@ -1,4 +1,4 @@
-"""Areas under the curves, and the separation of sites in a model's layers."""
+"""Areas under the curves, and the separation of sites in a model's embeddings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from torch import nn
 
 from benchmarks.fed_align_cl_ham10000.domain_probe import site_probe
 from grandrounds.data.images.views import to_tensor
-from grandrounds.evaluation.embeddings import plane_of, site_silhouette
+from grandrounds.evaluation.embeddings import site_silhouette
 from grandrounds.models.split import split_network
 
 BATCH = 128
-LAYERS = ("embedding", "penultimate")
-Layers = Sequence[NDArray[np.float32]]
 
 
 def curve_areas(labels: NDArray[np.int64], scores: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
@@ -35,46 +33,31 @@ def curve_areas(labels: NDArray[np.int64], scores: Sequence[float] | NDArray[np.
 
 
 @torch.no_grad()
-def both_layers(
+def embed(
     model: nn.Module, images: NDArray[np.uint8], rows: NDArray[np.int64]
-) -> tuple[Layers, NDArray[np.float64]]:
-    """Embeddings, the layer before the last, and the difference of the logits, malignant less benign.
-
-    The two layers are the inputs of the head and of its last linear layer: the same where the head is one linear layer.
-    """
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Embeddings, and the difference of the logits, malignant less benign."""
     encoder, head = split_network(model)
-    linear = (
-        [n for n, module in enumerate(head) if isinstance(module, nn.Linear)] if isinstance(head, nn.Sequential) else []
-    )
-    hidden = head[: linear[-1]] if linear else nn.Identity()
     found = []
     for start in range(0, len(rows), BATCH):
         embedding = encoder(to_tensor(images[rows[start : start + BATCH]], torch.device("cpu")))
         logits = head(embedding).double()
-        found.append((embedding, hidden(embedding), logits[:, 1] - logits[:, 0]))
-    embeddings, penultimate, scores = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
-    return [embeddings, penultimate], scores
+        found.append((embedding, logits[:, 1] - logits[:, 0]))
+    embeddings, scores = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
+    return embeddings, scores
 
 
 def separability(
-    layers: Layers, sites: NDArray[Any], truth: NDArray[np.int64], groups: NDArray[Any], plane: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Linear probe and silhouette of each layer, of all images and of benign ones alone.
+    embeddings: NDArray[np.float32], sites: NDArray[Any], truth: NDArray[np.int64], groups: NDArray[Any]
+) -> dict[str, Any]:
+    """Linear probe and silhouette of embeddings, of all images and of benign ones alone.
 
     Where sites differ in the share of malignant images, a probe of all images can name a site by the diagnosis.
     """
     benign = truth == 0
-    same = np.array_equal(*layers)
-    found, planes = {}, {}
-    for name, values in zip(LAYERS, layers, strict=True):
-        if same and name == LAYERS[1]:
-            continue
-        found[name] = {
-            "probe": site_probe(values, sites, seed=1, groups=groups)._asdict(),
-            "probe_benign": site_probe(values[benign], sites[benign], seed=1, groups=groups[benign])._asdict(),
-            "silhouette": site_silhouette(values, sites),
-            "silhouette_benign": site_silhouette(values[benign], sites[benign]),
-        }
-        if plane:
-            planes[name] = plane_of(values, seed=1).round(1).tolist()
-    return found, planes
+    return {
+        "probe": site_probe(embeddings, sites, seed=1, groups=groups)._asdict(),
+        "probe_benign": site_probe(embeddings[benign], sites[benign], seed=1, groups=groups[benign])._asdict(),
+        "silhouette": site_silhouette(embeddings, sites),
+        "silhouette_benign": site_silhouette(embeddings[benign], sites[benign]),
+    }

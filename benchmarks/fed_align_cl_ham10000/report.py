@@ -1,22 +1,19 @@
-"""Tables and figures of Fed-Align-CL. Every row states its number of seeds."""
+"""Tables of Fed-Align-CL. Every row states its number of seeds."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
-from benchmarks.report import Drawing, Part
-from benchmarks.results import EXPLAINED, Content, Methods, Pair, Results, Seeds, difference_table, shared_seeds
+from benchmarks.report import Part
+from benchmarks.results import EXPLAINED, Content, Methods, Results, Seeds, difference_table, pair_by_seed
 from benchmarks.tables import markdown_table
-from grandrounds.reporting.figures.images import plane_figure
 
 AREAS = {"roc": "AUC", "precision_recall": "PR-AUC"}
-LAYERS = {"embedding": "embedding", "penultimate": "layer before the last"}
 PROBES, SILHOUETTES = ("probe", "probe_benign"), ("silhouette", "silhouette_benign")
 MODELS = {"last": "last round", "selected": "least validation loss"}
 LAST, CROSS = "last", "cross"
@@ -46,7 +43,7 @@ class Setting:
         self.counted = [site for site, count in malignant.items() if count >= minimum]
 
     def parts(self) -> Iterator[Part]:
-        """All tables and figures."""
+        """All tables."""
         yield f"**{self.content['title']}.**"
         if self.content.get("table") == "short":
             yield self._short()
@@ -61,15 +58,14 @@ class Setting:
                     yield self._areas(model, area)
             yield from self._statistics()
         yield from self._probes()
-        yield from self._planes()
 
     def _areas(self, model: str, area: str) -> str:
         rows = []
         for method, runs in self._with_cross():
             cells = [
-                float(np.median([_area(run, method, model, s, area) for run in runs.values()])) for s in self.sites
+                float(np.median([_area(run, model, s, area, method) for run in runs.values()])) for s in self.sites
             ]
-            means = [_mean(run, method, model, self.counted, area) for run in runs.values()]
+            means = [_mean(run, model, self.counted, area, method) for run in runs.values()]
             deviation = float(np.std(means, ddof=1)) if len(means) > 1 else math.nan
             rows.append([self.titles[method], len(runs), *cells, float(np.median(means)), deviation])
         header = [f"{site} ({self.configuration['sites'].get(site, '')})" for site in self.sites]
@@ -78,7 +74,7 @@ class Setting:
     def _short(self) -> str:
         rows = []
         for method, runs in self.methods.items():
-            means = [[_mean(run, method, LAST, self.counted, area) for run in runs.values()] for area in AREAS]
+            means = [[_mean(run, LAST, self.counted, area) for run in runs.values()] for area in AREAS]
             rows.append([self.titles[method], len(runs), *(float(np.median(values)) for values in means)])
         return markdown_table(["method", "seeds", *(f"{title}, mean" for title in AREAS.values())], rows)
 
@@ -93,12 +89,11 @@ class Setting:
         known = {method: self.methods[method] for method in COMPARED if method in self.methods}
         rows: list[list[object]] = []
         for one, other in combinations(known, 2):
-            shared = shared_seeds(known[one], known[other])
             pairs = [
-                Pair(*([_mean(known[m][seed], m, LAST, self.counted, area) for seed in shared] for m in (other, one)))
+                pair_by_seed(known[other], known[one], partial(_mean, model=LAST, sites=self.counted, area=area))
                 for area in AREAS
             ]
-            rows.append([f"{self.titles[other]} - {self.titles[one]}", len(shared), *pairs])
+            rows.append([f"{self.titles[other]} - {self.titles[one]}", len(pairs[0].ours), *pairs])
         if rows:
             yield f"Mean over the sites that count, last round. {EXPLAINED}"
             yield difference_table(["difference", "seeds", *AREAS.values()], rows)
@@ -107,36 +102,19 @@ class Setting:
         rows, chance = [], math.nan
         for method, runs in self.methods.items():
             layers = [run["models"][name]["scores"][LAST]["layers"] for run in runs.values() for name in _common(run)]
-            for layer, title in LAYERS.items():
-                known = [found[layer] for found in layers if layer in found]
-                if known:
-                    chance = known[0]["probe"]["chance"] if math.isnan(chance) else chance
-                    cells = [[found[kind]["accuracy"] for found in known] for kind in PROBES]
-                    cells += [[found[kind] for found in known] for kind in SILHOUETTES]
-                    rows.append([self.titles[method], title, len(known), *(float(np.mean(cell)) for cell in cells)])
+            known = [found["embedding"] for found in layers if found]
+            if known:
+                chance = known[0]["probe"]["chance"]
+                cells = [[found[kind]["accuracy"] for found in known] for kind in PROBES]
+                cells += [[found[kind] for found in known] for kind in SILHOUETTES]
+                rows.append([self.titles[method], len(known), *(float(np.mean(cell)) for cell in cells)])
         if rows:
             yield (
-                "How far the layers of the one model tell the sites of test images apart: balanced accuracy of a linear "
+                "How far the embeddings of the one model tell the sites of test images apart: balanced accuracy of a linear "
                 f"probe (chance {chance:.2f}) and silhouette, of all images and of benign ones alone; means over seeds."
             )
             header = ["probe", "probe, benign", "silhouette", "silhouette, benign"]
-            yield markdown_table(["method", "layer", "seeds", *header], rows)
-
-    def _planes(self) -> Iterator[Part]:
-        if self.content.get("table") == "short":
-            return
-        drawn = {self.titles[method]: found for method in self.methods if (found := self._plane(method))}
-        for layer, title in LAYERS.items():
-            planes = {name: found["layers"][layer] for name, found in drawn.items() if layer in found["layers"]}
-            if planes:
-                images = next(iter(drawn.values()))["images"]
-                malignant = np.array(images["malignant"], np.bool_)
-                figure = plane_figure(planes, images["site"], malignant, self.configuration["sites"])
-                yield Drawing(f"{self.name}_{layer}", f"Test images by {title}", figure, 100)
-
-    def _plane(self, method: str) -> dict[str, Any]:
-        path = self.results.folder / f"plane_{self.name}_{method}_{self.content['seeds'][0]}.json"
-        return dict(json.loads(path.read_text())) if path.is_file() else {}
+            yield markdown_table(["method", "seeds", *header], rows)
 
 
 def _common(run: Content) -> list[str]:
@@ -151,7 +129,7 @@ def _scores(run: Content, model: str, site: str) -> dict[str, float]:
     return scores
 
 
-def _area(run: Content, method: str, model: str, site: str, area: str) -> float:
+def _area(run: Content, model: str, site: str, area: str, method: str) -> float:
     """An area at a site; for Cross the mean of the other sites' models there."""
     if method != CROSS:
         return float(_scores(run, model, site)[area])
@@ -159,5 +137,5 @@ def _area(run: Content, method: str, model: str, site: str, area: str) -> float:
     return float(np.mean(others))
 
 
-def _mean(run: Content, method: str, model: str, sites: list[str], area: str) -> float:
-    return float(np.mean([_area(run, method, model, site, area) for site in sites]))
+def _mean(run: Content, model: str, sites: list[str], area: str, method: str = "") -> float:
+    return float(np.mean([_area(run, model, site, area, method) for site in sites]))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiment import Experiment, Row, Run, mean_of, pooled, predictions
-from benchmarks.fedirm_ham10000.one_vs_rest import CODE_THRESHOLD, choose_threshold, macro, one_vs_rest
+from benchmarks.fedirm_ham10000.one_vs_rest import choose_threshold, macro, one_vs_rest
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.methods.fedirm.figures import mean_of_rows
 
@@ -25,7 +25,7 @@ SHOWN_ROUNDS = 5
 
 
 class Custom(Experiment):
-    """The first sites have labels; scores are one against rest, with three rules for the threshold."""
+    """The first sites have labels; scores are one against rest."""
 
     def sites(self, row: Row) -> int:
         """The labelled sites and so many of the others."""
@@ -62,7 +62,7 @@ class Custom(Experiment):
 
 
 def _scores(run: Run, labelled: list[str]) -> dict[str, Any]:
-    """Scores of three models: with a threshold chosen on validation images, with the published code's, and without one."""
+    """Scores of three models, with a threshold chosen on validation images."""
     models = {name: run.place / "results" / f"{name}.pt" for name in ("last", "selected")}
     kept = sorted(run.place.glob("state/*/server/parts/labelled_choice@*.pt"))
     models |= {"labelled_choice": kept[-1]} if kept else {}
@@ -71,11 +71,9 @@ def _scores(run: Run, labelled: list[str]) -> dict[str, Any]:
         predicted = predictions(run, weights, ("val", "test"))
         choosing = pooled(predicted["val"], labelled if name == "labelled_choice" else None)
         threshold, test = choose_threshold(*choosing), pooled(predicted["test"])
-        thresholds = {"validation": threshold, "fixed": CODE_THRESHOLD, "argmax": None}
         found[name] = {
             "threshold": threshold,
-            "one_vs_rest": {rule: macro(one_vs_rest(*test, value))._asdict() for rule, value in thresholds.items()},
-            "classes": [scores._asdict() for scores in one_vs_rest(*test, threshold)],
+            "one_vs_rest": {"validation": macro(one_vs_rest(*test, threshold))._asdict()},
             **classification_metrics(*test),
         }
     return found

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from grandrounds.evaluation.auc import auc
 
-CODE_THRESHOLD = 0.4
 THRESHOLDS = tuple(round(0.01 * step, 2) for step in range(1, 100))
 
 
@@ -31,14 +30,11 @@ class OneVsRest(NamedTuple):
     f1: float
 
 
-def one_vs_rest(
-    labels: NDArray[np.integer], probabilities: NDArray[np.floating], threshold: float | None
-) -> list[OneVsRest]:
+def one_vs_rest(labels: NDArray[np.integer], probabilities: NDArray[np.floating], threshold: float) -> list[OneVsRest]:
     r"""Scores of each class, :math:`\text{positive}_{ic} = [p_{ic} \ge t]`."""
     classes = np.arange(probabilities.shape[1])
     true = labels[:, None] == classes
-    most_probable = probabilities.argmax(axis=1)[:, None] == classes
-    called = most_probable if threshold is None else probabilities >= threshold
+    called = probabilities >= threshold
     return [_scores(true[:, number], called[:, number], probabilities[:, number]) for number in classes]
 
 

@@ -8,7 +8,6 @@ from benchmarks.experiment import Experiment, Run, mean_of, read_predictions
 from grandrounds.evaluation.external import scores
 from grandrounds.evaluation.metrics import confusion_matrix
 
-REPORTED = ("ece", "mce", "risk", "aurc")
 SHOWN_ROUNDS = 10
 
 
@@ -27,7 +26,7 @@ class Custom(Experiment):
             },
             **{name: _by_round(run, name) for name in ("peers", "candidates", "peer_validation")},
             "similarity": {
-                event["round"]: {name: event[name] for name in ("sites", "matrix", "raw_cosines")}
+                event["round"]: {"raw_cosines": event["raw_cosines"]}
                 for event in run.events("similarity")
                 if event["round"] % SHOWN_ROUNDS == 0
             },
@@ -37,15 +36,15 @@ class Custom(Experiment):
 
 
 def _predictions(run: Run) -> dict[str, dict[str, Any]]:
-    """Calibration, risk and confusion matrix of each site's test predictions, by model (``own``, ``common``) and site."""
+    """Calibration error and confusion matrix of each site's test predictions, by model (``own``, ``common``) and site."""
     found: dict[str, dict[str, Any]] = {}
     classes = run.partition["classes"]
     for path in sorted((run.place / "state").glob("*/*/predictions_*.csv")):
         labels, probabilities = read_predictions(path, classes)
-        kept = {name: round(value, 6) for name, value in scores(labels, probabilities).items() if name in REPORTED}
+        ece = round(scores(labels, probabilities)["ece"], 6)
         confusion = confusion_matrix(labels, probabilities.argmax(axis=1), len(classes)).tolist()
         model = path.stem.removeprefix("predictions_")
-        found.setdefault(model, {})[path.parent.name] = {**kept, "confusion": confusion}
+        found.setdefault(model, {})[path.parent.name] = {"ece": ece, "confusion": confusion}
     return found
 
 

@@ -1,61 +1,53 @@
-"""Tables and figures of FedPerl on HAM10000."""
+"""Tables of FedPerl on HAM10000."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from benchmarks.report import Drawing, Part
+from benchmarks.report import Part
 from benchmarks.results import (
     EXPLAINED,
+    Content,
     Methods,
     Pair,
     Results,
     Seeds,
     difference_cells,
     difference_table,
+    pair_by_seed,
     shared_seeds,
 )
 from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.evaluation.metrics import confusion_scores, precision_recall_f1
-from grandrounds.methods.fedperl.communities import (
-    chance_within_group,
-    community_order,
-    pick_matrix,
-    within_group_share,
-)
-from grandrounds.methods.fedperl.figures import SimilarityRound, peer_frequency_figure, similarity_figure
-from grandrounds.models.registry import build_model
+from grandrounds.methods.fedperl.communities import chance_within_group, within_group_share
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.problem import ModelSpec
 from grandrounds.reporting.comparison import relative_improvement
-from grandrounds.reporting.run import traffic
 
 METRICS = {"f1_weighted": "weighted F1", "balanced_accuracy": "balanced accuracy"}
 MODELS = ("own", "common")
 SCORES = [f"{title}, {model}" for model in MODELS for title in METRICS.values()]
 LOWER, REFERENCE, PROPOSED = "local_lower", "ssfl", "t2_pa"
-SHOWN_PER_SITE = ("local_lower", "fedavg_lower", "ssfl", "fedmatch_pa", "t2_pa", "fedavg_upper")
+SHOWN = ("local_lower", "fedavg_lower", "ssfl", "fedmatch_pa", "t2_pa", "fedavg_upper")
 
 
 def parts(results: Results) -> Iterator[Part]:
     """Everything between the markers of the page."""
     titles, main = results.titles, results.settings["main"]
-    for section in (_means, _differences, _per_site, _per_class, _policies, _peers):
+    for section in (_means, _differences, _per_class, _policies, _peers):
         yield from section(main, titles)
     yield from _ablations(results)
 
 
-def _values(runs: Seeds, model: str, metric: str) -> np.ndarray:
-    """Shape ``(seeds, sites)``; not a number where there is no such model."""
-    return np.array(
-        [
-            [run["test"][site].get(f"{model}.{metric}", np.nan) for site in natural_sorted(run["test"])]
-            for run in runs.values()
-        ]
-    )
+def _values(runs: Seeds, model: str, metric: str) -> list[float]:
+    """For each seed the mean over sites; not a number where there is no such model."""
+    return [_mean_over_sites(run, metric, model) for run in runs.values()]
+
+
+def _mean_over_sites(run: Content, metric: str, model: str = "own") -> float:
+    return float(np.mean([scores.get(f"{model}.{metric}", np.nan) for scores in run["test"].values()]))
 
 
 def _means(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
@@ -63,25 +55,18 @@ def _means(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
         "Mean over sites, then mean and standard deviation over seeds. `own`: each site's choice among the rounds' models "
         "by its validation images (the paper's tables); `common`: one model for all, selected by the mean of the sites' "
         "scores. RI: relative improvement of the weighted F1 (`own`) over local training on the labelled part. AC: models "
-        "beside the global one per site and round trained in, the warm-up included; sent: the same by the ledger of bytes, "
-        "which is less where a site has an unchanged peer already; ECE: expected calibration error (`own`)."
+        "beside the global one per site and round trained in, the warm-up included; ECE: expected calibration error (`own`)."
     )
-    lower = _values(results[LOWER], "own", "f1_weighted").mean() if LOWER in results else None
+    lower = float(np.mean(_values(results[LOWER], "own", "f1_weighted"))) if LOWER in results else None
     rows = []
     for method, runs in results.items():
-        means = [_values(runs, model, metric).mean(axis=1) for model in MODELS for metric in METRICS]
-        scores = [None if np.isnan(found).any() else mean_and_spread(found.tolist()) for found in means]
-        gain = (
-            None
-            if lower is None
-            else f"{relative_improvement(_values(runs, 'own', 'f1_weighted').mean(), lower):+.1f} %"
-        )
+        means = [_values(runs, model, metric) for model in MODELS for metric in METRICS]
+        scores = [None if np.isnan(found).any() else mean_and_spread(found) for found in means]
+        gain = None if lower is None else f"{relative_improvement(float(np.mean(means[0])), lower):+.1f} %"
         ece = np.mean([site["ece"] for run in runs.values() for site in run["predictions"]["own"].values()])
-        rows.append([titles[method], len(runs), *scores, gain, *_communication(runs), float(ece)])
-    rows += [
-        [title, len(runs), *(scores * len(MODELS)), None, "0 %", "0 %", None] for title, scores in _references(runs)
-    ]
-    yield markdown_table(["method", "seeds", *SCORES, "RI", "AC", "sent", "ECE"], rows)
+        rows.append([titles[method], len(runs), *scores, gain, _communication(runs), float(ece)])
+    rows += [[title, len(runs), *(scores * len(MODELS)), None, "0 %", None] for title, scores in _references(runs)]
+    yield markdown_table(["method", "seeds", *SCORES, "RI", "AC", "ECE"], rows)
 
 
 def _references(runs: Seeds) -> Iterator[tuple[str, list[str]]]:
@@ -98,19 +83,14 @@ def _references(runs: Seeds) -> Iterator[tuple[str, list[str]]]:
         yield title, [mean_and_spread([float(scores[metric].mean()) for scores in found]) for metric in METRICS]
 
 
-def _communication(runs: Seeds) -> tuple[str, str]:
-    """Models beside the global one per client-round, in percent: as chosen, and as sent by the ledger of bytes."""
-    if not all(run["peers"] for run in runs.values()):
-        return "0 %", "0 %"
-    network = build_model(ModelSpec("compact", len(next(iter(runs.values()))["classes"])), seed=0)
-    model_bytes = sum(value.numel() * value.element_size() for value in network.state_dict().values())
-    chosen, sent = [], []
+def _communication(runs: Seeds) -> str:
+    """Models beside the global one per client-round, in percent."""
+    chosen = []
     for run in runs.values():
         peers = [sites for entry in run["peers"].values() for sites in entry.values()]
         models = [min(len(sites), 1) if run["options"]["controller"]["anonymise"] else len(sites) for sites in peers]
-        chosen.append(100 * sum(models) / len(peers))
-        sent.append(100 * traffic(run["bytes"]).down_extra / model_bytes / len(peers))
-    return f"{np.mean(chosen):.0f} %", f"{np.mean(sent):.0f} %"
+        chosen.append(100 * sum(models) / max(len(peers), 1))
+    return f"{np.mean(chosen):.0f} %"
 
 
 def _differences(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
@@ -123,34 +103,13 @@ def _differences(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
         shared = shared_seeds(runs, results[REFERENCE])
         if method == REFERENCE or not shared:
             continue
-        pair = (runs, results[REFERENCE])
-        cells = [
-            Pair(
-                *(
-                    _values({seed: found[seed] for seed in shared}, "own", metric).mean(axis=1).tolist()
-                    for found in pair
-                )
-            )
-            for metric in METRICS
-        ]
+        cells = [pair_by_seed(runs, results[REFERENCE], partial(_mean_over_sites, metric=metric)) for metric in METRICS]
         rows.append([f"{titles[method]} - SSFL", len(shared), *cells])
     yield difference_table(["difference", "seeds", *METRICS.values()], rows)
 
 
-def _per_site(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
-    shown = [method for method in SHOWN_PER_SITE if method in results]
-    devices = next(iter(results[PROPOSED].values()))["devices"]
-    yield "Weighted F1 per site (mean over seeds, `own` model):"
-    columns = [_values(results[method], "own", "f1_weighted").mean(axis=0) for method in shown]
-    rows = [
-        [site, devices[site], *(float(column[number]) for column in columns)]
-        for number, site in enumerate(natural_sorted(devices))
-    ]
-    yield markdown_table(["site", "device", *(titles[method] for method in shown)], rows)
-
-
 def _per_class(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
-    shown = [method for method in SHOWN_PER_SITE if method in results]
+    shown = [method for method in SHOWN if method in results]
     classes = next(iter(results[PROPOSED].values()))["classes"]
     yield "F1 per class over the pooled test images of all sites and seeds (`own` model), with the number of images:"
     pooled = {
@@ -199,14 +158,12 @@ def _policies(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
 
 
 def _peers(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
-    shares, chances, matrices = [], [], []
+    shares, chances = [], []
     for run in results[PROPOSED].values():
         devices = run["devices"]
-        sites = natural_sorted(devices)
         picks = [(site, peer) for chosen in run["peers"].values() for site, peers in chosen.items() for peer in peers]
-        matrices.append(pick_matrix(picks, sites))
         share, chance = within_group_share(picks, devices), chance_within_group(devices)
-        counted = [site for site in sites if chance[site] > 0 and not np.isnan(share[site])]
+        counted = [site for site in natural_sorted(devices) if chance[site] > 0 and not np.isnan(share[site])]
         shares.append(float(np.mean([share[site] for site in counted])))
         chances.append(float(np.mean([chance[site] for site in counted])))
     yield (
@@ -219,24 +176,6 @@ def _peers(results: Methods, titles: dict[str, str]) -> Iterator[Part]:
         f"Without scaling of features the cosines of two sites' models lie between {min(cosines):.6f} and "
         f"{max(cosines):.6f}: every gate of the paper would let everybody pass."
     )
-    order = community_order(devices)
-    rows = [sites.index(site) for site in order]
-    own = {site: (share[site], chance[site]) for site in order}
-    frequency = peer_frequency_figure(np.mean(matrices, axis=0)[np.ix_(rows, rows)], order, devices, own)
-    yield Drawing("peers", "Share of peer picks", frequency, 110)
-    yield (
-        f"Peers are means over seeds, the share within the device is of seed {max(results[PROPOSED])}, as is the "
-        "similarity:"
-    )
-    yield Drawing("similarity", "Similarity of models", _similarity(run, order, devices), 110)
-
-
-def _similarity(run: dict[str, Any], order: list[str], devices: dict[str, str]) -> Any:
-    rounds = [
-        SimilarityRound(int(number), entry["sites"], np.array(entry["matrix"]))
-        for number, entry in run["similarity"].items()
-    ]
-    return similarity_figure(rounds, [20, 30, 50], order, devices, first_peers=11)
 
 
 def _ablations(results: Results) -> Iterator[Part]:
@@ -246,7 +185,7 @@ def _ablations(results: Results) -> Iterator[Part]:
     for method, having in {**methods, **results.settings["ablations"]}.items():
         runs = {seed: having[seed] for seed in seeds if seed in having}
         if len(runs) == len(seeds):
-            values = [float(_values(runs, model, name).mean()) for model in MODELS for name in METRICS]
+            values = [float(np.mean(_values(runs, model, name))) for model in MODELS for name in METRICS]
             labels = [_mean_of_rounds(runs, name) for name in ("accepted", "pseudo_label_accuracy")]
             rows.append([results.titles[method], *values, *labels])
     yield (

@@ -84,7 +84,6 @@ class Custom(Experiment):
                 site: {n: {name: round(found[name], 5) for name in LOSSES if name in found} for n, found in own.items()}
                 for site, own in answers.items()
             },
-            "noise_matrices": run.partition.get("noise_matrices"),
             **{name: {e["round"]: e[name] for e in rounds if name in e} for name in ("soft_label_entropy", "weights")},
             "manifests": {site: content["sha256"] for site, content in run.partition["sites"].items()},
             "partition": self.partition_choices(run.row),

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import in_child, milliseconds, peak_mib, resident_mib, run, table
-from benchmarks.report import Drawing
-from grandrounds.plotting import draw_legend, draw_line, label_axes, looks, new_axes
 
 SITES = (10, 100, 500)
 KINDS = ("no training", "compact")
@@ -62,22 +60,6 @@ def tables(result: dict[str, Any]) -> str:
     }  # fmt: skip
     cases = [{**case, "seconds": case["milliseconds_per_round"]["wall"]["median"] / 1000} for case in result["cases"]]
     return table(columns, cases, 2)
-
-
-def drawing(result: dict[str, Any]) -> Drawing:
-    figure, axes = new_axes()
-    kinds = list(dict.fromkeys(case["kind"] for case in result["cases"]))
-    for kind, look in looks(kinds).items():
-        cases = [case for case in result["cases"] if case["kind"] == kind]
-        times = [case["milliseconds_per_site_and_round"]["cpu"]["median"] for case in cases]
-        draw_line(axes, look, [case["sites"] for case in cases], times, kind)
-    for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
-        scale("log")
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("")
-    label_axes(axes, "sites in one process", "ms of the processor per site and round", "Many sites in one process")
-    draw_legend(axes)
-    return Drawing("scaling", "Time per site and round over the number of sites", figure)
 
 
 if __name__ == "__main__":

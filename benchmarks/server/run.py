@@ -20,14 +20,12 @@ import torch
 from benchmarks import measure
 from benchmarks.measure import Cost, clocked, in_child, in_turn, milliseconds, peak_mib, resident_mib, table
 from benchmarks.parties import site_names
-from benchmarks.report import Drawing
 from grandrounds.federation.checkpoints import CheckpointFolder, TensorFileStore
 from grandrounds.federation.server.averaging import OrderedMean
 from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.model_store import ModelStore
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer
 from grandrounds.methods.fedperl.similarity import SimilarityTracker, layer_moments, similarity_matrix
-from grandrounds.plotting import draw_legend, draw_line, label_axes, looks, new_axes
 from grandrounds.protocol.tensors import apply_update
 
 SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)
@@ -225,21 +223,6 @@ def tables(result: dict[str, Any]) -> str:
         *((PAIR_COLUMNS, result["comparison"], 2), (SAVED_COLUMNS, result["checkpoint"], 1)),
     )
     return "\n\n".join(table(*part) for part in parts)
-
-
-def drawing(result: dict[str, Any]) -> Drawing:
-    figure, axes = new_axes()
-    cases = result["mean_in_order"]
-    for millions, look in looks([str(case) for case in dict.fromkeys(case["millions"] for case in cases)]).items():
-        chosen = [case for case in cases if str(case["millions"]) == millions]
-        models = [case["peak_models_while_adding"] for case in chosen]
-        draw_line(axes, look, [case["sites"] for case in chosen], models, f"{float(millions):g} M parameters")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(0, 1.2 * max(case["peak_models_while_adding"] for case in cases))
-    label_axes(axes, "sites", "models in memory", "The server's memory while updates come in")
-    draw_legend(axes, "lower right")
-    return Drawing("memory", "Memory while updates come in", figure)
 
 
 if __name__ == "__main__":

@@ -23,13 +23,11 @@ from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 
 from benchmarks.measure import run, table
 from benchmarks.parties import site_names
-from benchmarks.report import Drawing
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
-from grandrounds.plotting import draw_legend, label_axes, looks, new_axes
 from grandrounds.protocol.messages import GLOBAL, Payload, encode_payload, tensor_bytes
 from grandrounds.protocol.problem import ModelSpec
 
@@ -106,20 +104,6 @@ def tables(result: dict[str, Any]) -> str:
         sizes = {"KiB down": down / 1024, "KiB up": up / 1024, "models down": down / model, "models up": up / model}
         cases.append({"job": name, **sizes, "parts": " ".join(case["parts"])})
     return table({name: name for name in cases[0]}, cases, 2)
-
-
-def drawing(result: dict[str, Any]) -> Drawing:
-    model, methods = result["model"]["tensor_bytes"], result["methods"]
-    figure, axes = new_axes(height=0.9 + 0.32 * len(methods), left=1.9)
-    for offset, (way, look) in zip((-0.2, 0.2), looks(["down", "up"]).items(), strict=True):
-        sizes = [case[f"{way}_bytes"] / model for case in methods.values()]
-        positions = [number + offset for number in range(len(methods))]
-        axes.barh(positions, sizes, height=0.38, color=look.colour, label=way)
-    axes.set_yticks(range(len(methods)), list(methods))
-    axes.invert_yaxis()
-    label_axes(axes, "models per site and round", "", "What travels in a round")
-    draw_legend(axes)
-    return Drawing("wire", "Models per site and round", figure)
 
 
 if __name__ == "__main__":
