@@ -111,8 +111,9 @@ def _filter(results: Results) -> Iterator[Part]:
     if rows:
         names = next(run["classes"] for runs in results.settings["lesion"].values() for run in runs.values())
         yield (
-            "**What the filter keeps:** AUC of the selected round, share of predictions, rows of a batch that have a counterpart (means over rounds), "
-            "and the patients (lesions) that unlabelled sites surely took for each class in the last round."
+            "**What the filter keeps:** AUC of the selected round, share of kept predictions, rows of a batch that have a "
+            "counterpart (means over rounds), and the patients (lesions) that unlabelled sites surely took for each class "
+            "in the last round."
         )
         yield markdown_table(["method", "seed", "AUC", "kept", "rows matched", *names], rows)
 

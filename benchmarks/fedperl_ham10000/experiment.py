@@ -8,11 +8,9 @@ from benchmarks.experiment import Experiment, Run, mean_of, read_predictions
 from grandrounds.evaluation.external import scores
 from grandrounds.evaluation.metrics import confusion_matrix
 
-SHOWN_ROUNDS = 10
-
 
 class Custom(Experiment):
-    """Peers, similarity of models and pseudo-labels round by round; confusion matrices by model and site."""
+    """Peers and pseudo-labels round by round; confusion matrices by model and site."""
 
     def measures(self, run: Run) -> dict[str, Any]:
         """What the report needs."""
@@ -25,11 +23,6 @@ class Custom(Experiment):
                 for name in ("accepted", "pseudo_label_accuracy")
             },
             **{name: _by_round(run, name) for name in ("peers", "candidates", "peer_validation")},
-            "similarity": {
-                event["round"]: {"raw_cosines": event["raw_cosines"]}
-                for event in run.events("similarity")
-                if event["round"] % SHOWN_ROUNDS == 0
-            },
             "devices": {site: _device(sites[site]["sources"]) for site in run.sites},
             "manifests": {site: content["sha256"] for site, content in sites.items()},
         }

@@ -13,14 +13,8 @@ from grandrounds.ordering import natural_sorted
 
 METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "f1_macro": "macro-F1"}
 COMPARED = (
-    *(
-        ("mdhfl", "local_sce"),
-        ("mdhfl_ce", "local_ce"),
-        ("mdhfl", "mdhfl_ce"),
-        ("mdhfl", "fedmd"),
-        ("mdhfl_ce", "fedmd"),
-    ),
-    *(("mdhfl", "feddf"), ("mdhfl", "rhfl"), ("rhfl_plus", "mdhfl")),
+    *(("mdhfl", "local_sce"), ("mdhfl_ce", "local_ce"), ("mdhfl", "mdhfl_ce"), ("mdhfl", "fedmd")),
+    *(("mdhfl_ce", "fedmd"), ("mdhfl", "feddf"), ("mdhfl", "rhfl"), ("rhfl_plus", "mdhfl")),
 )
 SHOWN = ("local_sce", "mdhfl", "rhfl_plus")
 Rounds = dict[str, dict[str, dict[str, float]]]

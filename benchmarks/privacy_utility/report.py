@@ -15,15 +15,8 @@ from grandrounds.protocol.problem import Problem
 SCORES = {"auc_macro": "AUC", "balanced_accuracy": "balanced accuracy", "accuracy": "accuracy"}
 LOST = "AUC lost, by seed"
 HEADER = [
-    "method",
-    "sites",
-    "who is hidden",
-    "epsilon",
-    "noise multiplier",
-    "noise over update",
-    "seeds",
-    *SCORES.values(),
-    LOST,
+    *("method", "sites", "who is hidden", "epsilon", "noise multiplier", "noise over update"),
+    *("seeds", *SCORES.values(), LOST),
 ]
 
 
@@ -32,9 +25,8 @@ def parts(results: Results) -> Iterator[Part]:
     protections = results.configuration["protections"]
     rows = []
     for method, title in results.titles.items():
-        plain = next(
-            runs for found in results.settings.values() for name, runs in found.items() if name == f"{method}_none"
-        )
+        unprotected = (found[f"{method}_none"] for found in results.settings.values() if f"{method}_none" in found)
+        plain = next(unprotected, Seeds())
         for found in results.settings.values():
             for name, runs in found.items():
                 base, _, protection = name.partition("_")

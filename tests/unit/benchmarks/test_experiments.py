@@ -56,7 +56,7 @@ def test_a_result_is_read_back_and_shown(tmp_path):
     assert list(Results("privacy_utility", tmp_path).settings["infinite"]) == ["fedavg_none"]
     write("privacy_utility", tmp_path, tmp_path / "page")
     rows = [line for line in (tmp_path / "page" / "README.md").read_text().splitlines() if line.startswith("| FedAvg")]
-    assert rows == ["| FedAvg, all images with labels | none | infinite | — | — | 1 | 0.876 | 0.262 | 0.708 |"]
+    assert rows == ["| FedAvg, all images with labels | 5 | none | infinite | — | — | 1 | 0.876 | 0.262 | 0.708 | — |"]
 
 
 def test_the_mean_is_over_the_sites_that_report_a_metric():
