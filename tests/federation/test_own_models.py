@@ -65,7 +65,12 @@ def test_weights_of_another_network_are_refused(tiny, run, hospitals, tmp_path):
     path = tmp_path / "start.pt"
     torch.save(build_model(ModelSpec("compact", classes=4), seed=9).state_dict(), path)
     with pytest.raises(GrandRoundsError, match="starts from weights of compact, this site has resnet10"):
-        run(tiny("local", *SHORT, f"problem.weights={path}"), tmp_path / "run", SITES, sites_dir=hospitals[0])
+        run(
+            tiny("local", *SHORT, f"problem.weights={path}", "problem.intensities=scaled"),
+            tmp_path / "run",
+            SITES,
+            sites_dir=hospitals[0],
+        )
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_scalars_need_a_part_and_its_minimum_number_of_patients():
     [
         ([], r"here must be an object with .*, got \[\]"),
         ({"delta": 1e-5}, "here: 'unit' is missing"),
-        (policy(unit="hospital"), "here.unit must be one of record, presence, site, got 'hospital'"),
+        (policy(unit="hospital"), "here.unit must be one of record, patient, presence, site, got 'hospital'"),
         (policy(delta=0), "here: delta must be above 0 and below 1"),
         (policy(delta="1e-5"), "here.delta must be a number, got '1e-5'"),
         (policy(epsilon=3), "here: unknown key 'epsilon'"),
@@ -168,7 +168,7 @@ def test_scalars_need_a_part_and_its_minimum_number_of_patients():
         ),
         (
             policy({"kind": "model_update", "name": "u", "treatment": "record_level", "min_noise_multiplier": 1}),
-            "unit must be record, got site",
+            "protects a record or a patient, not site",
         ),
         (
             policy({"kind": "class_statistics", "name": "r", "treatment": "quantise", "levels": 9}),
