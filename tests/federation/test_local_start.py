@@ -22,7 +22,7 @@ def weights(tmp_path):
 
 def test_trained_weights_reach_sites_that_train_alone_once(tiny, run, weights, tmp_path):
     options = ["executor.learning_rate=1e-12", "controller.rounds=3", "executor.steps=1"]
-    found = run(tiny("local", *options, f"problem.weights={weights}"), tmp_path / "run")
+    found = run(tiny("local", *options, f"problem.weights={weights}", "problem.intensities=scaled"), tmp_path / "run")
     wanted = torch.load(weights, weights_only=True)
     for site in SITES:
         (path,) = sorted((found.record.parent / site / "state").glob("round_00003.pt"))
