@@ -58,7 +58,7 @@ def hospitals(tmp_path_factory, shared_cache):
     """Four hospitals with public images, the last without labels, and a server with the public images; with keys."""
     folder = tmp_path_factory.mktemp("hospitals")
     drawn = phantom_site("public", folder / "drawn", size=32, images=24).parent
-    public = {"manifest": "public/manifest.csv", "root": "public/images.npz"}
+    public = {"manifest": "public/manifest.csv", "root": "public/images.npz", "public": True}
     for site in (*SITES, UNLABELLED):
         phantom_site(site, folder, size=32, images=40, labelled=0.0 if site == UNLABELLED else 0.7)
     for party in (*SITES, UNLABELLED, "server"):

@@ -155,5 +155,5 @@ def test_the_jobs_filter_clips_and_noises_what_no_gate_has_treated_and_nothing_e
     assert all(torch.equal(again[name], treated[name]) for name in treated)
     with pytest.raises(ValueError, match="must be a collection"):
         quiet.process(DXO(DataKind.WEIGHT_DIFF, data={"w": torch.ones(1)}).to_shareable(), None)
-    with pytest.raises(ConfigurationError, match="unit must be one of record, presence, site"):
+    with pytest.raises(ConfigurationError, match="unit must be one of record, patient, presence, site"):
         GaussianPrivacy(1.0, 1.0, unit="hospital")

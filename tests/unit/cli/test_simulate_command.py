@@ -24,7 +24,7 @@ def test_a_run_shows_its_rounds_and_scores_and_the_folder_of_the_results(run, co
     result = run(*command, "--sites-dir", sites_dir(2))
     assert result.exit_code == 0, result.output
     assert re.search(r"^round 1/1: 2 of 2 sites, loss \d", result.stderr, re.MULTILINE)
-    assert re.search(r"│ site-2 +│ +2 │", result.stdout)
+    assert re.search(r"│ site-2 +│ +2│", result.stdout)
     assert str(tmp_path / "run" / "results") in result.stdout
     assert (tmp_path / "run" / "results" / "summary.json").is_file()
     assert not list((tmp_path / "run" / "results").glob("round_*"))
@@ -223,7 +223,7 @@ def test_an_interrupted_run_reports_that_the_same_command_resumes_it(run, comman
 def test_the_engine_gets_the_options_of_the_command_line(run, command, sites_dir, monkeypatch, make_summary):
     calls = []
 
-    def recorded(job, workspace, sites, sites_dir, engine, threads, wire):
+    def recorded(job, workspace, sites, sites_dir, engine, threads, wire, command):
         calls.append((job.options("controller")["rounds"], sites, engine, threads, wire))
         return make_summary()
 

@@ -17,6 +17,7 @@ WIDTHS = {
     "resnet10": 512,
     "resnet12": 512,
     "resnet18": 512,
+    "efficientnet_lite0": 1280,
     "resnet22": 256,
     "resnet9": 512,
     "shufflenet": 800,

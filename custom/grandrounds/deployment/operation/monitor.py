@@ -130,7 +130,7 @@ def score_curve(scores: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     Example:
         >>> curve = score_curve({"1": {"mean": 0.5}, "3": {"mean": 1.0}})
         >>> curve["line"], curve["ends"]
-        ('34.0,101.0 606.0,34.0', (1, 3))
+        ('34.0,110.0 606.0,34.0', (1, 3))
     """
     if not scores:
         return {}

@@ -46,7 +46,7 @@ def test_a_separate_port_for_administrators_is_removed():
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("a: [", "not valid YAML"), ("name: p", "it needs a name and participants"), ("- a", "no project")],
+    [("a: [", "not valid YAML"), ("name: p", "it needs a name and participants"), ("- a", "is not a project")],
 )
 def test_an_invalid_project_is_refused(tmp_path, text, reason):
     path = tmp_path / "project.yml"
