@@ -48,7 +48,7 @@ def small(*assignments):
 
 
 def test_a_job_gives_the_models_of_the_same_job_in_one_process(federation, researcher, tmp_path, shared_cache):
-    """Kits, certificates, processes and the sites' gates change no bit of the result."""
+    """Kits, certificates, processes and the sites' gates change no bit of the models; gates round numbers to float32."""
     job = with_roster(small(), mandatory=HOSPITALS, min_sites=3)
     reported = []
     outcome = submit_and_watch(researcher, job, tmp_path / "results", reported.append)
@@ -56,7 +56,8 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(federation, resea
     assert outcome.summary["contributions"] == dict.fromkeys(HOSPITALS, 2)
     assert sorted(outcome.summary["test"]) == sorted(HOSPITALS)
     alone = simulate(job, tmp_path / "alone", list(HOSPITALS))
-    assert outcome.summary["test"] == alone["test"]
+    for site, scores in alone["test"].items():
+        assert outcome.summary["test"][site] == pytest.approx(scores, rel=1e-6)
     for name in ("last.pt", "selected.pt"):
         here = torch.load(outcome.download / "workspace" / "results" / name, weights_only=True)
         there = torch.load(tmp_path / "alone" / "results" / name, weights_only=True)
