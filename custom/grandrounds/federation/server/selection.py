@@ -168,7 +168,7 @@ class ModelSelection:
         parts = [counts_from_json(self._counts[site], len(self._classes)) for site in sites]
         counts = pooled_counts(parts, images, pooled.get("accuracy", 0.0) * images)
         support = dict(zip(self._classes, counts.positives.tolist(), strict=True))
-        few = [f"{name} ({count})" for name, count in support.items() if count < MIN_CASES]
+        few = [f"{name} ({'hidden' if count < 0 else count})" for name, count in support.items() if count < MIN_CASES]
         if "log_likelihood" in pooled:
             values[LIKELIHOOD] = pooled["log_likelihood"]
         score = score_estimates(counts)[self._metric].value if self._metric in MEANS else math.nan
