@@ -21,7 +21,7 @@ from benchmarks import measure
 from benchmarks.measure import Cost, clocked, in_child, in_turn, milliseconds, peak_mib, resident_mib, table
 from benchmarks.parties import site_names
 from grandrounds.federation.checkpoints import CheckpointFolder, TensorFileStore
-from grandrounds.federation.server.averaging import OrderedMean
+from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.model_store import ModelStore
 from grandrounds.methods.fedperl.peer_selection import anonymised_peer

@@ -61,6 +61,8 @@ def suppress_counts(counts: SiteCounts, minimum: int) -> SiteCounts:
     hidden = counts.patients == HIDDEN
     hidden[:, :2] |= _hidden_classes(patients[:, :2], hidden[:, 0], minimum)[:, None]
     hidden[:, 2] |= suppressed(patients[None, :, 2], minimum)[0]
+    if 0 < patients[hidden[:, 2], 2].sum() < minimum:
+        hidden[:, 2] = True
     return SiteCounts(np.where(hidden, HIDDEN, counts.images), np.where(hidden, HIDDEN, counts.patients))
 
 
@@ -78,8 +80,10 @@ def _hidden_classes(patients: NDArray[np.int64], before: NDArray[np.bool_], mini
         ]
         others = [np.flatnonzero(~hidden & (column > 0)) for column in wanting]
         rows = next((rows for rows in others if len(rows)), None)
-        if rows is None or minimum < 2:
+        if minimum < 2 or not wanting:
             return hidden
+        if rows is None:  # nothing is left to hide behind but which classes are empty
+            return np.ones_like(hidden)
         hidden[rows[patients[rows].sum(axis=1).argmin()]] = True
 
 

@@ -1,150 +1,28 @@
-"""Rounds in which a global model goes out and the mean of the sites' updates comes in.
-
-Floating-point sums depend on their order. Here the order is fixed before the round: each update is added when all sites
-before it in the canonical order have been added or are known to be missing, and held until then.
-"""
+"""Rounds in which a global model goes out and the mean of the sites' updates comes in."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.server.controller import RoundController
+from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, UpdateOptions
 from grandrounds.federation.server.robust import ContributionBounds, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
-from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import (
     GLOBAL,
-    UPDATE,
     Payload,
     Result,
     State,
     floating_entries,
     require_like,
-    tensor_bytes,
 )
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update, require_finite_tensors
-
-HELD_BYTES = 1 << 26
-
-
-class OrderedMean:
-    r"""Weighted mean of the updates of several sites.
-
-    .. math:: \bar\Delta = \sum_k w_k \Delta_k / \sum_k w_k
-
-    Floating entries are summed in at least single precision and keep their dtype; integer entries (counters of batch norm)
-    take the maximum. Inputs are never changed.
-
-    Args:
-        sites: the sites that are asked this round.
-        held_bytes: how much of what came too early waits in memory; the rest waits in a temporary folder (``$TMPDIR``),
-            which is gone when the mean is closed, or forgotten.
-
-    Example:
-        >>> mean = OrderedMean(["site-1", "site-2"])
-        >>> mean.add("site-2", {"w": torch.tensor([4.0])}, weight=3.0)
-        >>> mean.add("site-1", {"w": torch.tensor([0.0])}, weight=1.0)
-        >>> mean.close()
-        {'w': tensor([3.])}
-    """
-
-    def __init__(self, sites: Iterable[str], held_bytes: int = HELD_BYTES) -> None:
-        self._waiting = natural_sorted(sites)
-        self._free_bytes = held_bytes
-        self._held: dict[str, tuple[State | Path, float]] = {}
-        self._folder: TemporaryDirectory[str] | None = None
-        self._sum: dict[str, Tensor] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
-        self._weight = 0.0
-
-    def add(self, site: str, update: State, weight: float = 1.0) -> None:
-        """Take one site's update.
-
-        Raises:
-            ValueError: if the site was not asked or has answered already, or the weight is not positive.
-        """
-        if site not in self._waiting or site in self._held:
-            raise ValueError(f"{site} was not asked for an update, or has given one already")
-        if not weight > 0:
-            raise ValueError(f"the weight of {site} must be positive, got {weight}")
-        if site == self._waiting[0]:
-            self._waiting.pop(0)
-            self._fold(update, weight)
-        else:
-            self._held[site] = (self._set_aside(update), weight)
-        self._advance()
-
-    def skip(self, site: str) -> None:
-        """Note that a site will not give an update this round."""
-        if site in self._waiting and site not in self._held:
-            self._waiting.remove(site)
-            self._advance()
-
-    def close(self) -> dict[str, Tensor] | None:
-        """Return the mean of what came, or None when nothing did. Sites that are still awaited count as missing."""
-        for site in list(self._waiting):
-            self.skip(site)
-        if self._folder:
-            self._folder.cleanup()
-        if not self._weight:
-            return None
-        return {
-            name: (total / self._weight).to(self._dtypes[name]) if total.is_floating_point() else total
-            for name, total in self._sum.items()
-        }
-
-    def _set_aside(self, update: State) -> State | Path:
-        """The update, or where it is on disk if there is no room for it in memory."""
-        size = tensor_bytes({UPDATE: update})[UPDATE]
-        if size <= self._free_bytes:
-            self._free_bytes -= size
-            return update
-        self._folder = self._folder or TemporaryDirectory(prefix="grandrounds-")
-        path = Path(self._folder.name) / f"{uuid.uuid4().hex}.pt"
-        torch.save(dict(update), path)
-        return path
-
-    def _advance(self) -> None:
-        while self._waiting and self._waiting[0] in self._held:
-            held, weight = self._held.pop(self._waiting.pop(0))
-            self._fold(self._taken_back(held), weight)
-
-    def _taken_back(self, held: State | Path) -> State:
-        if isinstance(held, Path):
-            update: State = torch.load(held, weights_only=True)
-            held.unlink()
-            return update
-        self._free_bytes += tensor_bytes({UPDATE: held})[UPDATE]
-        return held
-
-    def _fold(self, update: State, weight: float) -> None:
-        self._weight += weight
-        if not self._sum:
-            self._dtypes = {name: value.dtype for name, value in update.items()}
-            for name, value in update.items():
-                wide = torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else value.dtype
-                self._sum[name] = value.to(wide, copy=True)
-                if value.is_floating_point():
-                    self._sum[name].mul_(weight)
-            return
-        floating = floating_entries(update)
-        # One call for all entries: with hundreds of small ones the calls cost as much as the sums.
-        if floating:
-            torch._foreach_add_([self._sum[name] for name in floating], list(floating.values()), alpha=weight)
-        for name, value in update.items():
-            if name not in floating:
-                torch.maximum(self._sum[name], value, out=self._sum[name])
 
 
 class AveragingController(RoundController):
@@ -230,8 +108,8 @@ class AveragingController(RoundController):
         Raises:
             GrandRoundsError: if the model would not be finite; it stays as it was.
         """
-        for site, bounded in self._bounds.close().items():
-            self._mean.add(site, *bounded)
+        for bounded in self._bounds.close():
+            self._mean.add(*bounded)
         update = self._mean.close()
         if update is None:
             return

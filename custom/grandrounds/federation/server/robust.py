@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.server.means import HELD_BYTES, HeldUpdates
 from grandrounds.options import POSITIVE, Options, Range
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State, floating_entries
@@ -136,7 +137,7 @@ def _distances(stacks: Mapping[str, Tensor], point: Mapping[str, Tensor]) -> Ten
 
 
 class RobustMean:
-    """Holds the updates of a round and aggregates them by a rule that needs all of them.
+    """Holds the updates of a round in memory and aggregates them by a rule that needs all of them.
 
     Example:
         >>> mean = RobustMean(DefenceOptions(aggregation="median"))
@@ -177,40 +178,41 @@ class RobustMean:
 class ContributionBounds:
     """Bounds the norm and the weight of each site's update by the medians of the rounds before.
 
-    In the first round there is none: updates wait for all of the round.
+    In the first round there is none: updates wait for all of the round, on disk where they are large.
     """
 
-    def __init__(self, options: DefenceOptions) -> None:
+    def __init__(self, options: DefenceOptions, held_bytes: int = HELD_BYTES) -> None:
         self._options = options
         self._norms: list[float] = []
         self._samples: list[float] = []
         self._round: dict[str, tuple[float, float]] = {}
-        self._waiting: dict[str, tuple[State, float]] = {}
+        self._waiting = HeldUpdates(held_bytes)
         self.bounded: dict[str, dict[str, float]] = {}
 
     def open(self) -> None:
         """A round begins."""
-        self._round, self._waiting, self.bounded = {}, {}, {}
+        self._round, self.bounded = {}, {}
+        self._waiting.clear()
 
     def take(self, site: str, update: State, weight: float) -> tuple[State, float] | None:
         """Bound an update and its weight; None while they wait for the others of the first round."""
         self._round[site] = update_norm(update), weight
         if not self._norms and (self._options.norm_multiple or self._options.weight_multiple):
-            self._waiting[site] = update, weight
+            self._waiting.put(site, update)
             return None
         return self._bound(site, update, weight, self._norms, self._samples)
 
-    def close(self) -> dict[str, tuple[State, float]]:
-        """What has waited, bounded, in canonical order; the round's norms and weights count from now on."""
+    def close(self) -> Iterator[tuple[str, State, float]]:
+        """What has waited, bounded, one by one in canonical order; the round's norms and weights count from now on."""
         sites = natural_sorted(self._round)
-        norms, samples = zip(*(self._round[site] for site in sites), strict=True) if sites else ((), ())
-        released = {
-            site: self._bound(site, *self._waiting[site], norms, samples) for site in natural_sorted(self._waiting)
-        }
+        norms, samples = [self._round[site][0] for site in sites], [self._round[site][1] for site in sites]
         self._norms = [*self._norms, *norms][-KEPT_VALUES:]
         self._samples = [*self._samples, *samples][-KEPT_VALUES:]
-        self._round, self._waiting = {}, {}
-        return released
+        return (
+            (site, *self._bound(site, self._waiting.pop(site), self._round[site][1], norms, samples))
+            for site in sites
+            if site in self._waiting
+        )
 
     def _bound(
         self, site: str, update: State, weight: float, norms: Sequence[float], samples: Sequence[float]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.server.averaging import OrderedMean
+from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
 from grandrounds.options import Min, Options

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from grandrounds.federation.server.averaging import OrderedMean
+from grandrounds.federation.server.means import OrderedMean
 from grandrounds.protocol.tensors import apply_update, difference
 from grandrounds.seeding import torch_generator
 

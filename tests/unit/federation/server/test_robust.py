@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.server.averaging import OrderedMean
+from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.robust import (
     ContributionBounds,
     DefenceOptions,
@@ -92,8 +92,8 @@ def bounded_rounds(rounds, **options):
             taken = bounds.take(site, update, weights.get(site, 1.0))
             if taken:
                 mean.add(site, *taken)
-        for site, taken in bounds.close().items():
-            mean.add(site, *taken)
+        for taken in bounds.close():
+            mean.add(*taken)
         means.append(mean.close())
         notes.append(bounds.bounded)
     return means, notes
@@ -117,6 +117,19 @@ def test_an_enormous_update_is_shortened_and_named(number):
     assert notes[number]["site-3"]["factor"] < 1e-37
     usual = sorted(update_norm(update) for update in updates(seed=number).values())[5]
     assert update_norm(means[number]) < 3 * usual
+
+
+def test_updates_of_the_first_round_wait_on_disk_above_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    bounds = ContributionBounds(DefenceOptions(), held_bytes=200)
+    bounds.open()
+    sent = updates()
+    for site, update in sent.items():
+        assert bounds.take(site, update, 1.0) is None
+    assert len(list(tmp_path.glob("*/*.pt"))) == len(sent) - 3
+    for site, update, _ in bounds.close():
+        assert all(torch.equal(update[name], sent[site][name]) for name in update)
+    assert not list(tmp_path.glob("*/*.pt"))
 
 
 def test_a_claim_of_many_samples_is_capped():

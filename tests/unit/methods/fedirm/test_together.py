@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.federation.server.averaging import OrderedMean
+from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.loss import (
     consistency_loss,
     labelled_loss,
