@@ -203,13 +203,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._resume()
         roster = joined(servers_roster(self.fl_ctx), self.run.mandatory_sites or ())
-        if not await_sites(
-            self.dispatcher.connected_sites,
-            self.run.min_sites,
-            self.run.start_timeout,
-            self._abort_signal,
-            mandatory=roster,
-        ):
+        run, connected = self.run, self.dispatcher.connected_sites
+        if not await_sites(connected, run.min_sites, run.start_timeout, self._abort_signal, mandatory=roster):
             raise RunAborted
         self._under_way = True
         self.record.event("start", rounds=self.rounds, sites=self.dispatcher.connected_sites())
