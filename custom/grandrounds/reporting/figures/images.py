@@ -157,7 +157,6 @@ def plane_figure(
     planes: Mapping[str, ArrayLike],
     sites: Sequence[str],
     malignant: NDArray[np.bool_],
-    names: Mapping[str, str] | None = None,
     captions: Mapping[str, str] | None = None,
 ) -> Figure:
     """Draw the same images as several models embed them: a panel for each model, with one legend.
@@ -167,7 +166,6 @@ def plane_figure(
             :func:`~grandrounds.evaluation.embeddings.plane_of`.
         sites: the hospital of each image; with more hospitals than colours, colours repeat.
         malignant: shape ``(images,)``; crosses, all others are circles.
-        names: of the hospitals in the legend, where they have others.
         captions: by the model's name, written below its panel.
 
     Raises:
@@ -185,7 +183,7 @@ def plane_figure(
     figure = new_figure(PLANE_INCHES * len(positions), PLANE_INCHES + 0.6)
     panels = figure.subplots(1, len(positions), squeeze=False)[0]
     for axes, (name, plane) in zip(panels, positions.items(), strict=True):
-        _draw_plane(axes, plane, np.asarray(sites), malignant, names or {})
+        _draw_plane(axes, plane, np.asarray(sites), malignant)
         axes.set_title(name, fontsize=NORMAL)
         axes.set_xlabel((captions or {}).get(name, ""), fontsize=SMALL)
     handles, labels = panels[0].get_legend_handles_labels()
@@ -264,7 +262,6 @@ def _draw_plane(
     plane: NDArray[np.float64],
     sites: NDArray[np.str_],
     malignant: NDArray[np.bool_],
-    names: Mapping[str, str],
 ) -> None:
     for index, site in enumerate(natural_sorted(set(sites.tolist()))):
         colour = COLOURS[index % len(COLOURS)]
@@ -272,7 +269,7 @@ def _draw_plane(
         benign, cancers = plane[own & ~malignant], plane[own & malignant]
         axes.scatter(benign[:, 0], benign[:, 1], s=7, facecolors="none", edgecolors=colour, linewidths=0.5)
         axes.scatter(cancers[:, 0], cancers[:, 1], s=11, marker="x", color=colour, linewidths=0.8)
-        axes.scatter([], [], s=20, color=colour, label=names.get(site, site))
+        axes.scatter([], [], s=20, color=colour, label=site)
     axes.scatter([], [], s=20, facecolors="none", edgecolors="black", label="not malignant")
     axes.scatter([], [], s=20, marker="x", color="black", label="malignant")
     # Neither axis of such a plane has a meaning or a scale.

@@ -21,12 +21,11 @@ def test_a_hospital_has_a_colour_and_a_diagnosis_a_shape():
 
 
 def test_models_are_beside_each_other_with_one_legend():
-    names, captions = {"site-2": "Vienna"}, {"Fed": "probe 0.76"}
-    figure = plane_figure({"Fed": PLANE, "Fed-Align": PLANE}, SITES, MALIGNANT, names, captions)
+    figure = plane_figure({"Fed": PLANE, "Fed-Align": PLANE}, SITES, MALIGNANT, {"Fed": "probe 0.76"})
     assert [axes.get_title() for axes in figure.axes] == ["Fed", "Fed-Align"]
     assert [axes.get_xlabel() for axes in figure.axes] == ["probe 0.76", ""]
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["Vienna", "site-10", "not malignant", "malignant"]
+    assert [text.get_text() for text in legend.get_texts()] == ["site-2", "site-10", "not malignant", "malignant"]
 
 
 @pytest.mark.parametrize(
