@@ -213,6 +213,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             self.round_number += 1
             self._run_round()
             if self.round_number % self.run.checkpoint_every == 0 or self.round_number == self.rounds:
+                self.record.sync()
                 self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
                 self.checkpointed = self._checkpoints.rounds()
             self._note_state()

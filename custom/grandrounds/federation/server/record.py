@@ -1,7 +1,8 @@
 """The record of a run: what happened in each round, at which site, and how many bytes travelled.
 
 FLARE's own job status is ABNORMAL for some runs that are fine and RUNNING for some that are dead; this record does not
-depend on it. ``events.jsonl`` grows while the run goes on; ``summary.json`` is written whole after every round.
+depend on it. ``events.jsonl`` grows while the run goes on. ``summary.json`` is written after every round, with the last
+rounds; when the run ends, it is written with all rounds. What a round costs does not grow with their number.
 Both are kept with the run's checkpoints, so a resumed run continues them: after a ``resume`` event, what was written before
 it about later rounds is void (:func:`read_events` leaves it out).
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import shutil
 import time
@@ -33,6 +35,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo
 
 from grandrounds import __version__
+from grandrounds.errors import CheckpointError
 from grandrounds.evaluation.counts import SiteCounts, counts_to_json
 from grandrounds.evaluation.history import mean_interval
 from grandrounds.files import append_line, replacing
@@ -43,6 +46,11 @@ EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
 RUNNING = "running"
 PACE_ROUNDS = 5
+RUNNING_ROUNDS = 10
+"""How many of the last rounds the summary of a running run has."""
+ROUND_END, SCORE = "round_end", "score"
+OF_EVENT = {"event", "seconds", "moved"}
+"""What the event of a round has beside its entry in the summary."""
 
 
 class RunRecord:
@@ -58,9 +66,9 @@ class RunRecord:
         self.configuration = dict(configuration)
         self._started = time.time()
         self.rounds: list[dict[str, Any]] = []
-        # Every round writes all rounds so far, twice: each is turned into text once.
-        self._rounds_as_text: list[str] = []
         self._contributions: dict[str, int] = defaultdict(int)
+        self._last_answered: dict[str, int] = {}
+        self._silent: set[str] = set()
         self.bytes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self.selected: dict[str, Any] = {}
         self.test: dict[str, dict[str, float]] = {}
@@ -88,7 +96,7 @@ class RunRecord:
         more = {"low": interval[0], "high": interval[1]} if interval else {}
         self.scores[number] = {"mean": compared["mean"], **more}
         basis = {"by" if name == "metric" else name: value for name, value in compared.items() if name != "mean"}
-        self.event("score", round=number, metric=metric, **self.scores[number], **basis)
+        self.event(SCORE, round=number, metric=metric, **self.scores[number], **basis)
 
     def note_counts(self, counts: Mapping[str, Mapping[str, SiteCounts]]) -> None:
         """Note the counts of the sites' test predictions, by site and model, of sites that have released them."""
@@ -133,7 +141,7 @@ class RunRecord:
     def close_round(self, entry: dict[str, Any]) -> None:
         """Add a finished round to the record; its event has the bytes that have travelled so far."""
         self._add_round(entry)
-        self.event("round_end", **entry, moved=self._moved())
+        self.event(ROUND_END, **entry, moved=self._moved())
 
     def restart(self) -> None:
         """Forget what an earlier start of the run has written."""
@@ -144,7 +152,7 @@ class RunRecord:
         return (self.folder / SUMMARY).exists()
 
     def write(self, status: str, reason: str = "") -> None:
-        """Write ``summary.json``; while the run goes on in one line, which takes a fraction of the time.
+        """Write ``summary.json``; while the run goes on in one line and with the last rounds only.
 
         Args:
             status: ``running``, ``finished``, ``failed`` or ``aborted``.
@@ -173,7 +181,7 @@ class RunRecord:
             "seconds": round(time.time() - self._started, 3),
         }
         if status == RUNNING:
-            text = f'{json.dumps(content)[:-1]}, "rounds": {self._all_rounds_as_text()}}}'
+            text = json.dumps({**content, "rounds": self.rounds[-RUNNING_ROUNDS:]})
         else:
             text = json.dumps({**content, "rounds": self.rounds}, indent=2)
         with replacing(self.folder / SUMMARY) as stream:
@@ -181,13 +189,9 @@ class RunRecord:
 
     def lost(self) -> dict[str, int]:
         """Sites that gave updates and are gone, with the round of the last one: not connected, or silent when last asked."""
-        last: dict[str, int] = {}
-        silent: set[str] = set()
-        for entry in self.rounds:
-            last |= dict.fromkeys(entry["answered"], entry["round"])
-            silent = (silent - set(entry["asked"])) | set(entry["dropped"])
-        gone = [site for site in last if (site in silent or site not in self.connected) and site not in self.test]
-        return {site: last[site] for site in natural_sorted(gone)}
+        there = set(self.connected) - self._silent
+        gone = [site for site in self._last_answered if site not in there and site not in self.test]
+        return {site: self._last_answered[site] for site in natural_sorted(gone)}
 
     def _kept_checkpoints(self) -> list[dict[str, Any]]:
         """The checkpoints from which the run can go on, each with the mean validation score of its model if it has one."""
@@ -204,30 +208,47 @@ class RunRecord:
             if (self.folder / name).is_file():  # a run that failed early has no events
                 shutil.copyfile(self.folder / name, folder / name)
 
+    def sync(self) -> None:
+        """Flush the events to disk, which a checkpoint that is saved next relies on."""
+        if (self.folder / EVENTS).exists():
+            with (self.folder / EVENTS).open("ab") as stream:
+                os.fsync(stream.fileno())
+
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint; the rounds as text, because a checkpoint takes long over many small values."""
+        """Plain values for a checkpoint; the rounds and their scores are in the events."""
         state = {"bytes": self.bytes, "privacy": self.privacy, "seconds": time.time() - self._started}
-        scores = {"scores": dict(self.scores)}
-        return {**json.loads(json.dumps(state)), **scores, "rounds": self._all_rounds_as_text()}
+        return {**json.loads(json.dumps(state)), "rounds_done": len(self.rounds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the record of the rounds before the interruption."""
+        """Take over the record of the rounds before the interruption.
+
+        Raises:
+            CheckpointError: if the events lack some of these rounds.
+        """
         self._started -= state["seconds"]
-        for entry in json.loads(state["rounds"]):
-            self._add_round(entry)
+        events = read_events(self.folder) if (self.folder / EVENTS).exists() else []
+        for event in events:
+            if event.get("round", 0) > state["rounds_done"]:
+                continue
+            if event["event"] == ROUND_END:
+                self._add_round({name: value for name, value in event.items() if name not in OF_EVENT})
+            elif event["event"] == SCORE:
+                self.scores[event["round"]] = {name: event[name] for name in ("mean", "low", "high") if name in event}
+        if len(self.rounds) != state["rounds_done"]:
+            raise CheckpointError(
+                f"{self.folder / EVENTS} has {len(self.rounds)} of the {state['rounds_done']} rounds before the checkpoint; "
+                "put the file back, or start again with resume=never"
+            )
         self.privacy = dict(state["privacy"])
-        self.scores = dict(state["scores"])
         for site, parts in state["bytes"].items():
             self.bytes[site].update(parts)
 
     def _add_round(self, entry: dict[str, Any]) -> None:
         self.rounds.append(entry)
-        self._rounds_as_text.append(json.dumps(entry))
+        self._last_answered |= dict.fromkeys(entry["answered"], entry["round"])
+        self._silent = (self._silent - set(entry["asked"])) | set(entry["dropped"])
         for site in entry["answered"]:
             self._contributions[site] += 1
-
-    def _all_rounds_as_text(self) -> str:
-        return f"[{', '.join(self._rounds_as_text)}]"
 
 
 @cache

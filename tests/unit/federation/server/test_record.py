@@ -5,6 +5,7 @@ import json
 import pytest
 
 from grandrounds import __version__
+from grandrounds.errors import CheckpointError
 from grandrounds.federation.server.record import RunRecord, read_events, versions
 
 
@@ -153,13 +154,40 @@ def test_a_summary_is_laid_out_for_people_when_the_run_has_ended(tmp_path, statu
     assert found == 1 if lines == 1 else found >= lines
 
 
-def test_a_saved_state_does_not_grow_with_the_record(tmp_path):
+def test_what_a_round_writes_does_not_grow_with_their_number(tmp_path):
+    record, sizes, states = RunRecord(tmp_path, {}), [], []
+    for number in range(1, 101):
+        record.close_round(entry(number, ["a", "b"]))
+        record.note_score(number, "accuracy", {"mean": 0.5}, {"a": 0.5, "b": 0.5})
+        record.write("running")
+        sizes.append((tmp_path / "summary.json").stat().st_size)
+        states.append(len(json.dumps(record.state_dict())))
+    assert max(sizes[10:]) - min(sizes[10:]) < 60  # digits
+    assert max(states) - min(states) < 20
+    assert summary(tmp_path)["rounds_done"] == 100
+    record.write("finished")
+    assert [found["round"] for found in summary(tmp_path)["rounds"]] == list(range(1, 101))
+
+
+def test_a_resumed_record_has_rounds_and_scores_of_before(tmp_path):
+    record = RunRecord(tmp_path, {})
+    for number in (1, 2, 3):
+        record.close_round(entry(number, ["a"]))
+        record.note_score(number, "accuracy", {"mean": number / 10}, {"a": number / 10})
+        if number == 2:
+            saved = record.state_dict()
+    resumed = RunRecord(tmp_path, {})
+    resumed.load_state_dict(saved)
+    assert resumed.rounds == record.rounds[:2]
+    assert resumed.scores == {1: {"mean": 0.1}, 2: {"mean": 0.2}}
+
+
+def test_a_checkpoint_without_its_events_is_refused(tmp_path):
     record = RunRecord(tmp_path, {})
     record.close_round(entry(1, ["a"]))
-    other = RunRecord(tmp_path / "other", {})
-    other.load_state_dict(record.state_dict())
-    other.close_round(entry(2, ["a"]))
-    assert len(record.rounds) == 1
+    (tmp_path / "events.jsonl").unlink()
+    with pytest.raises(CheckpointError, match="has 0 of the 1 rounds"):
+        RunRecord(tmp_path, {}).load_state_dict(record.state_dict())
 
 
 def test_half_a_line_of_a_crash_is_left_out(tmp_path):
