@@ -5,19 +5,22 @@ different classes (Dirichlet, 0.5) and one common test set. At all noise rates o
 is chosen by scores: the report has the last round and the mean of the last five.
 
 Methods with the same loss start from the same networks: one pre-training on the local labels for each loss, kind of noise
-and seed. FedDF, whose networks come from the server, pre-trains in its first round.
+and seed. FedDF, whose networks come from the server, pre-trains in its first round. With ``heads`` in the configuration, sites
+train different heads on one frozen network, and each run pre-trains for itself.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.experiment import Experiment, Predicted, Row, Run, read_predictions
+from benchmarks.fronts import kept_features
 from grandrounds.data.partition.divide import SERVER
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.partition.make import make_partition
@@ -45,10 +48,15 @@ class Custom(Experiment):
         sites, problem = choose_sites(None, sites_dir)
         job = self.job(row, problem)
         _give_to_server(sites_dir)
-        if "exchange" in self.method(row)["groups"]:
-            _start_from(self._pretrained(row, job, sites, sites_dir), sites_dir)
-        place = sites_dir.with_name("run")
-        return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
+        place, heads = sites_dir.with_name("run"), self.configuration.get("heads")
+        if heads:
+            _set_models({site: {"head": head} for site, head in heads.items()}, sites_dir)
+        elif "exchange" in self.method(row)["groups"]:
+            networks = self._pretrained(row, job, sites, sites_dir).absolute()
+            _set_models({site: {"weights": str(networks / site / "own.pt")} for site in sites}, sites_dir)
+        with kept_features(self.workspace / "features.pt") if heads else nullcontext():
+            summary = simulate(job, place, sites, sites_dir=sites_dir)
+        return Run(row, job, place, sites_dir, partition, sites, summary)
 
     def _pretrained(self, row: Row, job: Job, sites: list[str], sites_dir: Path) -> Path:
         """The folder of networks trained on the sites' labels with the job's loss; made once, also by parallel rows."""
@@ -90,12 +98,13 @@ class Custom(Experiment):
         }
 
 
-def _start_from(networks: Path, sites_dir: Path) -> None:
-    for path in sorted(sites_dir.glob(f"site-*/{CONFIG_NAME}")):
+def _set_models(models: dict[str, dict[str, str]], sites_dir: Path) -> None:
+    """Let each site choose its network itself."""
+    for site, model in models.items():
+        path = sites_dir / site / CONFIG_NAME
         content = json.loads(path.read_text())
-        weights = str((networks / path.parent.name / "own.pt").absolute())
         [cells] = content["datasets"].keys() - {PUBLIC_NAME}
-        write_json(path, content | {"models": {cells: {"weights": weights}}})
+        write_json(path, content | {"models": {cells: model}})
 
 
 def _give_to_server(sites_dir: Path) -> None:

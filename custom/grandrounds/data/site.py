@@ -34,7 +34,7 @@ CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
 UNKNOWN_LABEL = -1
 NORMS = ("batch", "group")
-MODEL_KEYS = ("backbone", "dropout", "intensities", "norm", "weights")
+MODEL_KEYS = ("backbone", "dropout", "head", "intensities", "norm", "weights")
 IMAGENET = "imagenet"
 
 Part = Literal["labelled", "unlabelled", "train", "val", "test"]

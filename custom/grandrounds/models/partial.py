@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
@@ -55,7 +56,8 @@ class Front(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the layers are."""
-        return next((tensor.device for tensor in self._layers[0].state_dict().values()), torch.device("cpu"))
+        tensors = itertools.chain(self._layers[0].parameters(), self._layers[0].buffers())
+        return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Front:
         self._layers[0]._apply(fn)  # type: ignore[no-untyped-call]

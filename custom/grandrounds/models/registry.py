@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,9 +26,9 @@ from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResN
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import replace_module, to_frozen_norm, to_group_norm
 from grandrounds.models.partial import freeze_front, frozen_names
-from grandrounds.models.split import find_stem, head_name, head_of
+from grandrounds.models.split import find_stem, head_of
 from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights
-from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.problem import ModelSpec, hidden_widths
 
 
 class Backbone(NamedTuple):
@@ -98,6 +98,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         # Not torch.manual_seed, which would also seed every GPU.
         torch.default_generator.manual_seed(seed)
         model = _bare_model(spec)
+        _add_hidden_layers(model, hidden_widths(spec.head))
         _set_head_dropout(model, spec)
     if spec.load_weights or spec.has_frozen:
         load_weights(model, spec)
@@ -201,6 +202,23 @@ def _resize_stem(model: nn.Module, channels: int) -> None:
     nn.init.normal_(stem.weight, std=scale)
 
 
+def _last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
+    """The full name of the last linear layer, which gives the logits, and the layer."""
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
+
+
+def _add_hidden_layers(model: nn.Module, widths: Sequence[int]) -> None:
+    if not widths:
+        return
+    name, linear = _last_linear(model)
+    layers: list[nn.Module] = []
+    before = linear.in_features
+    for width in widths:
+        layers += [nn.Linear(before, width), nn.ReLU()]
+        before = width
+    replace_module(model, name, nn.Sequential(*layers, nn.Linear(before, linear.out_features)))
+
+
 def _set_head_dropout(model: nn.Module, spec: ModelSpec) -> None:
     head = head_of(model)
     dropouts = [module for module in head.modules() if isinstance(module, nn.Dropout)]
@@ -211,5 +229,6 @@ def _set_head_dropout(model: nn.Module, spec: ModelSpec) -> None:
         return
     for dropout in dropouts:
         dropout.p = spec.dropout
-    if not dropouts and isinstance(head, nn.Linear):
-        replace_module(model, head_name(model), DropoutLinear(head, spec.dropout))
+    if not dropouts:
+        name, linear = _last_linear(model)
+        replace_module(model, name, DropoutLinear(linear, spec.dropout))

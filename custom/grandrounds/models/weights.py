@@ -141,9 +141,12 @@ def _fit_stem(state: dict[str, Tensor], model: nn.Module) -> None:
 
 def _drop_other_head(state: dict[str, Tensor], model: nn.Module, source: str) -> frozenset[str]:
     """Drop the head's entries if they are for another number of classes or there are none; return their names."""
-    head = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(f"{head_name(model)}.")}
+    prefix = f"{head_name(model)}."
+    head = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(prefix)}
     if not any(name in state for name in head):
-        _logger.info("weights: %s has no head; ours starts untrained", source)
+        for name in [name for name in state if name.startswith(prefix)]:
+            del state[name]  # of a head with other layers
+        _logger.info("weights: %s has no such head; ours starts untrained", source)
         return frozenset(head)
     other = {name for name, tensor in head.items() if name in state and state[name].shape[:1] != tensor.shape[:1]}
     if not other:

@@ -23,11 +23,13 @@ Intensities = Literal["auto", "scaled", "standardised", "spread", "imagenet", "e
 Norm = Literal["batch", "group", "frozen"]
 IMAGENET = "imagenet"
 WEIGHTS_NAME = re.compile(r"[A-Za-z0-9_-]+")
+LINEAR = "linear"
 TRAIN_ALL, TRAIN_HEAD, FROM = "all", "head", "from:"
 DropoutAt = Literal["head", "layers"]
 DROPOUT = Range(0, 1, open_maximum=True)
 NORM_MEANING = "batch norm, group norm in its place, or batch norm frozen at the statistics of the weights"
 INTENSITIES_MEANING = "of an image before the first layer; auto is what the weights were trained with"
+HEAD_MEANING = "linear, or mlp:<widths> for hidden layers with ReLU before the last one, such as mlp:256 or mlp:256,64"
 TRAINABLE_MEANING = "all layers, the head, or from:<block> on; sites load the frozen layers themselves"
 
 
@@ -43,6 +45,7 @@ class ModelSpec(Options):
     norm: Annotated[Norm, NORM_MEANING] = "batch"
     dropout: Annotated[float | None, "probability; null is the backbone's own", DROPOUT] = None
     dropout_at: Annotated[DropoutAt, "before the last linear layer, or inside the layers (densenet121 only)"] = "head"
+    head: Annotated[str, HEAD_MEANING] = LINEAR
     weights: Annotated[str | None, "null (random), imagenet, a name of the weights folder, or the path of a file"] = (
         None
     )
@@ -54,7 +57,8 @@ class ModelSpec(Options):
     whole: Annotated[bool, "true where the frozen layers are entries like the others, as in an exported model"] = False
 
     def check(self) -> None:
-        """Check which layers are trained."""
+        """Check the head, and which layers are trained."""
+        hidden_widths(self.head)
         require_trainable(self.trainable, self.norm, self.weights)
 
     @property
@@ -65,6 +69,23 @@ class ModelSpec(Options):
     def as_whole(self) -> ModelSpec:
         """The same network with its frozen layers as entries like the others; in evaluation mode it computes the same."""
         return replace(self, whole=True, load_weights=True, norm="batch" if self.norm == "frozen" else self.norm)
+
+
+def hidden_widths(head: str) -> tuple[int, ...]:
+    """The widths of a head's hidden layers; none for a linear one.
+
+    Raises:
+        ConfigurationError: for anything but ``linear`` and ``mlp:<widths>``.
+
+    Example:
+        >>> hidden_widths("linear"), hidden_widths("mlp:256,64")
+        ((), (256, 64))
+    """
+    if head == LINEAR:
+        return ()
+    if not re.fullmatch(r"mlp:[1-9]\d{0,4}(,[1-9]\d{0,4})*", head):
+        raise ConfigurationError(f"head must be linear or mlp:<widths>, such as mlp:256 or mlp:256,64; got {head!r}")
+    return tuple(int(width) for width in head.removeprefix("mlp:").split(","))
 
 
 def require_trainable(trainable: str, norm: Norm, weights: str | None) -> None:
@@ -96,6 +117,7 @@ class Problem(Options):
     norm: Annotated[Norm, NORM_MEANING] = "batch"
     dropout: Annotated[float | None, "rate; null is the backbone's own", DROPOUT] = None
     dropout_at: Annotated[DropoutAt, "before the last linear layer, or inside the layers (densenet121 only)"] = "head"
+    head: Annotated[str, HEAD_MEANING] = LINEAR
     weights: Annotated[
         str | None, "null, imagenet, a name of the weights folder, or a file that only the server reads"
     ] = None
@@ -103,7 +125,8 @@ class Problem(Options):
     trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL
 
     def check(self) -> None:
-        """Check the vocabulary and which layers are trained."""
+        """Check the vocabulary, the head and which layers are trained."""
+        hidden_widths(self.head)
         require_trainable(self.trainable, self.norm, self.weights)
         if self.has_frozen and not self.has_public_weights:
             raise ConfigurationError(
@@ -159,6 +182,7 @@ class Problem(Options):
             norm=self.norm,
             dropout=self.dropout,
             dropout_at=self.dropout_at,
+            head=self.head,
             weights=self.weights,
             intensities=self.intensities,
             trainable=self.trainable,

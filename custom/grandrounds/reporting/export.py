@@ -100,6 +100,7 @@ def model_card(
             "norm": spec.norm,
             "dropout": spec.dropout,
             "dropout_at": spec.dropout_at,
+            "head": spec.head,
         },
         "classes": list(run.classes),
         "preprocessing": preprocessing(problem, spec),

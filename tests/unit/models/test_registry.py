@@ -16,6 +16,7 @@ from grandrounds.models.registry import (
     minimum_image_size,
     require_buildable,
 )
+from grandrounds.models.split import split_network
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 
@@ -173,6 +174,28 @@ def test_densenet_dropout_in_the_layers_is_in_all_58_of_them():
     assert type(head_of(model)) is nn.Linear
     in_head = build_model(ModelSpec("densenet121", classes=3, dropout=0.3), seed=1)
     assert {float(module.drop_rate) for module in in_head.modules() if hasattr(module, "drop_rate")} == {0.0}
+
+
+@pytest.mark.parametrize(("backbone", "trainable"), [("efficientnet_lite0", "head"), ("resnet10", "all")])
+def test_hidden_layers_of_the_head_come_between_embeddings_and_logits(backbone, trainable):
+    weights = "imagenet" if trainable == "head" else None
+    options = {"classes": 3, "trainable": trainable, "weights": weights, "dropout": 0.0}
+    plain, deep = (
+        build_model(ModelSpec(backbone, **options, head=head), seed=1).eval() for head in ("linear", "mlp:6,5")
+    )
+    images = torch.rand(2, 3, 64, 64)
+    encoder, head = split_network(deep)
+    embeddings = encoder(images)
+    assert torch.equal(embeddings, split_network(plain).encoder(images))
+    first, second, last = (module for module in head.modules() if isinstance(module, nn.Linear))
+    assert torch.allclose(deep(images), last(second(first(embeddings).relu()).relu()))
+    assert [tuple(layer.weight.shape) for layer in (first, second, last)] == [(6, embeddings.shape[1]), (5, 6), (3, 5)]
+
+
+@pytest.mark.parametrize("head", ["mlp", "mlp:0", "mlp:8,", "deep"])
+def test_a_head_that_cannot_be_built_is_refused(head):
+    with pytest.raises(ConfigurationError, match="head must be linear or mlp:<widths>"):
+        ModelSpec("compact", classes=2, head=head)
 
 
 def test_a_dropout_linear_survives_pickling():

@@ -107,9 +107,11 @@ class Features:
             return fresh
         chosen = np.arange(len(rows)) if positions is None else positions
         count = 1 if view == "none" else self._options.feature_cache
-        numbers = [int(sample_generator(view, key, step, position).integers(count)) for position in chosen.tolist()]
+        numbers = np.zeros(len(chosen), np.int64)
+        if count > 1:
+            numbers[:] = [sample_generator(view, key, step, position).integers(count) for position in chosen.tolist()]
         stored = self._of(name, images, view, count, options)
-        return stored.read(np.asarray(rows)[chosen], np.array(numbers, np.int64), self._front)
+        return stored.read(np.asarray(rows)[chosen], numbers, self._front)
 
     def _of(
         self, name: str, images: NDArray[np.uint8], view: View, count: int, options: Mapping[str, Any]

@@ -62,7 +62,7 @@ def test_a_converted_file_gives_the_encoder_and_an_untrained_head(converted, cap
     with caplog.at_level(logging.INFO):
         model = build_model(ModelSpec("resnet22", 2, channels=1, weights=converted, intensities="standardised"), seed=2)
     source, fresh = (build_model(ModelSpec("resnet22", 2, channels=1), seed).state_dict() for seed in (3, 2))
-    assert "has no head; ours starts untrained" in caplog.text
+    assert "has no such head; ours starts untrained" in caplog.text
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, (fresh if name.startswith("classifier.") else source)[name]), name
 
