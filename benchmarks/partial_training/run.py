@@ -1,8 +1,9 @@
 """What partial training saves: time of a step and of a round, bytes, memory, by method and by the layers that are trained.
 
-EfficientNet-Lite0 from ImageNet at 112 pixels, two sites with the same drawn images. Each case runs in a process of its own,
-and the cases of a method follow one another. CPU times are those of the last rounds, when the kept features have been
-computed: of a site's training, and of a whole round of both sites. About a quarter of an hour of CPU time.
+EfficientNet-Lite0 from ImageNet at 112 pixels, batches of 16, two sites with the same drawn images. Each case runs in a
+process of its own, and the cases of a method follow one another. CPU times are those of the last round, when the kept
+features have been computed: of a site's training, and of a whole round of both sites. The passes of which a step consists
+are measured in turn. About ten minutes of CPU time.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import clocked, in_child, peak_mib, run
+from benchmarks.measure import clocked, in_child, in_turn, milliseconds, peak_mib, run
 from benchmarks.tables import markdown_table
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
@@ -28,24 +30,91 @@ CASES = {
     CACHED: ("from:8", 1),
     HEAD: ("head", 1),
 }
-SITES, STEPS, COUNTED = 2, 8, 3
-# Rounds before those that count: the first of all, and those in which most features are computed.
-WARM_UP = {0: 1, 1: 5}
+SITES, BATCH, STEPS, COUNTED, REPEATS = 2, 16, 8, 1, 7
+# Rounds before those that count: the first of all, and those in which the features are computed.
+WARM_UP = {0: 1, 1: 2}
+EIGHT_BATCHES = (f"executor.steps={STEPS}", f"executor.batch_size={BATCH}")
 METHODS: dict[str, tuple[str, ...]] = {
-    "fedavg": (f"executor.steps={STEPS}",),
-    "ssfl": (f"executor.steps={STEPS}", "executor.threshold=0"),
-    "fedperl": (f"executor.steps={STEPS}", "executor.threshold=0", "controller.warm_up=0"),
-    "fedirm": ("executor.batch_size=16", "executor.epochs=1", "controller.unlabelled_start=1"),
+    "fedavg": EIGHT_BATCHES,
+    "ssfl": (*EIGHT_BATCHES, "executor.threshold=0"),
+    "fedperl": (*EIGHT_BATCHES, "executor.threshold=0", "controller.warm_up=0"),
+    "fedirm": (f"executor.batch_size={BATCH}", "executor.epochs=1", "controller.unlabelled_start=1"),
     "fed_align_cl": (f"executor.iterations={STEPS}", f"executor.pace={STEPS}"),
+}
+PASSES = {
+    "forward": "forward, training",
+    "backward": "backward",
+    "optimizer": "Adam",
+    "peer": "forward of a peer",
+    "front": "forward of the frozen layers",
 }
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """All methods and cases."""
-    methods = ["fedavg"] if options.quick else list(METHODS)
+    """The passes of a step, and all methods and cases."""
+    passes = in_child(f"{MODULE}.passes", repeats=1 if options.quick else REPEATS)
+    methods = ["fedavg"] if options.quick else options.methods
     wanted = [(method, layers) for method in methods for layers in CASES if possible(method, layers)]
     cases = [in_child(f"{MODULE}.case", method=method, layers=layers) for method, layers in wanted]
-    return {"sites": SITES, "steps": STEPS, "cases": cases}
+    return {"sites": SITES, "steps": STEPS, "batch": BATCH, "passes": passes, "cases": cases}
+
+
+def passes(repeats: int) -> dict[str, dict[str, Any]]:
+    """Milliseconds of the passes through all layers and through those from block 8 on, by layers and pass, taken in turn."""
+    import torch
+
+    from grandrounds.models.partial import front_of
+
+    torch.set_num_threads(1)
+    images = torch.rand(BATCH, 3, 112, 112).contiguous(memory_format=torch.channels_last)
+    networks = {layers: network_of(CASES[layers][0]) for layers in (ALL, CACHED)}
+    front = front_of(networks[CACHED])
+    assert front is not None
+    features = front(images).contiguous(memory_format=torch.channels_last)
+    steps = {
+        f"{layers}/{name}": work
+        for (layers, network), inputs in zip(networks.items(), (images, features), strict=True)
+        for name, work in passes_of(network, inputs).items()
+    }
+    costs = in_turn({**steps, f"{CACHED}/front": lambda: front(images)}, repeats)
+    return {
+        layers: {name: milliseconds(costs[f"{layers}/{name}"]) for name in PASSES if f"{layers}/{name}" in costs}
+        for layers in networks
+    }
+
+
+def network_of(trainable: str) -> Any:
+    """EfficientNet-Lite0 from ImageNet in training mode."""
+    from grandrounds.models.registry import build_model
+    from grandrounds.protocol.problem import ModelSpec
+
+    return build_model(ModelSpec("efficientnet_lite0", classes=7, weights="imagenet", trainable=trainable), 1).train()
+
+
+def passes_of(network: Any, inputs: Any) -> dict[str, Callable[[], object]]:
+    """What a step does with one batch, in this order: each pass needs the one before."""
+    import torch
+
+    from grandrounds.federation.site.training import new_optimizer
+    from grandrounds.models.norm import folded_copy
+
+    optimizer, peer = new_optimizer(network.parameters(), "adam", 1e-4), folded_copy(network)
+    losses: list[torch.Tensor] = []
+
+    def backward() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        losses.pop().backward()
+
+    def predict() -> None:
+        with torch.no_grad():
+            peer(inputs)
+
+    return {
+        "forward": lambda: losses.append(network(inputs).square().mean()),
+        "backward": backward,
+        "optimizer": optimizer.step,
+        "peer": predict,
+    }
 
 
 def possible(method: str, layers: str) -> bool:
@@ -105,7 +174,8 @@ def timed_training(executor: type[SiteExecutor]) -> list[float]:
 
 
 def tables(result: dict[str, Any]) -> str:
-    """Each method's cases, with all layers first, and how many times less time the others take."""
+    """The passes of a step, and each method's cases with all layers first, and how many times less time the others take."""
+    passes = [[title, *pass_cells(result["passes"], name)] for name, title in PASSES.items()]
     rows: list[list[object]] = []
     for method in METHODS:
         cases = [found for found in result["cases"] if found["method"] == method]
@@ -114,8 +184,16 @@ def tables(result: dict[str, Any]) -> str:
             costs = [found["training_cpu_seconds"], faster, found["round_cpu_seconds"]]
             rows.append([method, found["layers"], *costs, found["bytes_up_per_round"] / 1000, found["peak_mib"]])
     header = ["method", "trained", "CPU s of training", "times faster", "CPU s of a round", "kB sent by a site", "MiB"]
-    return markdown_table(header, rows, 2)
+    both = [f"ms, {ALL}", f"ms, {CACHED}", "times faster"]
+    return f"{markdown_table(['pass of a batch', *both], passes, 1)}\n\n{markdown_table(header, rows, 2)}"
+
+
+def pass_cells(passes: dict[str, dict[str, Any]], name: str) -> list[float | None]:
+    """Lowest CPU time of a pass through all layers and from the features on, and their ratio."""
+    found = [passes[layers][name]["cpu"]["lowest"] if name in passes[layers] else None for layers in (ALL, CACHED)]
+    whole, part = found
+    return [whole, part, whole / part if whole and part else None]
 
 
 if __name__ == "__main__":
-    run(__file__, measured, tables)
+    run(__file__, measured, tables, methods={"nargs": "+", "choices": list(METHODS), "default": list(METHODS)})

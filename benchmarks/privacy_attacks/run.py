@@ -22,7 +22,8 @@ from torch.nn import functional as F
 from benchmarks.measure import run, table
 from benchmarks.noise import min_noise_multiplier
 from benchmarks.privacy_attacks.attacks import attacked_network, invert, membership, one_step_update, similarity
-from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, draw_phantom
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
+from grandrounds.data.images.devices import DEVICES
 from grandrounds.methods.fed_align_cl.noise import absolute_noise
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.gate.treatment import ClipAndNoise
@@ -60,7 +61,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 def phantoms(count: int, purpose: str) -> tuple[Tensor, Tensor]:
     generator = numpy_generator(0, "privacy attacks", purpose)
     labels = generator.integers(len(PHANTOM_CLASSES), size=count)
-    drawn = [draw_phantom(PHANTOM_CLASSES[label], PHANTOM_DEVICES[0], SIZE, generator) for label in labels]
+    drawn = [draw_phantom(PHANTOM_CLASSES[label], DEVICES[0], SIZE, generator) for label in labels]
     return torch.from_numpy(np.stack(drawn)).permute(0, 3, 1, 2).float() / 255, torch.from_numpy(labels)
 
 

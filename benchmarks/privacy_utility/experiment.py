@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.experiment import Experiment, Row, Run, pooled, predictions
@@ -19,12 +20,14 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import locate_dataset
 from grandrounds.deployment.jobs import Job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
+from grandrounds.evaluation.history import validation_curves
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.files import write_json
 from grandrounds.privacy.gate.policy import GATE
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.spending import Unit
 
+SHOWN = ("auc_macro", "balanced_accuracy")
 MIN_SUPPORT = {"kind": "class_statistics", "name": "relation", "treatment": "minimum_support", "minimum": 10}
 
 
@@ -42,10 +45,11 @@ class Custom(Experiment):
         return {"setting": row.setting, "method": method, "protection": protection, "seed": row.seed}
 
     def simulated(self, row: Row, sites_dir: Path, partition: dict[str, Any]) -> Run:
-        """Install each site's policy and ledger, then simulate from the beginning: a resumed run would spend more."""
+        """Simulate, with each site's policy and ledger in a private run, which is not resumed: it would spend more."""
         sites, problem = choose_sites(None, sites_dir)
         place = self.workspace / "runs" / self.result(row).stem
-        shutil.rmtree(place, ignore_errors=True)
+        if self.setting(row)["epsilon"] is not None:
+            shutil.rmtree(place, ignore_errors=True)
         job, self._multiplier = self._protected(row, self.job(row, problem), sites, sites_dir, place)
         self._began = time.process_time()
         return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
@@ -61,6 +65,7 @@ class Custom(Experiment):
             "budget": self._budget(run),
             "contributions": run.summary["contributions"],
             "scores": classification_metrics(labels, probabilities),
+            "validation": {name: _mean_curve(run, name) for name in SHOWN},
             "cpu_seconds": round(time.process_time() - self._began, 1),
         }
 
@@ -103,6 +108,13 @@ class Custom(Experiment):
             "bound": max(ledger.spent_bound(dataset, delta, unit) for ledger in ledgers),
             "releases": max(len(ledger.bookings) for ledger in ledgers),
         }
+
+
+def _mean_curve(run: Run, metric: str) -> dict[int, float]:
+    """Mean validation score of the sites, by the round that made the model; empty if no model was scored."""
+    curves = validation_curves(run.events("answer"), run.sites, metric).values()
+    rounds = sorted(set().union(*curves))
+    return {number: round(fmean(curve[number] for curve in curves if number in curve), 4) for number in rounds}
 
 
 def _labelled_images(site: str, job: Job, sites_dir: Path) -> int:

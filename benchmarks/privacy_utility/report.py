@@ -34,6 +34,20 @@ def parts(results: Results) -> Iterator[Part]:
                     sites = next(iter(runs.values()))["sites"]
                     rows.append([title, sites, protections[protection]["title"], *_row(protection, runs, plain)])
     yield markdown_table(HEADER, rows)
+    yield from learning_curves(results)
+
+
+def learning_curves(results: Results) -> Iterator[Part]:
+    """Validation scores by round, of the runs that have them."""
+    for found in results.settings.values():
+        for name, runs in found.items():
+            for seed, run in runs.items():
+                curves = run.get("validation", {})
+                if any(curves.values()):
+                    yield f"{results.titles[name.partition('_')[0]]}, seed {seed}: validation scores, mean over sites:"
+                    header = ["after round", *(SCORES[score] for score in curves)]
+                    rounds = next(iter(curves.values()))
+                    yield markdown_table(header, [[number, *(c[number] for c in curves.values())] for number in rounds])
 
 
 def _row(protection: str, runs: Seeds, plain: Seeds) -> list[object]:

@@ -38,5 +38,8 @@ def test_a_job_starts_from_imagenet_weights_without_a_network(tiny, run, cut_off
     assert found.summary["status"] == "finished"
     assert found.models["last"].keys() == {"classifier.1.weight", "classifier.1.bias"}
     head = 4 * (1280 * 4 + 4)
-    assert [moved["up.update"] for moved in found.summary["bytes"].values()] == [head] * 3
+    for moved in found.summary["bytes"].values():
+        assert moved["up.update"] == head
+        for direction in ("up.", "down."):  # of a round and the tests at the end
+            assert sum(size for name, size in moved.items() if name.startswith(direction)) < 100_000
     assert not (tmp_path / "torch").exists()

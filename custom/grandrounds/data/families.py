@@ -19,6 +19,7 @@ from grandrounds.data.options import (
     PartitionOptions,
     Scheme,
     SourceScheme,
+    SyntheticDevice,
 )
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import Min
@@ -29,7 +30,8 @@ Multi = Literal["drop", "first"]
 ClientPartition = Literal["patient", "slice"]
 Normals = Literal["benign", "class", "drop"]
 BiradsThree = Literal["malignant", "benign", "drop"]
-Preprocess = Literal["none", "mammogram"]
+Preprocess = Literal["none", "mammogram", SyntheticDevice]
+"""Mammograms are cropped, turned and padded; a synthetic device retakes an image after resizing."""
 Windows = tuple[tuple[float, float], ...]
 
 
@@ -160,7 +162,9 @@ class ManifestOptions(MutualOptions):
     dataset_name: Annotated[str, "name of the data set in jobs"]
     classes: Annotated[tuple[str, ...], "vocabulary; by default the labels that occur"] = ()
     windows: Annotated[Windows, "CT slices: CENTRE:WIDTH,... of the channels in Hounsfield units"] = ()
-    preprocess: Annotated[Preprocess, "crop, turn and pad mammograms"] = "none"
+    preprocess: Annotated[Preprocess, "crop, turn and pad mammograms, or retake images with a synthetic device"] = (
+        "none"
+    )
 
     def check(self) -> None:
         """Refuse options that contradict each other or the scheme."""
@@ -168,7 +172,7 @@ class ManifestOptions(MutualOptions):
         if not self.dataset_name:
             raise ConfigurationError("dataset_name must not be empty: jobs find the data set by it")
         if self.windows and self.preprocess != "none":
-            raise ConfigurationError("windows are for CT and preprocess is for mammograms; leave one of them out")
+            raise ConfigurationError("windows are for CT and preprocess is for other images; leave one of them out")
 
 
 DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(

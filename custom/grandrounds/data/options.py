@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import FRACTION, POSITIVE, Min, Options, Range
@@ -18,6 +18,7 @@ Scheme = Literal["sites", "dirichlet", "iid", "fedperl", "mdhfl", "external"]
 Scenario = Literal["standard", "server_labels", "few_labels"]
 FewLabelsUse = Literal["pool", "labelled"]
 NoiseKind = Literal["none", "symmetric", "pair"]
+SyntheticDevice = Literal["device-1", "device-2", "device-3", "device-4"]
 PublicSource = Literal["share", "folder", "matek19", "mll23", "pbc", "bloodmnist"]
 
 DIVISION = "division by source (sites), by class (dirichlet), at random (iid), or one external test site (external)"
@@ -46,6 +47,14 @@ class PartitionOptions(Options):
     sites: Annotated[int | None, "number of sites", Min(1)] = None
     alpha: Annotated[float, "Dirichlet concentration; the smaller, the more sites differ", POSITIVE] = 0.5
     labelled: Annotated[float | None, "share of the training images that keep their label", FRACTION] = None
+    labelled_images: Annotated[
+        int | None, "number of labelled training images of each site, in place of a share; null for the share", Min(1)
+    ] = None
+    devices: Annotated[
+        int,
+        "synthetic devices that the sites' images are retaken with, in turn; 0 for none",
+        Range(0, len(get_args(SyntheticDevice))),
+    ] = 0
     validation: Annotated[float | None, "share of each site's images for validation", FRACTION] = None
     test: Annotated[float | None, "share of each site's images for testing (mdhfl: of all images)", FRACTION] = None
     seed: Annotated[int, "seed of all random choices"] = 1
@@ -104,6 +113,11 @@ class PartitionOptions(Options):
             raise ConfigurationError(
                 f"validation and test must leave something for training, got {shares['validation']} + {shares['test']}"
             )
+        if self.labelled_images is not None and (self.labelled is not None or not self.has_shares):
+            raise ConfigurationError(
+                "labelled_images replaces the share labelled, and schemes fedperl and external set their own labels; leave "
+                "one of them out"
+            )
         if self.scenario != "few_labels" and (self.labelled_sites or self.few_labels_use != "pool"):
             raise ConfigurationError(f"labelled_sites and few_labels_use need scenario few_labels, got {self.scenario}")
         self._check_server()
@@ -157,8 +171,8 @@ class MutualOptions(PartitionOptions):
         if self.scheme != "mdhfl":
             self._require_unused()
             return
-        if self.shares["labelled"] != 1:
-            raise ConfigurationError(f"scheme mdhfl trains on all labels, got labelled {self.labelled}; leave it out")
+        if self.shares["labelled"] != 1 or self.labelled_images is not None:
+            raise ConfigurationError("scheme mdhfl trains on all labels; leave labelled and labelled_images out")
         if self.scenario != "standard" or self.server_images:
             raise ConfigurationError("scheme mdhfl has no scenario and no images at the server; leave them out")
         if self.noise == "none" and self.noise_rate > 0:

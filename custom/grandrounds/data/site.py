@@ -6,7 +6,8 @@ Jobs name a data set and never a path; the site's ``grandrounds.json`` defines t
 
 For CT slices in DICOM files, ``"windows": [[40, 80], [80, 200], [40, 380]]`` sets centre and width of each channel in
 Hounsfield units. ``"preprocess": "mammogram"`` crops mammograms to the breast, turns them to one side and pads them
-(:mod:`~grandrounds.data.images.mammogram`). ``"privacy": {"min_support": 10}`` beside ``datasets`` sets the minimum
+(:mod:`~grandrounds.data.images.mammogram`); ``"device-1"`` to ``"device-4"`` retake images with a synthetic device
+(:mod:`~grandrounds.data.images.devices`). ``"privacy": {"min_support": 10}`` beside ``datasets`` sets the minimum
 number of patients behind any value of a class that leaves the site; no job can lower it. Where a method lets sites have
 their own models, ``"models": {"skin": {"backbone": "resnet10", "weights": "own.pt", "intensities": "scaled"}}``
 chooses one.
@@ -58,8 +59,8 @@ class DatasetLocation:
 
     ``root`` is a folder, zip, npz or idx file; ``max_unreadable`` a fraction of the images; ``windows`` are those of CT
     slices, one for each channel; ``min_support`` is the minimum number of patients behind any value of a class that leaves
-    the site; a ``model`` of None leaves the network to the job; ``preprocess`` is done before resizing. Of
-    a ``public`` data set, predictions may leave the site; only the site says which is.
+    the site; a ``model`` of None leaves the network to the job; ``preprocess`` is done to images as they are read.
+    Of a ``public`` data set, predictions may leave the site; only the site says which is.
     """
 
     manifest: Path
@@ -245,7 +246,7 @@ def _location(entry: Any, where: str, folder: Path) -> DatasetLocation:
     preprocess = entry.get("preprocess", "none")
     require_type(preprocess, Preprocess, f"{where}.preprocess")
     if windows and preprocess != "none":
-        raise ConfigurationError(f"{where}: windows are for CT and preprocess is for mammograms; keep one of them")
+        raise ConfigurationError(f"{where}: windows are for CT and preprocess is for other images; keep one of them")
     public = entry.get("public", False)
     require_type(public, bool, f"{where}.public")
     return DatasetLocation(

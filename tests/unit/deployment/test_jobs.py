@@ -193,7 +193,7 @@ def test_values_are_checked_by_the_components():
         ("executor", "batch_size=1", "batch_size must be at least 2"),
         ("executor", "steps=0", "steps must be at least 1, got 0"),
         ("executor", "learning_rate=0", "learning_rate must be positive, got 0"),
-        ("executor", "class_weights=mean", "class_weights must be median or none, got 'mean'"),
+        ("executor", "class_weights=mean", "class_weights must be median, pooled or none, got 'mean'"),
         ("executor", "unsupervised_weight=-1", "unsupervised_weight must be at least 0, got -1"),
         ("executor", "unsupervised_reduction=sum", "unsupervised_reduction must be accepted_mean or batch_mean"),
         ("executor", "consistency_weight=-1", "consistency_weight must be at least 0, got -1"),

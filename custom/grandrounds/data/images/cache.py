@@ -24,6 +24,7 @@ import numpy as np
 from grandrounds.checks import require_fraction
 from grandrounds.data.families import Preprocess
 from grandrounds.data.images.decoding import Pixels, to_square
+from grandrounds.data.images.devices import retaken
 from grandrounds.data.images.dicom import Window, require_channels
 from grandrounds.data.images.mammogram import mammogram_square, read_mammogram
 from grandrounds.data.images.readers import ImageReader, open_images
@@ -97,7 +98,7 @@ def open_cache(
     Several processes may do this at once: each writes its own array and then replaces the record, which names the array;
     arrays without a record are removed, and stay readable where they are mapped. A cache is rebuilt if it is damaged, or if
     a quarantined image can be read now (a decoder was installed, a network folder is back). There is one window for each
-    channel of CT slices; ``preprocess`` is done before resizing to ``image_size`` pixels.
+    channel of CT slices; ``preprocess`` is as in :func:`read_square`.
 
     Raises:
         DataError: if ``names`` is empty, ``root`` cannot be opened or more than ``max_unreadable`` of the images, a
@@ -239,7 +240,7 @@ def _require_few_unreadable(quarantined: Sequence[Quarantined], total: int, root
 def read_square(
     reader: ImageReader, name: str, size: int, channels: int, preprocess: Preprocess
 ) -> tuple[Pixels, Shape]:
-    """Read and resize one image; ``preprocess`` is done before resizing.
+    """Read and resize one image; mammograms are prepared before resizing, a synthetic device takes the resized image.
 
     Returns:
         The image, shape ``(size, size, channels)``, values 0 to 255; and the original's height, width and channels.
@@ -247,9 +248,11 @@ def read_square(
     Raises:
         DataError: naming the image and the cause, if it is missing or damaged, or shows no breast.
     """
-    if preprocess == "none":
+    if preprocess != "mammogram":
         image = reader.read(name)
-        return to_square(image, size, channels), (image.shape[0], image.shape[1], 1 if image.ndim == 2 else 3)
+        square = to_square(image, size, channels)
+        shape = (image.shape[0], image.shape[1], 1 if image.ndim == 2 else 3)
+        return square if preprocess == "none" else retaken(square, preprocess), shape
     levels, laterality = read_mammogram(reader.read_bytes(name), name)
     square = mammogram_square(levels, size, name, laterality)
     return to_square(square, size, channels), (levels.shape[0], levels.shape[1], 1)

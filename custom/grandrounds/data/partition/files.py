@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from grandrounds.data.families import Preprocess
@@ -66,6 +67,7 @@ def write_partition(
     overwrite: bool = False,
     windows: Sequence[Window] = (),
     preprocess: Preprocess = "none",
+    devices: Mapping[str, Preprocess] = MappingProxyType({}),
     shared_patients: bool = False,
     replicated: Replicated | None = None,
     drawn: Mapping[str, Sequence[DrawnLabel]] | None = None,
@@ -82,6 +84,7 @@ def write_partition(
         overwrite: replace another partition in ``out_dir``.
         windows: windows of CT slices, for the site configurations and ``partition.json``.
         preprocess: what the sites do to an image before resizing; written like the windows.
+        devices: the synthetic device that retakes each site's images, where a site has one.
         shared_patients: whether a patient or lesion may be at several sites, in the same split at each.
         replicated: test images and a public set that every site gets.
         drawn: the labels that were drawn for each site's images; written beside its manifest.
@@ -107,7 +110,10 @@ def write_partition(
         reading["public_set"] = {"images": len(replicated.public.images), "sha256": replicated.public.digest}
     with temporary_sibling(out_dir) as temporary:
         summaries = {
-            site: _write_site(temporary / site, (*own, *common), config, classes) for site, own in sites.items()
+            site: _write_site(
+                temporary / site, (*own, *common), _retaking(config, dataset_name, devices.get(site)), classes
+            )
+            for site, own in sites.items()
         }
         for site, summary in summaries.items():
             summary |= _write_beside(temporary / site, replicated, (drawn or {}).get(site))
@@ -232,6 +238,14 @@ def _reading(windows: Sequence[Window], preprocess: Preprocess) -> dict[str, Any
     """Windows and preprocessing, if they differ from the defaults."""
     content: dict[str, Any] = {"windows": [list(window) for window in windows]} if windows else {}
     return content | ({"preprocess": preprocess} if preprocess != "none" else {})
+
+
+def _retaking(config: Mapping[str, Any], dataset: str, device: Preprocess | None) -> Mapping[str, Any]:
+    """A site's configuration whose images are retaken with a synthetic device, if it has one."""
+    if device is None:
+        return config
+    datasets = config["datasets"]
+    return {**config, "datasets": {**datasets, dataset: {**datasets[dataset], "preprocess": device}}}
 
 
 def _replace(out_dir: Path, temporary: Path, overwrite: bool) -> None:

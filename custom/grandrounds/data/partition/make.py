@@ -7,14 +7,15 @@ Every step has its own random stream: other splits leave the sites unchanged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from grandrounds.data.datasets.registry import ReadDataset, read_dataset
 from grandrounds.data.datasets.rsna_ich import Progress
-from grandrounds.data.families import CtOptions, LesionOptions, MalignancyOptions, partition_options
+from grandrounds.data.families import CtOptions, LesionOptions, MalignancyOptions, Preprocess, partition_options
 from grandrounds.data.manifest import Record
-from grandrounds.data.options import MutualOptions, PartitionOptions
+from grandrounds.data.options import MutualOptions, PartitionOptions, SyntheticDevice
 from grandrounds.data.partition.divide import (
     SERVER,
     Sites,
@@ -24,11 +25,12 @@ from grandrounds.data.partition.divide import (
     draw_server,
     external,
     iid,
+    site_names,
 )
 from grandrounds.data.partition.fedperl import LABELLED_SITES, fedperl_clients, relabel, scaled_sources
 from grandrounds.data.partition.files import Replicated, write_partition
 from grandrounds.data.partition.mutual import describe_mutual, draw_public_share, mutual_public_set, mutual_sites
-from grandrounds.data.partition.splits import assign_splits, assign_stratified, stratified_train_val
+from grandrounds.data.partition.splits import assign_splits, assign_stratified, keep_labels, stratified_train_val
 from grandrounds.errors import ConfigurationError
 from grandrounds.seeding import numpy_generator
 
@@ -69,11 +71,14 @@ def make_partition(
     """
     chosen = partition_options(dataset, options)
     read = read_dataset(dataset, Path(root), chosen, progress)
+    if chosen.devices and (read.windows or read.preprocess != "none"):
+        raise ConfigurationError("devices retake photographs, neither CT slices nor mammograms; leave devices out")
     description = {"dataset": dataset, **_description(chosen), **read.facts}
     more: dict[str, Any] = {
         "overwrite": overwrite,
         "windows": read.windows,
         "preprocess": read.preprocess,
+        "devices": _devices(chosen),
         "shared_patients": _by_slice(chosen),
     }
     if chosen.scheme == "mdhfl" and isinstance(chosen, MutualOptions):
@@ -98,6 +103,11 @@ def _description(options: PartitionOptions) -> dict[str, Any]:
         content["client_partition"] = "slice"
     if options.has_shares:
         content |= options.shares
+    if options.labelled_images is not None:
+        del content["labelled"]
+        content["labelled_images"] = options.labelled_images
+    if options.devices:
+        content["devices"] = options.devices
     if options.server_images:
         content["server_images"] = options.server_images
     if options.server_share:
@@ -107,6 +117,12 @@ def _description(options: PartitionOptions) -> dict[str, Any]:
     if options.scenario == "few_labels":
         content |= {"labelled_sites": list(_labelled_sites(options)), "few_labels_use": options.few_labels_use}
     return content
+
+
+def _devices(options: PartitionOptions) -> dict[str, Preprocess]:
+    """The synthetic device of each site, if there are any: they take turns."""
+    names = get_args(SyntheticDevice)[: options.devices]
+    return dict(zip(site_names(options.site_count), cycle(names), strict=False)) if names else {}
 
 
 def _labelled_sites(options: PartitionOptions) -> Sequence[str]:
@@ -159,12 +175,24 @@ def _divide_by_shares(records: Sequence[Record], options: PartitionOptions) -> S
         generator = numpy_generator(options.seed, "partition", "splits")
         split = assign_splits(records, generator, site="the data set", **options.shares)
         own = numpy_generator(options.seed, "partition", "slice")
-        return divided | assign_round_robin(split, options.site_count, own)
+        return divided | _with_few_labels(assign_round_robin(split, options.site_count, own), options)
     assign = assign_stratified if isinstance(options, MalignancyOptions) else assign_splits
+    sites = {}
     for site, members in _sites(records, options).items():
         generator = numpy_generator(options.seed, "partition", "splits", site)
-        divided[site] = assign(members, generator, site=site, **options.shares)
-    return divided
+        sites[site] = assign(members, generator, site=site, **options.shares)
+    return divided | _with_few_labels(sites, options)
+
+
+def _with_few_labels(sites: Sites, options: PartitionOptions) -> Sites:
+    """The sites with ``labelled_images`` labels each, if that is chosen."""
+    number = options.labelled_images
+    if number is None:
+        return sites
+    return {
+        site: keep_labels(records, number, numpy_generator(options.seed, "partition", "labels", site), site)
+        for site, records in sites.items()
+    }
 
 
 def _sites(records: Sequence[Record], options: PartitionOptions) -> Sites:

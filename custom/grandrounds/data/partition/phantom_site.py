@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, draw_phantom
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
+from grandrounds.data.images.devices import DEVICES
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.partition.groups import shares_to_counts
 from grandrounds.data.partition.splits import assign_splits
@@ -44,7 +45,7 @@ def phantom_site(
     images: int = 240,
     seed: int = 0,
     labelled: float = 0.15,
-    devices: Sequence[str] = PHANTOM_DEVICES,
+    devices: Sequence[str] = DEVICES,
 ) -> Path:
     """Draw the data set ``phantom`` of one site into ``<folder>/<site>``, unless it is there already.
 

@@ -182,6 +182,30 @@ def assign_stratified(
     return tuple(with_part(record, part_of.get(index, "test")) for index, record in enumerate(records))
 
 
+def keep_labels(
+    records: Sequence[Record], images: int, generator: np.random.Generator, site: str
+) -> tuple[Record, ...]:
+    """Let training use the labels of so many training images of one site only, with the classes in their proportions.
+
+    Returns:
+        The records in their order, with ``labelled`` set.
+
+    Raises:
+        DataError: if the site has fewer training images with a label; ``site`` is named.
+
+    Example:
+        >>> ten = [Record(str(i), "nv" if i < 8 else "mel") for i in range(10)]
+        >>> found = keep_labels(ten, 5, np.random.default_rng(0), "site-1")
+        >>> sorted(record.label for record in found if record.labelled)
+        ['mel', 'nv', 'nv', 'nv', 'nv']
+    """
+    pool = [record for record in records if record.split == "train" and record.label]
+    if images > len(pool):
+        raise DataError(f"{site} has {len(pool)} training images with a label, fewer than labelled_images={images}")
+    drawn = set(stratified_draw(pool, images, generator)[0])
+    return tuple(replace(record, labelled=record in drawn) if record.split == "train" else record for record in records)
+
+
 def _strata(records: Sequence[Record]) -> Mapping[str, list[int]]:
     """Positions by class, rarest first, without those that are for testing already."""
     counts = Counter(record.label for record in records)

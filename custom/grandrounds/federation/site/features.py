@@ -3,11 +3,13 @@
 With a frozen front (``problem.trainable``) most of a step's time goes into layers that never change. All passes over a view,
 of the network, its teacher or its peers, share one pass of the front. A cache draws ``feature_cache`` weak and as many
 strong views of an image, sends each through the front when it is first needed, and later draws among these. Features are
-stored in half precision, in files that only the site's user can read, until the run's end.
+stored in half precision, in files that only the site's user can read, until the run's end. Where the site sets
+``GRANDROUNDS_FEATURES`` they are kept in that folder, for other runs with the same images, seed and frozen layers.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
@@ -28,6 +30,7 @@ from grandrounds.options import Min, Options
 from grandrounds.seeding import derive_seed
 
 FOLDER = "features"
+VARIABLE = "GRANDROUNDS_FEATURES"
 MIB = 1 << 20
 BATCH = 32
 
@@ -66,7 +69,8 @@ class Features:
                 "problem.trainable to head or from:<block>"
             )
         self._front: Front = front
-        self._folder, self._options, self._seed, self._site = folder / FOLDER, options, seed, site
+        self._folder = Path(os.environ.get(VARIABLE) or folder / FOLDER)
+        self._options, self._seed, self._site = options, seed, site
         self._stored: dict[tuple[Any, ...], _StoredFeatures] = {}
 
     def draw(
@@ -123,8 +127,9 @@ class Features:
             size = len(images) * count * int(np.prod(shape)) * 2
             self._require_room(size, f"{len(images)} images x {count} {view} views of {name}")
             key = derive_seed(self._seed, "features", self._site, *map(str, what))
-            # A resumed run does not read what other frozen layers have made, or of another number of images.
-            source = derive_seed(key, self._front.digest, *map(str, images.shape))
+            # No run reads what other frozen layers have made, or of other images.
+            content = hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
+            source = derive_seed(key, self._front.digest, content, *map(str, images.shape))
             path = self._folder / f"{name}-{view}-{source:016x}"
             self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options)
         return self._stored[what]
@@ -147,7 +152,7 @@ class Features:
 
 
 def remove_features(folder: Path) -> None:
-    """Remove the features of a run from the site's folder, if there are any."""
+    """Remove the features of a run from the site's folder, if there are any; those that outlast it stay."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler, VotingPseudoLabeler
 from grandrounds.methods.fedperl.model_store import LOST, received_peers
@@ -21,6 +23,14 @@ class FedPerlExecutor(FixMatchExecutor):
 
     models = ("shared",)
     peer_learning: PeerLearningOptions
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.semi_supervised.teacher != "local" and self.peer_learning.consistency_weight:
+            raise ConfigurationError(
+                "consistency_weight draws the trained model's predictions to the peers', and with "
+                f"teacher={self.semi_supervised.teacher} another model predicts; set consistency_weight to 0"
+            )
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round; ``peers_lost`` counts the peers that the site should hold and does not."""

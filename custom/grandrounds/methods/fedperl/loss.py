@@ -147,14 +147,14 @@ class PeerPseudoLabeler:
         self._weight = consistency_weight
         self.needs_gradient = consistency_weight > 0
 
-    def __call__(self, images: Tensor, local: Tensor, threshold: float) -> tuple[PseudoLabels, Tensor | None]:
+    def __call__(self, images: Tensor, local: Tensor, threshold: float | Tensor) -> tuple[PseudoLabels, Tensor | None]:
         """Pseudo-labels, and the weighted consistency loss."""
         with torch.no_grad():
             predictions = [torch.softmax(at_least_single(peer(images)), dim=1) for peer in self._peers]
             labels = self.labels(local.detach(), predictions, threshold)
         return labels, self._weight * self.consistency(local, predictions, labels) if self.needs_gradient else None
 
-    def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float) -> PseudoLabels:
+    def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float | Tensor) -> PseudoLabels:
         """The labels that local model and peers agree on."""
         return pseudo_labels(mean_prediction(local, predictions), threshold)
 
@@ -169,7 +169,7 @@ class VotingPseudoLabeler(PeerPseudoLabeler):
     Inter-client consistency is the mean divergence of the helpers from the local predictions on these images.
     """
 
-    def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float) -> PseudoLabels:
+    def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float | Tensor) -> PseudoLabels:
         """The majority's labels where the local model is confident."""
         return pseudo_labels(local, threshold)._replace(labels=majority_label(local, predictions))
 

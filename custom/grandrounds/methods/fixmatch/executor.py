@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from torch import nn
+
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.store import copy_to_cpu
+from grandrounds.methods.fixmatch.teacher import averaged
 from grandrounds.methods.fixmatch.training import PseudoLabeler, SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.executor import SupervisedExecutor
+from grandrounds.models.norm import folded_copy
 from grandrounds.protocol.messages import Payload, Result
+
+AVERAGE = "average of received models"
 
 
 class FixMatchExecutor(SupervisedExecutor):
@@ -19,6 +27,11 @@ class FixMatchExecutor(SupervisedExecutor):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.needs_labels = not self.semi_supervised.accept_unlabelled
+        if self.semi_supervised.teacher != "local" and self.own_model:
+            raise ConfigurationError(
+                f"teacher={self.semi_supervised.teacher} labels with received models, and with model=own there are none; "
+                "set teacher to local"
+            )
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round on the model's own pseudo-labels."""
@@ -28,5 +41,22 @@ class FixMatchExecutor(SupervisedExecutor):
         """Train for one round on the labeler's pseudo-labels; without one they are the model's own."""
         network = self.starting_model(payload, context)
         optimizer = self.make_optimizer(network, self.training.learning_rate, self.training.algorithm)
-        metrics = train_semi_supervised(network, optimizer, context, self.training, self.semi_supervised, labeler)
+        metrics = train_semi_supervised(
+            network, optimizer, context, self.training, self.semi_supervised, labeler, self._teacher(network)
+        )
         return self.finish(payload, network, optimizer, metrics)
+
+    def _teacher(self, network: nn.Module) -> nn.Module | None:
+        """A copy of the received model, or of the average of those received here, in evaluation mode."""
+        options = self.semi_supervised
+        if options.teacher == "local":
+            return None
+        received = copy_to_cpu(network.state_dict())
+        if options.teacher == "average":
+            times, before = self.kept.get(AVERAGE, (0, {}))
+            average = averaged(before, received, times + 1, options.teacher_decay)
+            self.kept[AVERAGE] = (times + 1, average)
+            network.load_state_dict(average)
+        teacher = folded_copy(network)
+        network.load_state_dict(received)
+        return teacher

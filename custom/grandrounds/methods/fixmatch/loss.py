@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,14 +31,15 @@ class PseudoLabels(NamedTuple):
     confidence: Tensor
 
 
-def pseudo_labels(probabilities: Tensor, threshold: float) -> PseudoLabels:
+def pseudo_labels(probabilities: Tensor, threshold: float | Tensor) -> PseudoLabels:
     r"""Label each image with its most probable class, and accept confident labels.
 
     .. math:: \hat y_i = \arg\max_c p_{ic}, \qquad m_i = [\max_c p_{ic} \ge \tau]
 
     Args:
         probabilities: predictions on the weak view, shape ``(batch, classes)``; rows sum to one.
-        threshold: :math:`\tau`, in [0, 1]; a confidence of exactly the threshold is accepted.
+        threshold: :math:`\tau`, in [0, 1], or one for each class, shape ``(classes,)``; a confidence of exactly the
+            threshold is accepted.
 
     Raises:
         ValueError: if the threshold is not in [0, 1], or a row is not a distribution.
@@ -47,10 +49,69 @@ def pseudo_labels(probabilities: Tensor, threshold: float) -> PseudoLabels:
         >>> pseudo_labels(torch.tensor([[0.65, 0.20, 0.15], [0.3, 0.5, 0.2]]), threshold=0.6).accepted
         tensor([ True, False])
     """
-    require_fraction(threshold, "threshold")
     require_probabilities(probabilities, "probabilities")
     confidence, labels = probabilities.max(dim=1)
-    return PseudoLabels(labels, confidence >= threshold, confidence)
+    if isinstance(threshold, Tensor):
+        return PseudoLabels(labels, confidence >= threshold[labels], confidence)
+    return PseudoLabels(labels, confidence >= require_fraction(threshold, "threshold"), confidence)
+
+
+def class_thresholds(confident: Tensor, threshold: float) -> Tensor:
+    r"""Lower the threshold of classes that are seldom predicted with confidence.
+
+    .. math:: \tau_c = \frac{\beta_c}{2 - \beta_c} \tau, \qquad \beta_c = \sigma_c / \max_j \sigma_j
+
+    Curriculum pseudo-labels of Zhang et al., "FlexMatch: Boosting Semi-Supervised Learning with Curriculum Pseudo
+    Labeling", NeurIPS 2021, Eq. 6, 7 and 10.
+
+    Args:
+        confident: :math:`\sigma`, unlabelled images that reach the threshold, by predicted class, shape ``(classes,)``.
+        threshold: :math:`\tau`, in [0, 1].
+
+    Returns:
+        :math:`\tau_c`, shape ``(classes,)``, float32; the threshold itself for all classes where no image reaches it.
+
+    Raises:
+        ValueError: if the threshold is not in [0, 1], or counts are not one-dimensional or negative.
+
+    Example:
+        >>> import torch
+        >>> class_thresholds(torch.tensor([30, 15, 0]), 0.9)  # 0.9, 0.9 / 3, 0
+        tensor([0.9000, 0.3000, 0.0000])
+    """
+    require_fraction(threshold, "threshold")
+    if confident.dim() != 1 or bool((confident < 0).any()):
+        raise ValueError(f"confident must be counts by class, shape (classes,), got {confident.tolist()}")
+    most = confident.max()
+    if not most:
+        return confident.new_full(confident.shape, threshold, dtype=torch.float32)
+    learnt = confident.float() / most
+    return learnt / (2 - learnt) * threshold
+
+
+def aligned(probabilities: Tensor, predicted: Tensor, expected: Tensor) -> Tensor:
+    r"""Scale predictions so that the classes are predicted as often as they are expected.
+
+    .. math:: \tilde p_{ic} \propto p_{ic} \, q_c / \bar p_c
+
+    Distribution alignment of Berthelot et al., "ReMixMatch: Semi-Supervised Learning with Distribution Alignment and
+    Augmentation Anchoring", ICLR 2020, Section 3.1.
+
+    Args:
+        probabilities: :math:`p`, shape ``(batch, classes)``.
+        predicted: :math:`\bar p`, mean prediction on unlabelled images, shape ``(classes,)``.
+        expected: :math:`q`, shares of the classes, shape ``(classes,)``, summing to one.
+
+    Returns:
+        Probabilities, shape ``(batch, classes)``; rows sum to one.
+
+    Example:
+        >>> import torch
+        >>> aligned(torch.tensor([[0.6, 0.4]]), torch.tensor([0.75, 0.25]), torch.tensor([0.5, 0.5]))  # 0.4 : 0.8
+        tensor([[0.3333, 0.6667]])
+    """
+    scaled = probabilities * (expected / predicted.clamp_min(torch.finfo(predicted.dtype).eps))
+    return scaled / scaled.sum(dim=1, keepdim=True)
 
 
 def unsupervised_loss(

@@ -6,6 +6,8 @@ replaces the model's own labels; FedPerl's peers do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
@@ -20,11 +22,19 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
 from grandrounds.methods.fixmatch.loss import PseudoLabels, UnsupervisedReduction, pseudo_labels, unsupervised_loss
-from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions
+from grandrounds.methods.fixmatch.teacher import Expectations, Teacher
+from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
 from grandrounds.models.compute import at_least_single
+from grandrounds.models.norm import fixed_statistics, statistics_untouched
 from grandrounds.options import FRACTION, Min, Options, Range
 
 MIN_AND_MAX = 2
+StrongNorm = Literal["batch", "batch_untracked", "running"]
+NORMS: dict[StrongNorm, Callable[[nn.Module], AbstractContextManager[None]]] = {
+    "batch": lambda network: nullcontext(),
+    "batch_untracked": statistics_untouched,
+    "running": fixed_statistics,
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,19 @@ class SemiSupervisedOptions(Options):
     weak_pass: Annotated[
         Literal["train", "eval"], "the network's mode on weak views; train updates batch norm (FedPerl's code)"
     ] = "train"
+    teacher: Annotated[
+        Teacher,
+        "model that labels weak views: the trained one, the received one (SemiFL), or the average of the received",
+    ] = "local"
+    teacher_decay: Annotated[float, "decay of the average of received models", Range(0, 1, open_maximum=True)] = 0.8
+    unsupervised_start: Annotated[int, "first round with pseudo-labels", Min(1)] = 1
+    align_distribution: Annotated[bool, "scale predictions to the class shares of the labelled images (ReMixMatch)"] = (
+        False
+    )
+    adaptive_thresholds: Annotated[bool, "lower the threshold of classes seldom predicted surely (FlexMatch)"] = False
+    strong_norm: Annotated[
+        StrongNorm, "batch norm on strong views: statistics of the batch, without a trace in the running ones, or those"
+    ] = "batch"
     accept_unlabelled: Annotated[bool, "let sites without labelled images train on pseudo-labels alone"] = False
 
     def check(self) -> None:
@@ -64,13 +87,13 @@ class PseudoLabeler(Protocol):
 
     needs_gradient: bool
 
-    def __call__(self, images: Tensor, local: Tensor, threshold: float) -> tuple[PseudoLabels, Tensor | None]:
+    def __call__(self, images: Tensor, local: Tensor, threshold: float | Tensor) -> tuple[PseudoLabels, Tensor | None]:
         """Label a batch.
 
         Args:
             images: weak views of the unlabelled batch, shape ``(batch, channels, height, width)``.
             local: the local model's probabilities, shape ``(batch, classes)``, with a graph if ``needs_gradient``.
-            threshold: minimum confidence of an accepted label.
+            threshold: minimum confidence of an accepted label, or that of each class.
 
         Returns:
             The pseudo-labels, and an additional loss or None.
@@ -78,17 +101,50 @@ class PseudoLabeler(Protocol):
 
 
 class UnlabelledBatches:
-    """The unlabelled part of each step."""
+    """The unlabelled part of each step.
 
-    def __init__(self, context: SiteContext, training: TrainingOptions, options: SemiSupervisedOptions) -> None:
+    Args:
+        context: of the task.
+        training: options of supervised training.
+        options: options of pseudo-labels.
+        network: the model that the round starts from.
+        teacher: labels weak views, in evaluation mode; None for the model that is trained.
+    """
+
+    def __init__(
+        self,
+        context: SiteContext,
+        training: TrainingOptions,
+        options: SemiSupervisedOptions,
+        network: nn.Module,
+        teacher: nn.Module | None = None,
+    ) -> None:
         self._context = context
         self._options = options
-        self._weak: View = "weak" if training.weak_augmentation else "none"
-        self.rows = context.data.rows("unlabelled")
+        self._weak = training.view
+        self._teacher = teacher
+        started = context.round_number >= options.unsupervised_start
+        self.rows = context.data.rows("unlabelled") if started else np.empty(0, np.int64)
         size = options.unlabelled_batch_size or training.batch_size
         generator = context.generator("unlabelled batches")
         self._batches = index_batches(self.rows, size, training.steps, generator) if len(self.rows) else None
         self._key = context.key("unlabelled views")
+        self._expectations: Expectations | None = None
+        self._threshold: float | Tensor = options.threshold
+        if len(self.rows) and (options.align_distribution or options.adaptive_thresholds):
+            found = self._expect(network if teacher is None else teacher, labelled_rows(context.data, training.labels))
+            self._expectations = found if options.align_distribution else None
+            if options.adaptive_thresholds:
+                self._threshold = found.thresholds(options.threshold, options.align_distribution)
+
+    def _expect(self, model: nn.Module, labelled: np.ndarray) -> Expectations:
+        labels = self._context.data.labels[labelled]
+        counts = np.bincount(labels, minlength=len(self._context.problem.classes))
+        training = model.training
+        model.eval()
+        found = Expectations(model, self._context, self.rows, self._weak, counts)
+        model.train(training)
+        return found
 
     def loss(self, network: nn.Module, step: int, labeler: PseudoLabeler | None, meter: Meter) -> Tensor | None:
         """The weighted unsupervised loss of the next batch and the labeler's; None if there is nothing to learn."""
@@ -96,24 +152,35 @@ class UnlabelledBatches:
             return None
         rows = next(self._batches)
         weak = self._views(rows, step, self._weak)
-        network.train(self._options.weak_pass == "train")
-        with torch.set_grad_enabled(labeler is not None and labeler.needs_gradient):
-            local = torch.softmax(at_least_single(network(weak)), dim=1)
-        network.train()
+        local = self._predict(network, weak, labeler is not None and labeler.needs_gradient)
         require_finite(local, "prediction", step)
-        threshold = self._options.threshold
+        if self._expectations:
+            local = self._expectations.aligned(local)
+        threshold = self._threshold
         found, extra = labeler(weak, local, threshold) if labeler else (pseudo_labels(local, threshold), None)
         self._count(rows, found, meter)
         losses = [] if extra is None else [extra]
         if bool(found.accepted.any()):
             positions = found.accepted.nonzero()[:, 0].cpu().numpy()
-            strong = at_least_single(network(self._views(rows, step, "strong", positions)))
+            with NORMS[self._options.strong_norm](network):
+                strong = at_least_single(network(self._views(rows, step, "strong", positions)))
             unsupervised = unsupervised_loss(
                 strong, found.labels[found.accepted], len(rows), self._options.unsupervised_reduction
             )
             meter.add("loss_unlabelled", unsupervised)
             losses.append(self._options.unsupervised_weight * unsupervised)
         return torch.stack(losses).sum() if losses else None
+
+    def _predict(self, network: nn.Module, weak: Tensor, with_gradient: bool) -> Tensor:
+        """Probabilities of weak views, by the teacher if there is one."""
+        if self._teacher is not None:
+            with torch.no_grad():
+                return torch.softmax(at_least_single(self._teacher(weak)), dim=1)
+        network.train(self._options.weak_pass == "train")
+        with torch.set_grad_enabled(with_gradient):
+            local = torch.softmax(at_least_single(network(weak)), dim=1)
+        network.train()
+        return local
 
     def _views(self, rows: np.ndarray, step: int, view: View, positions: np.ndarray | None = None) -> Tensor:
         context, options = self._context, self._options
@@ -140,6 +207,7 @@ def train_semi_supervised(
     training: TrainingOptions,
     options: SemiSupervisedOptions,
     labeler: PseudoLabeler | None = None,
+    teacher: nn.Module | None = None,
 ) -> dict[str, float]:
     """Train in place.
 
@@ -152,6 +220,7 @@ def train_semi_supervised(
         training: options of supervised training.
         options: options of pseudo-labels.
         labeler: assigns pseudo-labels; None for FixMatch's own.
+        teacher: labels weak views, in evaluation mode; None for the model that is trained.
 
     Returns:
         Means over the steps of ``loss``, ``loss_labelled``, ``loss_unlabelled``; ``accepted`` (share of unlabelled images)
@@ -161,7 +230,7 @@ def train_semi_supervised(
         TaskAborted: if the task was given up.
         DataError: if the site has no labelled image, unless it may train on pseudo-labels alone and has unlabelled images.
     """
-    unlabelled = UnlabelledBatches(context, training, options)
+    unlabelled = UnlabelledBatches(context, training, options, network, teacher)
     pseudo_labels_only = options.accept_unlabelled and len(unlabelled.rows) and not len(context.data.rows("labelled"))
     labelled = None if pseudo_labels_only else LabelledBatches(context, training)
     meter = Meter()

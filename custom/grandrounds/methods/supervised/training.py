@@ -42,11 +42,54 @@ class TrainingOptions(Options):
     steps: Annotated[int, "local steps per round, the same at every site (FedVC)", Min(1)] = 26
     learning_rate: Annotated[float, "of the optimizer", POSITIVE] = 5e-5
     class_weights: Annotated[
-        Literal["median", "none"], "weight the cross-entropy by median frequency (FedPerl's code)"
+        Literal["median", "pooled", "none"],
+        "weight the cross-entropy by median frequency among the site's labels (FedPerl's code), or in class_counts",
     ] = "median"
+    class_counts: Annotated[
+        tuple[int, ...] | None,
+        "for class_weights=pooled: labelled images of each class over all sites (job statistics)",
+    ] = None
+    class_weight_limit: Annotated[float | None, "maximum weight of a class; null for no limit", POSITIVE] = None
     algorithm: Annotated[Algorithm, "the optimizer"] = "adam"
     proximal_weight: Annotated[float, "mu of FedProx; 0 disables it", Min(0)] = 0.0
     weak_augmentation: Annotated[bool, "flip, rotate and jitter labelled and weakly augmented images"] = True
+    weak_view: Annotated[
+        Literal["weak", "turns"],
+        "weak: flips, rotation with black corners, colour (FedPerl); turns: quarter turns and mirrors (cells)",
+    ] = "weak"
+
+    def check(self) -> None:
+        """Refuse counts without their use, and pooled weights without counts."""
+        if (self.class_weights == "pooled") != (self.class_counts is not None):
+            raise ConfigurationError(
+                "class_weights=pooled needs class_counts, the labelled images of each class over all sites; other weights "
+                "use none"
+            )
+        if self.class_counts is not None and (min(self.class_counts, default=0) < 0 or not any(self.class_counts)):
+            raise ConfigurationError(f"class_counts must be counts, not all zero, got {list(self.class_counts)}")
+
+    def weights_of(self, labels: np.ndarray, classes: int) -> Tensor | None:
+        """The weight of each class in the loss, shape ``(classes,)``; None for equal weights.
+
+        Args:
+            labels: of the site's labelled training images.
+            classes: their number.
+
+        Raises:
+            ConfigurationError: if there is not a count for each class.
+        """
+        if self.class_weights == "none":
+            return None
+        counts = np.bincount(labels, minlength=classes) if self.class_counts is None else np.array(self.class_counts)
+        if len(counts) != classes:
+            raise ConfigurationError(f"class_counts must have a count for each of {classes} classes, got {len(counts)}")
+        weights = median_class_weights(torch.from_numpy(counts))
+        return weights if self.class_weight_limit is None else weights.clamp(max=self.class_weight_limit)
+
+    @property
+    def view(self) -> View:
+        """The view of labelled and weakly augmented images."""
+        return self.weak_view if self.weak_augmentation else "none"
 
 
 class LabelledBatches:
@@ -63,11 +106,9 @@ class LabelledBatches:
             self.rows, options.batch_size, options.steps, context.generator("labelled batches")
         )
         self._key = context.key("labelled views")
-        self._view: View = "weak" if options.weak_augmentation else "none"
-        self.weights: Tensor | None = None
-        if options.class_weights == "median":
-            counts = np.bincount(context.data.labels[self.rows], minlength=len(context.problem.classes))
-            self.weights = median_class_weights(torch.from_numpy(counts)).to(context.device)
+        self._view = options.view
+        weights = options.weights_of(context.data.labels[self.rows], len(context.problem.classes))
+        self.weights = None if weights is None else weights.to(context.device)
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
         """The supervised loss of the next batch, in the context's precision."""
@@ -184,7 +225,6 @@ def train_privately(
     """
     units = units_to_learn(context, options, protection.unit)
     step = PrivateStep(network, supervised_loss, len(units), protection)
-    view: View = "weak" if options.weak_augmentation else "none"
     key, labels = _secret(), torch.from_numpy(context.data.labels)
     devices = [context.device] if context.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -192,7 +232,7 @@ def train_privately(
         for number, drawn in enumerate(poisson_batches(np.arange(len(units)), protection)):
             context.check_abort()
             batch = one_image_each([units[index] for index in drawn])
-            images = context.views(batch, view, key, number)
+            images = context.views(batch, options.view, key, number)
             with context.autocast():
                 step.set_gradients(images, labels[batch].to(context.device))
             optimizer.step()

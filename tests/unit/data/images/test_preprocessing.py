@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.devices import retaken
 from grandrounds.data.images.mammogram import mammogram_square
 from grandrounds.data.site import load_site_data, read_site_config
 from grandrounds.errors import ConfigurationError, DataError
@@ -83,6 +84,12 @@ def site(folder, **more):
     return folder / "grandrounds.json"
 
 
+def test_a_synthetic_device_retakes_the_resized_images(pictures, tmp_path):
+    plain = open_cache(NAMES, pictures, 32, 3, tmp_path / "cache").images
+    taken = open_cache(NAMES, pictures, 32, 3, tmp_path / "cache", preprocess="device-2").images
+    np.testing.assert_array_equal(taken, np.stack([retaken(image, "device-2") for image in plain]))
+
+
 def test_preprocessing_is_an_entry_of_the_site_configuration(pictures, tmp_path):
     location = read_site_config(site(tmp_path, preprocess="mammogram"))["breast"]
     assert location.preprocess == "mammogram"
@@ -94,7 +101,9 @@ def test_preprocessing_is_an_entry_of_the_site_configuration(pictures, tmp_path)
 
 
 def test_refuses_another_word_and_windows_beside_it(pictures, tmp_path):
-    with pytest.raises(ConfigurationError, match=r"breast\.preprocess must be none or mammogram, got 'crop'"):
+    with pytest.raises(
+        ConfigurationError, match=r"breast\.preprocess must be none, mammogram, device-1, .*device-4, got 'crop'"
+    ):
         read_site_config(site(tmp_path, preprocess="crop"))
-    with pytest.raises(ConfigurationError, match="windows are for CT and preprocess is for mammograms"):
+    with pytest.raises(ConfigurationError, match="windows are for CT and preprocess is for other images"):
         read_site_config(site(tmp_path, preprocess="mammogram", windows=[[40, 80]]))

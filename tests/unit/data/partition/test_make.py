@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from grandrounds.data.partition.make import make_partition
+from grandrounds.data.site import read_site_config
 from grandrounds.errors import ConfigurationError, DataError
 
 DATA = Path(os.environ.get("GRANDROUNDS_DATA", Path(__file__).parents[5] / "shared" / "data"))
@@ -78,6 +79,10 @@ def test_other_split_shares_do_not_change_the_sites(table, tmp_path):
         ({"scheme": "fedperl"}, "scheme fedperl has 10 sites, got 3"),
         ({"alpha": 0.0}, "alpha must be positive, got 0.0"),
         ({"labelled": 1.5}, "labelled must be between 0 and 1, got 1.5"),
+        ({"labelled": 0.5, "labelled_images": 4}, "labelled_images replaces the share labelled"),
+        ({"labelled_images": 90}, "site-1 has .* training images with a label, fewer than labelled_images=90"),
+        ({"devices": 5}, "devices must be between 0 and 4, got 5"),
+        ({"devices": 2, "preprocess": "mammogram"}, "devices retake photographs, neither CT slices nor mammograms"),
         ({"validation": 0.5, "test": 0.5}, "must leave something for training"),
         ({"dataset_name": None}, "data set manifest needs the option dataset_name"),
         ({"scenario": "few"}, "scenario must be standard, server_labels or few_labels, got 'few'"),
@@ -100,8 +105,19 @@ def test_other_split_shares_do_not_change_the_sites(table, tmp_path):
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(table, tmp_path, changes, message):
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises((ConfigurationError, DataError), match=message):
         partition(table, tmp_path / "out", **changes)
+
+
+def test_sites_can_have_equally_many_labels_and_take_turns_with_synthetic_devices(table, tmp_path):
+    description = partition(table, tmp_path / "out", sites=3, labelled_images=4, devices=2)
+    assert (description["labelled_images"], description["devices"], "labelled" in description) == (4, 2, False)
+    devices = {}
+    for site in description["sites"]:
+        chosen = [r for r in rows_of(tmp_path / "out", site) if r["split"] == "train" and r["labelled"] == "1"]
+        assert Counter(row["label"] for row in chosen) == {"a": 2, "b": 2}
+        devices[site] = read_site_config(tmp_path / "out" / site / "grandrounds.json")["skin"].preprocess
+    assert devices == {"site-1": "device-1", "site-2": "device-2", "site-3": "device-1"}
 
 
 def test_a_server_gets_images_that_no_site_has(table, tmp_path):

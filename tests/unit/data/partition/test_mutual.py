@@ -238,7 +238,7 @@ def test_partition_json_has_no_path(cells, tmp_path):
         ({"public": "folder", "public_root": Path("/nowhere/at/all")}, "public_root /nowhere/at/all does not exist"),
         ({"public_share": 1.0}, "public_share must be above 0 and below 1"),
         ({"private_images": 0}, "private_images must be at least 1, got 0"),
-        ({"labelled": 0.5}, r"scheme mdhfl trains on all labels, got labelled 0\.5"),
+        ({"labelled": 0.5}, "scheme mdhfl trains on all labels; leave labelled and labelled_images out"),
         ({"scenario": "few_labels", "labelled_sites": ["site-1"]}, "scheme mdhfl has no scenario"),
         ({"server_images": 5}, "scheme mdhfl has no scenario and no images at the server"),
     ],

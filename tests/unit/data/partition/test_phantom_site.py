@@ -10,7 +10,8 @@ from scipy.ndimage import gaussian_filter
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_DEVICES, Device, draw_phantom, take_picture
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
+from grandrounds.data.images.devices import DEVICES, Device, retaken, take_picture
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.errors import ConfigurationError
@@ -61,8 +62,8 @@ def test_no_class_is_darker_than_another(pictures):
 
 
 def test_mean_colours_give_the_device_away():
-    devices = np.arange(80) % len(PHANTOM_DEVICES)
-    drawn = [draw_phantom("round", PHANTOM_DEVICES[k], 24, numpy_generator(0, i)) for i, k in enumerate(devices)]
+    devices = np.arange(80) % len(DEVICES)
+    drawn = [draw_phantom("round", DEVICES[k], 24, numpy_generator(0, i)) for i, k in enumerate(devices)]
     colours = np.stack(drawn).mean(axis=(1, 2)) / 255
     model = LogisticRegression(C=1000, max_iter=1000).fit(colours[:60], devices[:60])
     assert model.score(colours[60:], devices[60:]) > 0.7
@@ -100,6 +101,17 @@ def test_blur_agrees_with_a_gaussian_filter_away_from_the_border():
     scene = numpy_generator(0).random((40, 40, 3))
     expected = 255 * gaussian_filter(scene, (2, 2, 0), truncate=8)
     np.testing.assert_allclose(photograph(scene, blur=0.05)[12:-12, 12:-12], expected[12:-12, 12:-12], atol=0.51)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_is_retaken_with_the_devices_gain_and_always_the_same_noise(channels):
+    image = np.full((33, 33, channels), 128, np.uint8)
+    again = retaken(image, "device-3")
+    np.testing.assert_array_equal(again, retaken(image, "device-3"))
+    gain = np.array([0.84, 0.98, 1.16] if channels == 3 else [0.98])
+    # Middle: (128/255 * gain - 0.5) * 0.8 + 0.5; noise of 5 grey levels over 81 pixels, light fall-off below 1 %.
+    expected = ((128 / 255 * gain - 0.5) * 0.8 + 0.5) * 255
+    np.testing.assert_allclose(again[12:21, 12:21].mean(axis=(0, 1)), expected, atol=2)
 
 
 def test_noise_has_the_stated_standard_deviation():

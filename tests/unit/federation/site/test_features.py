@@ -154,6 +154,16 @@ def test_files_are_the_sites_alone_and_are_removed(make, tmp_path):
     remove_features(tmp_path / "run")
 
 
+def test_features_can_outlast_a_run_and_belong_to_their_images(make, passes, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRANDROUNDS_FEATURES", str(tmp_path / "kept"))
+    first = make(folder="one").draw("own", IMAGES, ALL, "none", 0, 0)
+    remove_features(tmp_path / "one")
+    passes.clear()
+    assert torch.equal(make(folder="two").draw("own", IMAGES, ALL, "none", 0, 0), first)
+    assert passes == [1], "only the image for the shape"
+    assert not torch.equal(make(folder="two").draw("own", 255 - IMAGES, ALL, "none", 0, 0), first)
+
+
 def test_a_cache_above_its_limit_is_refused_with_its_size(make):
     cache = make(views=3, mib=1)
     cache.draw("own", IMAGES, ALL[:1], "weak", 5, 0)

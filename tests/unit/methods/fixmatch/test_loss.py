@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.fixmatch.loss import pseudo_labels, unsupervised_loss
+from grandrounds.methods.fixmatch.loss import aligned, class_thresholds, pseudo_labels, unsupervised_loss
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions
 
 # Two logits (a, 0) of class 0 cost ln(1 + exp(-a)); these two cost 0.2 and 0.6.
@@ -54,6 +54,32 @@ def test_a_higher_threshold_never_accepts_more(low, high, mass):
 def test_refuses_a_threshold_outside_0_to_1(threshold):
     with pytest.raises(ValueError, match="threshold must be between 0 and 1, got"):
         pseudo_labels(torch.tensor([[0.5, 0.5]]), threshold)
+
+
+def test_each_class_can_have_a_threshold_of_its_own():
+    pseudo = pseudo_labels(torch.tensor([[0.7, 0.3], [0.3, 0.7], [0.1, 0.9]]), torch.tensor([0.6, 0.8]))
+    assert pseudo.accepted.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("confident", "expected"),
+    [([40, 10, 0], [0.9, 0.9 / 7, 0.0]), ([0, 0, 0], [0.9] * 3), ([5, 5, 5], [0.9] * 3)],  # 1/4 / (2 - 1/4) = 1/7
+)
+def test_thresholds_of_classes_follow_flexmatch(confident, expected):
+    torch.testing.assert_close(class_thresholds(torch.tensor(confident), 0.9), torch.tensor(expected))
+
+
+def test_counts_of_confident_images_are_counts():
+    with pytest.raises(ValueError, match=r"confident must be counts by class, shape \(classes,\), got \[1, -1\]"):
+        class_thresholds(torch.tensor([1, -1]), 0.9)
+
+
+def test_aligned_predictions_have_the_expected_mean_where_they_are_certain():
+    # Three of four images are surely of class 0, where half are expected: 1/2 / 3/4 = 2/3 against 1/2 / 1/4 = 2.
+    certain = torch.eye(2)[[0, 0, 0, 1]]
+    torch.testing.assert_close(aligned(certain, certain.mean(dim=0), torch.tensor([0.5, 0.5])), certain)
+    unsure = torch.tensor([[0.75, 0.25]])
+    torch.testing.assert_close(aligned(unsure, unsure[0], torch.tensor([0.5, 0.5])), torch.tensor([[0.5, 0.5]]))
 
 
 def test_refuses_a_sum_of_predictions():

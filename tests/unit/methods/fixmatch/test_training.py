@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ from torch import nn
 
 from grandrounds.data.images.views import draw_views, to_tensor
 from grandrounds.data.site import SiteData
-from grandrounds.errors import DataError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache
+from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
+from grandrounds.methods.fixmatch.executor import AVERAGE, FixMatchExecutor
 from grandrounds.methods.fixmatch.loss import PseudoLabels, pseudo_labels
+from grandrounds.methods.fixmatch.teacher import Expectations, averaged
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
 from grandrounds.protocol.problem import Problem
@@ -67,13 +71,13 @@ def network():
     return layers
 
 
-def train(context, labeler=None, model=None, steps=2, rate=1e-3, training=(), **options):
+def train(context, labeler=None, model=None, steps=2, rate=1e-3, training=(), teacher=None, **options):
     """Train, and return the metrics, the model and the number of optimizer steps."""
     model, taken = model or network(), []
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     optimizer.register_step_post_hook(lambda *_: taken.append(1))
     how = TrainingOptions(steps=steps, batch_size=4, learning_rate=rate, **dict(training))
-    metrics = train_semi_supervised(model, optimizer, context, how, SemiSupervisedOptions(**options), labeler)
+    metrics = train_semi_supervised(model, optimizer, context, how, SemiSupervisedOptions(**options), labeler, teacher)
     return metrics, model, len(taken)
 
 
@@ -249,3 +253,84 @@ def test_divergence_of_training_is_reported_with_its_step(labelled, unlabelled, 
     message = rf"training diverged: the {what} of step 0 is not finite; lower executor.learning_rate"
     with pytest.raises(GrandRoundsError, match=message):
         train(site(labelled, unlabelled), model=model, accept_unlabelled=True)
+
+
+def test_the_average_starts_as_a_mean_and_then_forgets():
+    average = {}
+    for times, value in enumerate((1.0, 2.0, 6.0, 5.0), start=1):
+        state = {"w": torch.tensor([value]), "seen": torch.tensor(times)}
+        average = averaged(average, state, times, decay=0.6)
+    # 1; 1.5; 0.6 * 1.5 + 0.4 * 6 = 3.3 (2/3 is above 0.6); 0.6 * 3.3 + 0.4 * 5 = 3.98
+    torch.testing.assert_close(average["w"], torch.tensor([3.98]))
+    assert average["seen"] == 4
+
+
+def test_a_teacher_labels_in_place_of_the_trained_model():
+    context = site(labelled=6, unlabelled=8)
+    sure, unsure = Fixed(0.98, 0.01, 0.01), Fixed(0.4, 0.3, 0.3)
+    assert train(context, threshold=0.9)[0]["accepted"] < 1
+    assert train(context, teacher=sure, threshold=0.9)[0]["accepted"] == 1
+    assert train(context, teacher=unsure, threshold=0.9)[0]["accepted"] == 0
+
+
+def test_weak_views_can_be_quarter_turns():
+    context, recorder = site(labelled=6, unlabelled=8), Recorder()
+    train(context, recorder, steps=1, training={"weak_view": "turns"})
+    originals = {np.sort(image, axis=None).tobytes() for image in context.data.images[6:]}
+    shown = (recorder.shown[0][0] * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    # The pixels of an image are in another place, and none is black or of another colour.
+    assert {np.sort(image, axis=None).tobytes() for image in shown} <= originals
+
+
+def test_pseudo_labels_start_in_their_round():
+    context = site(labelled=6, unlabelled=8)
+    assert "accepted" not in train(context, unsupervised_start=2)[0]
+    assert "accepted" in train(replace(context, round_number=2), unsupervised_start=2)[0]
+
+
+@pytest.mark.parametrize(("align", "expected"), [(False, [0.9, 0.0, 0.0]), (True, [0.0, 0.9, 0.0])])
+def test_expectations_align_predictions_and_give_each_class_its_threshold(align, expected):
+    context = site(labelled=6, unlabelled=8)
+    rows = context.data.rows("unlabelled")
+    made = Expectations(Fixed(0.96, 0.03, 0.01), context, rows, "weak", np.array([0, 97, 0]))
+    # Of 97 + 3 counts class 1 has 98 %; the mean prediction is aligned to these shares.
+    aligned = made.aligned(torch.tensor([[0.96, 0.03, 0.01]], dtype=torch.float64))
+    torch.testing.assert_close(aligned, torch.tensor([[0.01, 0.98, 0.01]], dtype=torch.float64))
+    torch.testing.assert_close(made.thresholds(0.9, align), torch.tensor(expected))
+
+
+def test_aligned_training_learns_other_labels():
+    context = site(labelled=6, unlabelled=8)
+    teacher = Fixed(0.98, 0.01, 0.01)
+    plain, aligned = (
+        train(context, teacher=teacher, threshold=0.9, align_distribution=on)[0]["accepted"] for on in (False, True)
+    )
+    # The labelled images have equal shares, so aligned predictions are never sure.
+    assert (plain, aligned) == (1, 0)
+
+
+@pytest.mark.parametrize(("norm", "counted"), [("batch", 6), ("batch_untracked", 4), ("running", 4)])
+def test_strong_views_count_as_batches_of_batch_norm_if_asked(norm, counted):
+    # Two steps with a labelled, a weak and a strong pass each.
+    model = train(site(labelled=6, unlabelled=8), threshold=0.0, strong_norm=norm)[1]
+    assert model[1].num_batches_tracked == counted
+
+
+def test_an_executor_averages_what_it_receives_and_trains_what_it_received():
+    executor = FixMatchExecutor(teacher="average", teacher_decay=0.9)
+    first = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    second = copy.deepcopy(first)
+    with torch.no_grad():
+        second[1].weight += 2
+    executor._teacher(first)
+    teacher = executor._teacher(second)
+    torch.testing.assert_close(teacher[1].weight, first[1].weight + 1)
+    torch.testing.assert_close(second[1].weight, first[1].weight + 2)
+    assert executor.kept[AVERAGE][0] == 2
+
+
+def test_teachers_that_cannot_be_are_refused():
+    with pytest.raises(ConfigurationError, match="teacher=received labels with received models, and with model=own"):
+        FixMatchExecutor(teacher="received", model="own")
+    with pytest.raises(ConfigurationError, match="set consistency_weight to 0"):
+        FedPerlExecutor(teacher="received")

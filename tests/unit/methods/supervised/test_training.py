@@ -4,6 +4,7 @@ import copy
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -147,7 +148,7 @@ def test_one_value_that_is_not_finite_stops_training_and_names_the_step(bad):
     [
         (
             '{"step": 3}',
-            "controller.server_training has no option 'step'; there are algorithm, batch_size, class_weights",
+            "controller.server_training has no option 'step'; there are algorithm, batch_size, class_counts",
         ),
         ('{"steps": 0}', "controller.server_training.steps must be at least 1, got 0"),
         ('{"steps": 2.5}', "controller.server_training.steps must be an integer, got 2.5"),
@@ -167,3 +168,31 @@ def test_training_at_the_server_takes_the_options_of_a_site():
         with_options(load_job("fedperl"), [f"controller.server_training={given}", "executor.strong_levels=[2, 5]"])
     )
     check_job(with_options(load_job("fedperl"), ["controller.server_training={}"]))
+
+
+def test_class_weights_can_be_those_of_all_sites_with_a_limit():
+    labels = np.array([0, 0, 0, 1])
+    own = TrainingOptions().weights_of(labels, 3)
+    torch.testing.assert_close(own, torch.tensor([2 / 3, 2.0, 100.0]))  # the median of 3 and 1 is 2
+    counts = {"class_weights": "pooled", "class_counts": (400, 100, 4)}
+    torch.testing.assert_close(TrainingOptions(**counts).weights_of(labels, 3), torch.tensor([0.25, 1.0, 25.0]))
+    limited = TrainingOptions(**counts, class_weight_limit=10.0)
+    torch.testing.assert_close(limited.weights_of(labels, 3), torch.tensor([0.25, 1.0, 10.0]))
+    assert TrainingOptions(class_weights="none").weights_of(labels, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_weights": "pooled"}, "class_weights=pooled needs class_counts"),
+        ({"class_counts": (1, 2)}, "class_weights=pooled needs class_counts"),
+        (
+            {"class_weights": "pooled", "class_counts": (0, 0)},
+            r"class_counts must be counts, not all zero, got \[0, 0\]",
+        ),
+        ({"class_weights": "pooled", "class_counts": (1, 2)}, "a count for each of 3 classes, got 2"),
+    ],
+)
+def test_counts_of_all_sites_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        TrainingOptions(**options).weights_of(np.array([0]), 3)

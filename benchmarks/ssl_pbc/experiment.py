@@ -1,0 +1,126 @@
+"""Semi-supervised learning at hospitals with synthetic devices: what is measured of a run.
+
+Scores are of the test images of all sites together, as a mean over the last three checkpoints of the global model. Test
+images pass the frozen layers once for all rows of a seed (``GRANDROUNDS_FEATURES``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.experiment import Experiment, Predicted, Row, Run, mean_of, pooled, read_predictions, site_data
+from grandrounds.data.site import Part
+from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
+from grandrounds.federation.site.features import VARIABLE, FeatureOptions, Features
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.messages import GLOBAL
+from grandrounds.protocol.problem import Problem
+
+SCORED = ("f1_macro", "auc_macro", "balanced_accuracy", "accuracy")
+BATCH = 256
+
+
+class Custom(Experiment):
+    """Scores of the last rounds, and pseudo-labels round by round."""
+
+    def run(self, row: Row) -> None:
+        """Run one row; features of frozen layers are shared by all rows of a seed."""
+        os.environ.setdefault(VARIABLE, str(self.workspace / "features"))
+        super().run(row)
+
+    def measures(self, run: Run) -> dict[str, Any]:
+        """What the report needs."""
+        sites = run.partition["sites"]
+        scored = dict(_own(run) if run.job.options("executor")["model"] == "own" else _global(run))
+        rounds = run.metrics("accepted")
+        return {
+            "classes": run.partition["classes"],
+            "scores": scored,
+            "pseudo_labels": {
+                "round": list(rounds),
+                **{
+                    name: [mean_of(found, name, 4) for found in rounds.values()]
+                    for name in ("accepted", "pseudo_label_accuracy")
+                },
+                "by_class": _by_class(run),
+            },
+            "manifests": {site: content["sha256"] for site, content in sites.items()},
+        }
+
+
+def mean_score(content: dict[str, Any], metric: str) -> float:
+    """A score of a result: the mean over its scored rounds."""
+    return float(np.mean([found[metric] for found in content["scores"].values()]))
+
+
+def _global(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Scores of the global model after the rounds of the last checkpoints, by round."""
+    network = _network(run)
+    images = _features(run, network, "test")
+    for path in sorted(run.place.glob("state/*/server/round_*.pt")):
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        network.load_state_dict(saved["content"]["method"][GLOBAL])
+        yield saved["round"], _scores(*_predicted(network, images))
+
+
+def _own(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Scores of the sites' own models after the last round, each on its site's test images."""
+    by_site = {}
+    classes = run.partition["classes"]
+    for path in sorted(run.place.glob("state/*/*/predictions_own.csv")):
+        by_site[path.parent.name] = read_predictions(path, classes)
+    yield run.job.options("controller")["rounds"], _scores(*pooled(by_site))
+
+
+def _by_class(run: Run) -> dict[str, list[int]]:
+    """By class, unlabelled images, those that the last global model labels surely, and how many of these are right."""
+    threshold = run.job.options("executor").get("threshold")
+    if threshold is None or run.job.options("executor")["model"] == "own":
+        return {}
+    network = _network(run)
+    state = torch.load(run.place / "results" / "last.pt", map_location="cpu", weights_only=True)
+    network.load_state_dict(state)
+    labels, probabilities = _predicted(network, _features(run, network, "unlabelled"))
+    found, sure = probabilities.argmax(axis=1), probabilities.max(axis=1) >= threshold
+    classes = len(run.partition["classes"])
+    accepted = np.bincount(found[sure], minlength=classes)
+    return {
+        "unlabelled": np.bincount(labels, minlength=classes).tolist(),
+        "accepted": accepted.tolist(),
+        "right": np.bincount(found[sure & (found == labels)], minlength=classes).tolist(),
+    }
+
+
+def _network(run: Run) -> torch.nn.Module:
+    problem = Problem.from_dict(run.job.options("problem"))
+    return build_model(problem.model_spec(pretrained=True), run.row.seed).eval()
+
+
+def _features(run: Run, network: torch.nn.Module, part: Part) -> list[tuple[np.ndarray, torch.Tensor]]:
+    """By site, the labels of one part of its images and what the frozen layers make of these."""
+    found = []
+    for site in run.sites:
+        data = site_data(run.job, site, run.sites_dir)
+        rows = data.rows(part)
+        kept = Features(run.place / site, FeatureOptions(1), network, run.row.seed, site)
+        found.append((data.labels[rows], kept.draw("own", data.images, rows, "none", 0, 0)))
+    return found
+
+
+def _predicted(network: torch.nn.Module, parts: Sequence[tuple[np.ndarray, torch.Tensor]]) -> Predicted:
+    """Labels and probabilities of all sites' images."""
+    with torch.no_grad():
+        batches = [batch for _, features in parts for batch in features.split(BATCH)]
+        probabilities = torch.cat([network(batch).softmax(dim=1) for batch in batches]).double().numpy()
+    return np.concatenate([labels for labels, _ in parts]), probabilities
+
+
+def _scores(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
+    found = classification_metrics(labels, probabilities)
+    confusion = confusion_matrix(labels, probabilities.argmax(axis=1), probabilities.shape[1])
+    return {**{name: round(found[name], 6) for name in SCORED}, "confusion": confusion.tolist()}

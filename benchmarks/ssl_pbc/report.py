@@ -1,0 +1,108 @@
+"""Tables of semi-supervised learning on blood cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from benchmarks.report import Part
+from benchmarks.results import EXPLAINED, Content, Methods, Results, difference_table, pair_by_seed, shared_seeds
+from benchmarks.ssl_pbc.experiment import SCORED, mean_score
+from benchmarks.tables import markdown_table, mean_and_spread
+from grandrounds.evaluation.metrics import confusion_scores
+
+TITLES = dict(zip(SCORED, ("macro F1", "AUC", "balanced accuracy", "accuracy"), strict=True))
+TESTED = ("f1_macro", "auc_macro")
+GATES = (
+    ("federation helps", "fedavg_lower", "local_lower", 0.0),
+    ("labels help", "fedavg_upper", "fedavg_lower", 0.05),
+)
+REFERENCES = ("fedavg_lower", "ssfl", "ssfl_average")
+
+
+def parts(results: Results) -> Iterator[Part]:
+    """Everything between the markers of the page."""
+    for setting, methods in results.settings.items():
+        if methods:
+            title = results.configuration["settings"][setting]["title"]
+            yield from _setting(title, methods, results.titles)
+
+
+def _setting(title: str, methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
+    yield (
+        f"**{title}.** Test images of all sites together; mean over the scored rounds of a run, then mean and standard "
+        "deviation over seeds. *Accepted* and *right*: pseudo-labels of the last five rounds with any."
+    )
+    rows: list[list[object]] = []
+    for method, runs in methods.items():
+        scores = [mean_and_spread([mean_score(run, metric) for run in runs.values()]) for metric in SCORED]
+        labels = [_last_rounds(list(runs.values()), name) for name in ("accepted", "pseudo_label_accuracy")]
+        rows.append([titles[method], len(runs), *scores, *labels])
+    rows.append(_always(methods))
+    yield markdown_table(["method", "seeds", *TITLES.values(), "accepted", "right"], rows)
+    yield from _gates(methods)
+    yield from _differences(methods, titles)
+    yield from _labels(methods, titles)
+
+
+def _always(methods: Methods) -> list[object]:
+    """The scores of always predicting the most frequent class."""
+    runs = next(iter(methods.values()))
+    found = []
+    for run in runs.values():
+        true = np.array(next(iter(run["scores"].values()))["confusion"]).sum(axis=1)
+        confusion = np.zeros((len(true), len(true)))
+        confusion[:, int(true.argmax())] = true
+        found.append(confusion_scores(confusion))
+    cells = [None if name == "auc_macro" else mean_and_spread([float(one[name]) for one in found]) for name in SCORED]
+    return ["always the most frequent class", len(runs), *cells, None, None]
+
+
+def _last_rounds(runs: list[Content], name: str) -> float | None:
+    known = [value for run in runs for value in run["pseudo_labels"][name][-5:] if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _gates(methods: Methods) -> Iterator[Part]:
+    rows: list[list[object]] = []
+    for title, above, below, least in GATES:
+        if above in methods and below in methods:
+            pair = pair_by_seed(methods[above], methods[below], partial(mean_score, metric="f1_macro"))
+            gain = float(np.mean(np.subtract(*pair)))
+            rows.append([title, f"above {least:g}", gain, "passed" if gain > least else "failed"])
+    if rows:
+        yield "Gates on macro F1 (mean difference over seeds):"
+        yield markdown_table(["gate", "needed", "found", ""], rows)
+
+
+def _differences(methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
+    rows: list[list[object]] = []
+    for reference in REFERENCES:
+        for method, runs in methods.items():
+            shared = shared_seeds(runs, methods.get(reference, {}))
+            if method != reference and len(shared) > 1:
+                cells = [pair_by_seed(runs, methods[reference], partial(mean_score, metric=name)) for name in TESTED]
+                rows.append([f"{titles[method]} - {titles[reference]}", len(shared), *cells])
+    if rows:
+        yield EXPLAINED
+        yield difference_table(["difference", "seeds", *(TITLES[name] for name in TESTED)], rows)
+
+
+def _labels(methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
+    """Of the unlabelled images, what the last global model labels surely, by class."""
+    rows: list[list[object]] = []
+    classes: list[str] = []
+    for method, runs in methods.items():
+        found = [run["pseudo_labels"]["by_class"] for run in runs.values() if run["pseudo_labels"]["by_class"]]
+        if found:
+            classes = next(iter(runs.values()))["classes"]
+            accepted, right = (np.sum([one[name] for one in found], axis=0) for name in ("accepted", "right"))
+            shares = [
+                f"{good / all_:.2f} of {all_}" if all_ else "none" for good, all_ in zip(right, accepted, strict=True)
+            ]
+            rows.append([titles[method], *shares])
+    if rows:
+        yield "Share of right labels among the unlabelled images that the last global model labels surely, by its label:"
+        yield markdown_table(["method", *classes], rows)

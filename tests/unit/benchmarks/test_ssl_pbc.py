@@ -1,0 +1,45 @@
+"""The report of ssl_pbc: gates, the constant prediction, pseudo-labels by class."""
+
+import json
+
+from benchmarks.report import experiment_parts
+from benchmarks.ssl_pbc.experiment import SCORED
+
+
+def result(score, labels=None):
+    """A run of two scored rounds around a score, on six test images of the first class and two of the second."""
+    rounds = {
+        number: {**dict.fromkeys(SCORED, score + change), "confusion": [[6, 0], [1, 1]]}
+        for number, change in (("28", -0.01), ("30", 0.01))
+    }
+    known = {"round": [], "accepted": [], "pseudo_label_accuracy": [], "by_class": {}}
+    return {"classes": ["a", "b"], "scores": rounds, "pseudo_labels": labels or known}
+
+
+def test_the_page_has_gates_the_constant_prediction_and_labels_by_class(tmp_path):
+    labels = {
+        "round": [6, 7],
+        "accepted": [0.5, 0.7],
+        "pseudo_label_accuracy": [None, 0.9],
+        "by_class": {"unlabelled": [10, 10], "accepted": [8, 0], "right": [6, 0]},
+    }
+    for name, content in (
+        ("local_lower", result(0.4)),
+        ("fedavg_lower", result(0.5)),
+        ("fedavg_upper", result(0.54)),
+        ("ssfl_average", result(0.53, labels)),
+    ):
+        path = tmp_path / "development" / f"{name}_101.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+    rows = [
+        line.strip("| ").split(" | ") for part in experiment_parts("ssl_pbc", tmp_path) for line in part.splitlines()
+    ]
+    by_name = {row[0]: row[1:] for row in rows}
+    assert by_name["federation helps"] == ["above 0", "0.100", "passed"]
+    assert by_name["labels help"] == ["above 0.05", "0.040", "failed"]
+    # Always a: recall 1 and 0, F1 of a is 12 / 14, of b 0.
+    assert by_name["always the most frequent class"][1:5] == ["0.429", "—", "0.500", "0.750"]
+    shown = [row for row in rows if row[0] == "SSFL, labels of the average received model"]
+    assert shown[0][2:] == ["0.530", "0.530", "0.530", "0.530", "0.600", "0.900"]
+    assert shown[1][1:] == ["0.75 of 8", "none"]
