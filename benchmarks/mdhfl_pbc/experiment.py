@@ -5,22 +5,21 @@ different classes (Dirichlet, 0.5) and one common test set. At all noise rates o
 is chosen by scores: the report has the last round and the mean of the last five.
 
 Methods with the same loss start from the same networks: one pre-training on the local labels for each loss, kind of noise
-and seed. FedDF, whose networks come from the server, pre-trains in its first round. With ``heads`` in the configuration, sites
-train different heads on one frozen network, and each run pre-trains for itself.
+and seed. FedDF, whose networks come from the server, pre-trains in its first round. With ``heads`` in the configuration,
+sites train different heads on one frozen network, and each run pre-trains for itself.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-from contextlib import nullcontext
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.experiment import Experiment, Predicted, Row, Run, read_predictions
-from benchmarks.fronts import kept_features
 from grandrounds.data.partition.divide import SERVER
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.partition.make import make_partition
@@ -29,6 +28,7 @@ from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
+from grandrounds.federation.site.features import VARIABLE
 from grandrounds.files import write_json
 
 LOSSES = ("pretrain_loss", "alignment_loss", "loss")
@@ -50,13 +50,12 @@ class Custom(Experiment):
         _give_to_server(sites_dir)
         place, heads = sites_dir.with_name("run"), self.configuration.get("heads")
         if heads:
+            os.environ.setdefault(VARIABLE, str(self.workspace / "features"))
             _set_models({site: {"head": head} for site, head in heads.items()}, sites_dir)
         elif "exchange" in self.method(row)["groups"]:
             networks = self._pretrained(row, job, sites, sites_dir).absolute()
             _set_models({site: {"weights": str(networks / site / "own.pt")} for site in sites}, sites_dir)
-        with kept_features(self.workspace / "features.pt") if heads else nullcontext():
-            summary = simulate(job, place, sites, sites_dir=sites_dir)
-        return Run(row, job, place, sites_dir, partition, sites, summary)
+        return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
 
     def _pretrained(self, row: Row, job: Job, sites: list[str], sites_dir: Path) -> Path:
         """The folder of networks trained on the sites' labels with the job's loss; made once, also by parallel rows."""
