@@ -198,7 +198,7 @@ def test_values_are_checked_by_the_components():
         ("executor", "unsupervised_reduction=sum", "unsupervised_reduction must be accepted_mean or batch_mean"),
         ("executor", "consistency_weight=-1", "consistency_weight must be at least 0, got -1"),
         ("executor", "consistency_reduction=max", "consistency_reduction must be mean or sum, got 'max'"),
-        ("executor", "peer_agreement=sum", "peer_agreement must be mean or vote, got 'sum'"),
+        ("executor", "peer_agreement=sum", "peer_agreement must be mean, unanimous or vote, got 'sum'"),
         ("executor", "strong_levels=[3]", r"strong_levels must be a minimum and a maximum strength, got \[3\]"),
         ("executor", "weak_pass=both", "weak_pass must be train or eval, got 'both'"),
         ("executor", "unlabelled_batch_size=1", "unlabelled_batch_size must be at least 2"),

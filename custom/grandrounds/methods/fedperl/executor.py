@@ -10,12 +10,14 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.methods.fedperl.loss import PeerPseudoLabeler, VotingPseudoLabeler
+from grandrounds.methods.fedperl.loss import PeerPseudoLabeler, UnanimousPseudoLabeler, VotingPseudoLabeler
 from grandrounds.methods.fedperl.model_store import LOST, received_peers
 from grandrounds.methods.fedperl.options import PeerLearningOptions
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.models.norm import folded_copy
 from grandrounds.protocol.messages import Payload, Result, State, require_like
+
+LABELERS = {"mean": PeerPseudoLabeler, "unanimous": UnanimousPseudoLabeler, "vote": VotingPseudoLabeler}
 
 
 class FedPerlExecutor(FixMatchExecutor):
@@ -43,8 +45,7 @@ class FedPerlExecutor(FixMatchExecutor):
         if not peers:
             return None
         options = self.peer_learning
-        kind = VotingPseudoLabeler if options.peer_agreement == "vote" else PeerPseudoLabeler
-        return kind(peers, options.consistency_weight, options.consistency_reduction)
+        return LABELERS[options.peer_agreement](peers, options.consistency_weight, options.consistency_reduction)
 
     def _frozen(self, state: State, context: SiteContext, name: str) -> nn.Module:
         network = self.network(context)

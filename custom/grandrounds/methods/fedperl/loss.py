@@ -102,6 +102,29 @@ def majority_label(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
     return F.one_hot(votes, local.shape[1]).sum(dim=0).argmax(dim=-1)
 
 
+def unanimous(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
+    """Whether the local model and all peers predict the same class.
+
+    Args:
+        local: the local model's probabilities, shape ``(batch, classes)``.
+        peers: the peers' probabilities on the same images.
+
+    Returns:
+        Shape ``(batch,)``, bool; always true without peers.
+
+    Raises:
+        ValueError: if a peer's shape differs from the local one.
+
+    Example:
+        >>> local = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
+        >>> unanimous(local, [torch.tensor([[0.7, 0.3], [0.4, 0.6]])])
+        tensor([ True, False])
+    """
+    _require_same_shape(local, peers)
+    votes = torch.stack([local, *peers]).argmax(dim=-1)
+    return (votes == votes[0]).all(dim=0)
+
+
 def peer_divergence(local: Tensor, peers: Sequence[Tensor]) -> Tensor:
     r"""Mean Kullback-Leibler divergence of the peers' predictions from the local ones (FedMatch, Eq. 2).
 
@@ -161,6 +184,15 @@ class PeerPseudoLabeler:
     def consistency(self, local: Tensor, predictions: Sequence[Tensor], labels: PseudoLabels) -> Tensor:
         """The distance between the local predictions and the peers'."""
         return consistency_loss(local, predictions, self._reduction)
+
+
+class UnanimousPseudoLabeler(PeerPseudoLabeler):
+    """FedPerl's mean prediction, accepted only where the local model and every peer predict its class."""
+
+    def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float | Tensor) -> PseudoLabels:
+        """The labels of the mean prediction, where all models agree."""
+        found = super().labels(local, predictions, threshold)
+        return found._replace(accepted=found.accepted & unanimous(local, predictions))
 
 
 class VotingPseudoLabeler(PeerPseudoLabeler):

@@ -79,10 +79,11 @@ class StoreOptions(Options):
 class PeerLearningOptions(Options):
     """What peers add to a site's training.
 
-    ``peer_agreement`` is ``mean`` for averaged predictions (FedPerl), or ``vote`` for the majority's label where the local
-    model is confident, with the peers' divergence on these images as consistency (FedMatch).
+    ``peer_agreement`` is ``mean`` for averaged predictions (FedPerl), ``unanimous`` for these where the local model and all
+    peers predict the same class, or ``vote`` for the majority's label where the local model is confident, with the peers'
+    divergence on these images as consistency (FedMatch).
     """
 
     consistency_weight: Annotated[float, "gamma of Eq. 9; 0 equals the authors' code", Min(0)] = 0.01
     consistency_reduction: Annotated[ConsistencyReduction, "mean over classes, or the squared norm as printed"] = "mean"
-    peer_agreement: Annotated[Literal["mean", "vote"], "how pseudo-labels are agreed on"] = "mean"
+    peer_agreement: Annotated[Literal["mean", "unanimous", "vote"], "how pseudo-labels are agreed on"] = "mean"

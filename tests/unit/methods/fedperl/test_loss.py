@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from grandrounds.methods.fedperl.loss import (
     PeerPseudoLabeler,
+    UnanimousPseudoLabeler,
     VotingPseudoLabeler,
     consistency_loss,
     majority_label,
@@ -256,6 +257,15 @@ def test_where_the_own_model_is_sure_the_majority_names_the_label():
     # Only the first image counts: the mean of the divergences of both voters from the own prediction on it.
     expected = [F.kl_div(local[:1].log(), voter(images[:1]).exp(), reduction="sum").item() for voter in voters]
     assert extra.item() == pytest.approx(0.5 * sum(expected) / 2, rel=1e-5)
+
+
+def test_unanimous_labels_are_mean_predictions_on_which_no_model_disagrees():
+    # The means are 0.75 : 0.25 and 0.7 : 0.3; on the second image the peer's class differs.
+    local = torch.tensor([[0.8, 0.2], [0.95, 0.05], [0.55, 0.45]], dtype=torch.float64)
+    peer = torch.tensor([[0.7, 0.3], [0.45, 0.55], [0.6, 0.4]], dtype=torch.float64)
+    found = UnanimousPseudoLabeler([nn.Identity()], 0.0).labels(local, [peer], 0.6)
+    assert found.labels.tolist() == [0, 0, 0]
+    assert found.accepted.tolist() == [True, False, False], "the third mean is 0.575"
 
 
 def test_where_the_own_model_is_never_sure_voters_cost_nothing():

@@ -86,7 +86,7 @@ def test_fewer_peers_than_anonymity_needs_are_accepted_without_anonymisation(giv
     [
         ({"consistency_weight": math.nan}, "consistency_weight must be finite, got nan"),
         ({"consistency_reduction": "max"}, "consistency_reduction must be mean or sum, got 'max'"),
-        ({"peer_agreement": "sum"}, "peer_agreement must be mean or vote, got 'sum'"),
+        ({"peer_agreement": "sum"}, "peer_agreement must be mean, unanimous or vote, got 'sum'"),
         ({"strong_levels": [2, 3, 4]}, r"strong_levels must be a minimum and a maximum strength, got \[2, 3, 4\]"),
     ],
 )
