@@ -20,12 +20,12 @@ from benchmarks.local_step.case import AS_RELEASED, HALF, Case, Work, in_default
 from benchmarks.local_step.loops import as_tensor, descend, mutual_pass, mutual_soft_labels, rhfl_pass
 from benchmarks.measure import run, table
 from grandrounds.federation.site.context import SiteContext, StateCache
-from grandrounds.methods.baselines.encryption.ciphertexts import encrypt, make_keys
 from grandrounds.methods.mutual.options import AlignmentOptions
 from grandrounds.methods.mutual.public import predict_public
 from grandrounds.methods.mutual.soft_labels import DTYPES, SoftLabels, add_up
 from grandrounds.methods.mutual.training import AlignmentStep, align
 from grandrounds.models.registry import build_model
+from grandrounds.privacy.mechanisms.ciphertexts import encrypt, make_keys
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import numpy_generator, torch_generator
 

@@ -13,8 +13,8 @@ from grandrounds.protocol.messages import floating_entries
 
 tenseal = pytest.importorskip("tenseal")
 
+from grandrounds.federation.keys import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
 from grandrounds.methods.baselines.encryption import executor as site_side  # noqa: E402
-from grandrounds.methods.baselines.encryption.ciphertexts import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
 from grandrounds.methods.baselines.encryption.controller import EncryptedMeanController  # noqa: E402
 
 SITES = ["site-1", "site-2", "site-3"]
@@ -44,18 +44,18 @@ def small(*assignments):
 def watched(run, hospitals, tmp_path_factory):
     """A run; every model before it was encrypted, in the order of the sites and rounds; and the server's attributes."""
     plain, servers = [], []
-    original, start = site_side.encrypt_weights, EncryptedMeanController.start
+    original, start = site_side.encrypt_model, EncryptedMeanController.start
 
-    def encrypt(state, key):
+    def encrypt(state, weight, key):
         plain.append({name: value.clone() for name, value in floating_entries(state).items()})
-        return original(state, key)
+        return original(state, weight, key)
 
     def started(self):
         start(self)
         servers.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_side, "encrypt_weights", encrypt)
+        patch.setattr(site_side, "encrypt_model", encrypt)
         patch.setattr(EncryptedMeanController, "start", started)
         found = run(small("executor.test_last=true"), tmp_path_factory.mktemp("run"), SITES, sites_dir=hospitals)
     return found, plain, servers[0]
@@ -88,7 +88,7 @@ def test_the_server_has_no_secret_key_and_no_model(watched):
 
 def test_ciphertexts_are_all_that_travels_and_as_many_come_back_as_one_site_sends(watched):
     found, plain, _ = watched
-    numbers = sum(value.numel() for value in plain[0].values()) + 1
+    numbers = sum(value.numel() for value in plain[0].values()) + 2
     ciphertexts = -(-numbers // 4096)
     bytes_of = found.summary["bytes"]["site-1"]
     assert set(bytes_of) == {"up.weights", "down.sum"}
@@ -120,7 +120,7 @@ def test_a_site_with_another_key_ends_the_run_and_no_site_accepts_its_sum(run, h
     shutil.copytree(hospitals, folder)
     write_keys(tmp_path / "others", ["site-2"])
     shutil.copy(tmp_path / "others" / "site-2" / SITE_KEY, folder / "site-2" / SITE_KEY)
-    with pytest.raises(GrandRoundsError, match="is not that of 3 models; have all sites the same key"):
+    with pytest.raises(GrandRoundsError, match="is not that of two or more models; have all sites the same key"):
         run(small("controller.rounds=2"), tmp_path / "run", SITES, sites_dir=folder)
 
 

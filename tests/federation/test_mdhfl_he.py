@@ -15,13 +15,9 @@ from grandrounds.methods.mutual.controller import MutualController
 
 tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.methods.baselines.encryption.ciphertexts import (  # noqa: E402
-    SERVER_KEY,
-    SITE_KEY,
-    decrypt,
-    write_keys,
-)
+from grandrounds.federation.keys import SERVER_KEY, SITE_KEY, write_keys  # noqa: E402
 from grandrounds.methods.baselines.encryption.controller import EncryptedController  # noqa: E402
+from grandrounds.privacy.mechanisms.ciphertexts import decrypt  # noqa: E402
 
 SITES = ["site-1", "site-2", "site-3"]
 PUBLIC_IMAGES, CLASSES, ROUNDS = 32, 4, 3

@@ -13,9 +13,9 @@ from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.external import predict, tensors_of
+from grandrounds.federation.keys import write_keys
 from grandrounds.federation.site import executor as site_executor
 from grandrounds.federation.site.features import Features
-from grandrounds.methods.baselines.encryption.ciphertexts import write_keys
 from grandrounds.models.norm import is_running_statistic
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.pretrained import add_file

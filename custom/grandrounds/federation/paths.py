@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import write_json
 
 STATE_VARIABLE = "GRANDROUNDS_STATE"
 SITES_VARIABLE = "GRANDROUNDS_SITES"
@@ -16,6 +18,8 @@ SERVER = "server"
 """The server's name among the parties, where sites have theirs."""
 
 
+OWNER = "owner.json"
+"""In a run's folder: who has submitted it, and the job's name."""
 LOCK = "grandrounds.lock.json"
 """In the folder ``local`` of a kit that has this project's overlay."""
 
@@ -52,6 +56,32 @@ def state_folder(fl_ctx: FLContext, run_name: str, party: str) -> Path:
     root = os.environ.get(STATE_VARIABLE)
     base = Path(root) if root else workspace_root(fl_ctx) / "grandrounds"
     return base / run_name / party
+
+
+def claimed_folder(fl_ctx: FLContext, run_name: str, party: str) -> Path:
+    """The :func:`state_folder` of a run, which belongs to the submitter and the job that first used the run's name.
+
+    Raises:
+        ConfigurationError: if another submitter or another job uses the name: their state would be replaced.
+    """
+    folder = state_folder(fl_ctx, run_name, party)
+    meta = Path(fl_ctx.get_engine().get_workspace().get_job_meta_path(fl_ctx.get_job_id()))
+    if not meta.is_file():  # a simulation
+        return folder
+    described = json.loads(meta.read_text(encoding="utf-8"))
+    owner = {name: str(described.get(name, "")) for name in ("submitter_name", "name")}
+    path = folder.parent / OWNER
+    if path.is_file():
+        known = json.loads(path.read_text(encoding="utf-8"))
+        if known != owner:
+            raise ConfigurationError(
+                f"run {run_name!r} here is of job {known['name']!r} by {known['submitter_name']!r}; choose another "
+                "controller.run_name"
+            )
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, owner)
+    return folder
 
 
 def result_folder(fl_ctx: FLContext) -> Path:

@@ -1,5 +1,7 @@
 """In a kit a job names no files of its participant, and without a gate nothing is trained."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +9,7 @@ from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.workspace import Workspace
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.paths import LOCK, in_kit, require_confined
+from grandrounds.federation.paths import LOCK, claimed_folder, in_kit, require_confined
 from grandrounds.federation.site.worker import require_gate
 from grandrounds.protocol.spending import TRAINING_GATE
 
@@ -46,3 +48,16 @@ def test_a_job_names_files_of_the_folder_local_only(kit, path):
         require_confined(path, "problem.weights", kit.context)
     require_confined(str(kit.local / "start.pt"), "problem.weights", kit.context)
     require_confined("imagenet", "problem.weights", kit.context)
+
+
+def test_a_runs_name_belongs_to_the_submitter_and_job_that_used_it_first(kit):
+    def submitted(submitter, job):
+        path = Path(kit.context.get_engine().get_workspace().get_job_meta_path("job"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"submitter_name": submitter, "name": job}))
+        return claimed_folder(kit.context, "run", "site-1")
+
+    assert claimed_folder(kit.context, "run", "site-1") == submitted("anna", "fedavg") == submitted("anna", "fedavg")
+    for other in (("bert", "fedavg"), ("anna", "fedperl")):
+        with pytest.raises(ConfigurationError, match="is of job 'fedavg' by 'anna'; choose another"):
+            submitted(*other)

@@ -181,7 +181,8 @@ def allowed_classes(kit: Kit) -> Iterator[Finding]:
     """FLARE may build this package's components, and neither its other functions nor classes that bypass the gate."""
     resources = _in_force(kit, RESOURCES)
     fault = classes_fault(resources, kit.kind == "site")
-    good = f"FLARE's own and {len(component_classes())} of this package"
+    others = "FLARE's own" if kit.kind == "server" else "none of FLARE's"
+    good = f"{others} and {len(component_classes())} of this package"
     yield _finding("allowed classes", f"{RESOURCES}: {fault}; {APPLY} {kit.folder}" if fault else "", good)
     if added := ", ".join(added_classes(resources)):
         message = f"jobs may also call {added}, with any arguments; remove from {RESOURCES} what is not needed"

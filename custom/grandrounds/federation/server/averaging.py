@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
+from grandrounds.federation.encrypted import ENCRYPTION, LEAST_SITES, EncryptedSum, encryption_of
+from grandrounds.federation.keys import find_key
+from grandrounds.federation.paths import SERVER, key_folders
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, UpdateOptions
-from grandrounds.federation.server.robust import ContributionBounds, DefenceOptions, RobustMean
+from grandrounds.federation.server.robust import ENCRYPTED, ContributionBounds, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
@@ -22,7 +26,7 @@ from grandrounds.protocol.messages import (
     floating_entries,
     require_like,
 )
-from grandrounds.protocol.tensors import UpdatePrecision, apply_update, require_finite_tensors
+from grandrounds.protocol.tensors import FULL, UpdatePrecision, apply_update, require_finite_tensors
 
 
 class AveragingController(RoundController):
@@ -32,22 +36,50 @@ class AveragingController(RoundController):
     defence: DefenceOptions
     updates: UpdateOptions
     server_compute: ServerComputeOptions
+    needs_single_updates: ClassVar[str] = ""
+    """What a method does with each site's update, if it does more than average it; then updates cannot be encrypted."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         if self.averaging.selection_images == "server" and not self.run.validate_every:
             raise ConfigurationError("selection_images=server needs scores: set validate_every to at least 1")
+        self.encrypted = self.defence.aggregation == ENCRYPTED
+        if self.encrypted:
+            self._require_encryptable()
         self.state: dict[str, Tensor] = {}
         self.sent: State = {}
         self._images: ServerImages | None = None
         self._bounds = ContributionBounds(self.defence)
-        self._mean: OrderedMean | RobustMean
+        self._mean: OrderedMean | RobustMean | EncryptedSum
+        self._initial: State = {}
+        self._key = b""
+
+    def _require_encryptable(self) -> None:
+        if self.needs_single_updates:
+            raise ConfigurationError(f"aggregation=encrypted hides single updates, and {self.needs_single_updates}")
+        if self.updates.update_precision != FULL:
+            raise ConfigurationError("update_precision must be float32 with aggregation=encrypted: ciphertexts keep it")
+        if self.averaging.selection_images == "server":
+            raise ConfigurationError(
+                "selection_images must be sites with aggregation=encrypted: the server has no model"
+            )
+        if self.run.min_sites < LEAST_SITES:
+            raise ConfigurationError(
+                f"min_sites must be at least {LEAST_SITES} with aggregation=encrypted: the sum of one model is that model"
+            )
 
     def start(self) -> None:
-        """Build the initial model, the same for all methods with one seed."""
+        """Build the initial model, the same for all methods with one seed.
+
+        Raises:
+            ConfigurationError: if models are encrypted and there is no key, or it is a secret one.
+        """
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         self.frozen_digest = frozen_digest(network)
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}
+        self._initial = self.state
+        if self.encrypted:
+            self._key = find_key(key_folders(self.fl_ctx), SERVER)
         if self.averaging.selection_images == "server":
             self.server_images("controller.selection_images=server").require_validation()
 
@@ -58,8 +90,10 @@ class AveragingController(RoundController):
             needed_by: the option that asks for them.
 
         Raises:
-            ConfigurationError: if the server has none.
+            ConfigurationError: if the server has none, or cannot read the model.
         """
+        if self.encrypted:
+            raise ConfigurationError(f"{needed_by} needs a model, which the server cannot read: aggregation=encrypted")
         if self._images is None:
             self._images = ServerImages(self.problem, self.seed, self.fl_ctx, self.server_compute, needed_by)
         return self._images
@@ -72,9 +106,18 @@ class AveragingController(RoundController):
 
     def open_round(self, sites: list[str]) -> None:
         """Expect an update from each of these sites; they start from ``sent``, the global model."""
-        self._mean = OrderedMean(sites) if self.defence.aggregation == "mean" else RobustMean(self.defence)
+        if self.encrypted:
+            self._mean = EncryptedSum(self._key, self._initial)
+        else:
+            self._mean = OrderedMean(sites) if self.defence.aggregation == "mean" else RobustMean(self.defence)
         self._bounds.open()
         self.sent = self.state
+
+    def payload(self, parts: Mapping[str, State] | None = None, **values: Any) -> Payload:
+        """See the base; with encrypted models also what a site must know to read them."""
+        if self.encrypted:
+            values = {**values, ENCRYPTION: encryption_of(self._initial, self.averaging.weighting)}
+        return super().payload(parts, **values)
 
     def payload_for(self, site: str) -> Payload:
         """The global model."""
@@ -88,11 +131,18 @@ class AveragingController(RoundController):
         """
         if result.update is None:
             raise MessageError("the result has no update")
-        require_like(result.update, floating_entries(self.state), "update")
+        if isinstance(self._mean, EncryptedSum):
+            self._mean.check(site, result)
+        else:
+            require_like(result.update, floating_entries(self.state), "update")
 
     def absorb(self, site: str, result: Result) -> None:
-        """Add the site's update to the mean, bounded."""
-        if result.update is not None:
+        """Add the site's update to the mean, bounded; one that is encrypted cannot be."""
+        if result.update is None:
+            return
+        if self.encrypted:
+            self._mean.add(site, result.update)
+        else:
             weight = float(result.samples) if self.averaging.weighting == "samples" else 1.0
             bounded = self._bounds.take(site, result.update, weight)
             if bounded is not None:
@@ -112,6 +162,9 @@ class AveragingController(RoundController):
             self._mean.add(*bounded)
         update = self._mean.close()
         if update is None:
+            return
+        if self.encrypted:
+            self.state = update
             return
         moved = apply_update(self.sent, update)
         try:

@@ -19,7 +19,7 @@ from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
-from grandrounds.federation.paths import SERVER, require_confined, result_folder, state_folder
+from grandrounds.federation.paths import SERVER, claimed_folder, require_confined, result_folder
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
 from grandrounds.federation.server.hooks import RoundHooks
@@ -142,7 +142,7 @@ class RoundController(Configurable, RoundHooks, Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE's hook: run all rounds; the record has how the run ended, in any case."""
         self.fl_ctx, self._abort_signal = fl_ctx, abort_signal
-        self.folder = state_folder(fl_ctx, self.run.run_name, SERVER)
+        self.folder = claimed_folder(fl_ctx, self.run.run_name, SERVER)
         self.record = RunRecord(self.folder, {})
         self.record.refused = self.sites.refused
         self._reserve = DiskReserve(self.folder)

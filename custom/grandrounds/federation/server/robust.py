@@ -25,7 +25,8 @@ from grandrounds.options import POSITIVE, Options, Range
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State, floating_entries
 
-Rule = Literal["mean", "median", "trimmed_mean", "geometric_median"]
+ENCRYPTED = "encrypted"
+Rule = Literal["mean", "median", "trimmed_mean", "geometric_median", "encrypted"]
 KEPT_VALUES = 100
 """Norms and numbers of samples that the medians are of: the last ones."""
 ITERATIONS = 100
@@ -38,7 +39,9 @@ class DefenceOptions(Options):
     """How far a single site can move the model."""
 
     aggregation: Annotated[
-        Rule, "of updates; the median, the trimmed mean and the geometric median resist a minority of sites"
+        Rule,
+        "of updates; the median, the trimmed mean and the geometric median resist a minority of sites; encrypted is the "
+        "mean of models that the server cannot read",
     ] = "mean"
     trimmed_fraction: Annotated[float, "of the updates left out at each end by trimmed_mean", Range(0, 0.5)] = 0.2
     norm_multiple: Annotated[
@@ -50,9 +53,14 @@ class DefenceOptions(Options):
     ] = 10.0
 
     def check(self) -> None:
-        """Refuse to trim everything."""
+        """Refuse to trim everything, and bounds on what cannot be read."""
         if self.aggregation == "trimmed_mean" and self.trimmed_fraction >= 0.5:
             raise ConfigurationError(f"trimmed_fraction must be below 0.5, got {self.trimmed_fraction}")
+        bounds = [name for name in ("norm_multiple", "max_norm", "weight_multiple") if getattr(self, name) is not None]
+        if self.aggregation == ENCRYPTED and bounds:
+            raise ConfigurationError(
+                f"aggregation=encrypted: a server cannot bound what it cannot read; set {' and '.join(bounds)} to null"
+            )
 
 
 def update_norm(update: State) -> float:

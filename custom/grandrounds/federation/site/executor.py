@@ -20,14 +20,15 @@ from nvflare.fuel.utils import fobs
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.paths import state_folder
+from grandrounds.federation.encrypted import ENCRYPTION
+from grandrounds.federation.paths import claimed_folder
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.federation.site.hooks import SiteHooks
 from grandrounds.federation.site.optimizers import KeptOptimizers
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
-from grandrounds.federation.site.replies import refusal, zero_update
+from grandrounds.federation.site.replies import decrypt_models, prepare_update, refusal, require_readable, zero_update
 from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, class_counts, evaluate_models, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.worker import (
@@ -63,7 +64,6 @@ from grandrounds.protocol.messages import (
     model_update,
     require_like,
 )
-from grandrounds.protocol.precision import round_updates
 from grandrounds.protocol.problem import TRAIN_ALL, ModelSpec
 from grandrounds.protocol.tensors import difference
 
@@ -104,6 +104,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         self._store_of: tuple[tuple[Any, ...], SiteStore] | None = None
         # For these events FLARE calls no ``handle_event``, also none of a method's own.
         self.register_event_handler(EventType.START_RUN, self._prepare_process)
+        self.register_event_handler(EventType.BEFORE_TASK_DATA_FILTER, decrypt_models)
         self.register_event_handler(EventType.AFTER_TASK_RESULT_FILTER, self._commit_released)
 
     def starting_model(self, payload: Payload, context: SiteContext) -> nn.Module:
@@ -196,6 +197,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         self._staged = self._asked = None
         try:
             require_gate(fl_ctx)
+            require_readable(fl_ctx)
             payload = decode_payload(shareable)
             self._asked = payload if task_name == TRAIN else None
             if self.compute.isolation == "process":
@@ -254,15 +256,11 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         reply = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
         if payload is None or not isinstance(reply, Shareable) or reply.get_return_code() != ReturnCode.OK:
             return
-        try:
-            # Also where the gate has answered in place of a training that failed.
-            round_updates(reply, payload.values)
-        except MessageError as error:
+        # Also where the gate has answered in place of a training that failed.
+        error = prepare_update(reply, payload, fl_ctx)
+        if error:
             self.log_error(fl_ctx, f"{TRAIN}: {error}", fire_event=False)
-            reply.clear()
-            reply.update(refusal(TRAIN, error))
-            return
-        if not self._staged:
+        if error or not self._staged:
             return
         (store, payload), self._staged = self._staged, None
         self.on_result_released(reply, payload, store)
@@ -320,7 +318,8 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         if "own" in models:
             best = store.best_round()
             own_round["own.round"] = float(context.round_number - 1 if best is None else best)
-        result = evaluate_models(models, lambda state: self._loaded(state, context), context, store, self.own_model)
+        writes = self.own_model or ENCRYPTION in payload.values  # the server has no such model
+        result = evaluate_models(models, lambda state: self._loaded(state, context), context, store, writes)
         return replace(result, metrics={**own_round, **result.metrics})
 
     def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
@@ -344,7 +343,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
             "optimizer": self.site_options.optimizer,
             "own_model": asdict(context.own_spec) if context.own_spec else None,
         }
-        folder = state_folder(fl_ctx, payload.values["run_name"], context.site)
+        folder = claimed_folder(fl_ctx, payload.values["run_name"], context.site)
         store = SiteStore(folder, payload.values["run_id"], {**options, **self.options()})
         self._store_of = (run, store)
         return store

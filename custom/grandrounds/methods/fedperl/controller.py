@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ class FedPerlController(FedAvgController):
     selected from the state at the start of a round, so that they do not depend on the order of the answers.
     """
 
+    needs_single_updates: ClassVar[str] = "peers are single sites' models"
     peer_options: PeerOptions
     storage: StoreOptions
 

@@ -18,11 +18,13 @@ class DatasetFacts(NamedTuple):
         identity: its name and fingerprint.
         patients: number of patients (else lesions, else images) in ``train``, ``labelled``, ``val`` and ``test``.
         images: number of training images.
+        names: of all image files, below the data set's root.
     """
 
     identity: DatasetIdentity
     patients: Mapping[str, int]
     images: int
+    names: tuple[str, ...]
 
 
 def dataset_facts(name: str, manifest: Path) -> DatasetFacts:
@@ -37,4 +39,5 @@ def dataset_facts(name: str, manifest: Path) -> DatasetFacts:
     groups["labelled"] = {record.group for record in records if record.split == "train" and record.labelled}
     patients = {part: len(found) for part, found in groups.items()}
     images = sum(record.split == "train" for record in records)
-    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images)
+    names = tuple(record.image for record in records)
+    return DatasetFacts(DatasetIdentity(name, fingerprint), patients, images, names)

@@ -26,6 +26,7 @@ from grandrounds.models.norm import is_running_statistic
 from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason, Refused, write_audit
 from grandrounds.privacy.gate.dataset import dataset_facts
 from grandrounds.privacy.gate.gate import Gate, TaskFacts, described
+from grandrounds.privacy.gate.images import require_own_images
 from grandrounds.privacy.gate.inspection import Answer, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.policy import policy_of_scope
@@ -237,6 +238,7 @@ def _facts(task: Shareable, fl_ctx: FLContext) -> TaskFacts:
     try:
         location = locate(problem.dataset, fl_ctx.get_identity_name(), fl_ctx)
         data = dataset_facts(problem.dataset, location.manifest)
+        require_own_images(_folder(fl_ctx), data.identity, Path(location.root), data.names)
         public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
     except GrandRoundsError as error:
         raise Refused(Reason.DATASET, str(error)) from error

@@ -28,6 +28,7 @@ from grandrounds.privacy.gate.audit import Reason, Refused, write_audit
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
 from grandrounds.privacy.gate.policy import SAMPLES, ReleaseRule, SitePolicy
+from grandrounds.privacy.gate.scored import count_scored
 from grandrounds.privacy.gate.treatment import ClipAndNoise, RecordLevel
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
@@ -135,6 +136,7 @@ class Gate:
             self._book(facts, UPDATE, rule.treatment.spending(training))
 
     def _released(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str = "") -> Answer:
+        known = self._within_scores(facts, known)
         self._require_affordable(facts, list(costs.values()))
         for name, cost in costs.items():
             self._book(facts, name, cost)
@@ -146,6 +148,21 @@ class Gate:
         if known.facts:
             reported[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
         return Answer({**task, "samples": known.samples}, {**reported, **_parts(known, treated)})
+
+    def _within_scores(self, facts: TaskFacts, known: Inspected) -> Inspected:
+        """Without scores of validation and test images, if the job has got as many answers with some as it may have."""
+        scores = {name for name in known.scalars if self._scored_part(name)}
+        try:
+            if not scores or count_scored(self.folder, facts.job) <= self.policy.scored_answers:
+                return known
+        except (OSError, ValueError, KeyError) as error:
+            raise Refused(Reason.AUDIT, f"the answers with scores cannot be counted: {error}") from error
+        numbers = {name: value for name, value in known.scalars.items() if name not in scores}
+        return replace(known, scalars=numbers, withheld=tuple(sorted({*known.withheld, *scores})))
+
+    def _scored_part(self, name: str) -> bool:
+        rule = self.policy.scalar_rule_for(name)
+        return rule is not None and rule.part in ("val", "test")
 
     def _without_signs(self, facts: TaskFacts, known: Inspected) -> Inspected:
         """Without the numbers that would show whether a training with a noisy update has failed."""

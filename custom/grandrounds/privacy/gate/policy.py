@@ -7,7 +7,7 @@ the entry ``grandrounds`` of its properties:
      "releases": [{"kind": "model_update", "name": "update", "treatment": "clip_and_noise",
                    "clip": 1.0, "noise_multiplier": 20.0, "running_statistics": "drop"}],
      "scalars": [{"name": "validation.*", "part": "val", "minimum_support": 20}],
-     "facts": ["backbone", "architecture"]}
+     "facts": ["backbone", "architecture"], "scored_answers": 1000}
 
 What no rule names is denied. A mistake is an error that names the field, never a default.
 """
@@ -32,6 +32,8 @@ POLICY_KEY = "grandrounds"
 GATE = "grandrounds.privacy.gate.filters.SitePrivacyGate"
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)
 SAMPLES = "samples"
+SCORED_ANSWERS = 1000
+"""With scores, of one job, where a policy sets no number; a run has one in each round, and two at its end."""
 PARTS = ("train", "labelled", "val", "test")
 
 
@@ -81,6 +83,7 @@ class SitePolicy:
         facts: patterns for the names of short texts that may leave when the site joins a run.
         target_epsilon: maximum epsilon of each data set; ``*`` is for those that are not named.
         tasks: what the server may ask for.
+        scored_answers: answers of one job that may have numbers on validation or test images; later ones have none.
     """
 
     unit: Unit
@@ -90,6 +93,7 @@ class SitePolicy:
     facts: tuple[str, ...] = ()
     target_epsilon: Mapping[str, float] = field(default_factory=dict)
     tasks: tuple[str, ...] = TASKS
+    scored_answers: int = SCORED_ANSWERS
 
     def rule_for(self, kind: ReleaseKind, name: str) -> ReleaseRule | None:
         """The rule for a release; None when it is denied, by a rule or by the lack of one."""
@@ -164,7 +168,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     Example:
         >>> parse_policy({"unit": "site", "delta": 1e-5}, "scope strict").rule_for(ReleaseKind.MODEL_UPDATE, "update")
     """
-    optional = ["releases", "scalars", "facts", "target_epsilon", "tasks"]
+    optional = ["releases", "scalars", "facts", "target_epsilon", "tasks", "scored_answers"]
     entry = require_object(content, where, ["unit", "delta"], optional)
     unit = Unit(_word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit"))
     require_value(entry["delta"], float, None, f"{where}.delta")
@@ -172,6 +176,8 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         require_delta(entry["delta"])
     except ValueError as error:
         raise ConfigurationError(f"{where}: {error}") from None
+    scored = entry.get("scored_answers", SCORED_ANSWERS)
+    require_value(scored, int, Min(0), f"{where}.scored_answers")
     policy = SitePolicy(
         unit,
         float(entry["delta"]),
@@ -180,6 +186,7 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         tuple(_text(name, f"{where}.facts[{n}]") for n, name in _items(entry, "facts", where)),
         _targets(entry.get("target_epsilon", {}), f"{where}.target_epsilon"),
         tuple(_word(task, TASKS, f"{where}.tasks[{n}]") for n, task in _items(entry, "tasks", where, TASKS)),
+        scored,
     )
     if policy.target_epsilon:
         _require_countable(policy, where)

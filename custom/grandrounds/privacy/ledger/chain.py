@@ -7,6 +7,7 @@ before the head, and both before :meth:`Extension.append` returns. A process tha
 an incomplete line that has not been used.
 
 A party that can write both files can forge both; a head that was noted elsewhere detects that (:meth:`Chain.require_head`).
+Every new head is also sent to the system's log (syslog), which may forward it to another machine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
+import syslog
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +29,8 @@ from grandrounds.files import write_json
 
 START = "0" * 64
 LOCK_SECONDS = 60.0
+SYSTEM_LOG = "grandrounds ledger"
+"""How the lines of the system log begin that name a head."""
 RESTORE = "nothing may be released before the file is restored from a backup"
 
 
@@ -173,6 +177,9 @@ class ChainedFile:
             _write_all(file, _canonical(line) + b"\n", size)
             os.fsync(file)
             self._write_head(len(chain.lines) + 1, line["hash"])
+        # In another place than the file, so that an older copy of both files can be told by a head that it lacks.
+        head = f"line {len(chain.lines) + 1}, head {line['hash']}"
+        syslog.syslog(syslog.LOG_NOTICE | syslog.LOG_USER, f"{SYSTEM_LOG}: {self.path}: {head}")
         return line
 
     @contextmanager

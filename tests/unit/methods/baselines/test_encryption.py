@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.methods.baselines.encryption import ciphertexts as encryption
 from grandrounds.methods.mutual.soft_labels import SoftLabels
+from grandrounds.privacy.mechanisms import ciphertexts as encryption
 from grandrounds.seeding import torch_generator
 
 IMAGES, CLASSES = SHAPE = 700, 13

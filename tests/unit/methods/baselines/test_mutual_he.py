@@ -15,18 +15,10 @@ from grandrounds.seeding import torch_generator
 pytest.importorskip("tenseal")
 
 
-from grandrounds.methods.baselines.encryption.ciphertexts import (
-    SERVER_KEY,
-    SITE_KEY,
-    encrypt,
-    find_key,
-    make_keys,
-    pack,
-    unpack,
-    write_keys,
-)
+from grandrounds.federation.keys import SERVER_KEY, SITE_KEY, find_key, write_keys
 from grandrounds.methods.baselines.encryption.controller import EncryptedExchange
 from grandrounds.methods.baselines.encryption.executor import decrypted_sum
+from grandrounds.privacy.mechanisms.ciphertexts import encrypt, make_keys, pack, unpack
 
 IMAGES, CLASSES = 5, 3
 ROWS = {

@@ -212,3 +212,10 @@ def test_a_release_without_a_guarantee_is_booked_as_such(gate):
     chosen.release(facts(), answer())
     assert booked(chosen)[0].spending.mechanism is Mechanism.NO_GUARANTEE
     assert booked(chosen)[0].epsilon == float("inf")
+
+
+def test_a_job_gets_so_many_answers_with_scores_and_no_more(gate):
+    chosen = gate(scored_answers=2)
+    left = [chosen.release(facts(), answer()).parts[METRICS].data for _ in range(3)]
+    assert left == [{"validation.f1": 0.5, "samples": 44.0}] * 2 + [{"samples": 44.0}]
+    assert audited(chosen)[-1]["withheld"] == ["loss", "validation.f1"]

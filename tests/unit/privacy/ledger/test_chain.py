@@ -250,3 +250,18 @@ def test_a_file_that_another_process_holds_is_waited_for_and_then_reported(file,
             append(file, {"number": 4})
     append(file, {"number": 4})
     assert numbers(file)[-1] == 4
+
+
+def test_each_head_is_in_the_system_log_and_tells_an_older_copy(file, monkeypatch):
+    logged = []
+    monkeypatch.setattr(chain.syslog, "syslog", lambda _, text: logged.append(text))
+    old = file.path.read_bytes(), file.head_path.read_bytes()
+    append(file, {"number": 4})
+    (line,) = logged
+    head = line.rpartition(" ")[2]
+    assert line == f"grandrounds ledger: {file.path}: line 6, head {head}"
+    file.read().require_head(head)
+    file.path.write_bytes(old[0])
+    file.head_path.write_bytes(old[1])
+    with pytest.raises(DataError, match="an older file is in its place"):
+        file.read().require_head(head)

@@ -7,14 +7,16 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, MessageError
+from grandrounds.federation.encrypted import encrypted_numbers, encryption_of
+from grandrounds.federation.keys import find_key
 from grandrounds.federation.paths import SERVER, key_folders
-from grandrounds.methods.baselines.encryption.ciphertexts import add_encrypted, find_key, require_encrypted
-from grandrounds.methods.baselines.encryption.executor import SUM, WEIGHTS, encrypted_numbers
+from grandrounds.methods.baselines.encryption.executor import SUM, WEIGHTS
 from grandrounds.methods.mutual.controller import DeliveringController, MutualController
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, recent
 from grandrounds.models.registry import build_model
+from grandrounds.privacy.mechanisms.ciphertexts import add_encrypted, require_encrypted
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result, State
 from grandrounds.protocol.registration import Registration
 
@@ -139,7 +141,7 @@ class EncryptedMeanController(DeliveringController):
     def payload_for(self, site: str) -> Payload:
         """The sum of the last round, the same for all sites."""
         parts = {} if self._sent is None else {SUM: {SUM: self._sent}}
-        return self.payload(parts, rounds=self.rounds, models=len(self._contributors))
+        return self.payload(parts, rounds=self.rounds)
 
     def check(self, site: str, result: Result) -> None:
         """Refuse ciphertexts that are not a model of the job's network.
@@ -154,7 +156,7 @@ class EncryptedMeanController(DeliveringController):
         release = result.releases.get(WEIGHTS)
         if release is None or release.kind is not ReleaseKind.ENCRYPTED_VALUES or set(release.tensors) != {WEIGHTS}:
             raise MessageError(f"{site} must send its encrypted weights")
-        numbers = encrypted_numbers(self._initial)
+        numbers = encrypted_numbers(encryption_of(self._initial, "")["shapes"])
         require_encrypted(release.tensors[WEIGHTS], self._key, numbers, f"weights of {site}")
 
     def absorb(self, site: str, result: Result) -> None:

@@ -1,7 +1,4 @@
-"""Sites that encrypt what they send: MDH-FL, and federated averaging.
-
-A one is appended to the weights: the sum of the ones is the number of sites, unless the sum is damaged or of another key.
-"""
+"""Sites that encrypt what they send: MDH-FL, and federated averaging of own models."""
 
 from __future__ import annotations
 
@@ -9,25 +6,24 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import torch
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from torch import Tensor
 
-from grandrounds.errors import MessageError
+from grandrounds.federation.encrypted import decrypt_mean, encrypt_model, encryption_of
+from grandrounds.federation.keys import find_key
 from grandrounds.federation.paths import key_folders
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.methods.baselines.encryption.ciphertexts import decrypt, encrypt, find_key
 from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, DeliveredModelExecutor, MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, require_probabilities
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, State, floating_entries
+from grandrounds.privacy.mechanisms.ciphertexts import decrypt, encrypt
+from grandrounds.protocol.messages import Payload, Release, ReleaseKind, State
 
 SUM, WEIGHTS = "sum", "weights"
-COUNT_TOLERANCE = 1e-3
 
 
 class KeyHolder(SiteExecutor):
@@ -126,52 +122,11 @@ class EncryptedMeanExecutor(KeyHolder, DeliveredModelExecutor):
         if SUM not in payload.parts:
             return super().starting_state(payload, context)
         if self._decrypted is None or self._decrypted[0] is not payload:
-            sites = payload.values.get("models")
-            if not isinstance(sites, int) or sites < 2:
-                raise MessageError(f"a sum must be of two models at least, got {sites!r}")
             template = copy_to_cpu(self.network(context).state_dict())
-            self._decrypted = (payload, decrypt_mean(payload.parts[SUM][SUM], self._key, sites, template))
+            mean = decrypt_mean(payload.parts[SUM][SUM], self._key, encryption_of(template, "")["shapes"])
+            self._decrypted = (payload, {**template, **mean})
         return self._decrypted[1]
 
     def releases_of(self, trained: State, sent: State) -> dict[str, Release]:
         """The ciphertexts of the weights."""
-        return {WEIGHTS: Release(ReleaseKind.ENCRYPTED_VALUES, {WEIGHTS: encrypt_weights(trained, self._key)})}
-
-
-def encrypted_numbers(state: State) -> int:
-    """How many numbers are encrypted for a model: its floating-point entries, and the one that is appended."""
-    return sum(value.numel() for value in floating_entries(state).values()) + 1
-
-
-def encrypt_weights(state: State, key: bytes) -> Tensor:
-    """Encrypt the floating-point entries of a model with either of the keys; returns packed ciphertexts."""
-    flat = [value.detach().cpu().double().flatten() for value in floating_entries(state).values()]
-    return encrypt(torch.cat([*flat, torch.ones(1, dtype=torch.float64)]), key)
-
-
-def decrypt_mean(packed: Tensor, key: bytes, sites: int, template: State) -> dict[str, Tensor]:
-    """The mean of the models in an encrypted sum.
-
-    Args:
-        packed: the sum, as the server sends it.
-        key: the secret key.
-        sites: how many models are in it.
-        template: state of a model of that architecture; its integer entries are copied.
-
-    Returns:
-        A state with the shapes and dtypes of the template.
-
-    Raises:
-        MessageError: if the sum is damaged, of another architecture, another number of models or another key.
-    """
-    name = "the sum of the encrypted weights"
-    total = decrypt(packed, key, [encrypted_numbers(template)], name)
-    if not bool(torch.isfinite(total).all()) or abs(float(total[-1]) - sites) > COUNT_TOLERANCE:
-        raise MessageError(f"{name} is not that of {sites} models; have all sites the same key?")
-    entries = floating_entries(template)
-    parts = torch.split(total[:-1] / sites, [value.numel() for value in entries.values()])
-    mean = {
-        name: part.reshape(entries[name].shape).to(entries[name].dtype)
-        for name, part in zip(entries, parts, strict=True)
-    }
-    return {**dict(template), **mean}
+        return {WEIGHTS: Release(ReleaseKind.ENCRYPTED_VALUES, {WEIGHTS: encrypt_model(trained, 1.0, self._key)})}

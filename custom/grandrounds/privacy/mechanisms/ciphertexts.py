@@ -4,18 +4,13 @@ CKKS (Cheon, Kim, Kim & Song, "Homomorphic Encryption for Arithmetic of Approxim
 vectors so that sums of ciphertexts decrypt to sums of vectors. The sites share a secret key, the server has the public one.
 The server learns nothing of a single site's values; a server that obtains a site's key learns everything. Needs TenSEAL
 (``pip install "grandrounds[he]"``).
-
-Keys are the files that FLARE's ``HEBuilder`` puts into startup kits: ``client_context.tenseal`` for a site, which holds the
-secret key, ``server_context.tenseal`` for the server. A simulation finds them beside the sites' data.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +18,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.paths import SERVER
-from grandrounds.files import replacing
 
-SITE_KEY, SERVER_KEY = "client_context.tenseal", "server_context.tenseal"
 DEGREE = 8192
 """Of the polynomials: half of it are the numbers in a ciphertext. With 140 bits of modulus, 128-bit security."""
 MODULUS_BITS = (60, 40, 40)
@@ -59,53 +51,6 @@ def make_keys() -> Keys:
     )
     context.global_scale = SCALE
     return Keys(context.serialize(save_secret_key=True), context.serialize(save_secret_key=False))
-
-
-def write_keys(folder: Path, sites: Iterable[str]) -> None:
-    """Draw keys for a simulation: the secret one into each site's folder, the public one into the server's.
-
-    Args:
-        folder: of the sites.
-        sites: their names.
-
-    Raises:
-        ConfigurationError: if TenSEAL is not installed.
-    """
-    keys = make_keys()
-    contents = {folder / site / SITE_KEY: keys.secret for site in sites} | {folder / SERVER / SERVER_KEY: keys.public}
-    for path, content in contents.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as stream:
-            os.fchmod(stream.fileno(), 0o600)
-            stream.write(content)
-
-
-def find_key(folders: Sequence[Path], party: str) -> bytes:
-    """The key of a party.
-
-    Args:
-        folders: where to look, in this order; in each, a folder of the party comes first.
-        party: a site, or ``server``.
-
-    Returns:
-        A serialised context.
-
-    Raises:
-        ConfigurationError: if there is none, it cannot be read, a site's has no secret key, or the server's has one.
-    """
-    name = SERVER_KEY if party == SERVER else SITE_KEY
-    paths = [path for folder in folders for path in (folder / party / name, folder / name)]
-    found = next((path for path in paths if path.is_file()), None)
-    if found is None:
-        raise ConfigurationError(
-            f"{party}: encryption needs a key; there is none at {', '.join(map(str, paths))}. FLARE's HEBuilder puts one "
-            "into every startup kit"
-        )
-    context = found.read_bytes()
-    if is_private(context) == (party == SERVER):
-        what = "holds the secret key, which belongs to the sites alone" if party == SERVER else "holds no secret key"
-        raise ConfigurationError(f"{found} {what}; provision the kits again")
-    return context
 
 
 def is_private(context: bytes) -> bool:
