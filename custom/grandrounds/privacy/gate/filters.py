@@ -8,6 +8,7 @@ It cannot be a filter of a job.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ class SitePrivacyGate(Filter):
         refusal: Reason | None = None
         try:
             gate = _gate(fl_ctx)
-            facts = _facts(task, fl_ctx)
+            facts = _facts(task, fl_ctx, gate.policy.target_epsilon)
             gate.admit(facts)
         except Exception as error:
             refusal = self._refuse(error, facts, fl_ctx)
@@ -227,7 +228,7 @@ def _folder(fl_ctx: FLContext) -> Path:
     return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / FOLDER
 
 
-def _facts(task: Shareable, fl_ctx: FLContext) -> TaskFacts:
+def _facts(task: Shareable, fl_ctx: FLContext, budgets: Mapping[str, float]) -> TaskFacts:
     try:
         payload = decode_payload(task)
         values = payload.values
@@ -238,7 +239,8 @@ def _facts(task: Shareable, fl_ctx: FLContext) -> TaskFacts:
     try:
         location = locate(problem.dataset, fl_ctx.get_identity_name(), fl_ctx)
         data = dataset_facts(problem.dataset, location.manifest)
-        require_own_images(_folder(fl_ctx), data.identity, Path(location.root), data.names)
+        if budgets:
+            require_own_images(_folder(fl_ctx), data.identity, Path(location.root), data.names)
         public_rows = _public_rows(values.get(PUBLIC), problem.dataset, fl_ctx)
     except GrandRoundsError as error:
         raise Refused(Reason.DATASET, str(error)) from error

@@ -137,6 +137,7 @@ class Gate:
 
     def _released(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str = "") -> Answer:
         known = self._within_scores(facts, known)
+        costs = {name: cost for name, cost in costs.items() if name in known.releases}
         self._require_affordable(facts, list(costs.values()))
         for name, cost in costs.items():
             self._book(facts, name, cost)
@@ -150,15 +151,19 @@ class Gate:
         return Answer({**task, "samples": known.samples}, {**reported, **_parts(known, treated)})
 
     def _within_scores(self, facts: TaskFacts, known: Inspected) -> Inspected:
-        """Without scores of validation and test images, if the job has got as many answers with some as it may have."""
-        scores = {name for name in known.scalars if self._scored_part(name)}
+        """Without scores, counts and curves, if the job has got as many answers with some as it may have."""
+        scores = {name for name in known.scalars if self._scored_part(name)} | (WITHHELD & known.releases.keys())
         try:
             if not scores or count_scored(self.folder, facts.job) <= self.policy.scored_answers:
                 return known
         except (OSError, ValueError, KeyError) as error:
             raise Refused(Reason.AUDIT, f"the answers with scores cannot be counted: {error}") from error
-        numbers = {name: value for name, value in known.scalars.items() if name not in scores}
-        return replace(known, scalars=numbers, withheld=tuple(sorted({*known.withheld, *scores})))
+        return replace(
+            known,
+            scalars={name: value for name, value in known.scalars.items() if name not in scores},
+            releases={name: release for name, release in known.releases.items() if name not in scores},
+            withheld=tuple(sorted({*known.withheld, *scores})),
+        )
 
     def _scored_part(self, name: str) -> bool:
         rule = self.policy.scalar_rule_for(name)
