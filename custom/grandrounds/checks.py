@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ROW_SUM_TOLERANCE = 1e-4
 
@@ -40,6 +42,8 @@ def require_probabilities(probabilities: Tensor, name: str) -> None:
         ValueError: if the shape is not two-dimensional, an entry is negative or not finite, or a row does not sum to
             one (within ``ROW_SUM_TOLERANCE``); the first offending row is named.
     """
+    import torch  # imported here because commands that only read results need no torch
+
     if probabilities.dim() != 2:
         raise ValueError(f"{name} must have shape (samples, classes), got {tuple(probabilities.shape)}")
     bad = ~torch.isfinite(probabilities).all(dim=1) | (probabilities < 0).any(dim=1)

@@ -7,9 +7,12 @@ restart draws the same numbers, and two purposes never share a stream.
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive_seed(*purpose: int | str) -> int:
@@ -37,4 +40,6 @@ def numpy_generator(*purpose: int | str) -> np.random.Generator:
 
 def torch_generator(*purpose: int | str) -> torch.Generator:
     """A CPU torch generator of its own for this purpose."""
+    import torch
+
     return torch.Generator().manual_seed(derive_seed(*purpose))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HELP = """Report on one run, or compare several.
 
-Writes report.html, one file that needs no network, and beside it figures (PNG, SVG), tables (CSV) and report.json.
+Writes report.html, one file that needs no network, and beside it figures (SVG), tables (CSV) and report.json.
 Nothing in them names an image or a patient. A RUN is a simulation's workspace, the results of a downloaded job, or a
 benchmark's result file; NAME=RUN gives it a name. Runs that differ in their seed alone are one method.
 

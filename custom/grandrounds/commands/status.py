@@ -86,6 +86,8 @@ def _source(kit: Path | None, run: Path | None) -> Callable[[], Status]:
 
 
 def _show(found: Status) -> None:
+    from grandrounds.deployment.operation.status import comparable_scores, describe_score
+
     console = results()
     if found.sites:
         table = Table("site", "last seen", "FLARE", "rounds contributed")
@@ -96,9 +98,11 @@ def _show(found: Status) -> None:
         console.print(table)
     for run in found.runs:
         left = "" if run["seconds_left"] is None else f", {duration(run['seconds_left'])} left"
-        best = max((score["mean"] for score in run["scores"].values()), default=None)
-        score = "" if best is None else f", best score {best:.3f}"
-        say(console, f"run {run['name']}: {run['status']}, round {run['round']} of {run['rounds']}{left}{score}")
+        say(console, f"run {run['name']}: {run['status']}, round {run['round']} of {run['rounds']}{left}")
+        scores = comparable_scores(run["scores"])
+        if scores:
+            best = max(scores, key=lambda number: (scores[number]["score"], number))
+            say(console, f"best validation score, after round {best}: {describe_score(scores[best])}")
     for name, epsilon in found.epsilon.items():
         say(console, f"privacy spent by {name}: epsilon {epsilon:.3g}")
     if found.free is not None:

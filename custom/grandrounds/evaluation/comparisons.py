@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -81,14 +82,14 @@ def paired_by_seed(a: Sequence[float], b: Sequence[float], comparisons: int = 1)
     mean = float(differences.mean()) if n else math.nan
     if n < MIN_SEEDS:
         return Difference(mean, math.nan, math.nan, math.nan, math.nan, n, "seed")
-    from scipy import stats
+    from scipy import special
 
     spread = float(differences.std(ddof=1))
     error = spread / math.sqrt(n)
-    margin = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * error
+    margin = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
     # 0/0 when no pair differs at all, which is no evidence of a difference.
     statistic = abs(mean) / error if error > 0 else math.inf if mean else 0.0
-    p_value = float(2 * stats.t.sf(statistic, n - 1))
+    p_value = float(2 * special.stdtr(n - 1, -statistic))
     return Difference(
         mean, mean - margin, mean + margin, p_value, detectable_difference(spread, n, comparisons), n, "seed"
     )
@@ -111,15 +112,15 @@ def detectable_difference(spread: float, n: int, comparisons: int = 1) -> float:
     """
     require_at_least(n, 2, "n")
     require_at_least(comparisons, 1, "comparisons")
-    from scipy import optimize, stats
+    from scipy import optimize, special
 
-    critical = float(stats.t.ppf(1 - (1 - CONFIDENCE) / comparisons / 2, n - 1))
+    critical = float(special.stdtrit(n - 1, 1 - (1 - CONFIDENCE) / comparisons / 2))
 
     def lacking(effect: float) -> float:
         shift = effect * math.sqrt(n)
         # SciPy's lower tail is NaN where it is negligible.
-        lower = np.nan_to_num(stats.nct.cdf(-critical, n - 1, shift))
-        return float(stats.nct.sf(critical, n - 1, shift) + lower) - POWER
+        lower = np.nan_to_num(special.nctdtr(n - 1, shift, -critical))
+        return float(1 - special.nctdtr(n - 1, shift, critical) + lower) - POWER
 
     high = 1.0
     while lacking(high) < 0:
@@ -144,12 +145,10 @@ def difference_of_cases(value: float, draws: NDArray[np.floating], cases: int, c
         >>> found.mean, round(found.low, 3), round(found.p_value, 2)
         (0.1, 0.005, 0.75)
     """
-    from scipy import stats
-
     centred = np.asarray(draws, np.float64) - float(np.mean(draws))
     low, high = np.quantile(centred, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     as_far = int((np.abs(centred) >= abs(value) - 1e-12).sum())
-    quantile = float(stats.norm.ppf(1 - (1 - CONFIDENCE) / comparisons / 2) + stats.norm.ppf(POWER))
+    quantile = sum(map(NormalDist().inv_cdf, (1 - (1 - CONFIDENCE) / comparisons / 2, POWER)))
     return Difference(
         value,
         value + float(low),

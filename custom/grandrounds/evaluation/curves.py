@@ -172,6 +172,18 @@ def precision_recall_points(counts: CurveCounts) -> Points:
     return Points(true[some] / true[-1], true[some] / (true + false)[some])
 
 
+def exact_counts(positive: NDArray[np.bool_], scores: NDArray[np.floating]) -> CurveCounts:
+    """Images by their scores, a bin for each distinct score, for the exact curve of predictions that are here.
+
+    Example:
+        >>> roc_points(exact_counts(np.array([True, False, True]), np.array([0.9, 0.4, 0.4])))
+        Points(across=array([0., 0., 1.]), up=array([0. , 0.5, 1. ]))
+    """
+    values, index = np.unique(scores, return_inverse=True)
+    sides = (np.bincount(index[side], minlength=len(values)).astype(np.float64) for side in (positive, ~positive))
+    return CurveCounts(np.r_[values, 1.0], *sides)
+
+
 def risk_points(reliability: CurveCounts) -> Points:
     """Coverage across and risk up: the share of wrong predictions (negatives) among those with at least a bin's confidence.
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import sqrt
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from scipy.stats import t as student_t
-
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.names import VALIDATION_PREFIX
 
-VALIDATION = "validation."
 Event = Mapping[str, Any]
 Curves = dict[str, dict[int, float]]
 """A value for each site and for some of the rounds."""
@@ -54,7 +50,7 @@ def validation_curves(events: Iterable[Event], sites: Sequence[str], metric: str
     # A task scores the model that its round starts from.
     return {
         site: {number - 1: score for number, score in curve.items()}
-        for site, curve in training_curves(events, sites, VALIDATION + metric).items()
+        for site, curve in training_curves(events, sites, VALIDATION_PREFIX + metric).items()
     }
 
 
@@ -78,17 +74,3 @@ def round_curve(events: Iterable[Event], *names: str) -> dict[int, float]:
         if isinstance(value, (int, float)):
             found[int(event["round"])] = float(value)
     return found
-
-
-def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """The interval of a mean over sites by Student's t; None for fewer than two values.
-
-    Example:
-        >>> low, high = mean_interval([0.5, 0.6, 0.7])
-        >>> round(low, 4), round(high, 4)
-        (0.3516, 0.8484)
-    """
-    if len(values) < 2:
-        return None
-    half = float(student_t.ppf((1 + level) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values))
-    return fmean(values) - half, fmean(values) + half

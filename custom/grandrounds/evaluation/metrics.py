@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least, require_probabilities
@@ -78,6 +77,8 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
             "expected labels (samples,) and probabilities (samples, classes), "
             f"got {labels.shape} and {probabilities.shape}"
         )
+    import torch
+
     require_probabilities(torch.as_tensor(probabilities), "probabilities")
     if not len(labels):
         return {"n": 0}

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_probabilities
@@ -76,6 +75,8 @@ def class_scores(labels: NDArray[np.integer], probabilities: NDArray[np.floating
     Raises:
         ValueError: if the shapes do not fit together, a label is no class, or a row is no distribution.
     """
+    import torch
+
     require_probabilities(torch.as_tensor(probabilities), "probabilities")
     predicted = probabilities.argmax(axis=1)
     counted = precision_recall_f1(confusion_matrix(labels, predicted, probabilities.shape[1]))

@@ -21,6 +21,7 @@ from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 from grandrounds.errors import MessageError
+from grandrounds.protocol.names import VALIDATION
 from grandrounds.protocol.plain import plain
 from grandrounds.protocol.precision import precision_of
 from grandrounds.protocol.registration import require_facts
@@ -41,7 +42,6 @@ SCORED = "scored"
 FROZEN = "frozen"
 """The value with the digest of the layers that are not trained."""
 UPDATE = "update"
-VALIDATION = "validation"
 CURVES: Mapping[str, str] = {"common": "curves_common", "own": "curves_own", VALIDATION: "curves_validation"}
 """Releases with the curves of a tested model, by the model's name: the only ones of the task ``test``.
 
@@ -51,13 +51,10 @@ COUNTS: Mapping[str, str] = {"common": "counts_common", "own": "counts_own", VAL
 """Releases with counts of correct, missed and false predictions by class: of a tested model, and of a scored one."""
 WITHHELD = frozenset({*CURVES.values(), *COUNTS.values()})
 """Releases that a site without a rule for them keeps, while the scores beside them may leave."""
-VALIDATION_PREFIX = f"{VALIDATION}."
 METRICS = "metrics"
 FACTS = "facts"
 TREATED = "treated"
 """Property of a release with the name of its treatment by a gate."""
-SPENT = "privacy.epsilon"
-"""Metric that a gate adds where its policy allows it: the epsilon that the data set has spent, the answer included."""
 REASON_HEADER = "grandrounds.reason"
 DXO_KEY = "DXO"
 """Of the content in a message of FLARE's."""

@@ -27,6 +27,7 @@ from grandrounds.files import replacing, write_json
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec, Problem
+from grandrounds.reporting.comparison import METRIC
 from grandrounds.reporting.model import Report
 from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import Run
@@ -224,16 +225,31 @@ def _channels(names: Sequence[str]) -> dict[str, Any]:
     return {"num_channels": len(names), "dtype": "float32", "is_patch_data": False, "channel_def": definition}
 
 
+def tested(metrics: Mapping[str, Any]) -> str:
+    """The balanced accuracy of all test images together beside its references, then the mean over sites."""
+    pooled = metrics["pooled"] or {"scores": {}, "references": {}}
+    found = {"all sites' test images together": pooled["scores"], "mean over sites": metrics["mean_over_sites"]}
+    known = [
+        f"{name} {_interval(score)}"
+        for name, scores in found.items()
+        if (score := scores.get(METRIC, {})).get("value") is not None
+    ]
+    references = [f"{name} {scores[METRIC]:.3f}" for name, scores in pooled["references"].items() if METRIC in scores]
+    return f"Balanced accuracy: {'; '.join([*known, *references]) if known else 'no test, or too few test cases'}."
+
+
+def _interval(score: Mapping[str, Any]) -> str:
+    """A score with its interval, where it has one."""
+    interval = "" if score["low"] is None else f" [{score['low']:.3f}, {score['high']:.3f}]"
+    return f"{score['value']:.3f}{interval}"
+
+
 def _readme(card: Mapping[str, Any]) -> str:
-    mean = card["metrics"]["mean_over_sites"].get("balanced_accuracy", {})
-    score = (
-        "not tested" if mean.get("value") is None else f"{mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
-    )
     caveats = "".join(f"- {caveat}\n" for caveat in card["caveats"]) or "- none beyond those of any single run\n"
     return (
         f"# {card['name']}\n\n{card['intended_use']}\n\n"
         f"Classes, in the order of the outputs: {', '.join(card['classes'])}.\n\n"
-        f"Balanced accuracy on test images, mean over sites: {score}.\n\nLicence of the data: {card['data']['licence']}.\n\n"
+        f"{tested(card['metrics'])}\n\nLicence of the data: {card['data']['licence']}.\n\n"
         f"## Caveats\n\n{caveats}\n## Loading\n\n"
         "    import monai.bundle\n"
         '    network = monai.bundle.load("bundle", bundle_dir="FOLDER", workflow_type="inference")\n\n'

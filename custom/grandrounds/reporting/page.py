@@ -110,12 +110,10 @@ def _all_written(
 
 
 def _written(drawing: Drawing, folder: Path) -> PageFigure:
-    """Write a figure as ``NAME.svg`` and ``NAME.png``."""
-    svg, picture = svg_of(drawing), io.BytesIO()
-    drawing.figure.savefig(picture, format="png", metadata={"Software": None})
-    for ending, content in (("svg", svg), ("png", picture.getvalue())):
-        with replacing(folder / f"{drawing.name}.{ending}") as stream:
-            stream.write(content)
+    """Write a figure as ``NAME.svg``."""
+    svg = svg_of(drawing)
+    with replacing(folder / f"{drawing.name}.svg") as stream:
+        stream.write(svg)
     width = round(drawing.figure.get_size_inches()[0] * 96)
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     return PageFigure(source, width, drawing.alt, drawing.caption)

@@ -8,11 +8,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import Part, load_site_data, locate_dataset
@@ -20,10 +19,11 @@ from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, cases_of
 from grandrounds.evaluation.counts import SiteCounts, counts_from_json
 from grandrounds.evaluation.curves import SiteCurves, read_curves
-from grandrounds.evaluation.external import load_trained, predict, tensors_of
-from grandrounds.federation.site.data import CACHE_VARIABLE
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.run import MODELS, Run
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CaseGroups = Callable[[str, str, Sequence[str]], list[str]]
 """From site, data set and images to the patient or lesion of each image."""
@@ -191,6 +191,8 @@ def site_predictions(run: Run, sites_dir: Path, split: Part) -> Iterator[SitePre
     """
     if run.weights is None or run.model != "common":
         return
+    from grandrounds.evaluation.external import load_trained, predict, tensors_of
+
     problem = Problem.from_dict(run.problem)
     model = load_trained(problem.model_spec(pretrained=False), run.weights, run.seed)
     for site in run.predictions:
@@ -221,6 +223,8 @@ def _require_header(header: Sequence[str], classes: Sequence[str], path: Path) -
 @contextmanager
 def decoded_images() -> Iterator[Path]:
     """The folder of decoded images that the environment names, else one that is removed afterwards."""
+    from grandrounds.federation.site.data import CACHE_VARIABLE
+
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         yield Path(named)

@@ -22,7 +22,7 @@ from grandrounds.files import read_json_object
 from grandrounds.options import require_type
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
-from grandrounds.protocol.messages import VALIDATION
+from grandrounds.protocol.names import VALIDATION
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import (

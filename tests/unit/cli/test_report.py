@@ -1,6 +1,8 @@
 """``grandrounds report`` and ``grandrounds export`` from a run to files, and what they refuse."""
 
 import json
+import subprocess
+import sys
 
 import monai.bundle
 import pytest
@@ -8,7 +10,7 @@ import torch
 from safetensors import safe_open
 
 from grandrounds.models.registry import architecture_fingerprint
-from grandrounds.reporting.export import ImageReader
+from grandrounds.reporting.export import ImageReader, tested
 
 
 @pytest.fixture
@@ -41,10 +43,37 @@ def test_a_run_becomes_a_page_and_a_model(run, trained, tmp_path, monkeypatch):
         assert json.loads(file.metadata()["classes"]) == card["classes"]
         assert {name: file.get_tensor(name).equal(value) for name, value in state.items()} == dict.fromkeys(state, True)
 
+    text = (tmp_path / "model" / "bundle" / "docs" / "README.md").read_text()
+    assert "Balanced accuracy: no test, or too few test cases." in text
+
     network = monai.bundle.load("bundle", bundle_dir=tmp_path / "model", workflow_type="inference", device="cpu")
     assert all(torch.equal(network.state_dict()[name], value) for name, value in state.items())
     image = ImageReader(32, 3)(tmp_path / "images" / "site-1" / "0.png")
     assert network.eval()(image[None]).shape == (1, 2)
+
+
+def test_the_score_of_all_images_comes_before_the_mean_over_sites():
+    score = {"value": 0.5, "low": 0.25, "high": 0.75}
+    pooled = {"scores": {"balanced_accuracy": score}, "references": {"chance": {"balanced_accuracy": 0.25}}}
+    mean = {"balanced_accuracy": {"value": 0.625, "low": None, "high": None}}
+    assert tested({"pooled": pooled, "mean_over_sites": mean}) == (
+        "Balanced accuracy: all sites' test images together 0.500 [0.250, 0.750]; mean over sites 0.625; chance 0.250."
+    )
+
+
+def test_a_report_needs_neither_torch_nor_flare():
+    """They take longer to import than a report of two small runs takes to write."""
+    modules = (
+        "cli",
+        "reporting.external.result",
+        "reporting.model",
+        "reporting.page",
+        "reporting.runs",
+        "commands.figures",
+    )
+    code = f"import sys; {'; '.join(f'import grandrounds.{name}' for name in modules)}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "nvflare", "sklearn", "scipy", "pandas"} & set(found.stdout.split())
 
 
 def test_single_cases_are_shown_only_where_the_images_are_and_in_no_report(run, trained, tmp_path):

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from grandrounds.cli import build_app
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.operation import status as module
-from grandrounds.deployment.operation.monitor import Monitor
-from grandrounds.deployment.operation.status import Status, kit_status, run_status
+from grandrounds.deployment.operation.monitor import Monitor, score_curve
+from grandrounds.deployment.operation.status import Status, describe_score, kit_status, run_status
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import RunRecord
 
@@ -45,8 +45,7 @@ def record(tmp_path):
     record.note_score(
         1,
         "balanced_accuracy",
-        {"metric": "balanced_accuracy", "score": 0.5, "mean": 0.5},
-        {"hospital-a": 0.4, "hospital-b": 0.6},
+        {"metric": "balanced_accuracy", "score": 0.6, "low": 0.55, "high": 0.7, "basis": "pooled", "mean": 0.5},
     )
     lost = {
         "asked": ["hospital-a", "hospital-b"],
@@ -65,12 +64,29 @@ def test_a_run_has_rounds_scores_time_left_lost_sites_and_budget(record):
     found = run_status(record.folder)
     (run,) = found.runs
     assert (run["name"], run["round"], run["rounds"], run["seconds_left"]) == ("skin", 2, 4, 6.0)
-    # Student's t with one degree of freedom: 12.7062 times the standard error 0.1.
-    assert run["scores"]["1"] == {"mean": 0.5, "low": pytest.approx(-0.77062), "high": pytest.approx(1.77062)}
+    described = "pooled balanced accuracy 0.600 [0.550, 0.700], mean over sites 0.500"
+    assert describe_score(run["scores"]["1"]) == described
     assert run["lost"] == {"hospital-b": 1}
     assert found.epsilon == {"hospital-a": 1.25}
     assert found.warnings == ["run skin: hospital-b is lost since round 1"]
     assert found.level == "warning"
+
+
+def test_scores_by_another_metric_are_not_drawn_with_the_last(record):
+    likelihood = {"metric": "log_likelihood", "score": -1.5, "basis": "pooled", "mean": 0.4}
+    record.note_score(2, "balanced_accuracy", likelihood)
+    (run,) = run_status(record.folder).runs
+    curve = score_curve(run["scores"])
+    assert (curve["ends"], curve["band"], curve["mean"]) == ((2, 2), "", "")
+    assert curve["best"] == (2, "pooled log likelihood -1.500, mean over sites of balanced accuracy 0.400")
+    assert curve["axis"][0] == (-1.5, pytest.approx(186.0))
+
+
+def test_the_command_prints_the_pooled_score_with_its_interval(make_kit, roomy, record):
+    kit = make_kit("server")
+    shutil.copytree(record.folder, kit.folder / "grandrounds" / "skin" / "server")
+    result = CliRunner().invoke(build_app(), ["status", "--kit", str(kit.folder), "--no-network"])
+    assert "after round 1: pooled balanced accuracy 0.600 [0.550, 0.700], mean over sites 0.500" in result.output
 
 
 def test_a_healthy_site_is_ok_and_tells_what_its_data_have_spent(make_kit, roomy):
@@ -184,6 +200,7 @@ def test_the_page_needs_no_script_and_no_other_file_and_escapes_text(monitor):
     assert status == 200
     assert "round 2 of 4" in text
     assert "hospital-b is lost since round 1" in text
+    assert "Best model, after round 1: pooled balanced accuracy 0.600 [0.550, 0.700]" in text
     assert "&lt;late&gt; &amp; gone" in text
     assert '<meta http-equiv="refresh" content="5">' in text
     assert not re.search(r"<script|<link|<img|src=|https?://", text)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import precision_recall_curve, roc_curve
 
 from grandrounds.evaluation.bootstrap import Estimate, cases_of, joined
 from grandrounds.evaluation.history import validation_curves
@@ -64,7 +65,20 @@ def test_a_site_has_its_colour_in_every_figure_whatever_the_other_sites(run):
     }
 
 
-def test_roc_points_are_scikit_learns_ends_included(run):
+def test_curves_are_scikit_learns(run):
+    cases = joined(list(run.predictions.values()))
+    for name, recalls in precision_recall_curves(cases, CLASSES).items():
+        positive, scores = cases.labels == CLASSES.index(name), cases.probabilities[:, CLASSES.index(name)]
+        false, true, _ = roc_curve(positive, scores, drop_intermediate=False)
+        found = roc_curves(cases, CLASSES)[name]
+        assert (found.across.tolist(), found.up.tolist()) == (pytest.approx(false), pytest.approx(true))
+        precision, recall, _ = precision_recall_curve(positive, scores)
+        # scikit-learn adds the point (0, 1), of no threshold.
+        assert recalls.across.tolist() == pytest.approx(recall[:-1][::-1])
+        assert recalls.up.tolist() == pytest.approx(precision[:-1][::-1])
+
+
+def test_drawn_curves_keep_their_ends(run):
     cases = joined(list(run.predictions.values()))
     axes = roc_figure(roc_curves(cases, CLASSES), CLASSES).axes[0]
     drawn = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}

@@ -10,15 +10,16 @@ import asyncio
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grandrounds.deployment.operation.status import Status
+from grandrounds.deployment.operation.status import Status, comparable_scores, describe_score
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.server.record import AT_SERVER, MEAN
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
@@ -124,20 +125,23 @@ def render(template: Any, status: Status, every: int) -> str:
     return str(template.render(status=status, runs=runs, events=events, every=every, clock=clock, size=(WIDTH, HEIGHT)))
 
 
-def score_curve(scores: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Coordinates of a curve of mean scores with intervals, in a picture of ``WIDTH`` by ``HEIGHT``; empty without scores.
+def score_curve(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Coordinates of a curve of scores with intervals, in a picture of ``WIDTH`` by ``HEIGHT``; empty without scores.
 
     Example:
-        >>> curve = score_curve({"1": {"mean": 0.5}, "3": {"mean": 1.0}})
-        >>> curve["line"], curve["ends"]
-        ('34.0,110.0 606.0,34.0', (1, 3))
+        >>> score = {"metric": "accuracy", "by": "accuracy", "basis": "pooled", "mean": 0.5}
+        >>> curve = score_curve({"1": {**score, "score": 0.5}, "3": {**score, "score": 1.0}})
+        >>> curve["line"], curve["mean"], curve["ends"]
+        ('34.0,110.0 606.0,34.0', '34.0,110.0 606.0,110.0', (1, 3))
     """
-    if not scores:
+    known = comparable_scores(scores)
+    if not known:
         return {}
-    rounds = sorted(map(int, scores))
+    rounds = list(known)
+    last = known[rounds[-1]]
     span = max(rounds[-1] - rounds[0], 1)
-    low = min(0.0, *(scores[str(n)].get("low", 0.0) for n in rounds))
-    high = max(1.0, *(scores[str(n)].get("high", 1.0) for n in rounds))
+    low: float = min(0.0, *(score["score"] for score in known.values()))
+    high = 1.0 if low == 0 else 0.0  # a log-likelihood is never positive
 
     def x(number: int) -> float:
         return MARGIN + (number - rounds[0]) / span * (WIDTH - 2 * MARGIN)
@@ -145,20 +149,21 @@ def score_curve(scores: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     def y(value: float) -> float:
         return MARGIN + (high - value) / (high - low) * (HEIGHT - 2 * MARGIN)
 
-    def points(pairs: Sequence[tuple[int, float]]) -> str:
-        return " ".join(f"{x(number):.1f},{y(value):.1f}" for number, value in pairs)
+    def line(name: str, numbers: Iterable[int] = rounds) -> list[str]:
+        return [f"{x(number):.1f},{y(known[number][name]):.1f}" for number in numbers]
 
-    known = [n for n in rounds if "low" in scores[str(n)]]
-    band = [(n, scores[str(n)]["high"]) for n in known] + [(n, scores[str(n)]["low"]) for n in reversed(known)]
-    best = max(rounds, key=lambda n: (scores[str(n)]["mean"], n))
+    bounded = [number for number in rounds if "low" in known[number]]
+    best = max(rounds, key=lambda number: (known[number]["score"], number))
+    second = last["basis"] not in (MEAN, AT_SERVER) and last["by"] == last["metric"]
     return {
-        "line": points([(n, scores[str(n)]["mean"]) for n in rounds]),
-        "band": points(band),
-        "dot": (x(best), y(scores[str(best)]["mean"])),
-        "best": (best, scores[str(best)]),
-        "last": (rounds[-1], scores[str(rounds[-1])]),
+        "line": " ".join(line("score")),
+        "mean": " ".join(line("mean")) if second else "",
+        "band": " ".join([*line("high", bounded), *line("low", reversed(bounded))]),
+        "dot": (x(best), y(known[best]["score"])),
+        "best": (best, describe_score(known[best])),
+        "last": (rounds[-1], describe_score(last)),
         "ends": (rounds[0], rounds[-1]),
-        "axis": [(value, y(value)) for value in (0.0, 0.5, 1.0)],
+        "axis": [(round(value, 2), y(value)) for value in (low, (low + high) / 2, high)],
     }
 
 

@@ -22,7 +22,7 @@ from grandrounds.deployment.kit.machine import GIB, GOOD_DISK, MIN_DISK, listens
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, PRIVACY
 from grandrounds.deployment.kit.read import Kit, running_processes
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.server.record import EVENTS, SUMMARY, read_events
+from grandrounds.federation.server.record import AT_SERVER, EVENTS, MEAN, OF_SCORE, SUMMARY, read_events
 from grandrounds.files import read_json_object
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
@@ -41,7 +41,7 @@ class Status:
         name: of the participant, or of a run.
         kind: ``server``, ``site``, ``person`` or ``run``.
         sites: by name: seconds since the server heard of it, its FLARE version, the rounds it contributed to.
-        runs: name, status, round, rounds, seconds left, scores, lost sites and bytes of each.
+        runs: name, status, round, rounds, seconds left, validation scores by round, lost sites and bytes of each.
         free: bytes free on the disk of the kit; None if the kit is not the server's or a site's.
         certificate_days: until the first of the kit's certificates expires.
         epsilon: spent by data set (at a site) or by site (at a run that reports it).
@@ -106,6 +106,41 @@ def run_status(folder: Path) -> Status:
     status = Status(folder.name, "run")
     _add_run(status, folder)
     return status
+
+
+def comparable_scores(scores: Mapping[str, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """The scores by round, in order, that are by the same metric and basis as the last one.
+
+    Example:
+        >>> old, new = {"by": "accuracy", "basis": "pooled"}, {"by": "log_likelihood", "basis": "pooled"}
+        >>> list(comparable_scores({"2": new, "1": old, "10": new}))
+        [2, 10]
+    """
+    if not scores:
+        return {}
+    last = scores[max(scores, key=int)]
+    same = {number: s for number, s in scores.items() if (s["by"], s["basis"]) == (last["by"], last["basis"])}
+    return {int(number): same[number] for number in sorted(same, key=int)}
+
+
+def describe_score(score: Mapping[str, Any]) -> str:
+    """A score with its basis and interval, and the mean over sites as the second view.
+
+    Example:
+        >>> score = {"metric": "accuracy", "by": "accuracy", "basis": "pooled", "score": 0.7, "mean": 0.5}
+        >>> describe_score({**score, "low": 0.6, "high": 0.8})
+        'pooled accuracy 0.700 [0.600, 0.800], mean over sites 0.500'
+    """
+    interval = f" [{score['low']:.3f}, {score['high']:.3f}]" if "low" in score else ""
+    text = f"{score['basis']} {_words(score['by'])} {score['score']:.3f}{interval}"
+    if score["basis"] in (MEAN, AT_SERVER):
+        return text
+    metric = "" if score["by"] == score["metric"] else f" of {_words(score['metric'])}"
+    return f"{text}, mean over sites{metric} {score['mean']:.3f}"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _certificates(kit: Kit, status: Status) -> None:
@@ -194,9 +229,7 @@ def _add_run(status: Status, folder: Path) -> None:
     status.events = events[-LAST_EVENTS:]
     status.epsilon |= {site: entry["epsilon"] for site, entry in summary["privacy"].items() if "epsilon" in entry}
     rounds = summary["configuration"].get("rounds", 0)
-    scores = {
-        str(e["round"]): {k: e[k] for k in ("mean", "low", "high") if k in e} for e in events if e["event"] == "score"
-    }
+    scores = {str(e["round"]): {k: e[k] for k in OF_SCORE if k in e} for e in events if e["event"] == "score"}
     seconds = [entry["round_seconds"] for entry in summary["rounds"][-5:]]
     pace = sum(seconds) / len(seconds) if seconds else None
     done, running = summary["rounds_done"], summary["status"] == "running"

@@ -34,7 +34,8 @@ from grandrounds.models.registry import require_buildable
 from grandrounds.models.weights import with_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, VALIDATION, VALIDATION_PREFIX, Payload, State
+from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, State
+from grandrounds.protocol.names import VALIDATION, VALIDATION_PREFIX
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.tensors import UPDATE_PRECISION
@@ -269,7 +270,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         metrics, counts = (at_server, {}) if scores else (self.dispatcher.metrics, counts)
         compared = self._selection.offer(model_round, metrics, self.model(), counts)
         if compared is not None:
-            self.record.note_score(model_round, self.run.selection_metric, compared, self._selection.by_site)
+            self.record.note_score(model_round, self.run.selection_metric, compared)
 
     def _finish(self) -> None:
         self.round_number += 1

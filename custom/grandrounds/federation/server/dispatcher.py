@@ -16,20 +16,13 @@ from grandrounds.federation.paths import result_folder
 from grandrounds.federation.server.exchange import Assignment, Exchange, Outcome
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
-from grandrounds.federation.server.record import RunRecord, track
+from grandrounds.federation.server.record import RunRecord
 from grandrounds.federation.server.sites import SiteRegistry
+from grandrounds.federation.server.tracking import track
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
-from grandrounds.protocol.messages import (
-    CURVES,
-    JOIN,
-    TEST,
-    TRAIN,
-    VALIDATION_PREFIX,
-    ReleaseKind,
-    Result,
-    tensor_bytes,
-)
+from grandrounds.protocol.messages import CURVES, JOIN, TEST, TRAIN, ReleaseKind, Result, tensor_bytes
+from grandrounds.protocol.names import VALIDATION_PREFIX
 from grandrounds.protocol.registration import Registration
 
 ROUNDING = 1e-6

@@ -5,10 +5,6 @@ depend on it. ``events.jsonl`` grows while the run goes on. ``summary.json`` is 
 rounds; when the run ends, it is written with all rounds. What a round costs does not grow with their number.
 Both are kept with the run's checkpoints, so a resumed run continues them: after a ``resume`` event, what was written before
 it about later rounds is void (:func:`read_events` leaves it out).
-
-Scalars also go to FLARE's tracking receivers (TensorBoard, MLflow, or another component of the job). FLARE's own way, by
-which sites send metrics as federated events, passes no filter of task results. Here the server sends its receivers the
-metrics of the sites' answers, after their filters: a tracker gets nothing that is not in the run's record.
 """
 
 from __future__ import annotations
@@ -28,19 +24,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE, AnalyticsDataType
-from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FedEventHeader, ReservedKey
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.utils.analytix_utils import create_analytic_dxo
-
 from grandrounds import __version__
 from grandrounds.errors import CheckpointError
 from grandrounds.evaluation.counts import SiteCounts, counts_to_json
-from grandrounds.evaluation.history import mean_interval
 from grandrounds.files import append_line, replacing
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import SPENT
+from grandrounds.protocol.names import SPENT
 
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
@@ -51,6 +40,10 @@ RUNNING_ROUNDS = 10
 ROUND_END, SCORE = "round_end", "score"
 OF_EVENT = {"event", "seconds", "moved"}
 """What the event of a round has beside its entry in the summary."""
+POOLED, MEAN, AT_SERVER = "pooled", "mean over sites", "server's images"
+"""Of which images a score is."""
+OF_SCORE = ("metric", "by", "score", "low", "high", "basis", "mean")
+"""What a person who watches a run needs to know of a model's score."""
 
 
 class RunRecord:
@@ -79,7 +72,7 @@ class RunRecord:
         self.privacy: dict[str, dict[str, Any]] = {}
         self.models: dict[str, str] = {}
         self.connected: list[str] = []
-        self.scores: dict[int, dict[str, float]] = {}
+        self.scores: dict[int, dict[str, Any]] = {}
         self.checkpoints: list[int] = []
         self.bad_checkpoints: list[int] = []
 
@@ -87,16 +80,15 @@ class RunRecord:
         """Append one event with the time since the start."""
         append_line(self.folder / EVENTS, {"event": kind, "seconds": round(time.time() - self._started, 3), **content})
 
-    def note_score(self, number: int, metric: str, compared: Mapping[str, Any], by_site: Mapping[str, float]) -> None:
-        """Note the scores of the model after a round: their mean with its 95 % interval over the sites that scored it.
+    def note_score(self, number: int, metric: str, compared: Mapping[str, Any]) -> None:
+        """Note the score of the model after a round.
 
-        ``compared`` is what models are compared by: see :class:`~grandrounds.federation.server.selection.ModelSelection`.
+        ``compared`` is what :meth:`~grandrounds.federation.server.selection.ModelSelection.offer` returns; its ``metric``
+        becomes ``by``, because ``metric`` is what the run asked for and ``mean`` is of.
         """
-        interval = mean_interval(list(by_site.values()))
-        more = {"low": interval[0], "high": interval[1]} if interval else {}
-        self.scores[number] = {"mean": compared["mean"], **more}
-        basis = {"by" if name == "metric" else name: value for name, value in compared.items() if name != "mean"}
-        self.event(SCORE, round=number, metric=metric, **self.scores[number], **basis)
+        found = {"metric": metric, **{"by" if name == "metric" else name: value for name, value in compared.items()}}
+        self.scores[number] = {name: found[name] for name in OF_SCORE if name in found}
+        self.event(SCORE, round=number, **found)
 
     def note_counts(self, counts: Mapping[str, Mapping[str, SiteCounts]]) -> None:
         """Note the counts of the sites' test predictions, by site and model, of sites that have released them."""
@@ -194,10 +186,10 @@ class RunRecord:
         return {site: self._last_answered[site] for site in natural_sorted(gone)}
 
     def _kept_checkpoints(self) -> list[dict[str, Any]]:
-        """The checkpoints from which the run can go on, each with the mean validation score of its model if it has one."""
+        """The checkpoints from which the run can go on, each with the validation score of its model if it has one."""
         kept = [(number, False) for number in self.checkpoints] + [(number, True) for number in self.bad_checkpoints]
         return [
-            {"round": number, "score": self.scores.get(number, {}).get("mean"), "bad": bad}
+            {"round": number, "score": self.scores.get(number, {}).get("score"), "bad": bad}
             for number, bad in sorted(kept)
         ]
 
@@ -233,7 +225,7 @@ class RunRecord:
             if event["event"] == ROUND_END:
                 self._add_round({name: value for name, value in event.items() if name not in OF_EVENT})
             elif event["event"] == SCORE:
-                self.scores[event["round"]] = {name: event[name] for name in ("mean", "low", "high") if name in event}
+                self.scores[event["round"]] = {name: event[name] for name in OF_SCORE if name in event}
         if len(self.rounds) != state["rounds_done"]:
             raise CheckpointError(
                 f"{self.folder / EVENTS} has {len(self.rounds)} of the {state['rounds_done']} rounds before the checkpoint; "
@@ -276,18 +268,3 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
                 events = [earlier for earlier in events if earlier.get("round", 0) <= event["after_round"]]
             events.append(event)
     return events
-
-
-EVENT = f"fed.{ANALYTIC_EVENT_TYPE}"
-INCOMING = "in"
-
-
-def track(component: FLComponent, fl_ctx: FLContext, site: str, step: int, scalars: Mapping[str, float]) -> None:
-    """Send scalars of a site to the server's tracking receivers; without receivers nothing happens."""
-    with fl_ctx.get_engine().new_context() as context:
-        for name, value in scalars.items():
-            data = create_analytic_dxo(name, float(value), AnalyticsDataType.SCALAR, global_step=step).to_shareable()
-            data.set_peer_props({ReservedKey.IDENTITY_NAME: site})
-            # As if the event had come from the site; one that goes out would be sent to all of them.
-            data.set_header(FedEventHeader.DIRECTION, INCOMING)
-            component.fire_fed_event(EVENT, data, context)

@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,28 +17,46 @@ from torch import nn
 
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.bootstrap import MIN_CASES
+from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
 from grandrounds.evaluation.counts import SiteCounts, counts_from_json, counts_to_json, pooled_counts
 from grandrounds.evaluation.estimates import MEANS, score_estimates
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.options import ServerComputeOptions
+from grandrounds.federation.server.record import AT_SERVER, MEAN, POOLED
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.data import load_checked_data, load_dataset
 from grandrounds.models.registry import build_model
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import VALIDATION_PREFIX, State
+from grandrounds.protocol.messages import State
+from grandrounds.protocol.names import VALIDATION_PREFIX
 from grandrounds.protocol.problem import Problem
 
 _logger = logging.getLogger(__name__)
 
 
-POOLED, LIKELIHOOD, MEAN, AT_SERVER = "pooled", "log_likelihood", "mean over sites", "server's images"
+LIKELIHOOD = "log_likelihood"
 BASES = (POOLED, LIKELIHOOD, MEAN)
 """From the most to the least demanding; a run that has left one does not return to it."""
 LINEAR = ("accuracy", "recall_weighted", "log_likelihood")
 """Metrics whose pooled value is their mean weighted by the sites' numbers of images."""
+
+
+class _Scores(NamedTuple):
+    """The last scores on every basis on which they are known.
+
+    Attributes:
+        values: by basis.
+        pooled: the score of all images together with its interval, where that is known.
+        support: validation cases of each class, where they are known.
+        note: why the score is not of all images together.
+    """
+
+    values: dict[str, float]
+    pooled: Estimate | None = None
+    support: Mapping[str, int] = MappingProxyType({})
+    note: str = ""
 
 
 class ModelSelection:
@@ -55,7 +74,6 @@ class ModelSelection:
         classes: the vocabulary; empty where no counts are released.
 
     Attributes:
-        by_site: the scores of the model that was offered last, by the metric that was asked for.
         choice: round, metric, score, basis and support of the best model.
         model: the best model.
     """
@@ -66,7 +84,6 @@ class ModelSelection:
         self._counts: dict[str, dict[str, Any]] = {}
         self._basis = POOLED
         self._kept: dict[str, float] = {}
-        self.by_site: dict[str, float] = {}
         self.choice: dict[str, Any] = {}
         self.model: State | None = None
 
@@ -86,9 +103,10 @@ class ModelSelection:
             counts: of these sites' predictions, where they have released them.
 
         Returns:
-            ``mean`` of the metric over sites, and what models are compared by: ``metric``, its ``score`` and ``basis``,
-            ``support`` (cases by class, where it is known) and ``note``, the reason if that is not as asked. None when no
-            site has scored.
+            What models are compared by: ``metric``, its ``score``, ``low`` and ``high`` (the ends of its 95 % interval,
+            where it is known), ``basis``, ``support`` (cases by class, where it is known) and ``note``, the reason if that
+            is not as asked; and ``mean``, the unweighted mean over sites of the metric that was asked for. None when no site
+            has scored.
 
         Raises:
             ConfigurationError: if a site's metrics lack the one that selects.
@@ -98,16 +116,16 @@ class ModelSelection:
             self._take(site, values, (counts or {}).get(site))
         if not scored:
             return None
-        self.by_site = {site: self._last[site][self._metric] for site in scored}
-        values, support, note = self._scores()
+        values, pooled, support, note = self._scores()
         self._basis = BASES[max(BASES.index(self._basis), min(BASES.index(basis) for basis in values))]
         if not note and self._basis not in (POOLED, *([MEAN] if list(self._last) == [SERVER] else [])):
             note = "the counts of an earlier round were not enough"
         compared: dict[str, Any] = {
             "metric": LIKELIHOOD if self._basis == LIKELIHOOD else self._metric,
             "score": values[self._basis],
+            **({"low": pooled.low, "high": pooled.high} if pooled and self._basis == POOLED else {}),
             "basis": AT_SERVER if list(self._last) == [SERVER] else MEAN if self._basis == MEAN else POOLED,
-            **({"support": support} if support else {}),
+            **({"support": dict(support)} if support else {}),
             **({"note": note} if note else {}),
         }
         if values[self._basis] >= self._kept.get(self._basis, float("-inf")):
@@ -150,8 +168,7 @@ class ModelSelection:
         self._last, self._counts, self._kept = dict(state["last"]), dict(state["counts"]), dict(state["kept"])
         self._basis, self.choice, self.model = state["basis"], dict(state["choice"]), state["model"]
 
-    def _scores(self) -> tuple[dict[str, float], dict[str, int], str]:
-        """The last scores on every basis on which they are known, the cases of each class, and why it is not pooled."""
+    def _scores(self) -> _Scores:
         sites = natural_sorted(self._last)
         images = sum(self._last[site]["n"] for site in sites)
         values = {MEAN: sum(self._last[site][self._metric] for site in sites) / len(sites)}
@@ -160,27 +177,31 @@ class ModelSelection:
             for name in {*LINEAR, self._metric}
             if all(name in self._last[site] for site in sites)
         }
-        if self._metric in LINEAR and sites != [SERVER]:
-            return {**values, POOLED: pooled[self._metric]}, {}, ""
+        linear = self._metric in LINEAR and sites != [SERVER]
+        if linear:
+            values[POOLED] = pooled[self._metric]
         silent = [site for site in sites if site not in self._counts]
         if silent or not self._classes:
-            return values, {}, "" if sites == [SERVER] else f"no counts from {', '.join(silent)}: mean over sites"
+            known = linear or sites == [SERVER]
+            return _Scores(values, note="" if known else f"no counts from {', '.join(silent)}: mean over sites")
         parts = [counts_from_json(self._counts[site], len(self._classes)) for site in sites]
         counts = pooled_counts(parts, images, pooled.get("accuracy", 0.0) * images)
+        if linear:
+            return _Scores(values, score_estimates(counts)["accuracy"] if self._metric == "accuracy" else None)
         support = dict(zip(self._classes, counts.positives.tolist(), strict=True))
         few = [f"{name} ({'hidden' if count < 0 else count})" for name, count in support.items() if count < MIN_CASES]
         if "log_likelihood" in pooled:
             values[LIKELIHOOD] = pooled["log_likelihood"]
-        score = score_estimates(counts)[self._metric].value if self._metric in MEANS else math.nan
-        if not few and not math.isnan(score):
-            return {**values, POOLED: score}, support, ""
+        score = score_estimates(counts)[self._metric] if self._metric in MEANS else None
+        if not few and score and not math.isnan(score.value):
+            return _Scores({**values, POOLED: score.value}, score, support)
         reason = (
             f"fewer than {MIN_CASES} validation cases of {', '.join(few)} in the sites' counts"
             if few
             else f"{self._metric} is not known from the sites' counts"
         )
         instead = "log-likelihood of all images" if LIKELIHOOD in values else "mean over sites"
-        return values, support, f"{reason}: {instead} instead of {self._metric}"
+        return _Scores(values, None, support, f"{reason}: {instead} instead of {self._metric}")
 
 
 class ServerImages:

@@ -52,8 +52,6 @@ from grandrounds.protocol.messages import (
     TRAIN,
     UPDATE,
     VALIDATE,
-    VALIDATION,
-    VALIDATION_PREFIX,
     Payload,
     Release,
     ReleaseKind,
@@ -64,6 +62,7 @@ from grandrounds.protocol.messages import (
     model_update,
     require_like,
 )
+from grandrounds.protocol.names import VALIDATION, VALIDATION_PREFIX
 from grandrounds.protocol.problem import TRAIN_ALL, ModelSpec
 from grandrounds.protocol.tensors import difference
 

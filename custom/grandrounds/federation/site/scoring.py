@@ -21,7 +21,8 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
-from grandrounds.protocol.messages import CURVES, VALIDATION, Release, ReleaseKind, Result, State
+from grandrounds.protocol.messages import CURVES, Release, ReleaseKind, Result, State
+from grandrounds.protocol.names import VALIDATION
 
 COMMON = "common"
 

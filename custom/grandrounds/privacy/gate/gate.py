@@ -33,7 +33,8 @@ from grandrounds.privacy.gate.treatment import ClipAndNoise, RecordLevel
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
-from grandrounds.protocol.messages import FACTS, JOIN, METRICS, PROTOCOL, SPENT, TRAIN, TREATED, UPDATE, WITHHELD
+from grandrounds.protocol.messages import FACTS, JOIN, METRICS, PROTOCOL, TRAIN, TREATED, UPDATE, WITHHELD
+from grandrounds.protocol.names import SPENT
 from grandrounds.protocol.spending import Mechanism, Spending, outside_budget
 
 MAX_WEIGHT = 1e4

@@ -15,7 +15,7 @@ from grandrounds.evaluation.curves import sum_curves
 from grandrounds.evaluation.per_class import Grouping
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import read_json_object
-from grandrounds.protocol.messages import VALIDATION
+from grandrounds.protocol.names import VALIDATION
 from grandrounds.reporting.format import format_list
 from grandrounds.reporting.predictions import read_site_curves, read_site_predictions
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,17 @@ from grandrounds.evaluation.clinical.binary import binary_cases
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, without_small_counts
 from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
-from grandrounds.evaluation.external import ImagePredictions
 from grandrounds.evaluation.per_class import Grouping, summed_probabilities
 from grandrounds.files import write_json
 from grandrounds.reporting.caveats import caveats_of
 from grandrounds.reporting.disclosure import disclosed, without_classes
-from grandrounds.reporting.external.prediction import Place
-from grandrounds.reporting.external.preparation import Labels, PositiveGroup
 from grandrounds.reporting.run import FINISHED, Run
 from grandrounds.reporting.scores import scores_of
+
+if TYPE_CHECKING:
+    from grandrounds.evaluation.external import ImagePredictions
+    from grandrounds.reporting.external.prediction import Place
+    from grandrounds.reporting.external.preparation import Labels, PositiveGroup
 
 FORMAT = "grandrounds external evaluation 1"
 

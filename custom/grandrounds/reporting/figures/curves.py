@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from grandrounds.evaluation.bootstrap import MIN_CASES, Cases
 from grandrounds.evaluation.calibration import reliability_points
 from grandrounds.evaluation.clinical.suppression import suppressed
-from grandrounds.evaluation.curves import CurveCounts, Points
+from grandrounds.evaluation.curves import CurveCounts, Points, exact_counts, precision_recall_points, roc_points
 from grandrounds.evaluation.selective import risk_coverage, top_confidence
 from grandrounds.plotting import (
     COLOURS,
@@ -39,17 +39,13 @@ MAX_POINTS = 150
 
 def roc_curves(cases: Cases, classes: Sequence[str]) -> dict[str, Points]:
     """The ROC curve of each class against the others; classes with too few cases on a side are left out."""
-    from sklearn.metrics import roc_curve
-
-    return {name: Points(*roc_curve(positive, scores)[:2]) for name, positive, scores in _sides(cases, classes)}
+    return {name: roc_points(exact_counts(positive, scores)) for name, positive, scores in _sides(cases, classes)}
 
 
 def precision_recall_curves(cases: Cases, classes: Sequence[str]) -> dict[str, Points]:
     """Precision against recall of each class; classes with too few cases are left out."""
-    from sklearn.metrics import precision_recall_curve
-
-    found = {name: precision_recall_curve(positive, scores)[:2] for name, positive, scores in _sides(cases, classes)}
-    return {name: Points(recall[::-1], precision[::-1]) for name, (precision, recall) in found.items()}
+    counts = {name: exact_counts(positive, scores) for name, positive, scores in _sides(cases, classes)}
+    return {name: precision_recall_points(found) for name, found in counts.items()}
 
 
 def risk_curve(cases: Cases) -> Points | None:

@@ -9,6 +9,7 @@ import torch
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.counts import site_counts
+from grandrounds.evaluation.estimates import counts_of, score_estimates
 from grandrounds.evaluation.metrics import metrics_from_confusion
 from grandrounds.federation.server.selection import ModelSelection
 
@@ -106,6 +107,9 @@ def test_sites_are_pooled_by_their_counts_and_not_averaged(metric):
     pooled = metrics_from_confusion(np.array(SMALL) + np.array(LARGE))
     assert (found["metric"], found["basis"]) == (metric, "pooled")
     assert found["score"] == pytest.approx(pooled[metric])
+    together = cases_from_confusion(np.array(SMALL) + np.array(LARGE))
+    expected = score_estimates(counts_of(together))[metric]
+    assert (found["low"], found["high"]) == (pytest.approx(expected.low), pytest.approx(expected.high))
     means = [metrics_from_confusion(np.array(matrix))[metric] for matrix in (SMALL, LARGE)]
     assert found["mean"] == pytest.approx(sum(means) / 2)
 

@@ -1,0 +1,8 @@
+"""Names of metrics and of predictions that sites, server and reports share."""
+
+VALIDATION = "validation"
+"""Of the common model's predictions for validation images."""
+VALIDATION_PREFIX = f"{VALIDATION}."
+"""Of a metric that is of validation images."""
+SPENT = "privacy.epsilon"
+"""Metric that a gate adds where its policy allows it: the epsilon that the data set has spent, the answer included."""
