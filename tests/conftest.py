@@ -1,7 +1,12 @@
 """What all tests share: one thread of torch, one cache of decoded images, and where the real images are."""
 
+import csv
+import json
 import os
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,3 +61,54 @@ def phantom_hospitals(tmp_path_factory, shared_cache):
         return folder
 
     return draw
+
+
+NO_COUNT_OF_PATIENTS = {"sites", "rounds", "runs", "dropped in", "epsilon"}
+"""Columns of a report's tables with whole numbers that are of no patient."""
+COUNTS_IN_JSON = {"cases", "images", "n", "support"}
+
+
+@pytest.fixture
+def small_counts() -> Callable[[Path], list[str]]:
+    """Find the counts from one to nine in a report's folder: its page, tables, confusion matrices, numbers and card."""
+
+    def find(folder: Path) -> list[str]:
+        page = (folder / "report.html").read_text()
+        found = [f"report.html: {text}" for text in re.findall(r"\((?:n = )?[1-9]\)", page.replace("one seed (1)", ""))]
+        for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+            header = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", table, re.DOTALL)
+            for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)[1:]:
+                cells = zip(header, re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL), strict=False)
+                counts = ((name, text) for name, text in cells if name.strip() not in NO_COUNT_OF_PATIENTS)
+                found += [f"report.html: {name} {text}" for name, text in counts if _has_small_count(text)]
+        for path in sorted((folder / "tables").glob("*.csv")):
+            with path.open() as stream:
+                rows = list(csv.DictReader(stream))
+            found += [f"{path.name}: {row}" for row in rows for name in ("cases", "images") if _is_small(row.get(name))]
+        for path in sorted((folder / "figures").glob("*confusion.svg")):
+            found += [f"{path.name}: {n}" for n in re.findall(r">\s*([1-9])\s*</text>", path.read_text())]
+        for path in sorted(folder.glob("*.json")):
+            found += [f"{path.name}: {count}" for count in _json_counts(json.loads(path.read_text())) if 0 < count < 10]
+        return found
+
+    return find
+
+
+def _has_small_count(text: str) -> bool:
+    """Whether a cell is a small count, or several counts between strokes with one among them."""
+    return any(_is_small(part.strip()) for part in text.split("/"))
+
+
+def _is_small(text: str | None) -> bool:
+    return bool(text) and text.isdigit() and 0 < int(text) < 10
+
+
+def _json_counts(content: Any, inside: bool = False) -> Iterator[int]:
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield from _json_counts(value, inside or name in COUNTS_IN_JSON)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _json_counts(value, inside)
+    elif inside and type(content) is int:
+        yield content

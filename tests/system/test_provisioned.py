@@ -21,6 +21,10 @@ from grandrounds.deployment.local_federation import prepare
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.errors import GrandRoundsError
+from grandrounds.reporting.export import export_model
+from grandrounds.reporting.model import report_on
+from grandrounds.reporting.page import write_report
+from grandrounds.reporting.runs import read_run
 
 pytestmark = pytest.mark.provisioned
 
@@ -47,8 +51,13 @@ def small(*assignments):
     return with_options(load_job("fedperl"), [*TINY, *assignments])
 
 
-def test_a_job_gives_the_models_of_the_same_job_in_one_process(federation, researcher, tmp_path, shared_cache):
-    """Kits, certificates, processes and the sites' gates change no bit of the models; gates round numbers to float32."""
+def test_a_job_gives_the_models_of_the_same_job_in_one_process(
+    federation, researcher, tmp_path, shared_cache, small_counts
+):
+    """Kits, certificates, processes and the sites' gates change no bit of the models; gates round numbers to float32.
+
+    What the report and the model card say of its patients counts none of them from one to nine.
+    """
     job = with_roster(small(), mandatory=HOSPITALS, min_sites=3)
     reported = []
     outcome = submit_and_watch(researcher, job, tmp_path / "results", reported.append)
@@ -63,6 +72,12 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(federation, resea
         there = torch.load(tmp_path / "alone" / "results" / name, weights_only=True)
         assert here.keys() == there.keys()
         assert all(torch.equal(here[entry], there[entry]) for entry in here)
+    run = read_run(outcome.download, "skin")
+    assert run.class_counts.keys() == set(HOSPITALS)
+    report = report_on([run])
+    write_report(report, tmp_path / "report")
+    export_model(report, run, tmp_path / "report")
+    assert small_counts(tmp_path / "report") == []
 
 
 def test_everything_is_in_the_folder(federation):

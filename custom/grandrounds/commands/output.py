@@ -99,7 +99,9 @@ def score_table(summary: Mapping[str, Any]) -> Table:
             _number(by_model[model].sites.get(site, {}).get(name, math.nan)) for model in models for name in COLUMNS
         ]
         table.add_row(
-            site, *((str(first.images.get(site, 0)), first.majority.get(site, "-")) if first else ("0", "-")), *cells
+            site,
+            *((str(first.images.get(site, 0)), _number(first.majority.get(site, math.nan))) if first else ("0", "-")),
+            *cells,
         )
     table.add_section()
     rows = {
@@ -110,7 +112,8 @@ def score_table(summary: Mapping[str, Any]) -> Table:
         rows |= {name: [scores] * len(models) for name, scores in first.references.items()}
     for name, scored in rows.items():
         images = str(sum(first.images.values())) if name == "pooled" and first else ""
-        majority = first.majority.get("", "") if name == "pooled" and first else ""
+        constant = {"pooled": first.majority.get(""), "mean": first.mean_majority}.get(name) if first else None
+        majority = "" if constant is None else _number(constant)
         table.add_row(
             name, images, majority, *(_number(scores.get(key, math.nan)) for scores in scored for key in COLUMNS)
         )
@@ -132,10 +135,16 @@ class ModelScores:
 
     sites: Mapping[str, Scores]
     images: Mapping[str, int]
-    majority: Mapping[str, str]
+    majority: Mapping[str, float]
     mean: Scores
     pooled: Scores
     references: Mapping[str, Scores]
+
+    @property
+    def mean_majority(self) -> float | None:
+        """Mean over sites of always predicting the site's most frequent class; None where that is not known of all."""
+        known = [self.majority[site] for site in self.images if site in self.majority]
+        return fmean(known) if known and len(known) == len(self.images) else None
 
     @classmethod
     def of(cls, summary: Mapping[str, Any], model: str) -> ModelScores:
@@ -165,7 +174,7 @@ class ModelScores:
             references = reference_scores(counts, classes)
             frequent = next((reference for reference in references if reference.startswith("always ")), None)
             if frequent:
-                majority[name] = _number(references[frequent]["accuracy"])
+                majority[name] = references[frequent]["accuracy"]
         pooled = sites.pop("", {"accuracy": sum(right.values()) / sum(sizes.values())} if sizes else {})
         for site, scores in tests.items():
             sites.setdefault(site, {key: scores.get(f"{model}.{key}", math.nan) for key in COLUMNS})

@@ -6,12 +6,16 @@ First whether the model is better than no model, then what it misses, then what 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from itertools import permutations
+from statistics import NormalDist
 
 import numpy as np
 
 from grandrounds.evaluation.bootstrap import MIN_CASES
 from grandrounds.evaluation.comparisons import MIN_SEEDS
-from grandrounds.reporting.comparison import Comparison
+from grandrounds.evaluation.intervals import CONFIDENCE, Z
+from grandrounds.reporting.comparison import METRIC, Comparison
 from grandrounds.reporting.format import format_list, format_number
 from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.scores import ALWAYS, EvalGroup, RunScores
@@ -223,19 +227,7 @@ def _of_shift(run: Run, scores: RunScores) -> list[str]:
     """Whether sites differ by more than their patients: in the mix of classes, or in the model's accuracy."""
     found = []
     known = {site: group for site, group in scores.sites.items() if group.cases >= MIN_CASES}
-    if len(known) > 1:
-        accuracy = {
-            site: group.scores["balanced_accuracy"]
-            for site, group in known.items()
-            if group.scores["balanced_accuracy"].enough
-        }
-        best = max(accuracy, key=lambda site: accuracy[site].value, default="")
-        worst = min(accuracy, key=lambda site: accuracy[site].value, default="")
-        if best and accuracy[best].low > accuracy[worst].high:
-            found.append(
-                f"The model is not equally good at all sites: balanced accuracy {accuracy[worst].value:.2f} at {worst}, "
-                f"{accuracy[best].value:.2f} at {best}, and their intervals do not overlap."
-            )
+    found += _of_unequal_sites(known)
     if len(known) > 1 and run.predictions:
         mixes = {site: np.bincount(run.predictions[site].labels, minlength=len(run.classes)) for site in known}
         shares = np.stack([mix / mix.sum() for mix in mixes.values()])
@@ -246,6 +238,41 @@ def _of_shift(run: Run, scores: RunScores) -> list[str]:
                 f"total variation {distances.max():.2f}), so the sites' scores are not comparable."
             )
     return found
+
+
+def _of_unequal_sites(sites: Mapping[str, EvalGroup]) -> list[str]:
+    """The two sites whose balanced accuracy differs most clearly, of those with the same classes.
+
+    With fewer classes guessing is right more often, so sites with other classes are not compared. The difference has the
+    interval of Zou and Donner at a level of 5 % over the number of pairs.
+    """
+    scored = {site: group for site, group in sites.items() if group.scores[METRIC].enough}
+    pairs = [
+        (worse, better)
+        for worse, better in permutations(scored, 2)
+        if _tested_classes(scored[worse]) == _tested_classes(scored[better])
+    ]
+    if not pairs:
+        return []
+    wider = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / len(pairs)) / Z
+
+    def clear(pair: tuple[str, str]) -> float:
+        """The lower end of the interval of the difference."""
+        worse, better = (scored[site].scores[METRIC] for site in pair)
+        return better.value - worse.value - wider * math.hypot(better.value - better.low, worse.high - worse.value)
+
+    pair = max(pairs, key=clear)
+    if clear(pair) <= 0:
+        return []
+    worse, better = (f"{scored[site].scores[METRIC].value:.2f} at {site}" for site in pair)
+    return [
+        f"The model is not equally good at all sites: balanced accuracy {worse}, {better}, both with test cases of the same "
+        f"classes; {len(pairs) // 2} such pairs were compared."
+    ]
+
+
+def _tested_classes(group: EvalGroup) -> list[bool]:
+    return [found["sensitivity"].enough for found in group.classes]
 
 
 def _of_calibration(scores: RunScores) -> list[str]:

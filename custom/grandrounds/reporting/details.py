@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from grandrounds.evaluation.bootstrap import MIN_CASES
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts
+from grandrounds.reporting.comparison import METRIC
 from grandrounds.reporting.format import (
     CLASS_NAMES,
     CONFIDENCE_NAMES,
@@ -123,17 +124,23 @@ def _site_table(scores: RunScores) -> Table:
     images = sum(group.images for group in scores.sites.values())
     cases = sum(group.cases for group in scores.sites.values())
     means: list[Cell | str] = [estimate_cell(scores.mean.get(name)) for name in SITE_SCORES]
-    mean: list[Cell | str] = ["mean over sites", str(images), str(cases), *means, *[MISSING] * len(known)]
-    mean.insert(3, "")
-    rows.insert(len(rows) - bool(scores.pooled), mean)
-    for name, found in scores.pooled.references.items() if scores.pooled else ():
-        values = [format_number(found.get(key)) for key in SITE_SCORES]
-        rows.append([f"{name}, all images", "", "", "", *values, *[MISSING] * len(known)])
-    header = ["site", "images", "cases", "always the most frequent", *(SCORE_NAMES[name] for name in SITE_SCORES)]
+    if scores.pooled:
+        rows += _reference_rows(scores.pooled.references, "all images", len(known))
+    rows.append(["mean over sites", str(images), str(cases), "", "", *means, *[MISSING] * len(known)])
+    rows += _reference_rows(scores.mean_references, "mean over sites", len(known))
+    header = [
+        "site",
+        "images",
+        "cases",
+        "always: accuracy",
+        "always: balanced",
+        *(SCORE_NAMES[name] for name in SITE_SCORES),
+    ]
     header += [CONFIDENCE_NAMES[key] for key in known]
     caption = (
-        "Test images of each site, with 95 % intervals. Beside them: the accuracy of always predicting the site's most "
-        f"frequent class. Means over classes are over those with {MIN_CASES} cases or more at the site."
+        "Test images of each site, with 95 % intervals. “Always” is predicting the site's most frequent class for every "
+        f"image. Means over classes are over those with {MIN_CASES} cases or more at the site: sites with different classes "
+        "cannot be compared by them."
     )
     return Table(header, rows, caption)
 
@@ -145,7 +152,17 @@ def _group_row(name: str, group: EvalGroup, known: Sequence[str]) -> list[Cell |
         f"{group.references[f'{ALWAYS}{group.majority}']['accuracy']:.2f} ({group.majority})" if group.majority else ""
     )
     counts = [MISSING, MISSING] if group.hidden else [str(group.images), str(group.cases)]
-    return [name, *counts, always, *scores, *confidence]
+    balanced = group.references[f"{ALWAYS}{group.majority}"].get(METRIC) if group.majority else None
+    return [name, *counts, always, format_number(balanced), *scores, *confidence]
+
+
+def _reference_rows(
+    references: Mapping[str, Mapping[str, float]], of: str, confidences: int
+) -> Iterator[list[Cell | str]]:
+    """The scores of predicting without a model."""
+    for name, found in references.items():
+        values = [format_number(found.get(key)) for key in SITE_SCORES]
+        yield [f"{name}, {of}", "", "", "", "", *values, *[MISSING] * confidences]
 
 
 def _class_table(run: Run, scores: RunScores) -> Table | None:
@@ -177,7 +194,7 @@ def _operating_table(report: Report, run: Run) -> Table | None:
     rows: list[list[Cell | str]] = [
         [
             name,
-            format_number(point.threshold),
+            f"{point.threshold:.2g}",
             format_number(point.sensitivity),
             format_number(point.specificity),
             *(estimate_cell(test[key]) for key in keys),

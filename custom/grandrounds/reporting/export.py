@@ -225,7 +225,7 @@ def _channels(names: Sequence[str]) -> dict[str, Any]:
     return {"num_channels": len(names), "dtype": "float32", "is_patch_data": False, "channel_def": definition}
 
 
-def tested(metrics: Mapping[str, Any]) -> str:
+def score_sentence(metrics: Mapping[str, Any]) -> str:
     """The balanced accuracy of all test images together beside its references, then the mean over sites."""
     pooled = metrics["pooled"] or {"scores": {}, "references": {}}
     found = {"all sites' test images together": pooled["scores"], "mean over sites": metrics["mean_over_sites"]}
@@ -249,7 +249,7 @@ def _readme(card: Mapping[str, Any]) -> str:
     return (
         f"# {card['name']}\n\n{card['intended_use']}\n\n"
         f"Classes, in the order of the outputs: {', '.join(card['classes'])}.\n\n"
-        f"{tested(card['metrics'])}\n\nLicence of the data: {card['data']['licence']}.\n\n"
+        f"{score_sentence(card['metrics'])}\n\nLicence of the data: {card['data']['licence']}.\n\n"
         f"## Caveats\n\n{caveats}\n## Loading\n\n"
         "    import monai.bundle\n"
         '    network = monai.bundle.load("bundle", bundle_dir="FOLDER", workflow_type="inference")\n\n'

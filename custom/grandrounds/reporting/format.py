@@ -11,6 +11,7 @@ from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
 MISSING = "—"
 MAX_NAMES = 6
 SCORE_NAMES = {
+    "log_likelihood": "log-likelihood",
     "accuracy": "accuracy",
     "accuracy_one_vs_rest": "accuracy, one against the rest",
     "auc_macro": "macro AUROC",
@@ -84,6 +85,8 @@ def format_estimate(estimate: Estimate | None) -> str:
         ('0.50 [0.40, 0.60]', 'too few (3)')
         >>> format_estimate(Estimate(float("nan"), float("nan"), float("nan"), 0))
         'no case'
+        >>> format_estimate(Estimate(1.0, 0.9982, 1.0, 2600))
+        '1.000 [0.998, 1.000]'
     """
     cell = estimate_cell(estimate)
     return f"{cell.text} {cell.interval}" if cell.interval else cell.text
@@ -100,8 +103,15 @@ def estimate_cell(estimate: Estimate | None) -> Cell:
         return Cell(f"too few ({few})" if estimate.cases else "no case", missing=True)
     if math.isnan(estimate.value):
         return Cell(MISSING)
-    interval = "" if math.isnan(estimate.low) else f"[{estimate.low:.2f}, {estimate.high:.2f}]"
-    return Cell(f"{estimate.value:.2f}", interval)
+    if math.isnan(estimate.low):
+        return Cell(f"{estimate.value:.2f}")
+    # An interval must not look like a point.
+    same = f"{estimate.low:.2f}" == f"{estimate.high:.2f}" and estimate.low < estimate.high
+    digits = 3 if same else 2
+    low, high = f"{estimate.low:.{digits}f}", f"{estimate.high:.{digits}f}"
+    if same and low == high:
+        low, high = f"{math.floor(estimate.low * 1000) / 1000:.3f}", f"{math.ceil(estimate.high * 1000) / 1000:.3f}"
+    return Cell(f"{estimate.value:.{digits}f}", f"[{low}, {high}]")
 
 
 def format_number(value: float | None, digits: int = 2) -> str:

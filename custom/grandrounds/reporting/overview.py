@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from grandrounds.reporting.format import (
 )
 from grandrounds.reporting.model import Report, mean_of_seeds, over_seeds
 from grandrounds.reporting.run import MODELS, Run
-from grandrounds.reporting.scores import ALWAYS, RunScores
+from grandrounds.reporting.scores import ALWAYS, ALWAYS_AT_SITES, RunScores
 
 MAX_CAVEATS = 5
 MAX_OF_RUNS = 3
@@ -60,18 +61,24 @@ def overview(report: Report) -> Overview:
         Fact("Communication", *_communication(report)),
     ]
     return Overview(
-        _lead(report.runs[0]), facts, _main_caveats(report), _methods_table(report) if report.several else None
+        _lead(report.runs), facts, _main_caveats(report), _methods_table(report) if report.several else None
     )
 
 
-def _lead(run: Run) -> str:
-    problem = run.problem
-    pixels = f"{problem['image_size']} by {problem['image_size']} pixels, " if "image_size" in problem else ""
+def _lead(runs: Sequence[Run]) -> str:
+    classes = runs[0].classes
+    sizes = _different(runs, "image_size")
+    pixels = f"{' or '.join(f'{size} by {size}' for size in sizes)} pixels, " if sizes else ""
     return (
-        f"Classification of images into {pluralize(len(run.classes), 'class')} "
-        f"({', '.join(run.classes)}); {pixels}data set “{problem.get('dataset', 'unknown')}”, "
-        f"network {problem.get('backbone', 'unknown')}."
+        f"Classification of images into {pluralize(len(classes), 'class')} "
+        f"({', '.join(classes)}); {pixels}data set “{' or '.join(_different(runs, 'dataset')) or 'unknown'}”, "
+        f"network {' or '.join(_different(runs, 'backbone')) or 'unknown'}."
     )
+
+
+def _different(runs: Sequence[Run], name: str) -> list[str]:
+    """What the runs have for an entry of their problem."""
+    return list(dict.fromkeys(str(run.problem[name]) for run in runs if name in run.problem))
 
 
 def _trained(report: Report) -> tuple[str, list[str]]:
@@ -121,7 +128,7 @@ def _score(report: Report) -> tuple[str, list[str]]:
     seeds = len(report.methods[best])
     scores = report.scores[report.methods[best][0].name]
     lines = [f"{SCORE_NAMES[report.metric]}, {_whole(report)}{f', mean of {seeds} seeds' if seeds > 1 else ''}"]
-    lines += _references(report, scores)
+    lines += _references(report, best)
     if len(known) > 1:
         lines.append(f"highest of {len(known)} methods: {best}")
     if not report.several:
@@ -135,12 +142,13 @@ def _whole(report: Report) -> str:
     return "all test images together" if pooled else "mean over sites"
 
 
-def _references(report: Report, scores: RunScores) -> list[str]:
+def _references(report: Report, method: str) -> list[str]:
     """The same score of guessing, and accuracy beside that of the most frequent class."""
     lines = [f"{report.chance:.2f} by guessing"]
-    if scores.pooled and (majority := scores.pooled.majority):
-        always = scores.pooled.references[f"{ALWAYS}{majority}"]["accuracy"]
-        accuracy = format_estimate(scores.pooled.scores["accuracy"])
+    pooled = [report.scores[run.name].pooled for run in report.methods[method]]
+    if pooled[0] and (majority := pooled[0].majority):
+        always = pooled[0].references[f"{ALWAYS}{majority}"]["accuracy"]
+        accuracy = format_estimate(mean_of_seeds([group.scores["accuracy"] for group in pooled if group]))
         lines.append(f"accuracy {accuracy}, {always:.2f} by always predicting {majority}")
     return lines
 
@@ -150,7 +158,9 @@ def _second_view(report: Report, scores: RunScores) -> list[str]:
     mean = scores.mean.get(report.metric)
     if mean is None or not (scores.pooled or scores.reported):
         return []
-    return [f"mean over sites {format_estimate(mean)}"]
+    always = scores.mean_references.get(ALWAYS_AT_SITES, {}).get(report.metric)
+    beside = "" if always is None else f", {always:.2f} by always predicting each site's most frequent class"
+    return [f"mean over sites {format_estimate(mean)}{beside}"]
 
 
 def _last_validation(report: Report) -> list[str]:
@@ -186,7 +196,7 @@ def _units(difference: Difference) -> str:
     """What the difference is over."""
     if difference.unit == "seed":
         return f"paired by {pluralize(difference.n, 'seed')}"
-    return f"of two fixed models on {pluralize(difference.n, 'case')}"
+    return f"of fixed models, not of seeds, on {pluralize(difference.n, 'case')}"
 
 
 def _interval(difference: Difference) -> str:
@@ -241,14 +251,15 @@ def _main_caveats(report: Report) -> list[str]:
             f"This is one run with one seed ({run.seed}): another seed gives other numbers, which are not known here."
         )
         return [*report.caveats[run.name], seed][:MAX_CAVEATS]
-    by_caveat: dict[str, list[str]] = {}
+    # Caveats that differ in the numbers in their parentheses alone are one.
+    by_caveat: dict[str, dict[str, str]] = {}
     for run in report.runs:
         for caveat in report.caveats[run.name][:1]:
-            by_caveat.setdefault(caveat, []).append(run.name)
-    of_runs = [
-        caveat if len(names) == len(report.runs) else f"{format_list(names)}: {caveat}"
-        for caveat, names in by_caveat.items()
-    ]
+            by_caveat.setdefault(re.sub(r" \([^)]*\)", "", caveat), {})[run.name] = caveat
+    of_runs = []
+    for text, caveats in by_caveat.items():
+        same = text if len(set(caveats.values())) > 1 else next(iter(caveats.values()))
+        of_runs.append(same if len(caveats) == len(report.runs) else f"{format_list(list(caveats))}: {same}")
     found = [*of_runs[:MAX_OF_RUNS], *report.shared_caveats, *of_runs[MAX_OF_RUNS:]]
     return found[:MAX_CAVEATS]
 

@@ -59,9 +59,19 @@ def subgroup_table(run: Run) -> Table | None:
         rows += [_subgroup_row(run, column, value, parts[value], count) for value, count in images.items()]
     caption = (
         f"Subgroups of the test images of all sites, with 95 % intervals. There are {len(rows)}, and intervals are not "
-        "adjusted: a difference between two is a question, not a finding"
+        f"adjusted: a difference between two is a question, not a finding. Balanced accuracy needs {MIN_CASES} cases "
+        "of two classes. “Always” is predicting the subgroup's most frequent class for every image"
     )
-    header = ["column", "subgroup", "images", "cases", "always the most frequent", "accuracy", "balanced accuracy"]
+    header = [
+        "column",
+        "subgroup",
+        "images",
+        "cases",
+        "always: accuracy",
+        "always: balanced",
+        "accuracy",
+        "balanced accuracy",
+    ]
     return Table(header, rows, caption, text_columns=2)
 
 
@@ -71,8 +81,12 @@ def _subgroup_row(run: Run, column: str, value: str, part: Cases, images: int | 
     always = max(np.bincount(part.labels)) / len(part.labels)
     enough = part.count >= MIN_CASES
     cases = "withheld" if images is None else count_text(part.count, run.minimum)
-    cells = [estimate_cell(scores[name]._replace(hidden=run.minimum > 1)) for name in ("accuracy", "balanced_accuracy")]
-    return [column, value, count_text(images, run.minimum), cases, format_number(always) if enough else MISSING, *cells]
+    accuracy, balanced = (
+        estimate_cell(scores[name]._replace(hidden=run.minimum > 1)) for name in ("accuracy", "balanced_accuracy")
+    )
+    constant = format_number(1 / int(counts.counted.sum())) if scores["balanced_accuracy"].enough else MISSING
+    shown = [column, value, count_text(images, run.minimum), cases, format_number(always) if enough else MISSING]
+    return [*shown, constant, accuracy, balanced]
 
 
 def population_json(run: Run) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ from grandrounds.seeding import numpy_generator
 Estimates = Mapping[str, Estimate]
 ALWAYS = "always "
 """Before the most frequent class, in the name of a reference."""
+ALWAYS_AT_SITES = "always"
+CHANCE = "chance"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +70,7 @@ class EvalGroup:
             "scores": _plain(self.scores),
             "classes": {name: _plain(found) for name, found in zip(names, self.classes, strict=True)},
             "confidence": {name: round(value, 6) for name, value in self.confidence.items()},
-            "references": {
-                name: {key: round(value, 6) for key, value in found.items()} for name, found in self.references.items()
-            },
+            "references": _rounded(self.references),
         }
 
 
@@ -81,6 +83,7 @@ class RunScores:
         communities: of the sites of each community together.
         pooled: of all test images together; None without any.
         mean: unweighted means over sites.
+        mean_references: the same means of always predicting each site's most frequent class, and of guessing.
         reported: of all test images together, as a result gives them that has no counts to compute them from.
         site_reported: of each site, as it reported them, where its predictions are not here; without intervals.
     """
@@ -89,6 +92,7 @@ class RunScores:
     communities: Mapping[str, EvalGroup]
     pooled: EvalGroup | None
     mean: Estimates
+    mean_references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     reported: Estimates = field(default_factory=dict)
     site_reported: Mapping[str, Estimates] = field(default_factory=dict)
 
@@ -109,6 +113,7 @@ class RunScores:
             "communities": {name: group.to_json(names) for name, group in self.communities.items()},
             "pooled": self.pooled.to_json(names) if self.pooled else None,
             "mean": _plain(self.mean),
+            "mean_references": _rounded(self.mean_references),
             "reported": _plain(self.reported),
             "site_reported": {site: _plain(scores) for site, scores in self.site_reported.items()},
         }
@@ -122,7 +127,8 @@ def scores_of(run: Run) -> RunScores:
         pooled = _of_counts(run, list(by_site)) if by_site and run.class_counts.keys() >= by_site.keys() else None
         sites = {site: _of_counts(run, [site]) for site in by_site} if pooled else {}
         mean = mean_over_sites([group.scores for group in sites.values()] or list(by_site.values()))
-        return RunScores(sites, {}, pooled, mean, _without_intervals(run.reported_metrics), by_site)
+        references = mean_references(list(sites.values()))
+        return RunScores(sites, {}, pooled, mean, references, _without_intervals(run.reported_metrics), by_site)
     members: dict[str, list[str]] = {}
     for site in predictions:
         if site in run.communities:
@@ -136,6 +142,7 @@ def scores_of(run: Run) -> RunScores:
         },
         pooled=_group(run, joined(list(predictions.values())), "pooled", with_auc=True),
         mean=mean_over_sites([group.scores for group in sites.values()]),
+        mean_references=mean_references(list(sites.values())),
     )
 
 
@@ -176,6 +183,32 @@ def _eval_group(
     shares = tuple(float(share) for share in (counts.correct + counts.missed) / max(counts.images, 1))
     references = reference_scores(counts, run.classes)
     return EvalGroup(int(counts.images), counts.cases, scores, list(classes), confidence, references, shares)
+
+
+def _rounded(references: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    return {name: {key: round(value, 6) for key, value in found.items()} for name, found in references.items()}
+
+
+def mean_references(sites: Sequence[EvalGroup]) -> dict[str, dict[str, float]]:
+    """Means of the sites' references, each over the sites that are in the mean of the model's score.
+
+    A site with few classes has high references, so those of all images together are no measure of a mean over sites.
+    """
+    kinds = {
+        ALWAYS_AT_SITES: [group.references.get(f"{ALWAYS}{group.majority}", {}) for group in sites],
+        CHANCE: [group.references[CHANCE] for group in sites],
+    }
+    found: dict[str, dict[str, float]] = {}
+    for kind, references in kinds.items():
+        for name in dict.fromkeys(name for group in sites for name in group.scores):
+            scored = [row for row, group in zip(references, sites, strict=True) if _counts(group.scores.get(name))]
+            if scored and all(name in row for row in scored):
+                found.setdefault(kind, {})[name] = fmean(row[name] for row in scored)
+    return found
+
+
+def _counts(estimate: Estimate | None) -> bool:
+    return estimate is not None and estimate.enough and not math.isnan(estimate.value)
 
 
 def _plain(estimates: Estimates) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def test_with_counts_the_table_has_pooled_scores_and_references_and_leaves_out_r
     found = rows(score_table(make_summary(test=test, counts=counts, configuration=configuration)))
     assert found[0][:5] == ["site-1", "60", "0.667", "0.750", "0.750"]
     assert found[1][:5] == ["site-2", "20", "0.900", "0.900", "-"]
+    assert found[2][:4] == ["mean", "", "0.783", "0.825"]
     assert found[3][:5] == ["pooled", "80", "0.725", "0.787", "0.755"]  # (48/58 + 15/22) / 2
     assert found[4][:5] == ["always a", "", "", "0.725", "0.500"]
     assert found[5][:5] == ["chance", "", "", "0.500", "0.500"]

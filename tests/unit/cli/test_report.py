@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 
 from grandrounds.models.registry import architecture_fingerprint
-from grandrounds.reporting.export import ImageReader, tested
+from grandrounds.reporting.export import ImageReader, score_sentence
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_score_of_all_images_comes_before_the_mean_over_sites():
     score = {"value": 0.5, "low": 0.25, "high": 0.75}
     pooled = {"scores": {"balanced_accuracy": score}, "references": {"chance": {"balanced_accuracy": 0.25}}}
     mean = {"balanced_accuracy": {"value": 0.625, "low": None, "high": None}}
-    assert tested({"pooled": pooled, "mean_over_sites": mean}) == (
+    assert score_sentence({"pooled": pooled, "mean_over_sites": mean}) == (
         "Balanced accuracy: all sites' test images together 0.500 [0.250, 0.750]; mean over sites 0.625; chance 0.250."
     )
 

@@ -9,7 +9,7 @@ from grandrounds.reporting.model import report_on
 from grandrounds.reporting.overview import overview
 from grandrounds.reporting.runs import read_run
 
-from .conftest import CLASSES, SITES, events
+from .conftest import CLASSES, SITES, events, predictions
 
 
 def caveats_of_run(path):
@@ -63,6 +63,15 @@ def test_a_shift_between_sites_is_seen_and_equal_sites_are_left_alone(make_run):
     shifted = caveats_of_run(make_run("shifted", right={"site-1": 0.2, "site-2": 0.9, "site-10": 0.9}))
     assert "at site-1" in one(shifted, "not equally good at all sites")
     assert not [caveat for caveat in caveats_of_run(make_run("equal")) if "equally good" in caveat or "mixes" in caveat]
+
+
+def test_sites_with_other_classes_are_not_compared(make_run):
+    """With two classes instead of three, a useless model has 0.5 instead of 0.33."""
+    path = make_run("run", right={"site-1": 0.2, "site-2": 0.9, "site-10": 0.9}, counts={"nevus": 40, "melanoma": 40})
+    assert any("equally good" in caveat for caveat in caveats_of_run(path))
+    own = path / "results" / "site-1" / "predictions_common.csv"
+    own.write_text(predictions("site-1", 0.2, {"nevus": 40, "melanoma": 40, "other": 40}))
+    assert not any("equally good" in caveat for caveat in caveats_of_run(path))
 
 
 def test_different_mixes_of_classes(make_run):

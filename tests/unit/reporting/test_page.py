@@ -107,7 +107,7 @@ def test_several_runs_are_compared_on_the_first_screen(make_run, tmp_path, unill
     local = make_run("local", right=worse, model="own", bytes={}, configuration=configured(method="LocalController"))
     _, checker = written([read_run(make_run(), "FedPerl"), read_run(local, "local")], tmp_path / "out")
     first = words(checker)[: words(checker).index("Comparison")]
-    assert "FedPerl less local, of two fixed models on 120 cases" in first
+    assert "FedPerl less local, of fixed models, not of seeds, on 120 cases" in first
     assert "none in local" in first
     assert "fewer than 3 seeds" in first
     rows = (tmp_path / "out" / "tables" / "comparison.csv").read_text().splitlines()

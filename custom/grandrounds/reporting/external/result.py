@@ -21,7 +21,7 @@ from grandrounds.evaluation.clinical.suppression import shown_counts, without_sm
 from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
 from grandrounds.evaluation.per_class import Grouping, summed_probabilities
 from grandrounds.files import write_json
-from grandrounds.reporting.caveats import caveats_of
+from grandrounds.reporting.caveats import MISSED, caveats_of
 from grandrounds.reporting.disclosure import disclosed, without_classes
 from grandrounds.reporting.run import FINISHED, Run
 from grandrounds.reporting.scores import scores_of
@@ -84,20 +84,45 @@ def external_result(
             "sites": list(overlap.sites),
             "not_compared": list(overlap.unknown),
         },
-        "caveats": [*([f"{overlap.message}: this is no external validation."] if overlap.message else [])],
+        "caveats": caveats_of(tested, scores),
         "scores": scores.to_json(tuple(classes)),
         "group": None,
         "subgroups": [],
     }
-    result["caveats"] += caveats_of(tested, scores)
     if positive is not None:
         binary = _binary(place, positive)
         share = float(binary.labels.mean())
         request = replace(request, prevalences=[*([share] if 0 < share < 1 else []), *request.prevalences])
         groups = subgroups_of(place.columns)
-        result["group"] = {**validate_group(binary, request), "classes": [run.classes[n] for n in positive.classes]}
+        group = validate_group(binary, request)
+        result["group"] = {**group, "classes": [run.classes[n] for n in positive.classes]}
+        result["caveats"] = [*caveats_of_group(group), *result["caveats"]]
         result["subgroups"] = score_subgroups(binary, groups, request)
+    if overlap.message:
+        result["caveats"].insert(0, f"{overlap.message}: this is no external validation.")
     return dict(without_small_counts(result, request.minimum))
+
+
+def caveats_of_group(group: Mapping[str, Any]) -> list[str]:
+    """What to distrust in the scores of the positive group.
+
+    ``group`` is what :func:`~grandrounds.evaluation.clinical.validation.validate_group` returns.
+
+    Example:
+        >>> area = {"value": 0.5, "low": 0.42, "high": 0.58}
+        >>> caveats_of_group({"positive": "malignant", "auroc": area, "operating": None})
+        ['Does not separate malignant from the others better than chance (AUROC 0.50 [0.42, 0.58]).']
+    """
+    name, area, point = group["positive"], group["auroc"], group["operating"]
+    found = []
+    if area and area["low"] is not None and area["low"] <= 0.5:
+        beside = f"{area['value']:.2f} [{area['low']:.2f}, {area['high']:.2f}]"
+        found.append(f"Does not separate {name} from the others better than chance (AUROC {beside}).")
+    for key, words in (("sensitivity", f"misses {{}} of {name}"), ("specificity", f"calls {{}} of the others {name}")):
+        value = point[key]["value"] if point else None
+        if value is not None and value < MISSED:
+            found.append(f"At its operating point it {words.format(f'{1 - value:.0%}'.replace('%', ' %'))}.")
+    return found
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:

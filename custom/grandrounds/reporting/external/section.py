@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grandrounds.evaluation.bootstrap import Estimate
+from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
 from grandrounds.evaluation.clinical.suppression import count_text
 from grandrounds.evaluation.curves import CurveCounts
 from grandrounds.plotting import Drawing
@@ -230,12 +230,12 @@ def _estimate(entry: Mapping[str, Any] | None) -> Estimate:
 
 
 def _cell(entry: Mapping[str, Any] | None, minimum: int) -> Cell | str:
-    """A score as it was written; a hidden number of cases is below the minimum."""
+    """A score as it was written; one whose number of cases is hidden has a value if there are enough of them."""
     if entry is None:
         return MISSING
-    return (
-        Cell(f"too few (under {minimum})", missing=True) if entry["cases"] is None else estimate_cell(_estimate(entry))
-    )
+    if entry["cases"] is None and entry["value"] is None:
+        return Cell(f"too few (under {minimum})", missing=True)
+    return estimate_cell(_estimate({**entry, "cases": MIN_CASES} if entry["cases"] is None else entry))
 
 
 def _counts(entry: Mapping[str, Sequence[float]]) -> CurveCounts:

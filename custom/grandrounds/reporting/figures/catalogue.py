@@ -29,7 +29,7 @@ from grandrounds.reporting.figures.curves import (
     roc_curves,
     roc_figure,
 )
-from grandrounds.reporting.figures.findings import called, confidence_found, constants, extremes
+from grandrounds.reporting.figures.findings import called, confidence_found, constant_accuracy, constants, extremes
 from grandrounds.reporting.figures.runs import (
     Utility,
     budget_figure,
@@ -112,10 +112,11 @@ def _more_of_predictions(report: Report, run: Run, cases: Cases) -> list[Drawing
         ),
         *drawing_of(
             "risk_coverage",
-            risk_figure({run.name: risk_curve(cases)}, [run.name]),
+            risk_figure({run.name: risk_curve(cases)}, [run.name], constant=constant_accuracy(report, run)),
             f"Risk against coverage: area {_confidence(report, run.name, 'aurc')}, risk at full coverage "
             f"{_confidence(report, run.name, 'risk')}",
-            "To the left, the least confident images are left to a physician: a good model's risk falls.",
+            "To the left, the least confident images are left to a physician: a good model's risk falls. The dotted line is "
+            "always predicting the most frequent class.",
         ),
     ]
     if report.several:
@@ -239,10 +240,10 @@ def _risk(report: Report) -> list[Drawing]:
     }
     return drawing_of(
         "risk_coverage",
-        risk_figure(together, list(report.methods)),
+        risk_figure(together, list(report.methods), constant=constant_accuracy(report, report.runs[0])),
         f"Area under risk against coverage (lower is better): {format_items(_areas(report))}",
         "To the left, the least confident images are left to a physician: a good model's risk falls. Of several seeds all "
-        "test images are taken together.",
+        "test images are taken together. The dotted line is always predicting the most frequent class.",
     )
 
 

@@ -82,11 +82,15 @@ def precision_recall_figure(
 
 
 def risk_figure(
-    curves: Mapping[str, Points | None], names: Sequence[str], title: str = "Risk and coverage"
+    curves: Mapping[str, Points | None],
+    names: Sequence[str],
+    title: str = "Risk and coverage",
+    constant: tuple[str, float] | None = None,
 ) -> Figure | None:
     """Share of wrong predictions if the least confident are left to a physician, a line for each run.
 
-    ``names`` are all runs of the report, in its order. None where nothing can be drawn.
+    ``names`` are all runs of the report, in its order; ``constant`` is a reference and its accuracy. None where nothing can
+    be drawn.
     """
     known = {name: points for name, points in curves.items() if points}
     if not known:
@@ -94,10 +98,12 @@ def risk_figure(
     figure, axes = new_axes()
     for name, points in known.items():
         draw_line(axes, looks(names)[name], *_thinned(points), name)
+    if constant:
+        axes.axhline(1 - constant[1], color=GREY, linewidth=1, linestyle=":", label=constant[0])
     label_axes(axes, "coverage: share that the model decides", "risk: share of wrong predictions", title)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(bottom=0)
-    if len(curves) > 1:
+    if len(curves) > 1 or constant:
         draw_legend(axes, "best")
     return figure
 

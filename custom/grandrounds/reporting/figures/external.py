@@ -50,7 +50,7 @@ def calibration_figure(counts: CurveCounts, name: str) -> Figure:
 
 def decision_figure(decision: Mapping[str, Sequence[float]], name: str) -> Figure:
     """Net benefit over thresholds with its interval, beside calling all images positive, and none."""
-    figure, axes = new_axes()
+    figure, axes = new_axes(left=0.8)
     thresholds = np.array(decision["thresholds"])
     axes.fill_between(thresholds, decision["low"], decision["high"], color=BLUE, alpha=0.18, linewidth=0)
     axes.plot(thresholds, decision["model"], color=BLUE, marker="o", markersize=3, linewidth=1.6, label="model")

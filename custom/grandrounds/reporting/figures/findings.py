@@ -46,6 +46,15 @@ def confidence_found(cases: Cases) -> str:
     return f"Confidence is on average {abs(gap):.2f} {word} than accuracy."
 
 
+def constant_accuracy(report: Report, run: Run) -> tuple[str, float] | None:
+    """Always predicting the most frequent class of all test images, and its accuracy; None where it is not known."""
+    pooled = report.scores[run.name].pooled
+    if pooled is None or pooled.majority is None:
+        return None
+    name = f"{ALWAYS}{pooled.majority}"
+    return name, pooled.references[name]["accuracy"]
+
+
 def constants(report: Report) -> dict[str, float]:
     """At each site the score of always predicting its most frequent class."""
     found: dict[str, float] = {}

@@ -56,7 +56,8 @@ def training_drawings(history: RunHistory, metric: str | None, sites: Sequence[s
         "learning",
         learning_figure(curves, sites, metric or "", chance=chance_of(metric, len(history.classes))),
         f"{SCORE_NAMES.get(metric or '', metric)} on validation images, last round: {format_items(last)}",
-        f"{_progress(curves)} Each site's validation images. They chose the model, so this is not a result.",
+        f"{_progress(curves)} Each site's validation images. They chose the model, so this is not a result. At a site "
+        "that lacks classes, always predicting one class scores more than the dotted line.",
     )
     traffic = drawing_of(
         "traffic",
@@ -68,10 +69,12 @@ def training_drawings(history: RunHistory, metric: str | None, sites: Sequence[s
 
 
 def _progress(curves: Curves) -> str:
-    """How many of the curves end above their beginning."""
-    known = [curve for curve in curves.values() if len(curve) > 1]
-    higher = sum(curve[max(curve)] > curve[min(curve)] for curve in known)
-    return f"At {higher} of {len(known)} sites the last score is above the first." if known else ""
+    """The mean over sites in the first and in the last round in which all sites scored."""
+    rounds = sorted(set.intersection(*map(set, curves.values()))) if curves else []
+    if len(rounds) < 2:
+        return ""
+    first, last = (fmean(curve[number] for curve in curves.values()) for number in (rounds[0], rounds[-1]))
+    return f"Mean over sites: {first:.2f} after round {rounds[0]}, {last:.2f} after round {rounds[-1]}."
 
 
 def learning_figure(
