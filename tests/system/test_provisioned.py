@@ -72,7 +72,7 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
         there = torch.load(tmp_path / "alone" / "results" / name, weights_only=True)
         assert here.keys() == there.keys()
         assert all(torch.equal(here[entry], there[entry]) for entry in here)
-    run = read_run(outcome.download, "skin")
+    run = read_run(outcome.download / "workspace" / "results", "skin")
     assert run.class_counts.keys() == set(HOSPITALS)
     report = report_on([run])
     write_report(report, tmp_path / "report")

@@ -158,7 +158,7 @@ def test_what_a_round_writes_does_not_grow_with_their_number(tmp_path):
     record, sizes, states = RunRecord(tmp_path, {}), [], []
     for number in range(1, 101):
         record.close_round(entry(number, ["a", "b"]))
-        record.note_score(number, "accuracy", {"mean": 0.5}, {"a": 0.5, "b": 0.5})
+        record.note_score(number, "accuracy", {"metric": "accuracy", "score": 0.5, "mean": 0.5})
         record.write("running")
         sizes.append((tmp_path / "summary.json").stat().st_size)
         states.append(len(json.dumps(record.state_dict())))
@@ -173,13 +173,14 @@ def test_a_resumed_record_has_rounds_and_scores_of_before(tmp_path):
     record = RunRecord(tmp_path, {})
     for number in (1, 2, 3):
         record.close_round(entry(number, ["a"]))
-        record.note_score(number, "accuracy", {"mean": number / 10}, {"a": number / 10})
+        record.note_score(number, "accuracy", {"metric": "accuracy", "score": number / 10, "low": 0.1})
         if number == 2:
             saved = record.state_dict()
     resumed = RunRecord(tmp_path, {})
     resumed.load_state_dict(saved)
     assert resumed.rounds == record.rounds[:2]
-    assert resumed.scores == {1: {"mean": 0.1}, 2: {"mean": 0.2}}
+    noted = {"metric": "accuracy", "by": "accuracy", "low": 0.1}
+    assert resumed.scores == {1: {**noted, "score": 0.1}, 2: {**noted, "score": 0.2}}
 
 
 def test_a_checkpoint_without_its_events_is_refused(tmp_path):
