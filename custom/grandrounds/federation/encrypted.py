@@ -41,7 +41,7 @@ ENCRYPTION = "encryption"
 """The value of a task of such a run: shapes of the encrypted entries, and how sites weight their models."""
 CIPHERTEXTS = "ciphertexts"
 """The entry of a model, or of an update, with all of its floating entries."""
-LEAST_SITES = 2
+MIN_SITES = 2
 COUNT_TOLERANCE = 1e-3
 
 
@@ -76,7 +76,7 @@ def decrypt_mean(packed: Tensor, key: bytes, shapes: Mapping[str, Sequence[int]]
     name = "the sum of the encrypted models"
     total = decrypt(packed, key, [encrypted_numbers(shapes)], name)
     weight, count = total[-2:].tolist()
-    whole = abs(count - round(count)) <= COUNT_TOLERANCE and round(count) >= LEAST_SITES
+    whole = abs(count - round(count)) <= COUNT_TOLERANCE and round(count) >= MIN_SITES
     if not bool(torch.isfinite(total).all()) or not whole or not weight > 0:
         raise MessageError(f"{name} is not that of two or more models; have all sites the same key?")
     parts = torch.split(total[:-2] / weight, [torch.Size(shape).numel() for shape in shapes.values()])
