@@ -18,6 +18,8 @@ from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 
+from grandrounds.federation.memory import share_cleanup_thread
+
 CREDENTIALS_CHANNEL = "credential_manager"
 FROM_SERVER = frozenset(
     {
@@ -45,6 +47,7 @@ class ChannelGuard(FLComponent):
         processors = ClientRequestProcessors.request_processors
         processors[:] = [found for found in processors if not isinstance(found, ShellCommandProcessor)]
         _guard_new_cells()
+        share_cleanup_thread()
 
 
 def refusal(cell: str, neighbour: str, origin: str, destination: str, channel: str) -> str:
