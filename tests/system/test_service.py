@@ -123,5 +123,9 @@ def test_a_start_in_the_background_is_quiet_and_ends_by_one_command(kit):
     assert again.returncode == 1
     assert "already running" in again.stderr
     assert (kit.folder / "console.txt").stat().st_size
+    job = subprocess.Popen([sys.executable, "-c", "input()", "nvflare.private", kit.folder], stdin=subprocess.PIPE)
+    (server,) = servers(kit)
+    os.kill(server, signal.SIGKILL)
+    assert job.wait(LIMIT_SECONDS) < 0, "what FLARE has started ends with it"
     subprocess.run([*START, "stop", kit.folder], timeout=LIMIT_SECONDS, check=True)
     assert processes_of(kit.folder) == []
