@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
@@ -52,7 +53,7 @@ def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Sessio
     try:
         session = _log_in(kit, timeout)
         yield session
-    except (NoConnection, SessionClosed) as error:
+    except (NoConnection, SessionClosed, FLCommunicationError) as error:
         raise GrandRoundsError(
             f"no connection to the server at {kit.host}:{kit.port} ({error}); is it running, and is the port open?"
         ) from error
