@@ -37,6 +37,7 @@ State = dict[str, Tensor]
 RULES: Mapping[str, DefenceOptions] = {
     "mean, no bounds": DefenceOptions(norm_multiple=None, weight_multiple=None),
     "mean, bounded": DefenceOptions(),
+    "mean, bounded at 2": DefenceOptions(norm_multiple=2.0),
     "median": DefenceOptions(aggregation="median"),
     "trimmed mean, 0.2": DefenceOptions(aggregation="trimmed_mean"),
     "trimmed mean, 0.4": DefenceOptions(aggregation="trimmed_mean", trimmed_fraction=0.4),
