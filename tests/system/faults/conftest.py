@@ -235,12 +235,15 @@ def clock(tmp_path_factory):
 
 @pytest.fixture
 def own_images(federation, tmp_path):
-    """Gives the hospitals images and manifests in folders: ``own_images("skin")``; the victim's folder is given back."""
+    """Gives the hospitals images and manifests in folders: ``own_images("skin", 60)``; the victim's folder is given back.
+
+    The ledger refuses the same images under another name, so another data set has another number of images.
+    """
     configurations = [federation.kits / site / "local" / CONFIG_NAME for site in Run.HOSPITALS]
 
-    def give(dataset):
+    def give(dataset, images):
         for site, path in zip(Run.HOSPITALS, configurations, strict=True):
-            folder = phantom_site(site, tmp_path / "images", size=32, images=60).parent
+            folder = phantom_site(site, tmp_path / "images", size=32, images=images).parent
             entry = {"manifest": str(folder / MANIFEST_FILE), "root": str(folder / IMAGES_FILE)}
             path.write_text(json.dumps({"datasets": {dataset: entry}}))
         return tmp_path / "images" / Run.VICTIM

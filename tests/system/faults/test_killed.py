@@ -80,7 +80,7 @@ def stopped_at(process, folder, pattern):
 
 def test_two_jobs_at_once_wait_for_a_hospital_that_stands_still(federation, run):
     """All its processes are stopped for a minute while both train, as on a machine that sleeps; nothing is lost."""
-    runs = [run("still-1"), run("still-2")]
+    runs = [run(name, "controller.round_timeout=300") for name in ("still-1", "still-2")]
     for each in runs:
         each.await_round(2)
     stopped = processes_of(federation.kits / "hospital-c")

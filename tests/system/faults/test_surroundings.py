@@ -156,7 +156,7 @@ def listener(port):
 
 def test_removed_images_cost_the_site_its_rounds_until_they_are_back(run, own_images):
     """The file of the images is gone, as a disk that is not mounted; the manifest is still there."""
-    folder = own_images("mounted")
+    folder = own_images("mounted", 60)
     run = run("images-gone", "problem.dataset=mounted", "controller.rounds=8", grace=60)
     run.ROUNDS = 8
     run.await_round(3)
@@ -172,7 +172,7 @@ def test_removed_images_cost_the_site_its_rounds_until_they_are_back(run, own_im
 def test_data_that_changed_at_a_restart_send_nothing_until_the_ledger_knows(federation, run, restart, own_images):
     """The gate of the restarted site refuses; after ``ledger amend`` it takes part in the next job."""
     kit = federation.kits / "hospital-c"
-    manifest = own_images("changing") / MANIFEST_FILE
+    manifest = own_images("changing", 63) / MANIFEST_FILE
     first = run("changed-data", "problem.dataset=changing", "controller.rounds=6", attempts=3, grace=60)
     first.ROUNDS = 6
     first.await_round(3)
