@@ -185,11 +185,8 @@ def tables(result: dict[str, Any]) -> str:
             rows.append([method, found["layers"], *costs, found["bytes_up_per_round"] / 1000, found["peak_mib"]])
     header = ["method", "trained", "CPU s of training", "times faster", "CPU s of a round", "kB sent by a site", "MiB"]
     both = [f"ms, {ALL}", f"ms, {CACHED}", "times faster"]
-    found = [
-        markdown_table(["pass of a batch", *both], passes, 1),
-        *([markdown_table(header, rows, 2)] if rows else []),
-    ]
-    return "\n\n".join(found)
+    tables = [markdown_table(["pass of a batch", *both], passes, 1)]
+    return "\n\n".join([*tables, markdown_table(header, rows, 2)] if rows else tables)
 
 
 def pass_cells(passes: dict[str, dict[str, Any]], name: str) -> list[float | None]:
