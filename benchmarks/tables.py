@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.evaluation.metrics import confusion_scores
 
 MISSING = "—"
 
@@ -45,6 +48,25 @@ def mean_and_spread(values: Sequence[float], digits: int = 3) -> str:
         return MISSING
     spread = f" ± {cell(float(np.std(values, ddof=1)), digits)}" if len(values) > 1 else ""
     return cell(float(np.mean(values)), digits) + spread
+
+
+def reference_rows(
+    true: Sequence[NDArray[np.integer]], classes: Sequence[str], metrics: Iterable[str]
+) -> Iterator[list[object]]:
+    """Rows of always predicting the most frequent class, and of guessing: a name, the seeds, and the metrics over seeds.
+
+    ``true`` are the test images of each class, one array for each seed.
+
+    Example:
+        >>> rows = reference_rows([np.array([30, 10])], ["nevus", "melanoma"], ["accuracy", "balanced_accuracy"])
+        >>> list(rows)
+        [['always nevus', 1, '0.750', '0.500'], ['chance', 1, '0.500', '0.500']]
+    """
+    frequent = int(np.sum(true, axis=0).argmax())
+    always = np.eye(len(classes))[frequent]
+    for name, share in ((f"always {classes[frequent]}", always), ("chance", np.full(len(classes), 1 / len(classes)))):
+        found = [confusion_scores(counts[:, None] * share) for counts in true]
+        yield [name, len(true), *(mean_and_spread([float(one[metric]) for one in found]) for metric in metrics)]
 
 
 def replace_section(text: str, name: str, content: str) -> str:

@@ -68,14 +68,26 @@ class Setting:
             means = [_mean(run, model, self.counted, area, method) for run in runs.values()]
             deviation = float(np.std(means, ddof=1)) if len(means) > 1 else math.nan
             rows.append([self.titles[method], len(runs), *cells, float(np.median(means)), deviation])
+        guesses = [self._guess(site, area) for site in self.sites]
+        counted = [guess for site, guess in zip(self.sites, guesses, strict=True) if site in self.counted]
+        rows.append(["guessing", None, *guesses, float(np.mean(counted)), None])
         header = [f"{site} ({self.configuration['sites'].get(site, '')})" for site in self.sites]
         return markdown_table(["method", "seeds", *header, "mean", "deviation of the mean"], rows)
+
+    def _guess(self, site: str, area: str) -> float:
+        """The area of guessing: one half, and for average precision the share of malignant images."""
+        if area == "roc":
+            return 0.5
+        found = [_scores(run, LAST, site) for runs in self.methods.values() for run in runs.values()]
+        return float(np.median([one["malignant"] / one["images"] for one in found]))
 
     def _short(self) -> str:
         rows = []
         for method, runs in self.methods.items():
             means = [[_mean(run, LAST, self.counted, area) for run in runs.values()] for area in AREAS]
             rows.append([self.titles[method], len(runs), *(float(np.median(values)) for values in means)])
+        guesses = [float(np.mean([self._guess(site, area) for site in self.counted])) for area in AREAS]
+        rows.append(["guessing", None, *guesses])
         return markdown_table(["method", "seeds", *(f"{title}, mean" for title in AREAS.values())], rows)
 
     def _with_cross(self) -> Iterator[tuple[str, Seeds]]:

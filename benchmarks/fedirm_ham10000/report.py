@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.report import Drawing, Part
 from benchmarks.results import EXPLAINED, Methods, Results, Seeds, difference_table, pair_by_seed, shared_seeds
@@ -48,7 +49,36 @@ def _score_table(methods: Methods, titles: dict[str, str], model: str) -> str:
         columns.append([run["scores"].get(model, {}).get("accuracy", np.nan) for run in runs.values()])
         cells = [mean_and_spread([value for value in column if not np.isnan(value)]) for column in columns]
         rows.append([titles[method], len(runs), *cells])
+    rows += _references(next(iter(methods.values())))
     return markdown_table(["method", "seeds", *METRICS.values(), "top-1"], rows)
+
+
+def _references(runs: Seeds) -> Iterator[list[object]]:
+    """Always predicting the most frequent class, and guessing, whose scores at a threshold depend on the threshold."""
+    found = []
+    for run in runs.values():
+        true = class_counts(run["scores"]["last"])
+        share, classes = float(true.max() / true.sum()), len(true)
+        one_vs_rest = 1 - 2 * (1 - share) / classes
+        found.append([0.5, 1 / classes, 1 - 1 / classes, one_vs_rest, 2 * share / (1 + share) / classes, share])
+    yield ["always nv", len(runs), *(mean_and_spread(column) for column in zip(*found, strict=True))]
+    yield ["guessing", None, 0.5, None, None, None, None, 1 / classes]
+
+
+def class_counts(scores: dict[str, Any]) -> NDArray[np.int64]:
+    """Test images of each class, from accuracy a, sensitivity and specificity s: n (a - spec) / (sens - spec).
+
+    Example:
+        >>> classes = [{"accuracy": 0.75, "sensitivity": 0.5, "specificity": 1.0}]
+        >>> class_counts({"n": 8, "classes": classes})
+        array([4])
+    """
+    columns = ([one[name] for one in scores["classes"]] for name in ("accuracy", "sensitivity", "specificity"))
+    accuracy, sensitivity, specificity = map(np.array, columns)
+    counts: NDArray[np.int64] = np.rint(scores["n"] * (accuracy - specificity) / (sensitivity - specificity)).astype(
+        np.int64
+    )
+    return counts
 
 
 def _scores(results: Results, setting: str) -> Iterator[Part]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.report import Part
 from benchmarks.results import EXPLAINED, Content, Pair, Results, Seeds, difference_table, pair_by_seed, shared_seeds
-from benchmarks.tables import markdown_table, mean_and_spread
+from benchmarks.tables import markdown_table, mean_and_spread, reference_rows
 from grandrounds.ordering import natural_sorted
 
 METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "f1_macro": "macro-F1"}
@@ -66,6 +66,11 @@ class Report:
         rows = self._rows(
             lambda runs: [mean_and_spread([_mean(last(run, metric)) for run in runs.values()]) for metric in METRICS]
         )
+        true = [
+            np.array(next(iter(run["confusion"].values()))).sum(axis=1)
+            for run in next(iter(next(iter(self.settings.values())).values())).values()
+        ]
+        rows += [["all", *row] for row in reference_rows(true, self.first["classes"], METRICS)]
         yield markdown_table(["noise", "method", "seeds", *METRICS.values()], rows)
 
     def moments(self) -> Iterator[Part]:

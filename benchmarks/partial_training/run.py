@@ -185,7 +185,8 @@ def tables(result: dict[str, Any]) -> str:
             rows.append([method, found["layers"], *costs, found["bytes_up_per_round"] / 1000, found["peak_mib"]])
     header = ["method", "trained", "CPU s of training", "times faster", "CPU s of a round", "kB sent by a site", "MiB"]
     both = [f"ms, {ALL}", f"ms, {CACHED}", "times faster"]
-    return f"{markdown_table(['pass of a batch', *both], passes, 1)}\n\n{markdown_table(header, rows, 2)}"
+    tables = [markdown_table(["pass of a batch", *both], passes, 1)]
+    return "\n\n".join([*tables, markdown_table(header, rows, 2)] if rows else tables)
 
 
 def pass_cells(passes: dict[str, dict[str, Any]], name: str) -> list[float | None]:
@@ -196,4 +197,4 @@ def pass_cells(passes: dict[str, dict[str, Any]], name: str) -> list[float | Non
 
 
 if __name__ == "__main__":
-    run(__file__, measured, tables, methods={"nargs": "+", "choices": list(METHODS), "default": list(METHODS)})
+    run(__file__, measured, tables, methods={"nargs": "*", "choices": list(METHODS), "default": list(METHODS)})

@@ -156,18 +156,22 @@ def chosen_model(features: Array, labels: Array, multiplier: float | None) -> di
         margin = (direction @ target + (rest @ direction).max()) / 2
         network.weight[-1] = torch.from_numpy(200 * direction)
         network.bias[-1] = -200 * float(margin)
-    found = []
-    for world in (features, rest):
-        images, own = torch.from_numpy(world).float(), torch.from_numpy(labels[len(labels) - len(world) :])
-        options = RecordLevelOptions(CLIP, multiplier or 1e-6, 1.0, 1, microbatch=len(world))
-        step = PrivateStep(network, F.cross_entropy, len(world), options)
-        scores = []
-        for _ in range(TRIALS // 4):
-            step.set_gradients(images, own)
-            assert network.weight.grad is not None
-            scores.append(float(network.weight.grad[-1].double() @ torch.from_numpy(direction)) * len(world))
-        found.append(np.array(scores))
-    return scores_of(*found)
+    noiseless, repeats = 1e-6, TRIALS // 4
+    known = _sums(network, features, labels, noiseless, 1)[0] - _sums(network, rest, labels[1:], noiseless, 1)[0]
+    worlds = ((features, labels), (rest, labels[1:]))
+    return scores_of(*(_sums(network, *world, multiplier or noiseless, repeats) @ known for world in worlds))
+
+
+def _sums(network: nn.Module, features: Array, labels: Array, multiplier: float, repeats: int) -> Array:
+    """The noisy sums of clipped gradients of so many private steps, a row each."""
+    options = RecordLevelOptions(CLIP, multiplier, 1.0, 1, microbatch=len(features))
+    step = PrivateStep(network, F.cross_entropy, len(features), options)
+    images, own, rows = torch.from_numpy(features).float(), torch.from_numpy(labels), []
+    for _ in range(repeats):
+        step.set_gradients(images, own)
+        found = [parameter.grad.flatten() for parameter in network.parameters() if parameter.grad is not None]
+        rows.append(torch.cat(found).double().numpy() * len(features))
+    return np.stack(rows)
 
 
 def matched_pair(features: Array, labels: Array, epsilon: float | None) -> dict[str, float]:

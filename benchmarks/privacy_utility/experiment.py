@@ -9,7 +9,6 @@ scores would be a release without noise.
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -51,7 +50,6 @@ class Custom(Experiment):
         if self.setting(row)["epsilon"] is not None:
             shutil.rmtree(place, ignore_errors=True)
         job, self._multiplier = self._protected(row, self.job(row, problem), sites, sites_dir, place)
-        self._began = time.process_time()
         return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
 
     def measures(self, run: Run) -> dict[str, Any]:
@@ -66,7 +64,6 @@ class Custom(Experiment):
             "contributions": run.summary["contributions"],
             "scores": classification_metrics(labels, probabilities),
             "validation": {name: _mean_curve(run, name) for name in SHOWN},
-            "cpu_seconds": round(time.process_time() - self._began, 1),
         }
 
     def _protected(

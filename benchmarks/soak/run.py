@@ -1,36 +1,37 @@
-"""Run FedPerl for a long time on a federation of real processes, and kill one of them now and then.
+"""Run FedPerl for a long time on a federation of real processes, and make a fault now and then.
 
 The server and three hospitals run from startup kits on phantoms; each training has a child process. At random moments a
-process is killed: mostly a training, sometimes a hospital's job or client, the server's job or the server. The run is
-submitted again without help. The result has rounds, attempts, contributions, and the memory of each kind of process.
+process is killed, mostly a training, sometimes a hospital's job or client, the server's job or the server, or for a minute
+a hospital's processes are stopped, its disk is full, its policy is damaged, or its data are gone. The run is submitted
+again without help. The result has rounds, attempts, contributions, faults of the record, and the memory of each kind of
+process.
 
 Growth of memory is estimated within the lives of processes: one slope for all processes of a kind, and a level for each
-process. Its first rounds are left out. The heap takes about a hundred rounds to reach its level, and processes that are
-killed do not live so long; a second run without kills measures it.
+process. Its first rounds are left out. Processes that are killed do not live long; a second run without faults measures
+growth from round 100 on.
 
-    python -m benchmarks.soak.run --minutes 30 --every 60
-    python -m benchmarks.soak.run --minutes 10 --every 1e9 --warm-up 100 --out benchmarks/soak/undisturbed.json
+    python -m benchmarks.soak.run --minutes 60 --every 60
+    python -m benchmarks.soak.run --minutes 14 --every 1e9 --warm-up 100 --out benchmarks/soak/undisturbed.json
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import random
-import signal
 import statistics
 import time
 from collections import Counter, defaultdict
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.federation import KINDS, FederatedRun, new_federation, started_run
 from benchmarks.measure import MEBIBYTE, run, table
-from benchmarks.processes import resident_bytes, training_child
+from benchmarks.processes import resident_bytes
+from benchmarks.soak.faults import TRAINING, RandomFaults, processes
 from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.federation.checkpoints import read_saved
 
 SITES = ("hospital-a", "hospital-b", "hospital-c")
 MAX_ATTEMPTS = 10_000
@@ -40,12 +41,10 @@ MIN_ROUNDS = 20
 """Rounds in the lives of all processes of a kind from which a growth is reported."""
 OPTIONS = (
     *("controller.run_name=soak", "controller.rounds=100000", "controller.min_sites=2", "controller.grace=20"),
-    *("controller.round_timeout=120", "controller.warm_up=1", "controller.validate_every=5"),
+    *("controller.round_timeout=300", "controller.warm_up=1", "controller.validate_every=5"),
     *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
     *("executor.threshold=0.26", "executor.isolation=process"),
 )
-TRAINING = "training"
-WEIGHTS = {TRAINING: 12, "site's job": 2, "site": 1, "server's job": 1, "server": 1}
 Life = list[tuple[int, int]]
 """Of one process at successive moments, the number of complete rounds and its memory in bytes."""
 
@@ -53,24 +52,26 @@ Life = list[tuple[int, int]]
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     minutes, every = (2.0, 30.0) if options.quick else (options.minutes, options.every)
     job = with_options(load_job("fedperl"), OPTIONS)
-    draw, lives, killed = random.Random(0), dict[tuple[str, int], Life](), Counter[str]()
+    lives = dict[tuple[str, int], Life]()
     with started_run(new_federation(options.workspace, SITES), job, MAX_ATTEMPTS) as soaked:
         started = time.monotonic()
-        following = started + every
-        while (now := time.monotonic()) - started < 60 * minutes:
-            number = len(soaked.rounds())
-            sample(soaked, number, lives)
-            if now >= following and number:
-                kill(soaked, draw, killed)
-                following = now + draw.uniform(0.5, 1.5) * every
-            soaked.wait(SAMPLE_SECONDS)
+        faults = RandomFaults(soaked, every, started)
+        try:
+            while (now := time.monotonic()) - started < 60 * minutes:
+                if number := len(soaked.rounds()):
+                    sample(soaked, number, lives)
+                    faults.look(now)
+                soaked.wait(SAMPLE_SECONDS)
+        finally:
+            faults.end()
         watched = time.monotonic() - started
-        ends = soaked.rounds()
+        ends, untrue = soaked.rounds(), record_faults(soaked)
     given = Counter(site for event in ends for site in event["answered"])
     return {
         "rounds": len(ends),
         "attempts": sum(line.startswith("submitted as") for line in soaked.messages),
-        "killed": dict(killed),
+        "faults": dict(faults.begun),
+        "untrue_in_the_record": untrue,
         "contributions": {site: given[site] for site in SITES},
         "rounds_with_a_site_dropped": sum(bool(event["dropped"]) for event in ends),
         "median_round_seconds": round(float(np.median([event["round_seconds"] for event in ends])), 2),
@@ -80,12 +81,6 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def processes(soaked: FederatedRun, kind: str) -> list[int]:
-    if kind == TRAINING:
-        return [child for job in soaked.processes("site's job") if (child := training_child(job))]
-    return soaked.processes(kind)
-
-
 def sample(soaked: FederatedRun, number: int, lives: dict[tuple[str, int], Life]) -> None:
     for kind in (*KINDS, TRAINING):
         for process in processes(soaked, kind):
@@ -93,12 +88,24 @@ def sample(soaked: FederatedRun, number: int, lives: dict[tuple[str, int], Life]
                 lives.setdefault((kind, process), []).append((number, size))
 
 
-def kill(soaked: FederatedRun, draw: random.Random, killed: Counter[str]) -> None:
-    kind = draw.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-    if found := processes(soaked, kind):
-        with suppress(ProcessLookupError):
-            os.kill(draw.choice(found), signal.SIGKILL)
-            killed[kind] += 1
+def record_faults(soaked: FederatedRun) -> list[str]:
+    """What is not true or not complete in the record of the run so far, and in its newest checkpoint; none is expected."""
+    ends = soaked.rounds()
+    found = [f"round {number} is out of order" for number, end in enumerate(ends, 1) if end["round"] != number]
+    for end in ends:
+        if {*end["asked"]} != {*end["answered"], *end["dropped"]} or not all(end["dropped"].values()):
+            found.append(f"round {end['round']}: a site that was asked has neither answered nor a reason")
+    newest = max(soaked.record.glob("round_*.pt"))
+    if not all_finite(read_saved(newest)):
+        found.append(f"{newest.name} has numbers that are not finite")
+    return found
+
+
+def all_finite(value: Any) -> bool:
+    """Whether all tensors in nested dictionaries are finite."""
+    if isinstance(value, torch.Tensor):
+        return bool(value.isfinite().all())
+    return all(map(all_finite, value.values())) if isinstance(value, dict) else True
 
 
 def memory(lives: dict[tuple[str, int], Life], warm_up: int) -> dict[str, Any]:
@@ -141,8 +148,10 @@ def tables(result: dict[str, Any]) -> str:
         "attempts": result["attempts"],
         "rounds with a site dropped": result["rounds_with_a_site_dropped"],
         "s per round (median)": result["median_round_seconds"],
-        "killed": ", ".join(f"{kind} {count}" for kind, count in result["killed"].items()) or "nothing",
+        "faults": ", ".join(f"{kind} {count}" for kind, count in result["faults"].items()) or "none",
     }
+    if "untrue_in_the_record" in result:
+        facts["untrue in the record"] = "; ".join(result["untrue_in_the_record"]) or "nothing"
     listed = "\n".join(f"* {name}: {value}" for name, value in facts.items())
     return f"{listed}\n\n{table({**columns, 'growth, MiB in 100 rounds': 'growth'}, cases, 1)}"
 
@@ -154,6 +163,6 @@ if __name__ == "__main__":
         tables,
         workspace={"type": Path, "default": Path("runs/soak"), "help": "is emptied first"},
         minutes={"type": float, "default": 30.0},
-        every={"type": float, "default": 30.0, "help": "mean seconds between kills"},
+        every={"type": float, "default": 30.0, "help": "mean seconds between faults"},
         warm_up={"type": int, "default": WARM_UP_ROUNDS, "help": "first rounds of a process that are left out"},
     )

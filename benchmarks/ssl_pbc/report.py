@@ -13,13 +13,17 @@ from benchmarks.ssl_pbc.experiment import SCORED, mean_score
 from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.evaluation.metrics import confusion_scores
 
-TITLES = dict(zip(SCORED, ("macro F1", "AUC", "balanced accuracy", "accuracy"), strict=True))
-TESTED = ("f1_macro", "auc_macro")
+SHOWN = (*SCORED, "site.f1_macro", "site.auc_macro")
+NAMES = ("macro F1", "AUC", "balanced accuracy", "accuracy", "macro F1, site's statistics", "AUC, site's statistics")
+TITLES = dict(zip(SHOWN, NAMES, strict=True))
+TESTED = ("f1_macro", "auc_macro", "site.f1_macro")
 GATES = (
     ("federation helps", "fedavg_lower", "local_lower", 0.0),
     ("labels help", "fedavg_upper", "fedavg_lower", 0.05),
+    ("unlabelled images help", "ssfl_average", "fedavg_lower", 0.0),
+    ("labels of the other sites help", "irm_upper", "irm_lower", 0.05),
 )
-REFERENCES = ("fedavg_lower", "ssfl", "ssfl_average")
+REFERENCES = ("fedavg_lower", "ssfl", "ssfl_average", "irm_lower", "irm_lower_fifth")
 
 
 def parts(results: Results) -> Iterator[Part]:
@@ -33,15 +37,19 @@ def parts(results: Results) -> Iterator[Part]:
 def _setting(title: str, methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
     yield (
         f"**{title}.** Test images of all sites together; mean over the scored rounds of a run, then mean and standard "
-        "deviation over seeds. *Accepted* and *right*: pseudo-labels of the last five rounds with any."
+        "deviation over seeds. *Accepted* and *right*: pseudo-labels of the last five rounds with any; *matched*: rows of "
+        "the relation matrix that a batch matches. *Site's statistics*: batch norm has the statistics of the site's own "
+        "training images, for which no label is needed."
     )
     rows: list[list[object]] = []
     for method, runs in methods.items():
-        scores = [mean_and_spread([mean_score(run, metric) for run in runs.values()]) for metric in SCORED]
-        labels = [_last_rounds(list(runs.values()), name) for name in ("accepted", "pseudo_label_accuracy")]
+        scores = [mean_and_spread([mean_score(run, metric) for run in runs.values()]) for metric in SHOWN]
+        labels = [
+            _last_rounds(list(runs.values()), name) for name in ("accepted", "pseudo_label_accuracy", "matched_rows")
+        ]
         rows.append([titles[method], len(runs), *scores, *labels])
     rows.append(_always(methods))
-    yield markdown_table(["method", "seeds", *TITLES.values(), "accepted", "right"], rows)
+    yield markdown_table(["method", "seeds", *TITLES.values(), "accepted", "right", "matched"], rows)
     yield from _gates(methods)
     yield from _differences(methods, titles)
     yield from _labels(methods, titles)
@@ -57,11 +65,11 @@ def _always(methods: Methods) -> list[object]:
         confusion[:, int(true.argmax())] = true
         found.append(confusion_scores(confusion))
     cells = [None if name == "auc_macro" else mean_and_spread([float(one[name]) for one in found]) for name in SCORED]
-    return ["always the most frequent class", len(runs), *cells, None, None]
+    return ["always the most frequent class", len(runs), *cells, *[None] * 5]
 
 
 def _last_rounds(runs: list[Content], name: str) -> float | None:
-    known = [value for run in runs for value in run["pseudo_labels"][name][-5:] if value is not None]
+    known = [value for run in runs for value in run["pseudo_labels"].get(name, [])[-5:] if value is not None]
     return float(np.mean(known)) if known else None
 
 

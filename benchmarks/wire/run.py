@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import tempfile
-import time
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -27,12 +26,8 @@ from benchmarks.parties import site_names
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.encrypted import decrypt_mean, encrypt_model, encryption_of
-from grandrounds.federation.keys import SERVER_KEY, SITE_KEY
-from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model
-from grandrounds.privacy.mechanisms.ciphertexts import add_encrypted, make_keys
 from grandrounds.protocol.messages import GLOBAL, Payload, encode_payload, tensor_bytes
 from grandrounds.protocol.problem import ModelSpec
 
@@ -43,19 +38,11 @@ ALIGNED = ("executor.iterations=4", "executor.pace=2", "executor.warm_up=0")
 SMALL = json.dumps({name: "compact" for name in site_names(SITES)})
 MUTUAL = ("executor.pretrain_epochs=0.1", "executor.local_epochs=0.1", f"executor.backbones={SMALL}")
 PEERS = ("controller.warm_up=1", "executor.threshold=0.26")
-ENCRYPTED = (
-    "controller.aggregation=encrypted",
-    "controller.norm_multiple=null",
-    "controller.weight_multiple=null",
-    "controller.min_sites=2",
-)
 # A row of the table, its job (with a preset) and its options.
 CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "local": ("local", STEPS),
     "fedavg": ("fedavg", STEPS),
     "fedavg, half precision": ("fedavg", (*STEPS, "controller.update_precision=float16")),
-    "fedavg, encrypted": ("fedavg", (*STEPS, *ENCRYPTED)),
-    "fedavg, encrypted head": ("fedavg", (*STEPS, *ENCRYPTED, "problem.trainable=head")),
     "ssfl": ("ssfl", STEPS),
     "fedperl, anonymised peer": ("fedperl", (*STEPS, *PEERS)),
     "fedperl, two peers": ("fedperl", (*STEPS, *PEERS, "controller.anonymise=false")),
@@ -73,7 +60,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         methods = {name: bytes_of(name, *CASES[name], Path(folder)) for name in chosen}
-    return {"sites": SITES, "model": serialised(), "methods": methods, "encryption": encryption_times()}
+    return {"sites": SITES, "model": serialised(), "methods": methods}
 
 
 def bytes_of(name: str, job: str, more: tuple[str, ...], folder: Path) -> dict[str, Any]:
@@ -81,12 +68,6 @@ def bytes_of(name: str, job: str, more: tuple[str, ...], folder: Path) -> dict[s
     workspace = folder / name.replace(" ", "_").replace(",", "")
     source, _, preset = job.partition(":")
     loaded = load_job(source)
-    keys = make_keys()
-    for party in (*site_names(SITES), SERVER):
-        local = workspace / "flare" / party / "local"
-        local.mkdir(parents=True)
-        server = party == SERVER
-        (local / (SERVER_KEY if server else SITE_KEY)).write_bytes(keys.public if server else keys.secret)
     configured = with_preset(loaded, preset or None, accepted(loaded, [*COMMON, *more]))
     summary = simulate(configured, workspace, site_names(SITES))
     ends = [event for event in read_events(workspace / "results") if event["event"] == "round_end"]
@@ -116,47 +97,13 @@ def serialised() -> dict[str, int]:
     }
 
 
-def encryption_times() -> list[dict[str, Any]]:
-    """Seconds to encrypt a model, to add one at the server, and to decrypt the mean."""
-    keys, cases = make_keys(), []
-    for network, trainable in (("compact", "all"), ("compact", "head")):
-        model = build_model(ModelSpec(network, 4, trainable=trainable), seed=1).state_dict()
-        shapes = encryption_of(model, "uniform")["shapes"]
-        started = time.perf_counter()
-        packed = encrypt_model(model, 1.0, keys.secret)
-        encrypted = time.perf_counter()
-        total = add_encrypted([packed, packed], keys.public, "model")
-        added = time.perf_counter()
-        decrypt_mean(total, keys.secret, shapes)
-        cases.append(
-            {
-                "trained": trainable,
-                "numbers": sum(value.numel() for value in model.values() if value.is_floating_point()),
-                "KiB": packed.nbytes / 1024,
-                "encrypt_s": encrypted - started,
-                "add_s": added - encrypted,
-                "decrypt_s": time.perf_counter() - added,
-            }
-        )
-    return cases
-
-
 def tables(result: dict[str, Any]) -> str:
     model, cases = result["model"]["tensor_bytes"], []
     for name, case in result["methods"].items():
         down, up = case["down_bytes"], case["up_bytes"]
         sizes = {"KiB down": down / 1024, "KiB up": up / 1024, "models down": down / model, "models up": up / model}
         cases.append({"job": name, **sizes, "parts": " ".join(case["parts"])})
-    columns = {
-        "trained layers": "trained",
-        "numbers": "numbers",
-        "KiB encrypted": "KiB",
-        "s to encrypt": "encrypt_s",
-        "s to add two": "add_s",
-        "s to decrypt": "decrypt_s",
-    }
-    encryption = table(columns, result["encryption"], 3) if "encryption" in result else ""
-    return "\n\n".join([table({name: name for name in cases[0]}, cases, 2), encryption]).rstrip()
+    return table({name: name for name in cases[0]}, cases, 2)
 
 
 if __name__ == "__main__":

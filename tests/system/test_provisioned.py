@@ -52,7 +52,7 @@ def small(*assignments):
 
 
 def test_a_job_gives_the_models_of_the_same_job_in_one_process(
-    federation, researcher, tmp_path, shared_cache, small_counts
+    federation, researcher, tmp_path, shared_cache, small_counts, monkeypatch
 ):
     """Kits, certificates, processes and the sites' gates change no bit of the models; gates round numbers to float32.
 
@@ -72,6 +72,7 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
         there = torch.load(tmp_path / "alone" / "results" / name, weights_only=True)
         assert here.keys() == there.keys()
         assert all(torch.equal(here[entry], there[entry]) for entry in here)
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))  # its list of fonts
     run = read_run(outcome.download / "workspace" / "results", "skin")
     assert run.class_counts.keys() == set(HOSPITALS)
     report = report_on([run])

@@ -48,10 +48,7 @@ def in_container(kit):
         if process.poll() is None:
             process.kill()
             process.wait(LIMIT_SECONDS)
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while processes_of(kit.folder):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    await_true(lambda: not processes_of(kit.folder))
 
 
 def await_listening(kit, process=None):
@@ -73,41 +70,45 @@ def inner(process):
     return int(found)
 
 
-def test_a_container_that_was_killed_comes_up_again(kit, in_container):
+def test_a_container_comes_up_after_every_kind_of_end_and_stops_in_time(kit, in_container):
+    """FLARE dies, the container is killed, and it is stopped: each time what follows is a listening server, or nothing."""
     first = in_container()
+    (server,) = servers(kit)
+    os.kill(server, signal.SIGKILL)
+    await_true(lambda: servers(kit) not in ([], [server]))
+    await_listening(kit)
+
     os.kill(inner(first), signal.SIGKILL)
     first.wait(LIMIT_SECONDS)
-    while processes_of(kit.folder):
-        time.sleep(0.2)
+    await_true(lambda: not processes_of(kit.folder))
     assert (kit.folder / "daemon_pid.fl").read_text().strip() == "1", "FLARE's script takes itself for this process"
-    in_container()
+
+    second = in_container()
+    asked = time.monotonic()
+    os.kill(inner(second), signal.SIGTERM)
+    assert second.wait(LIMIT_SECONDS) == 0
+    assert time.monotonic() - asked < STOP_SECONDS
+    assert processes_of(kit.folder) == []
 
 
-def test_a_container_stops_within_ten_seconds_and_starts_again(kit, in_container):
-    for _ in range(2):
-        process = in_container()
-        asked = time.monotonic()
-        os.kill(inner(process), signal.SIGTERM)
-        assert process.wait(LIMIT_SECONDS) == 0
-        assert time.monotonic() - asked < STOP_SECONDS
-        assert processes_of(kit.folder) == []
+def servers(kit):
+    """The processes of FLARE's server."""
+    return [process for process in processes_of(kit.folder) if b"server_train" in arguments(process)]
 
 
-def test_flare_is_started_again_when_it_dies(kit, in_container):
-    in_container()
-    (server,) = (p for p in processes_of(kit.folder) if b"server_train" in arguments(p))
-    os.kill(server, signal.SIGKILL)
+def await_true(condition):
     deadline = time.monotonic() + LIMIT_SECONDS
-    while not (again := [p for p in processes_of(kit.folder) if b"server_train" in arguments(p) and p != server]):
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert again
-    await_listening(kit)
 
 
 def arguments(process):
-    with open(f"/proc/{process}/cmdline", "rb") as stream:
-        return stream.read()
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as stream:
+            return stream.read()
+    except FileNotFoundError:  # it has just ended
+        return b""
 
 
 def test_a_start_in_the_background_is_quiet_and_ends_by_one_command(kit):
@@ -122,5 +123,9 @@ def test_a_start_in_the_background_is_quiet_and_ends_by_one_command(kit):
     assert again.returncode == 1
     assert "already running" in again.stderr
     assert (kit.folder / "console.txt").stat().st_size
+    job = subprocess.Popen([sys.executable, "-c", "input()", "nvflare.private", kit.folder], stdin=subprocess.PIPE)
+    (server,) = servers(kit)
+    os.kill(server, signal.SIGKILL)
+    assert job.wait(LIMIT_SECONDS) < 0, "what FLARE has started ends with it"
     subprocess.run([*START, "stop", kit.folder], timeout=LIMIT_SECONDS, check=True)
     assert processes_of(kit.folder) == []

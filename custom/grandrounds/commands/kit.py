@@ -77,8 +77,10 @@ def start(
 ) -> None:
     """Start a kit in which the doctor finds no failure."""
     from grandrounds.deployment.kit import service
+    from grandrounds.deployment.kit.read import require_owner
 
     found = _participant(kit)
+    require_owner(found.folder)
     with service.stoppable():
         service.remove_stale_files(found)
         service.require_healthy(found)
@@ -103,9 +105,10 @@ def renew(
     new: Annotated[Path, typer.Option("--from", help="The new kit of the same participant, without an overlay.")],
 ) -> None:
     """Renew a certificate and show what has stayed the same."""
-    from grandrounds.deployment.kit.read import read_kit
+    from grandrounds.deployment.kit.read import read_kit, require_owner
     from grandrounds.deployment.kit.renewal import renew as replace_certificate
 
+    require_owner(read_kit(kit).folder)
     renewed = replace_certificate(read_kit(kit), read_kit(new))
     console = results()
     say(console, f"{kit}: the certificate is valid for {renewed.days:.0f} more days")
@@ -177,9 +180,10 @@ def overlay(
 ) -> None:
     """Apply the overlay and show which files were changed."""
     from grandrounds.deployment.kit.overlay import UNCHANGED, Settings, apply_overlay
-    from grandrounds.deployment.kit.read import read_kit, running_processes
+    from grandrounds.deployment.kit.read import read_kit, require_owner, running_processes
 
     found = read_kit(kit)
+    require_owner(found.folder)
     mandatory = None if mandatory_sites is None else comma_separated(mandatory_sites) or []
     changes = apply_overlay(found, Settings(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory))
     changed = any(change.state != UNCHANGED for change in changes)

@@ -196,12 +196,15 @@ def amend(
 ) -> None:
     """Record that a data set has changed."""
     from grandrounds.data.manifest import read_manifest
+    from grandrounds.deployment.kit.read import require_owner
     from grandrounds.privacy.ledger.entries import DatasetIdentity
     from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint, read_ledger
 
+    opening = read_ledger(folder / LEDGER_NAME).opening
+    require_owner(folder)
     records = read_manifest(manifest).records
     fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
-    ledger = Ledger(folder, read_ledger(folder / LEDGER_NAME).opening.site)
+    ledger = Ledger(folder, opening.site)
     ledger.amend(DatasetIdentity(dataset, fingerprint), reason)
     content = ledger.content()
     say(results(), f"{dataset}: fingerprint {fingerprint[:12]}, {len(content.spendings(dataset))} releases stay booked")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
@@ -28,6 +29,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from grandrounds.deployment.kit.certificates import certificate_fault, days_left, not_yet_valid, read_certificate
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.proxy import use_proxy
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.files import read_json_object
 
@@ -51,7 +53,7 @@ def admin_session(kit: Kit, timeout: float = CONNECT_SECONDS) -> Iterator[Sessio
     try:
         session = _log_in(kit, timeout)
         yield session
-    except (NoConnection, SessionClosed) as error:
+    except (NoConnection, SessionClosed, FLCommunicationError) as error:
         raise GrandRoundsError(
             f"no connection to the server at {kit.host}:{kit.port} ({error}); is it running, and is the port open?"
         ) from error
@@ -93,6 +95,7 @@ def _require_certificate(kit: Kit) -> None:
 
 def _log_in(kit: Kit, timeout: float) -> Session:
     try:
+        use_proxy()
         with _quiet():
             return new_secure_session(kit.name, str(kit.folder), timeout=timeout, auto_login_max_tries=1)
     except TypeError as error:

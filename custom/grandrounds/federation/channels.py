@@ -18,6 +18,9 @@ from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 
+from grandrounds.federation.memory import share_cleanup_thread
+from grandrounds.federation.proxy import use_proxy
+
 CREDENTIALS_CHANNEL = "credential_manager"
 FROM_SERVER = frozenset(
     {
@@ -37,7 +40,7 @@ class ChannelGuard(FLComponent):
 
     At a site, FLARE's shell command is removed, and only the server and the site's own processes are answered. At a
     server, nobody can send under another's name, and no request is passed from one site to another. FLARE builds the
-    component before any cell, in the processes of a kit and in those of its jobs.
+    component before any cell, in the processes of a kit and in those of its jobs; what else all of them need is done here.
     """
 
     def __init__(self) -> None:
@@ -45,6 +48,8 @@ class ChannelGuard(FLComponent):
         processors = ClientRequestProcessors.request_processors
         processors[:] = [found for found in processors if not isinstance(found, ShellCommandProcessor)]
         _guard_new_cells()
+        share_cleanup_thread()
+        use_proxy()
 
 
 def refusal(cell: str, neighbour: str, origin: str, destination: str, channel: str) -> str:

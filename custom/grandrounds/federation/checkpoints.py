@@ -264,7 +264,9 @@ class CheckpointFolder:
         return Checkpoint(round_number=saved["round"], content=saved["content"], parts=parts)
 
     def discard_from(self, round_number: int) -> None:
-        """Delete checkpoints of this round and later: the server has gone back to before them. Marks stay, empty."""
+        """Delete checkpoints of this round and later, and what a crash has left half written. Marks stay, empty."""
+        for half in self.folder.glob(".round_*.pt.*"):
+            half.unlink(missing_ok=True)
         for number in self.rounds():
             if number >= round_number:
                 self._path(number).unlink(missing_ok=True)

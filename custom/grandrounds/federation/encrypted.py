@@ -75,9 +75,9 @@ def decrypt_mean(packed: Tensor, key: bytes, shapes: Mapping[str, Sequence[int]]
     """
     name = "the sum of the encrypted models"
     total = decrypt(packed, key, [encrypted_numbers(shapes)], name)
-    weight, count = total[-2:].tolist()
-    whole = abs(count - round(count)) <= COUNT_TOLERANCE and round(count) >= MIN_SITES
-    if not bool(torch.isfinite(total).all()) or not whole or not weight > 0:
+    finite = bool(torch.isfinite(total).all())
+    weight, count = total[-2:].tolist() if finite else (0.0, 0.0)
+    if not weight > 0 or abs(count - round(count)) > COUNT_TOLERANCE or round(count) < MIN_SITES:
         raise MessageError(f"{name} is not that of two or more models; have all sites the same key?")
     parts = torch.split(total[:-2] / weight, [torch.Size(shape).numel() for shape in shapes.values()])
     return {entry: part.reshape(*shape).float() for (entry, shape), part in zip(shapes.items(), parts, strict=True)}
@@ -166,9 +166,10 @@ class EncryptedSum:
         release = result.releases.get(UPDATE)
         if release is None or release.kind is not ReleaseKind.ENCRYPTED_VALUES or set(release.tensors) != {CIPHERTEXTS}:
             raise MessageError(f"{site} must encrypt its update")
-        require_encrypted(
-            release.tensors[CIPHERTEXTS], self._key, encrypted_numbers(self._shapes), f"the update of {site}"
-        )
+        received, name = release.tensors[CIPHERTEXTS], f"the update of {site}"
+        require_encrypted(received, self._key, encrypted_numbers(self._shapes), name)
+        if self._sum is not None:  # an addition that fails, by another scale, must not fail in the round of all sites
+            add_encrypted([self._sum, received], self._key, name)
 
     def add(self, site: str, update: State, weight: float = 1.0) -> None:
         """Take one site's model, which the site itself has weighted."""

@@ -8,10 +8,11 @@ names, or use group norm (Wu & He, "Group Normalization", ECCV 2018), which has 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -103,6 +104,38 @@ def fixed_statistics(network: nn.Module, statistics: Mapping[str, Tensor] | None
         for norm, training, mean, variance in before:
             norm.train(training)
             norm.running_mean, norm.running_var = mean, variance
+
+
+def adapt_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Replace the running statistics of batch norms by those of other images, without labels.
+
+    Adaptive batch normalisation (Li et al., "Adaptive Batch Normalization for Practical Domain Adaptation", Pattern
+    Recognition 2018): a network that was trained on several devices takes the statistics of the one it is used with.
+
+    Args:
+        network: changed in place and left in evaluation mode; its weights stay.
+        batches: what it takes; statistics are means over the batches, each counting once.
+
+    Example:
+        >>> import torch
+        >>> norm = nn.BatchNorm1d(1)
+        >>> adapt_statistics(norm, [torch.tensor([[0.0], [2.0]]), torch.tensor([[4.0], [8.0]])])  # means 1 and 6
+        >>> norm.running_mean, norm.running_var  # variances 2 and 8, of two images each
+        (tensor([3.5000]), tensor([5.]))
+    """
+    network.eval()
+    norms = [module for module in network.modules() if isinstance(module, BATCH_NORMS) and module.track_running_stats]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # torch's word for a cumulative mean
+        norm.train()
+    with torch.no_grad():
+        for batch in batches:
+            network(batch)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    network.eval()
 
 
 def normalises_by_batch(network: nn.Module) -> bool:

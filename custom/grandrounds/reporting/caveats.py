@@ -91,7 +91,7 @@ def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison 
     if len(models) > 1:
         found.append(
             f"Scores are of {MODELS['common']} for some methods ({models['common']}) and of {MODELS['own']} for others "
-            f"({models['own']}): this choice explains a part of their difference."
+            f"({models['own']}): this choice may explain a part of their difference."
         )
     of_cases = [method for method, difference in comparison.differences.items() if difference.unit == "case"]
     if of_cases:

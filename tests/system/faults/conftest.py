@@ -3,18 +3,23 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.processes import running_module, training_child
+from grandrounds.data.partition.phantom_site import IMAGES_FILE, MANIFEST_FILE, phantom_site
+from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.jobs import Job, load_job, with_options
-from grandrounds.deployment.local_federation import await_sites
+from grandrounds.deployment.kit.read import processes_of
+from grandrounds.deployment.local_federation import await_sites, start_participant
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.federation.server.record import EVENTS, read_events
@@ -77,14 +82,14 @@ class Run:
         "controller.round_timeout=120",
     )
 
-    def __init__(self, federation, folder, name, options=(), grace=None, attempts=1, scope=None):
+    def __init__(self, federation, folder, name, options=(), grace=None, attempts=1, scope=None, sites=HOSPITALS):
         self.federation = federation
         limits = [f"controller.run_name={name}", *([f"controller.grace={grace}"] if grace else [])]
         job = with_options(load_job("fedperl"), [*self.OPTIONS, *limits, *options])
         self.job = Job({**job.meta, "scope": scope}, job.server, job.client) if scope else job
         self.record = federation.kits / federation.server / "grandrounds" / name / "server"
         self.reported, self.outcome, self._folder = [], None, folder
-        await_sites(federation, self.HOSPITALS)
+        await_sites(federation, sites)
         self._thread = threading.Thread(target=self._submit, args=(attempts,), daemon=True)
         self._thread.start()
 
@@ -179,6 +184,73 @@ class Run:
         alone = torch.load(self._folder / "alone" / "results" / "last.pt", weights_only=True)
         here = torch.load(self.outcome.download / "workspace" / "results" / "last.pt", weights_only=True)
         return alone.keys() == here.keys() and all(torch.equal(alone[name], here[name]) for name in alone)
+
+
+@pytest.fixture
+def restart(federation):
+    """Ends all processes of a participant and starts it again: ``restart("hospital-c", CLOCK_SHIFT="60")``.
+
+    The names are variables of its environment. ``wait`` until the server sees it; ``stopped``: do not start it again. At
+    the end it runs with its usual environment.
+    """
+    changed = set()
+
+    def again(name, wait=True, stopped=False, **environment):
+        end_all(federation, name)
+        (changed.add if environment or stopped or not wait else changed.discard)(name)
+        if stopped:
+            return
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in environment.items():
+                patch.setenv(variable, value)
+            start_participant(federation, name)
+        if wait:
+            await_sites(federation, Run.HOSPITALS)
+
+    yield again
+    for name in [*changed]:
+        again(name)
+
+
+def end_all(federation, name):
+    """Kill all processes of a participant, its start script first; it does not come back by itself."""
+    while found := processes_of(federation.kits / name):
+        for process in found:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def clock(tmp_path_factory):
+    """The path of a library that shifts the clock of a process by $CLOCK_SHIFT seconds, for LD_PRELOAD."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    library = tmp_path_factory.mktemp("clock") / "clock.so"
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    return str(library)
+
+
+@pytest.fixture
+def own_images(federation, tmp_path):
+    """Gives the hospitals images and manifests in folders: ``own_images("skin", 60)``; the victim's folder is given back.
+
+    The ledger refuses the same images under another name, so another data set has another number of images.
+    """
+    configurations = [federation.kits / site / "local" / CONFIG_NAME for site in Run.HOSPITALS]
+
+    def give(dataset, images):
+        for site, path in zip(Run.HOSPITALS, configurations, strict=True):
+            folder = phantom_site(site, tmp_path / "images", size=32, images=images).parent
+            entry = {"manifest": str(folder / MANIFEST_FILE), "root": str(folder / IMAGES_FILE)}
+            path.write_text(json.dumps({"datasets": {dataset: entry}}))
+        return tmp_path / "images" / Run.VICTIM
+
+    yield give
+    for path in configurations:
+        path.unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 import os
 import re
 import signal
+import time
 
 import pytest
 
+from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import await_sites
 
 pytestmark = pytest.mark.faults
@@ -47,6 +49,57 @@ def test_a_killed_job_is_resumed_and_gives_the_same_model(run, participant, modu
     assert any(event["event"] == "resume" and event["after_round"] >= 2 for event in run.events())
     assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
     assert run.same_as_undisturbed()
+
+
+def test_a_server_that_is_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(run):
+    """It is stopped when the temporary file is seen; if the file is complete by then, a later round is waited for."""
+    run = run("torn-checkpoint", "controller.rounds=12", attempts=2)
+    run.ROUNDS = 12
+    run.await_round(2)
+    job = run.process("server", "runner_process")
+    torn = run.wait_until(lambda: stopped_at(job, run.record, ".round_*.pt.*"))
+    os.kill(job, signal.SIGKILL)
+    outcome = run.end()
+    done = int(re.search(r"round_(\d+)", torn.name).group(1)) - 1
+    assert any(event["event"] == "resume" and event["after_round"] == done for event in run.events())
+    assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert not torn.exists(), "half a checkpoint is removed"
+
+
+def stopped_at(process, folder, pattern):
+    """Stop a process and return the file of this pattern that it is writing; if there is none, it goes on."""
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        if any(folder.glob(pattern)):
+            os.kill(process, signal.SIGSTOP)
+            if found := next(iter(folder.glob(pattern)), None):
+                return found
+            os.kill(process, signal.SIGCONT)
+    return None
+
+
+def test_two_jobs_at_once_wait_for_a_hospital_that_stands_still(federation, run):
+    """All its processes are stopped for a minute while both train, as on a machine that sleeps; nothing is lost."""
+    runs = [run(name, "controller.round_timeout=300") for name in ("still-1", "still-2")]
+    for each in runs:
+        each.await_round(2)
+    stopped = processes_of(federation.kits / "hospital-c")
+    assert len(stopped) == 4, "the start script, the client, and a process for each job"
+    signal_all(stopped, signal.SIGSTOP)
+    try:
+        time.sleep(60)
+    finally:
+        signal_all(stopped, signal.SIGCONT)
+    for each in runs:
+        summary = each.end().summary
+        assert summary["contributions"] == dict.fromkeys(each.HOSPITALS, each.ROUNDS)
+        assert len(each.outcome.jobs) == 1
+    assert runs[0].same_as_undisturbed()
+
+
+def signal_all(processes, number):
+    for process in processes:
+        os.kill(process, number)
 
 
 def test_a_returning_site_rejoins_with_the_same_model(run):

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import AuthenticationError, JobNotDone, NoConnection
 
 from grandrounds.deployment import job_watch as module
@@ -20,6 +21,7 @@ def person(make_kit):
     ("failure", "message"),
     [
         (NoConnection("timeout"), "no connection to the server at localhost:8002"),
+        (FLCommunicationError("failed to challenge server: timeout"), "no connection to the server at localhost:8002"),
         (AuthenticationError("unknown"), "does not accept researcher@a.example"),
         (
             TypeError("'None' is not an instance of 'bytes'"),

@@ -73,12 +73,14 @@ def test_a_crash_while_writing_leaves_the_one_before(folder, monkeypatch, moment
     assert folder.load().content["model"]["w"].tolist() == [1.0]
 
 
-def test_a_temporary_file_that_a_killed_process_left_is_no_checkpoint(folder):
+def test_a_temporary_file_that_a_killed_process_left_is_no_checkpoint_and_goes_at_the_next_start(folder):
     folder.save(1, content(1))
     (folder.folder / ".round_00002.pt.abc123").write_bytes(b"half")
     (folder.folder / "round_x.pt").write_bytes(b"foreign")
     assert folder.rounds() == [1]
     assert folder.load().round_number == 1
+    folder.discard_from(2)
+    assert files(folder) == ["round_00001.pt", "round_x.pt"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint", None])

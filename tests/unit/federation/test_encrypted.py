@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.encrypted import decrypt_mean, encrypt_model, encrypted_numbers, encryption_of
+from grandrounds.federation.encrypted import EncryptedSum, decrypt_mean, encrypt_model, encrypted_numbers, encryption_of
+from grandrounds.protocol.messages import Release, ReleaseKind, Result
 
-pytest.importorskip("tenseal")
+tenseal = pytest.importorskip("tenseal")
 
-from grandrounds.privacy.mechanisms.ciphertexts import add_encrypted, make_keys
+from grandrounds.privacy.mechanisms.ciphertexts import add_encrypted, make_keys, pack  # noqa: E402
 
 MODELS = [
     {"w": torch.tensor([[1.5, -2.0], [0.0, 300.0]]), "count": torch.tensor(7), "b": torch.tensor([0.25])},
@@ -67,3 +68,16 @@ def test_a_sum_under_another_key_is_refused(total):
 def test_a_sum_of_another_architecture_is_refused(keys, total):
     with pytest.raises(MessageError, match="holds 7 numbers, expected 6"):
         decrypt_mean(total, keys.secret, {"w": SHAPES["w"]})
+
+
+def test_a_ciphertext_of_another_scale_is_refused_before_it_is_added(keys):
+    """The addition would fail, and with it the round of all sites."""
+    vector = tenseal.ckks_vector(tenseal.context_from(keys.public), [1.0] * encrypted_numbers(SHAPES), scale=2.0**30)
+    contents = (encrypt_model(MODELS[0], 1.0, keys.secret), pack([vector.serialize()]))
+    good, other = (Result({"update": Release(ReleaseKind.ENCRYPTED_VALUES, {"ciphertexts": c})}) for c in contents)
+    total = EncryptedSum(keys.public, MODELS[0])
+    total.check("site-1", good)
+    total.add("site-1", good.update)
+    with pytest.raises(MessageError, match="cannot be added: scale mismatch"):
+        total.check("site-2", other)
+    total.check("site-2", good)

@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.proxy import proxy_url, tunnel
 
 WARNING_DAYS = 30
 CONNECT_SECONDS, REFUSAL_SECONDS = 5.0, 1.0
@@ -74,11 +75,16 @@ def connection_fault(kit: Kit, seconds: float = CONNECT_SECONDS) -> str:
 
     Makes a handshake only, without a login, so that a running site is not disturbed.
     """
-    try:
-        addresses = socket.getaddrinfo(kit.host, kit.port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError) as error:  # UnicodeError: not a valid name
-        reason = getattr(error, "strerror", None) or error
-        return f"the name {kit.host!r} is not known ({reason}); ask for a DNS entry, or add it to /etc/hosts"
+    address = f"{kit.host}:{kit.port}"
+    if proxy := proxy_url():  # it finds the address by itself
+        address += f" through {proxy}"
+    else:
+        try:
+            found = socket.getaddrinfo(kit.host, kit.port, type=socket.SOCK_STREAM)
+        except (socket.gaierror, UnicodeError) as error:  # UnicodeError: not a valid name
+            reason = getattr(error, "strerror", None) or error
+            return f"the name {kit.host!r} is not known ({reason}); ask for a DNS entry, or add it to /etc/hosts"
+        address += f" ({found[0][4][0]})"
     try:
         return _handshake(kit, seconds)
     except ssl.SSLCertVerificationError as error:
@@ -96,7 +102,6 @@ def connection_fault(kit: Kit, seconds: float = CONNECT_SECONDS) -> str:
     except ssl.SSLError as error:
         return f"the server at {kit.host}:{kit.port} does not accept the certificate ({error.reason or error})"
     except OSError as error:
-        address = f"{kit.host}:{kit.port} ({addresses[0][4][0]})"
         return (
             f"no connection to {address}: {error.strerror or error}; is the server up, and is the port open outwards?"
         )
@@ -106,7 +111,7 @@ def _handshake(kit: Kit, seconds: float) -> str:
     context = ssl.create_default_context(cafile=str(kit.authority))
     context.load_cert_chain(str(kit.certificate), str(kit.key))
     with (
-        socket.create_connection((kit.host, kit.port), seconds) as plain,
+        tunnel(kit.host, kit.port, seconds) as plain,
         context.wrap_socket(plain, server_hostname=kit.host) as secured,
     ):
         # In TLS 1.3 the server checks this certificate after the handshake; a refusal is its first message.

@@ -6,6 +6,7 @@ A kit is only read here, also while its processes run.
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,21 @@ def read_kit(folder: Path) -> Kit:
         raise ConfigurationError(
             f"{path}: {type(error).__name__} {error}; ask the operator for the kit again"
         ) from error
+
+
+def require_owner(folder: Path) -> None:
+    """Check that what is written in a kit will belong to the user as whom it runs.
+
+    Raises:
+        ConfigurationError: if the folder belongs to another user, who may not read or extend the new files.
+    """
+    owner = folder.stat().st_uid
+    if owner != os.geteuid():
+        try:
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:  # of a container
+            name = f"#{owner}"
+        raise ConfigurationError(f"{folder} belongs to the user {name}: run this command as that user (sudo -u {name})")
 
 
 def running_processes(kit: Kit) -> list[int]:

@@ -113,6 +113,7 @@ def serve(kit: Kit, report: Report) -> None:
             if (kit.folder / SHUTDOWN).exists():
                 report(f"{kit.name}: FLARE was shut down")
                 return
+            end_processes(kit)  # a job's process that FLARE had just started would wait for its parent for ever
             deaths = 0 if time.monotonic() - started >= GOOD_SECONDS else deaths
             pause = PAUSES[min(deaths, len(PAUSES) - 1)]
             deaths += 1

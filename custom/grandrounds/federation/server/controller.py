@@ -13,12 +13,11 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
-from nvflare.app_opt.pt.decomposers import TensorDecomposer
-from nvflare.fuel.utils import fobs
 from nvflare.widgets.info_collector import InfoCollector
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
+from grandrounds.federation.memory import collect_garbage, prepare_job_process
 from grandrounds.federation.paths import SERVER, claimed_folder, require_confined, result_folder
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, training_assignments
@@ -120,8 +119,8 @@ class RoundController(Configurable, RoundHooks, Controller):
             raise RunAborted
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """FLARE's hook: prepare what the serialiser needs."""
-        fobs.register(TensorDecomposer)
+        """FLARE's hook: prepare what the serialiser needs, and the process for many rounds."""
+        prepare_job_process(fl_ctx)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """FLARE's hook: nothing is left to do."""
@@ -258,6 +257,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             }
         )
         self.fire_event(AppEventType.ROUND_DONE, self.fl_ctx)
+        collect_garbage()
 
     def _available_sites(self) -> list[str]:
         connected = self.dispatcher.connected_sites()

@@ -15,12 +15,11 @@ from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
-from nvflare.app_opt.pt.decomposers import TensorDecomposer
-from nvflare.fuel.utils import fobs
 from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.encrypted import ENCRYPTION
+from grandrounds.federation.memory import collect_garbage, prepare_job_process
 from grandrounds.federation.paths import claimed_folder
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
@@ -203,6 +202,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
                 reply, store = run_in_child(self.work, task_name, payload, fl_ctx, abort_signal)
             else:
                 reply, store = self.work(task_name, payload, fl_ctx, abort_signal)
+            collect_garbage()
             if task_name == TRAIN:
                 self._staged = (store, payload)
             return reply
@@ -246,8 +246,9 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         return self._features[1]
 
     def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:
-        fobs.register(TensorDecomposer)
-        keep_freed_memory()
+        prepare_job_process(fl_ctx)
+        if self.compute.isolation != "process":
+            keep_freed_memory()
 
     def _commit_released(self, event_type: str, fl_ctx: FLContext) -> None:
         """Commit the state of an answer that leaves; what a filter has refused, or emptied, has not left."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar
 
 from torch import nn
 
+from grandrounds.data.batches import eval_batches
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fixmatch.teacher import averaged
 from grandrounds.methods.fixmatch.training import PseudoLabeler, SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.executor import SupervisedExecutor
-from grandrounds.models.norm import folded_copy
+from grandrounds.models.norm import adapt_statistics, folded_copy
 from grandrounds.protocol.messages import Payload, Result
 
+STATISTICS_BATCH = 128
 AVERAGE = "average of received models"
 
 
@@ -42,11 +45,11 @@ class FixMatchExecutor(SupervisedExecutor):
         network = self.starting_model(payload, context)
         optimizer = self.make_optimizer(network, self.training.learning_rate, self.training.algorithm)
         metrics = train_semi_supervised(
-            network, optimizer, context, self.training, self.semi_supervised, labeler, self._teacher(network)
+            network, optimizer, context, self.training, self.semi_supervised, labeler, self._teacher(network, context)
         )
         return self.finish(payload, network, optimizer, metrics)
 
-    def _teacher(self, network: nn.Module) -> nn.Module | None:
+    def _teacher(self, network: nn.Module, context: SiteContext) -> nn.Module | None:
         """A copy of the received model, or of the average of those received here, in evaluation mode."""
         options = self.semi_supervised
         if options.teacher == "local":
@@ -57,6 +60,9 @@ class FixMatchExecutor(SupervisedExecutor):
             average = averaged(before, received, times + 1, options.teacher_decay)
             self.kept[AVERAGE] = (times + 1, average)
             network.load_state_dict(average)
-        teacher = folded_copy(network)
+        teacher = copy.deepcopy(network)
         network.load_state_dict(received)
-        return teacher
+        if options.teacher_statistics == "site":
+            rows = eval_batches(context.data.rows("train"), STATISTICS_BATCH)
+            adapt_statistics(teacher, (context.views(batch, "none") for batch in rows))
+        return folded_copy(teacher)

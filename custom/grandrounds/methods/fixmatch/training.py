@@ -62,6 +62,10 @@ class SemiSupervisedOptions(Options):
         "model that labels weak views: the trained one, the received one (SemiFL), or the average of the received",
     ] = "local"
     teacher_decay: Annotated[float, "decay of the average of received models", Range(0, 1, open_maximum=True)] = 0.8
+    teacher_statistics: Annotated[
+        Literal["received", "site"],
+        "batch norm of a received teacher: its own statistics, or those of the site's images",
+    ] = "received"
     unsupervised_start: Annotated[int, "first round with pseudo-labels", Min(1)] = 1
     align_distribution: Annotated[bool, "scale predictions to the class shares of the labelled images (ReMixMatch)"] = (
         False
@@ -73,7 +77,9 @@ class SemiSupervisedOptions(Options):
     accept_unlabelled: Annotated[bool, "let sites without labelled images train on pseudo-labels alone"] = False
 
     def check(self) -> None:
-        """Refuse strengths that are not an interval."""
+        """Refuse strengths that are not an interval, and statistics of a teacher that is the trained model."""
+        if self.teacher_statistics == "site" and self.teacher == "local":
+            raise ConfigurationError("teacher_statistics=site needs teacher=received or average")
         if self.strong_levels is not None and (
             len(self.strong_levels) != MIN_AND_MAX or self.strong_levels[0] > self.strong_levels[1]
         ):

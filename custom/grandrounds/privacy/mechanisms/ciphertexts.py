@@ -194,7 +194,10 @@ def _sum(vectors: Sequence[Any]) -> Any:
     for vector in vectors[1:]:
         if vector.size() != total.size():
             raise MessageError(f"ciphertexts must have equal lengths, got {vector.size()} and {total.size()}")
-        total = total + vector
+        try:
+            total = total + vector
+        except ValueError as error:
+            raise MessageError(f"ciphertexts cannot be added: {error}") from error
     return total
 
 

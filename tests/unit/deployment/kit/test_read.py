@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
-from grandrounds.deployment.kit.read import processes_of, read_kit, running_processes
+from grandrounds.cli import build_app
+from grandrounds.deployment.kit.read import processes_of, read_kit, require_owner, running_processes
 from grandrounds.errors import ConfigurationError
 
 
@@ -66,3 +68,14 @@ def test_a_kits_processes_are_found_by_their_workspace_and_others_are_not(make_k
         ours.communicate(b"\n"), theirs.communicate(b"\n")
     assert running_processes(kit) == []
     assert os.getpid() not in processes_of(kit.folder)
+
+
+def test_a_kit_of_another_user_is_not_written_to(make_kit, monkeypatch):
+    """The administrator is root, the service is not: it could not read a new key, nor extend the ledger."""
+    kit = make_kit("site")
+    require_owner(kit.folder)
+    monkeypatch.setattr("os.geteuid", lambda: kit.folder.stat().st_uid + 1)
+    for command in (["kit", "start"], ["overlay"], ["kit", "renew", "--from", str(kit.folder)]):
+        ended = CliRunner().invoke(build_app(), [*command, str(kit.folder)])
+        assert ended.exit_code == 1
+        assert "run this command as that user" in " ".join(ended.output.split())

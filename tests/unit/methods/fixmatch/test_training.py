@@ -322,11 +322,24 @@ def test_an_executor_averages_what_it_receives_and_trains_what_it_received():
     second = copy.deepcopy(first)
     with torch.no_grad():
         second[1].weight += 2
-    executor._teacher(first)
-    teacher = executor._teacher(second)
+    context = site(labelled=6, unlabelled=8)
+    executor._teacher(first, context)
+    teacher = executor._teacher(second, context)
     torch.testing.assert_close(teacher[1].weight, first[1].weight + 1)
     torch.testing.assert_close(second[1].weight, first[1].weight + 2)
     assert executor.kept[AVERAGE][0] == 2
+
+
+def test_a_teacher_can_have_the_statistics_of_the_sites_images():
+    executor = FixMatchExecutor(teacher="received", teacher_statistics="site")
+    model, context = nn.Sequential(nn.BatchNorm2d(3)), site(labelled=6, unlabelled=8)
+    teacher = executor._teacher(model, context)
+    images = to_tensor(context.data.images)
+    torch.testing.assert_close(teacher[0].running_mean, images.mean(dim=(0, 2, 3)))
+    torch.testing.assert_close(teacher[0].running_var, images.var(dim=(0, 2, 3)))
+    assert torch.equal(model[0].running_mean, torch.zeros(3)), "the trained model keeps the received statistics"
+    with pytest.raises(ConfigurationError, match="teacher_statistics=site needs teacher=received or average"):
+        FixMatchExecutor(teacher_statistics="site")
 
 
 def test_teachers_that_cannot_be_are_refused():

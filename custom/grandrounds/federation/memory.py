@@ -1,0 +1,107 @@
+"""Memory of the processes that run for many rounds: FLARE's threads after each message, and garbage in cycles."""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.utils import fobs
+
+from grandrounds.federation.paths import in_kit
+
+
+class Alarm:
+    """A call at a later time, as ``threading.Timer``."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act: Callable[[], None] | None = act
+
+    def cancel(self) -> None:
+        """The call is not made."""
+        self._act = None
+
+    def ring(self) -> None:
+        """Make the call."""
+        if (act := self._act) is not None:
+            act()
+
+
+class AlarmClock:
+    """Makes calls at their times in one thread, where ``threading.Timer`` takes a thread for each."""
+
+    def __init__(self) -> None:
+        self._alarms: list[tuple[float, int, Alarm]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def set(self, seconds: float, act: Callable[[], None]) -> Alarm:
+        """Call ``act`` after some seconds; it must not block and not raise."""
+        alarm = Alarm(act)
+        with self._changed:
+            heapq.heappush(self._alarms, (time.monotonic() + seconds, next(self._numbers), alarm))
+            if self._thread is None or not self._thread.is_alive():  # the first time, or in a fork
+                self._thread = threading.Thread(target=self._work, name="alarm-clock", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        return alarm
+
+    def _work(self) -> None:
+        while True:
+            self._next().ring()
+
+    def _next(self) -> Alarm:
+        """Wait for the next alarm."""
+        with self._changed:
+            while not self._alarms or self._alarms[0][0] > time.monotonic():
+                self._changed.wait(self._alarms[0][0] - time.monotonic() if self._alarms else None)
+            return heapq.heappop(self._alarms)[2]
+
+
+_clock = AlarmClock()
+
+
+def share_cleanup_thread() -> None:
+    """Let one thread forget received messages, in the place of one for each message.
+
+    FLARE 2.9 remembers a message for 65 s after it was received, and starts a ``threading.Timer``, that is a thread, to
+    forget it. A site that waits asks for its next task up to twenty times a second: its process and the server's for the
+    job had hundreds of threads per site, with their stacks and heaps.
+    """
+    RxTask._schedule_remove_task = _schedule_remove_task
+
+
+def _schedule_remove_task(task: RxTask, ttl: float | None = None) -> None:
+    """FLARE's method of this name, with an alarm for a timer."""
+    with task.stop_lock:
+        if not task.cleanup_timer:
+            task.cleanup_timer = _clock.set(task.completed_task_ttl if ttl is None else ttl, task._remove_task)
+
+
+def prepare_job_process(fl_ctx: FLContext) -> None:
+    """Prepare a process for a job's messages and for many rounds, when the job's components have been built.
+
+    In the process of a kit, which has no other work, what there is by then is left out of later garbage collections. Most
+    of it is imported modules, and a collection takes milliseconds without them.
+    """
+    fobs.register(TensorDecomposer)
+    share_cleanup_thread()
+    if in_kit(fl_ctx):
+        gc.collect()
+        gc.freeze()
+
+
+def collect_garbage() -> None:
+    """Free the tensors of a round that FLARE's objects hold in cycles, in a process of a kit.
+
+    Python looks for cycles by the number of objects, and a few objects with large tensors do not count as many.
+    """
+    if gc.get_freeze_count():
+        gc.collect()

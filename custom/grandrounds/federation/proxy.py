@@ -1,0 +1,77 @@
+"""The way to the server through an HTTP proxy, which FLARE 2.9 does not take by its HTTP driver.
+
+TLS is between the site and the server: the proxy learns the server's host and port only.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+from urllib.parse import urlsplit
+
+import aiohttp
+from nvflare.fuel.f3.drivers.aio_http_driver import WS_PATH, AioHttpDriver
+from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
+
+from grandrounds.errors import ConfigurationError
+
+PROXY_VARIABLE = "GRANDROUNDS_PROXY"
+
+
+def proxy_url() -> str | None:
+    """The proxy that ``$GRANDROUNDS_PROXY`` names, such as ``http://proxy.hospital.example:3128``; None without one.
+
+    Raises:
+        ConfigurationError: if it is no address of this form.
+    """
+    found = os.environ.get(PROXY_VARIABLE)
+    if not found:
+        return None
+    parts = urlsplit(found)
+    if parts.scheme != "http" or not parts.hostname or not parts.port:
+        raise ConfigurationError(f"{PROXY_VARIABLE} must have the form http://HOST:PORT, got {found!r}")
+    return found
+
+
+def use_proxy() -> None:
+    """Let FLARE's HTTP driver in this process connect through the proxy, if there is one."""
+    if proxy_url():
+        AioHttpDriver.connect = _connect
+
+
+def tunnel(host: str, port: int, seconds: float) -> socket.socket:
+    """A TCP connection, through the proxy if there is one.
+
+    Raises:
+        OSError: if there is no connection, or the proxy refuses it.
+    """
+    proxy = proxy_url()
+    if proxy is None:
+        return socket.create_connection((host, port), seconds)
+    parts = urlsplit(proxy)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=seconds)
+    connection.set_tunnel(host, port)
+    connection.connect()
+    return connection.sock
+
+
+def _connect(driver: AioHttpDriver, connector: ConnectorInfo) -> None:
+    """FLARE's method of this name, with the proxy."""
+    driver.connector = connector
+    driver.ssl_context = get_ssl_context(connector.params, False)
+    host, port = (connector.params[name.value] for name in (DriverParams.HOST, DriverParams.PORT))
+    scheme = "wss" if driver.ssl_context else "ws"
+
+    async def connect() -> None:
+        address = f"{scheme}://{host}:{port}/{WS_PATH}"
+        secured = driver.ssl_context or True
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(address, proxy=proxy_url(), ssl=secured) as websocket,
+        ):
+            await driver._connection_handler(websocket)
+
+    driver.aio_context.run_coro(connect()).result()

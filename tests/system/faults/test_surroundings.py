@@ -1,0 +1,199 @@
+"""What surrounds the programs fails: the clock, the port, a certificate, the data. Whoever it concerns is named."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+from grandrounds.data.manifest import read_manifest, write_manifest
+from grandrounds.data.partition.phantom_site import IMAGES_FILE, MANIFEST_FILE
+from grandrounds.deployment.kit.certificates import read_certificate
+from grandrounds.deployment.kit.read import read_kit
+from grandrounds.privacy.ledger.ledger import read_ledger
+
+pytestmark = pytest.mark.faults
+
+DAY = 86400
+
+
+def grandrounds(*arguments, **environment):
+    """The command's exit status and output."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "grandrounds.cli", *map(str, arguments)],
+        env={**os.environ, "COLUMNS": "500", **environment},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def require_run_without_victim(run):
+    """The others have done every round; the victim is not said to have taken part."""
+    summary = run.end().summary
+    assert summary["contributions"] == {site: run.ROUNDS for site in run.HOSPITALS if site != run.VICTIM}
+    assert sorted(summary["test"]) == [site for site in run.HOSPITALS if site != run.VICTIM]
+
+
+def test_a_clock_one_day_behind_keeps_the_site_out_and_the_doctor_names_it(federation, run, restart, clock):
+    """Its certificate is not valid yet, by this clock."""
+    shift = {"LD_PRELOAD": clock, "CLOCK_SHIFT": str(-DAY)}
+    restart("hospital-c", wait=False, **shift)
+    status, reported = grandrounds("doctor", "--kit", federation.kits / "hospital-c", **shift)
+    assert status == 1
+    assert "clock" in next(line for line in reported.splitlines() if "FAIL" in line and "slow" in line)
+    run = run("clock-behind", sites=("hospital-a", "hospital-b"))
+    require_run_without_victim(run)
+
+
+def test_a_clock_three_hours_ahead_does_no_harm(federation, run, restart, clock):
+    """What it leaves are times in the site's audit trail that are three hours late."""
+    restart("hospital-c", LD_PRELOAD=clock, CLOCK_SHIFT=str(3 * 3600))
+    run = run("clock-ahead")
+    summary = run.end().summary
+    assert summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert run.same_as_undisturbed()
+    trail = federation.kits / "hospital-c" / "local" / "privacy" / "audit.jsonl"
+    last = json.loads(trail.read_text().splitlines()[-1])
+    late = datetime.fromisoformat(last["time"]) - datetime.now(UTC)
+    assert timedelta(hours=2) < late <= timedelta(hours=3)
+
+
+def test_an_expired_certificate_keeps_the_site_out_until_it_is_renewed(federation, run, restart, tmp_path):
+    """The next job has it again, with its ledger, its policy and the state of its runs."""
+    kit = read_kit(federation.kits / "hospital-c")
+    valid = kit.certificate.read_bytes()
+    new = shutil.copytree(kit.folder, tmp_path / "new", ignore=shutil.ignore_patterns("grandrounds", "*.fl"))
+    before = {path: path.read_bytes() for path in kit.local.rglob("*") if path.is_file()}
+    head = read_ledger(kit.local / "privacy" / "ledger.jsonl").chain.head
+    try:
+        kit.certificate.write_bytes(signed_again(federation, kit, days=-1))
+        restart("hospital-c", wait=False)
+        status, reported = grandrounds("doctor", "--no-network", "--kit", kit.folder)
+        assert status == 1
+        assert "expired" in reported
+        require_run_without_victim(run("expired", sites=("hospital-a", "hospital-b")))
+        (new / "startup" / kit.certificate.name).write_bytes(signed_again(federation, kit, days=200))
+        restart("hospital-c", wait=False, stopped=True)
+        status, reported = grandrounds("kit", "renew", kit.folder, "--from", new)
+        assert status == 0, reported
+        assert f"the head of the privacy ledger is unchanged: {head}" in reported
+    except BaseException:
+        kit.certificate.write_bytes(valid)
+        raise
+    assert {path: path.read_bytes() for path in before} == before
+    restart("hospital-c")
+    summary = run("renewed").end().summary
+    assert summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+
+
+def signed_again(federation, kit, days):
+    """The kit's certificate with another end, signed by the federation's authority."""
+    state = json.loads((federation.kits.parent / "state" / "cert.json").read_text())
+    authority = serialization.load_pem_private_key(state["root_pri_key"].encode(), password=None)
+    old, now = read_certificate(kit.certificate), datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(old.subject)
+        .issuer_name(old.issuer)
+        .public_key(old.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=10))
+        .not_valid_after(now + timedelta(days=days))
+    )
+    for extension in old.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def test_a_taken_port_delays_the_server_and_the_run_goes_on(federation, run):
+    """Another program listens before the server is back; it is there for a minute."""
+    port = federation.kit(federation.server).port
+    run = run("taken-port", attempts=3)
+    run.await_round(2)
+    os.kill(run.process("server", run.SERVER_PARENT), signal.SIGKILL)
+    with listener(port):
+        status, reported = run.wait_until(lambda: doctor_of_port(federation))
+        assert status == 1
+        assert f"{port}" in reported
+        time.sleep(20)
+    outcome = run.end()
+    assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
+    assert run.same_as_undisturbed()
+
+
+def doctor_of_port(federation):
+    """The doctor's status and its line about the port."""
+    status, reported = grandrounds("doctor", "--no-network", "--kit", federation.kits / federation.server)
+    return status, next(line for line in reported.splitlines() if "port" in line)
+
+
+def listener(port):
+    """A program of another owner at the port, as soon as it is free."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = socket.socket()
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind(("127.0.0.1", port))
+            found.listen()
+            return found
+        except OSError:
+            found.close()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_removed_images_cost_the_site_its_rounds_until_they_are_back(run, own_images):
+    """The file of the images is gone, as a disk that is not mounted; the manifest is still there."""
+    folder = own_images("mounted", 60)
+    run = run("images-gone", "problem.dataset=mounted", "controller.rounds=8", grace=60)
+    run.ROUNDS = 8
+    run.await_round(3)
+    (folder / IMAGES_FILE).rename(folder / "elsewhere.npz")
+    run.await_drop()
+    (folder / "elsewhere.npz").rename(folder / IMAGES_FILE)
+    summary = run.end().summary
+    assert {site for site, _ in run.dropped()} == {run.VICTIM}
+    assert run.others_gave_all()
+    assert summary["contributions"][run.VICTIM] >= 2
+
+
+def test_data_that_changed_at_a_restart_send_nothing_until_the_ledger_knows(federation, run, restart, own_images):
+    """The gate of the restarted site refuses; after ``ledger amend`` it takes part in the next job."""
+    kit = federation.kits / "hospital-c"
+    manifest = own_images("changing", 63) / MANIFEST_FILE
+    first = run("changed-data", "problem.dataset=changing", "controller.rounds=6", attempts=3, grace=60)
+    first.ROUNDS = 6
+    first.await_round(3)
+    records = read_manifest(manifest).records
+    last = max(record.patient for record in records)
+    write_manifest([record for record in records if record.patient != last], manifest)
+    restart("hospital-c")
+    summary = first.end().summary
+    assert summary["contributions"][first.VICTIM] <= 3
+    trail = (kit / "local" / "privacy" / "audit.jsonl").read_text()
+    assert "refused" in trail.splitlines()[-1]
+    status, reported = grandrounds(
+        "ledger",
+        "amend",
+        kit / "local" / "privacy",
+        "changing",
+        "--manifest",
+        manifest,
+        "--reason",
+        "a patient withdrew",
+    )
+    assert status == 0, reported
+    summary = run("amended", "problem.dataset=changing").end().summary
+    assert summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)

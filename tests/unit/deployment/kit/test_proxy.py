@@ -1,0 +1,150 @@
+"""A site whose only way out is an HTTP proxy: FLARE's driver and the doctor's handshake go through it."""
+
+import socket
+import threading
+import time
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
+from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.utils.constants import Mode
+
+from grandrounds.deployment.kit.certificates import connection_fault
+from grandrounds.deployment.kit.read import read_kit
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.proxy import PROXY_VARIABLE, use_proxy
+
+LIMIT_SECONDS = 30
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    """A proxy that knows CONNECT only; ``asked`` has the first line of each request, ``allow`` whether it obeys."""
+    monkeypatch.setattr(AioHttpDriver, "connect", AioHttpDriver.connect)
+    state = SimpleNamespace(asked=[], allow=True)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        threading.Thread(target=accept, args=(listener, state), daemon=True).start()
+        monkeypatch.setenv(PROXY_VARIABLE, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        yield state
+
+
+def accept(listener, state):
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:  # the test is over
+            return
+        threading.Thread(target=pass_on, args=(client, state), daemon=True).start()
+
+
+def pass_on(client, state):
+    request = b""
+    while b"\r\n\r\n" not in request:
+        request += client.recv(4096)
+    line = request.split(b"\r\n")[0].decode()
+    state.asked.append(line)
+    if not state.allow:
+        client.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+        client.close()
+        return
+    host, _, port = line.split()[1].rpartition(":")
+    server = socket.create_connection((host, int(port)))
+    client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    threading.Thread(target=copy, args=(client, server), daemon=True).start()
+    copy(server, client)
+
+
+def copy(source, target):
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+    except OSError:
+        pass
+    finally:
+        source.close()
+        target.close()
+
+
+class Connected:
+    """FLARE's monitor of a driver: keeps its connection and what it receives."""
+
+    def __init__(self):
+        self.connection, self.there, self.frames, self.received = None, threading.Event(), [], threading.Event()
+
+    def state_change(self, connection):
+        self.connection = connection
+        connection.register_frame_receiver(self)
+        self.there.set()
+
+    def process_frame(self, frame):
+        self.frames.append(bytes(frame))
+        self.received.set()
+
+
+@pytest.fixture
+def server(make_kit):
+    """FLARE's HTTP driver with the certificates of a server: its kit and its monitor."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kit = make_kit("server", port=port)
+    driver, monitor = AioHttpDriver(), Connected()
+    run(driver.listen, driver, monitor, kit, Mode.PASSIVE)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not connectable(port):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    yield SimpleNamespace(kit=kit, monitor=monitor)
+    driver.shutdown()
+
+
+def connectable(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("localhost", port)) == 0
+
+
+def run(work, driver, monitor, kit, mode):
+    """Let a driver listen or connect in a thread."""
+    party = "SERVER" if mode is Mode.PASSIVE else "CLIENT"
+    params = {
+        DriverParams.SCHEME.value: "https",
+        DriverParams.HOST.value: "localhost",
+        DriverParams.PORT.value: kit.port,
+        DriverParams.SECURE.value: True,
+        DriverParams.CA_CERT.value: str(kit.authority),
+        DriverParams[f"{party}_CERT"].value: str(kit.certificate),
+        DriverParams[f"{party}_KEY"].value: str(kit.key),
+    }
+    driver.register_conn_monitor(monitor)
+    info = ConnectorInfo("test", driver, params, mode, 0, 0, False, threading.Event())
+    threading.Thread(target=work, args=(info,), daemon=True).start()
+
+
+def test_flares_driver_and_the_doctor_go_through_the_proxy(make_kit, server, proxy):
+    site = make_kit("site", port=server.kit.port)
+    use_proxy()
+    driver, monitor = AioHttpDriver(), Connected()
+    run(driver.connect, driver, monitor, site, Mode.ACTIVE)
+    assert monitor.there.wait(LIMIT_SECONDS)
+    monitor.connection.send_frame(b"hello")
+    assert server.monitor.received.wait(LIMIT_SECONDS)
+    assert server.monitor.frames == [b"hello"]
+    assert connection_fault(read_kit(site.folder)) == ""
+    assert [line.rpartition(" ")[0] for line in proxy.asked] == [f"CONNECT localhost:{site.port}"] * 2
+    driver.shutdown()
+
+
+def test_a_proxy_that_refuses_is_named_by_the_doctor(make_kit, proxy):
+    proxy.allow = False
+    fault = connection_fault(make_kit("site", host="fl.nowhere.example"))
+    assert "through http://127.0.0.1:" in fault
+    assert "403" in fault
+
+
+def test_an_address_of_another_form_is_refused(monkeypatch):
+    monkeypatch.setenv(PROXY_VARIABLE, "proxy.hospital.example")
+    with pytest.raises(ConfigurationError, match="must have the form http://HOST:PORT"):
+        use_proxy()
