@@ -1,3 +1,63 @@
-"""Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE."""
+"""Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.
+
+The public names load torch and FLARE when they are first used, so that ``import grandrounds`` is quick::
+
+    import grandrounds as gr
+
+    sites = gr.partition("ham10000", "DIR", "runs/ham/sites", sites=10)
+    run = gr.run("fedperl", sites, rounds=30, backbone="efficientnet_lite0")
+    print(run.scores())
+    run.report("runs/ham/report")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grandrounds.api.evaluation import Evaluation, evaluate
+    from grandrounds.api.reports import report
+    from grandrounds.api.running import Run, run
+    from grandrounds.api.sites import Sites, partition
+    from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 
 __version__ = "0.1.0"
+__all__ = [
+    "ConfigurationError",
+    "DataError",
+    "Evaluation",
+    "GrandRoundsError",
+    "Run",
+    "Sites",
+    "evaluate",
+    "partition",
+    "report",
+    "run",
+]
+PLACES = {
+    "ConfigurationError": "errors",
+    "DataError": "errors",
+    "Evaluation": "api.evaluation",
+    "GrandRoundsError": "errors",
+    "Run": "api.running",
+    "Sites": "api.sites",
+    "evaluate": "api.evaluation",
+    "partition": "api.sites",
+    "report": "api.reports",
+    "run": "api.running",
+}
+"""The module of each public name."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -27,8 +27,8 @@ from grandrounds.commands import (
     submit,
     weights,
 )
-from grandrounds.commands.output import INTERRUPTED
-from grandrounds.errors import GrandRoundsError
+from grandrounds.console.output import INTERRUPTED
+from grandrounds.errors import GrandRoundsError, UsageError
 
 HELP = """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.
 
@@ -45,12 +45,12 @@ class OneLineErrors(TyperGroup):
     """Turns errors that a user can fix into one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; errors of the package and of files become exit status 1, an interruption 130."""
+        """Run the command; errors of the package and of files become exit status 1, wrong use 2, an interruption 130."""
         try:
             return super().invoke(ctx)
         except GrandRoundsError as error:
             typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(1) from None
+            raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
         except BrokenPipeError:  # the reader of the output has closed it; click ends quietly
             raise
         except OSError as error:

@@ -21,3 +21,7 @@ class MessageError(GrandRoundsError):
 
 class CheckpointError(GrandRoundsError):
     """A checkpoint is damaged, or belongs to another architecture or configuration."""
+
+
+class UsageError(ConfigurationError):
+    """Arguments of one call that contradict each other, or of which one is missing; the command exits with status 2."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grandrounds.commands.output import facts
+from grandrounds.console.output import facts
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError

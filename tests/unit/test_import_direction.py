@@ -14,7 +14,9 @@ import grandrounds
 
 PACKAGE = Path(grandrounds.__file__).parent
 LAYERS = (
-    {"cli", "commands"},
+    {"cli", "commands", "__init__"},
+    {"api"},
+    {"console"},
     {"deployment", "reporting"},
     {"methods"},
     {"privacy.gate"},
@@ -23,7 +25,7 @@ LAYERS = (
     {"evaluation"},
     {"models", "data"},
     {"protocol"},
-    {"checks", "errors", "files", "options", "ordering", "plotting", "seeding", "__init__"},
+    {"checks", "errors", "files", "options", "ordering", "plotting", "seeding"},
 )
 """From the top to the bottom; a module imports its own layer and those below."""
 MAX_MODULES = 16

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.commands.output import notes, results, say, say_json
-from grandrounds.commands.progress import Step, steps_on
+from grandrounds.console.output import notes, results, say, say_json
+from grandrounds.console.progress import Step, steps_on
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -14,18 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.commands.output import notes, results, say, say_json
-from grandrounds.commands.progress import steps_on
-from grandrounds.errors import ConfigurationError
+from grandrounds.console.output import results, say, say_json
 
 if TYPE_CHECKING:
-    from grandrounds.data.site import DatasetLocation
-    from grandrounds.evaluation.clinical.operating import FixedPoint
-    from grandrounds.evaluation.external import ImagePredictions
-    from grandrounds.reporting.external.preparation import Labels, PositiveGroup
     from grandrounds.reporting.format import Table as PageTable
-    from grandrounds.reporting.run import Run
-    from grandrounds.reporting.runs import TrainedModel
 
 
 READINGS: Mapping[str, str] = {"argmax": "the group of the most probable class", "summed": "the highest sum of a group"}
@@ -103,91 +95,40 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Check all options, predict, and show the scores."""
-    from grandrounds.evaluation.clinical.validation import Request
-    from grandrounds.evaluation.external import report, write_predictions
-    from grandrounds.reporting.external.prediction import draw_failures, place_of, predict_place, read_images
-    from grandrounds.reporting.external.result import external_result, write_result
-    from grandrounds.reporting.runs import read_run, run_name, trained_model
+    from grandrounds.api.evaluation import evaluate as evaluate_run
+    from grandrounds.api.evaluation import located
 
     grouped = groups_of(groups) if groups is not None else None
     prevalences = prevalences_of(prevalence)
-    locations = _located(sites_dir, site, manifest, root)
-    trained = trained_model(run)
-    labels = _labels(trained, locations, grouped, comma_separated(positive))
-    _require_possible(labels, curves, failures, threshold is not None or bool(prevalences) or recalibrate > 0)
-    with steps_on(notes()) as step:
-        step("reading the run")
-        record = read_run(trained.weights.parent, run_name(run))
-        point = _point(trained, record, labels.positive, sensitivity, threshold)
-        images = read_images(trained, record, locations, labels.vocabulary, allow_overlap, step)
-        for line in images.remarks:
-            say(notes(), line)
-        found = predict_place(trained, images, step)
-        place = place_of(name or _place_name(sites_dir, site, manifest), trained.weights, locations, images, found)
-        limit = max(minimum, *(location.min_support for location in locations.values()))
-        wanted = Request(labels.positive.name if labels.positive else "", point, prevalences, recalibrate, limit)
-        step("computing scores and intervals")
-        result = external_result(record, place, labels, wanted, _command())
-    classes = trained.problem.classes
+    single = {"--curves": curves, "--failures": failures}
+    found = evaluate_run(
+        run,
+        located(sites_dir, site, manifest, root),
+        name=name or _place_name(sites_dir, site, manifest),
+        groups=grouped,
+        positive=comma_separated(positive),
+        sensitivity=sensitivity,
+        threshold=threshold,
+        prevalences=prevalences,
+        recalibrate=recalibrate,
+        minimum=minimum,
+        allow_overlap=allow_overlap,
+        of_classes=[option for option, path in single.items() if path is not None],
+        command=_command(),
+    )
     if failures is not None:
-        draw_failures(failures, images.sites, found, classes)
+        found.draw_failures(failures)
     if predictions is not None:
-        write_predictions(predictions, found, classes, labels.vocabulary, labels.grouping)
+        found.write_predictions(predictions)
     if curves is not None:
-        _write_curves(curves, found, classes)
+        found.write_curves(curves)
     if out is not None:
-        write_result(out, result)
-    content = report(found, classes, labels.grouping, labels.by_group)
+        found.write(out)
+    content = found.tables()
     if json:
-        say_json(_without_nan({"model": str(trained.weights), **content, "external": result}))
+        say_json(_without_nan({"model": str(found.weights), **content, "external": found.result}))
     else:
-        _show(result, content, trained.weights)
-
-
-def _labels(
-    trained: TrainedModel,
-    locations: Mapping[str, DatasetLocation],
-    grouped: Mapping[str, Sequence[str]] | None,
-    positive: Sequence[str] | None,
-) -> Labels:
-    """What the labels of the place are, and which of them are positive."""
-    from grandrounds.evaluation.external import labels_are_groups
-    from grandrounds.evaluation.per_class import grouping_of
-    from grandrounds.reporting.external.preparation import Labels, positive_group
-
-    classes = trained.problem.classes
-    grouping = grouping_of(grouped, classes) if grouped is not None else None
-    by_group = labels_are_groups(locations, classes, list(grouped or ()))
-    group = positive_group(positive, classes, grouping, by_group)
-    return Labels(tuple(grouped or ()) if by_group else tuple(classes), grouping, by_group, group)
-
-
-def _require_possible(labels: Labels, curves: Path | None, failures: Path | None, asks_for_group: bool) -> None:
-    """Refuse what the labels cannot give, before an image is read."""
-    if curves is not None and labels.by_group:
-        raise typer.BadParameter("--curves: the labels are groups of classes, and curves are of classes")
-    if failures is not None and labels.by_group:
-        raise typer.BadParameter("--failures: the labels are groups of classes, and errors are of classes")
-    if labels.positive is None and asks_for_group:
-        raise typer.BadParameter("--threshold, --prevalence and --recalibrate need a positive group: name --positive")
-
-
-def _point(
-    trained: TrainedModel, record: Run, positive: PositiveGroup | None, sensitivity: float, threshold: float | None
-) -> FixedPoint | None:
-    """The operating point, or none with a line that says why."""
-    from grandrounds.evaluation.clinical.operating import FixedPoint
-    from grandrounds.reporting.external.preparation import operating_point
-
-    if positive is None:
-        return None
-    if threshold is not None:
-        return FixedPoint(threshold, "the command line")
-    found = operating_point(trained.folder, record.sites, trained.problem.classes, positive, sensitivity)
-    if isinstance(found, str):
-        say(notes(), found)
-        return None
-    return found
+        _show(found.result, content, found.weights)
 
 
 def prevalences_of(text: str | None) -> list[float]:
@@ -234,32 +175,6 @@ def groups_of(text: str) -> dict[str, list[str]]:
     return groups
 
 
-def _located(
-    sites_dir: Path | None, site: Sequence[str] | None, manifest: Path | None, root: Path | None
-) -> dict[str, DatasetLocation]:
-    """Where the images of each site are."""
-    if sites_dir is not None and manifest is None and root is None:
-        return _of_partition(sites_dir, site)
-    if sites_dir is not None or manifest is None or root is None or site:
-        raise typer.BadParameter("give either --sites-dir (and --site), or --manifest with --root")
-    from grandrounds.data.site import DatasetLocation
-
-    if not root.exists():
-        raise ConfigurationError(f"--root: there is no file or folder {root}")
-    return {manifest.stem: DatasetLocation(manifest, root)}
-
-
-def _of_partition(sites_dir: Path, chosen: Sequence[str] | None) -> dict[str, DatasetLocation]:
-    from grandrounds.data.site import locate_dataset
-    from grandrounds.deployment.simulate import sites_of
-
-    sites, problem = sites_of(sites_dir)
-    for name in chosen or ():
-        if name not in sites:
-            raise ConfigurationError(f"--site: {sites_dir} has no site {name!r}; it has {', '.join(sites)}")
-    return {name: locate_dataset(name, problem["dataset"], [sites_dir]) for name in sites if name in (chosen or sites)}
-
-
 def _place_name(sites_dir: Path | None, site: Sequence[str] | None, manifest: Path | None) -> str:
     if manifest is not None:
         return manifest.stem
@@ -272,16 +187,6 @@ def _command() -> str:
     """What was typed; of an absolute path the last part."""
     typed = [Path(part).name if part.startswith("/") else part for part in sys.argv[1:]]
     return shlex.join(["grandrounds", *typed])
-
-
-def _write_curves(folder: Path, found: Mapping[str, ImagePredictions], classes: Sequence[str]) -> None:
-    """``SITE/curves_common.json`` for each site, as a report finds them in a run's results."""
-    from grandrounds.evaluation.bootstrap import cases_of
-    from grandrounds.evaluation.curves import site_curves, write_curves
-
-    for name, predicted in found.items():
-        cases = cases_of(predicted.labels, predicted.probabilities, predicted.groups or None)
-        write_curves(folder / name / "curves_common.json", site_curves(cases, classes), classes)
 
 
 def _show(result: Mapping[str, Any], content: Mapping[str, Any], weights: Path) -> None:

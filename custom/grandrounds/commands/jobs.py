@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
-from grandrounds.commands.output import results, say, say_json
+from grandrounds.console.output import results, say, say_json
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
@@ -119,7 +119,7 @@ def build(
     console = results()
     say(console, f"{folder} is written; to run it here:")
     variable = f"{SITES_VARIABLE}={arguments.sites_dir.absolute()} " if arguments.sites_dir else ""
-    say(console, f"  {variable}nvflare simulator {folder} -w WORKSPACE -n {len(sites)} -t 2")
+    say(console, f"  {variable}nvflare simulator {folder} -w WORKSPACE -n {len(sites.names)} -t 2")
     if not byoc:
         say(
             console,

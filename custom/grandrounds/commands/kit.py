@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.commands.output import megabytes, notes, results, say, say_json
+from grandrounds.console.output import megabytes, notes, results, say, say_json
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:

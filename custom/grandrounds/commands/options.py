@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 import typer
 
 if TYPE_CHECKING:
+    from grandrounds.api.sites import Sites
     from grandrounds.deployment.jobs import Job
 
 Arguments = ParamSpec("Arguments")
@@ -65,12 +66,9 @@ class JobArguments:
         Raises:
             ConfigurationError: if there is no such job, preset or option.
         """
-        from grandrounds.deployment.jobs import load_job
-        from grandrounds.deployment.presets import with_preset
+        from grandrounds.deployment.presets import configured_job
 
-        loaded = load_job(self.job)
-        loaded.options("problem").update(problem)
-        return with_preset(loaded, self.preset, self.options)
+        return configured_job(self.job, self.preset, self.options, problem)
 
 
 @dataclass(frozen=True)
@@ -84,19 +82,30 @@ class SimulatedJobArguments(JobArguments):
         None
     )
 
-    def checked(self) -> tuple[Job, list[str]]:
-        """The checked job with its options, and the names of its sites.
+    def checked(self) -> tuple[Job, Sites]:
+        """The checked job with its options, and its sites.
 
         Raises:
             GrandRoundsError: if the job, an option or the partition is wrong.
         """
         from grandrounds.deployment.jobs import check_job
-        from grandrounds.deployment.simulate import choose_sites
 
-        names, problem = choose_sites(self.sites, self.sites_dir)
-        configured = self.configured(problem)
+        sites = self.chosen()
+        configured = self.configured(sites.problem)
         check_job(configured)
-        return configured, names
+        return configured, sites
+
+    def chosen(self) -> Sites:
+        """The sites that take part.
+
+        Raises:
+            GrandRoundsError: if the partition is wrong, or has fewer sites.
+        """
+        from grandrounds.api.sites import Sites
+
+        if self.sites_dir is not None:
+            return Sites.read(self.sites_dir, self.sites)
+        return Sites.synthetic() if self.sites is None else Sites.synthetic(self.sites)
 
 
 def takes(group: type[Group]) -> Callable[[Callable[Concatenate[Group, Arguments], None]], Callable[..., None]]:

@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.commands.output import notes, results, say, say_json
+from grandrounds.console.output import results, say, say_json
 from grandrounds.data.families import DATASETS, MalignancyOptions
 from grandrounds.data.options import SCHEME_DEFAULTS, PartitionOptions
 from grandrounds.options import Annotation, annotations_of
 
 SHOWN_DIGITS = 12
-LINES = 10
-"""Number of lines that show the progress of reading where there is no terminal."""
 
 HELP = """Divide a data set between simulated hospitals.
 
@@ -123,10 +118,9 @@ def _command(dataset: str, group: type[PartitionOptions]) -> Callable[..., None]
     """The function behind a sub-command, with the group's options as its parameters."""
 
     def partition(root: Path, out: Path, overwrite: bool, json: bool, **options: Any) -> None:
-        from grandrounds.data.partition.make import make_partition
+        from grandrounds.api.sites import partition as divide
 
-        with reading_progress(notes()) as progress:
-            description = make_partition(dataset, root, out, overwrite=overwrite, progress=progress, **options)
+        description = divide(dataset, root, out, overwrite=overwrite, **options).description
         if json:
             say_json(description)
             return
@@ -213,26 +207,6 @@ def parse_windows(text: str) -> list[tuple[float, float]]:
         return [(float(centre), float(width)) for centre, width in pairs]
     except ValueError:
         raise typer.BadParameter(f"expected CENTRE:WIDTH,..., for example 40:80,80:200,40:380; got {text!r}") from None
-
-
-@contextmanager
-def reading_progress(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of reading DICOM headers: a bar on a terminal, some lines elsewhere."""
-    if console.is_terminal:
-        with Progress(console=console, transient=True) as bar:
-            task = bar.add_task("reading patients from DICOM headers", total=None, visible=False)
-            yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
-        return
-    printed = -1
-
-    def report(done: int, total: int) -> None:
-        """Print a line for each tenth."""
-        nonlocal printed
-        if done * LINES // max(total, 1) > printed:
-            printed = done * LINES // max(total, 1)
-            say(console, f"reading patients from DICOM headers: {done} of {total}")
-
-    yield report
 
 
 def what_next(description: Mapping[str, Any], out: Path) -> list[str]:

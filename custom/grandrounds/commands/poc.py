@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grandrounds.commands.options import comma_separated
-from grandrounds.commands.output import notes, results, say
+from grandrounds.console.output import notes, results, say
 from grandrounds.errors import ConfigurationError
 
 HELP = """Start and stop a federation on this machine, with real kits and processes.

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from grandrounds.commands.options import Json
-from grandrounds.commands.output import results, say, say_json
+from grandrounds.console.output import results, say, say_json
 from grandrounds.errors import DataError
 from grandrounds.files import read_json_object
 

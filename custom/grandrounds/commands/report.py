@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.commands.options import Json
-from grandrounds.commands.output import notes, results, say, say_json
-from grandrounds.commands.progress import steps_on
-from grandrounds.errors import ConfigurationError
+from grandrounds.console.output import notes, results, say, say_json
+from grandrounds.console.progress import steps_on
 
 if TYPE_CHECKING:
-    from grandrounds.reporting.run import Run
+    pass
 
 HELP = """Report on one run, or compare several.
 
@@ -80,50 +77,27 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the report and print its path."""
-    from grandrounds.reporting.external.result import read_result
-    from grandrounds.reporting.model import report_on
+    from grandrounds.api.reports import report_content
     from grandrounds.reporting.page import write_report
+    from grandrounds.reporting.runs import split_argument
 
+    named = [(None, Path(text)) if Path(text).exists() else split_argument(text) for text in runs]
     with steps_on(notes()) as step:
-        step("reading the runs")
-        places = [read_result(path) for path in external or ()]
-        found = _runs(runs, sites_dir, groups, model.value if model else None)
-        step("computing scores and intervals")
-        content = report_on(found, title, reference, places)
+        content = report_content(
+            named,
+            sites_dir,
+            title=title,
+            reference=reference,
+            model=model.value if model else None,
+            communities=groups,
+            external=external or (),
+            step=step,
+        )
         page = write_report(content, out, step)
     if json:
         say_json(content.to_json())
     else:
         say(results(), str(page))
-
-
-def _runs(arguments: Sequence[str], sites_dir: Path | None, groups: Path | None, model: str | None) -> list[Run]:
-    from grandrounds.commands.figures import communities_of
-    from grandrounds.reporting.predictions import groups_in
-    from grandrounds.reporting.runs import names_of, read_run, split_argument
-
-    if sites_dir is not None and not sites_dir.is_dir():
-        raise ConfigurationError(f"--sites-dir: there is no folder {sites_dir}")
-    named = [(None, Path(text)) if Path(text).exists() else split_argument(text) for text in arguments]
-    look_up = groups_in(sites_dir) if sites_dir else None
-    found = [read_run(path, name, look_up, model) for (_, path), name in zip(named, names_of(named), strict=True)]
-    if sites_dir is not None:
-        found = [_with_columns(run, path, sites_dir) for run, (_, path) in zip(found, named, strict=True)]
-    if groups is None:
-        return found
-    return [replace(run, communities=communities_of(groups, run.sites)) for run in found]
-
-
-def _with_columns(run: Run, path: Path, sites_dir: Path) -> Run:
-    """The run with the further columns of its sites' manifests, if it has predictions of single images."""
-    from grandrounds.reporting.predictions import read_columns
-    from grandrounds.reporting.runs import answers_folder
-
-    if not run.predictions or path.is_file():
-        return run
-    dataset = str(run.problem["dataset"])
-    columns = read_columns(answers_folder(path), list(run.predictions), run.model, dataset, sites_dir)
-    return replace(run, columns=columns)
 
 
 def export(
@@ -137,13 +111,7 @@ def export(
     licence: Annotated[str | None, typer.Option(help="Licence of the data that the model was trained on.")] = None,
 ) -> None:
     """Write the model and print its path."""
-    from grandrounds.reporting.export import export_model
-    from grandrounds.reporting.external.result import read_result
-    from grandrounds.reporting.model import report_on
-    from grandrounds.reporting.predictions import groups_in
-    from grandrounds.reporting.runs import read_run
+    from grandrounds.api.reports import export as write_model
 
-    found = read_run(run, run.absolute().name, groups_in(sites_dir) if sites_dir else None)
-    places = [read_result(path) for path in external or ()]
-    for path in export_model(report_on([found], places=places), found, out, licence):
+    for path in write_model(run, out, sites_dir=sites_dir, external=external or (), licence=licence):
         say(results(), str(path))

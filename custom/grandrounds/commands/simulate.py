@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
-from grandrounds.commands.output import INTERRUPTED, facts, notes, results, say, say_json, score_table
-from grandrounds.commands.progress import Follower, progress_on
+from grandrounds.console.output import INTERRUPTED, facts, notes, results, say, say_json, score_table
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job
@@ -62,36 +61,27 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a job, show its progress, and then its scores."""
-    from grandrounds.deployment import simulate as simulation
-    from grandrounds.federation.server.record import EVENTS
+    from grandrounds.api.running import run
 
-    flare = engine is EngineChoice.FLARE
-    if threads is not None and not flare:
-        raise typer.BadParameter("--threads needs --engine flare: one process works on one site at a time")
-    if wire and flare:
-        raise typer.BadParameter("--wire is for the engine in-process: with flare all messages are serialised")
     job, sites = arguments.checked()
     folder = workspace or Path("runs") / job.run_name
-    events = simulation.Simulation(folder.absolute(), job.run_name).record / EVENTS
     try:
-        with progress_on(notes()) as progress, Follower(events, progress.show):
-            summary = simulation.simulate(
-                job,
-                folder,
-                sites,
-                arguments.sites_dir,
-                "flare" if flare else "in-process",
-                threads,
-                wire,
-                ["grandrounds", *sys.argv[1:]],
-            )
+        finished = run(
+            job,
+            sites,
+            workspace=folder,
+            engine="flare" if engine is EngineChoice.FLARE else "in-process",
+            threads=threads,
+            wire=wire,
+            command=["grandrounds", *sys.argv[1:]],
+        )
     except KeyboardInterrupt:
         say(notes(), f"interrupted: run the same command to resume after the last complete round ({folder})")
         raise typer.Exit(INTERRUPTED) from None
     if json:
-        say_json(summary)
+        say_json(finished.summary)
     else:
-        _show(summary, job, folder, arguments)
+        _show(finished.summary, job, folder, arguments)
 
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from grandrounds.commands.options import Json
-from grandrounds.commands.output import duration, notes, results, say, say_json
+from grandrounds.console.output import duration, notes, results, say, say_json
 
 if TYPE_CHECKING:
     from grandrounds.deployment.operation.status import Status

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from grandrounds.commands.options import JobArguments, Json, comma_separated, takes
-from grandrounds.commands.output import facts, notes, results, say, say_json, score_table
+from grandrounds.console.output import facts, notes, results, say, say_json, score_table
 from grandrounds.errors import GrandRoundsError
 from grandrounds.ordering import natural_sorted
 

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from grandrounds.commands.options import Json
-from grandrounds.commands.output import results, say, say_json
+from grandrounds.console.output import results, say, say_json
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:

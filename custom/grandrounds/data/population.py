@@ -1,14 +1,16 @@
-"""Who the images of a partition are of: their number by site, part of the training, and class."""
+"""Who the images of a partition are of: their number by site, part of the training, and class; communities of sites."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grandrounds.data.manifest import Record, read_manifest
-from grandrounds.data.partition.files import MANIFEST_FILE, read_partition
+from grandrounds.data.partition.files import DESCRIPTION_FILE, MANIFEST_FILE, read_partition
+from grandrounds.errors import ConfigurationError
+from grandrounds.files import read_json_object
 
 PROVENANCE = "provenance.json"
 """Beside the summary of a simulation: the command, and the description of its sites' data."""
@@ -54,3 +56,43 @@ def counts_by_part(records: Sequence[Record], classes: Sequence[str]) -> dict[st
         part: {name: of_part[name] for name in (*classes, *([""] if part == "training" else []))}
         for part, of_part in counts.items()
     }
+
+
+def communities_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
+    """The community of each site: from a partition the commonest source of its images.
+
+    The clients of FedPerl's paper are in one community when they are of one data set, whatever devices it has; for them
+    only the part of a source before the slash counts. ``path`` is a folder with ``partition.json``, this file, or one with a
+    JSON object of communities by site.
+
+    Raises:
+        ConfigurationError: if there is no such file, or a site has no community in it.
+    """
+    file = path / DESCRIPTION_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigurationError(f"{file} is not there; give a partition or a JSON file of communities")
+    content = read_json_object(file)
+    named = _communities(content) if isinstance(content.get("sites"), dict) else content
+    if not all(isinstance(name, str) for name in named.values()):
+        raise ConfigurationError(f"{file} must be an object with a community's name for each site")
+    missing = [site for site in sites if not named.get(site)]
+    if missing:
+        raise ConfigurationError(
+            f"{file} has no community of {', '.join(missing)}; add it, or give the run's partition"
+        )
+    return {site: named[site] for site in sites}
+
+
+def _communities(description: Mapping[str, Any]) -> dict[str, str]:
+    """Communities from ``partition.json``, without a prefix that all names share."""
+    of_data_set = description.get("scheme") == "fedperl"
+    named: dict[str, str] = {}
+    for site, summary in description["sites"].items():
+        counts: Counter[str] = Counter()
+        for source, count in summary.get("sources", {}).items():
+            counts[source.partition("/")[0] if of_data_set else source] += count
+        # Of equally common sources the first by name.
+        named[site] = min(counts, key=lambda source: (-counts[source], source), default="")
+    prefixes = {name.partition("/")[0] for name in named.values()}
+    common = f"{prefixes.pop()}/" if len(prefixes) == 1 else ""
+    return {site: name.removeprefix(common) for site, name in named.items()}

@@ -12,9 +12,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from json import dumps
+from pathlib import Path
 from typing import Any
 
-from grandrounds.deployment.jobs import PARTS, Job, with_options
+from grandrounds.deployment.jobs import PARTS, Job, load_job, with_options
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object
 
@@ -75,6 +76,23 @@ def with_preset(job: Job, preset: str | None, assignments: Sequence[str] = ()) -
     label = " + ".join(names)
     changed.options("controller")["preset"] = f"{label}, but {', '.join(sorted(changes))}" if changes else label
     return replace(changed, meta={**changed.meta, "name": "-".join([job.name, *names])})
+
+
+def configured_job(name: str | Path, preset: str | None, assignments: Sequence[str], problem: Mapping[str, Any]) -> Job:
+    """Load a job and set its options.
+
+    Args:
+        name: of a job, or its folder.
+        preset: names of presets, see :func:`with_preset`.
+        assignments: ``part.option=value``; they win.
+        problem: options of the problem that follow from the data; presets and assignments win over these.
+
+    Raises:
+        ConfigurationError: if there is no such job, preset or option.
+    """
+    loaded = load_job(name)
+    loaded.options("problem").update(problem)
+    return with_preset(loaded, preset, assignments)
 
 
 def _named(job: Job, presets: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:

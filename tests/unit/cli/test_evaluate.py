@@ -223,7 +223,7 @@ def test_groups_of_classes_have_no_curves(run, trained, listed, tmp_path):
     result = run("evaluate", trained(), *arguments)
     assert result.exit_code == 2
     assert not (tmp_path / "out").exists()
-    assert "curves are of classes" in " ".join(result.stderr.replace("│", " ").split())
+    assert "curves and errors are of classes" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.commands import figures
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
+from grandrounds.data.population import communities_of
 from grandrounds.evaluation.history import RunHistory
 from grandrounds.plotting import rounds_to_show
 from grandrounds.reporting.figures.runs import training_drawings
@@ -126,15 +126,15 @@ def test_shown_are_the_first_round_with_peers_the_last_and_two_between(rounds, f
 def test_a_community_is_the_commonest_source_without_what_all_names_begin_with(partition):
     folder = partition({"site-1": ["HAM/a", "HAM/b", "HAM/b"], "site-2": ["HAM/b"], "site-3": ["HAM/a"]})
     expected = {"site-1": "b", "site-2": "b", "site-3": "a"}
-    assert figures.communities_of(folder, ["site-1", "site-2", "site-3"]) == expected
-    assert figures.communities_of(folder / "partition.json", ["site-1", "site-2"]) == {"site-1": "b", "site-2": "b"}
+    assert communities_of(folder, ["site-1", "site-2", "site-3"]) == expected
+    assert communities_of(folder / "partition.json", ["site-1", "site-2"]) == {"site-1": "b", "site-2": "b"}
 
 
 def test_communities_of_fedperls_clients_are_data_sets_whatever_their_devices(partition):
     folder = partition(
         {"site-1": ["ISIC2019"], "site-6": ["HAM10000/a"], "site-7": ["HAM10000/b", "HAM10000/c"]}, "fedperl"
     )
-    assert figures.communities_of(folder, ["site-1", "site-6", "site-7"]) == {
+    assert communities_of(folder, ["site-1", "site-6", "site-7"]) == {
         "site-1": "ISIC2019", "site-6": "HAM10000", "site-7": "HAM10000",
     }  # fmt: skip
 
@@ -142,7 +142,7 @@ def test_communities_of_fedperls_clients_are_data_sets_whatever_their_devices(pa
 def test_communities_can_be_named_in_a_file(tmp_path):
     named = tmp_path / "groups.json"
     named.write_text(json.dumps({"site-1": "a", "site-2": "b", "site-10": "a", "elsewhere": "c"}))
-    assert figures.communities_of(named, SITES) == {"site-1": "a", "site-2": "b", "site-10": "a"}
+    assert communities_of(named, SITES) == {"site-1": "a", "site-2": "b", "site-10": "a"}
 
 
 @pytest.mark.parametrize(

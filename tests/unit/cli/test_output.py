@@ -3,7 +3,7 @@ import io
 import numpy as np
 from rich.console import Console
 
-from grandrounds.commands.output import COLUMNS, facts, score_table
+from grandrounds.console.output import COLUMNS, facts, score_table
 from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.counts import counts_to_json, site_counts
 

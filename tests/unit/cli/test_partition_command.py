@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grandrounds.commands.partition import reading_progress, what_next
+from grandrounds.commands.partition import what_next
+from grandrounds.console.progress import reading_on
 from grandrounds.data.families import DATASETS
 from grandrounds.data.options import MutualOptions
 from grandrounds.options import describe
@@ -218,7 +219,7 @@ def test_a_partition_for_mutual_learning_takes_its_options(run, tmp_path):
 
 def test_without_a_terminal_progress_of_reading_headers_is_printed_in_lines():
     stream = io.StringIO()
-    with reading_progress(Console(file=stream, width=200)) as report:
+    with reading_on(Console(file=stream, width=200)) as report:
         for done in range(0, 101):
             report(done, 100)
     lines = stream.getvalue().splitlines()
@@ -226,7 +227,7 @@ def test_without_a_terminal_progress_of_reading_headers_is_printed_in_lines():
     assert lines[-1] == "reading patients from DICOM headers: 100 of 100"
     assert len(lines) == 11
     bar = io.StringIO()
-    with reading_progress(Console(file=bar, force_terminal=True, width=100)) as report:
+    with reading_on(Console(file=bar, force_terminal=True, width=100)) as report:
         report(50, 100)
     assert "50%" in bar.getvalue()
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from rich.console import Console
 
-from grandrounds.commands.progress import EventTail, Follower, RunProgress, Steps, progress_on
+from grandrounds.console.progress import EventTail, Follower, RunProgress, Steps, progress_on
 
 
 def round_events(number, seconds, losses, score=None):

@@ -3,8 +3,10 @@ import re
 
 import pytest
 
+from grandrounds.api import running
 from grandrounds.data.manifest import Record
 from grandrounds.deployment import simulate as simulation
+from grandrounds.files import write_json
 
 
 @pytest.fixture
@@ -171,7 +173,10 @@ def test_a_summary_that_flare_did_not_renew_is_not_the_runs(flare):
 
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
-    [(["--threads", 2], "--threads needs --engine flare"), (["--wire", "--engine", "flare"], "--wire is for the")],
+    [
+        (["--threads", 2], "threads is for the engine flare"),
+        (["--wire", "--engine", "flare"], "wire is for"),
+    ],
 )
 def test_an_option_of_the_other_engine_is_wrong_use(run, command, tmp_path, arguments, pattern):
     result = run(*command, *arguments)
@@ -181,7 +186,10 @@ def test_an_option_of_the_other_engine_is_wrong_use(run, command, tmp_path, argu
 
 
 def test_what_to_do_next_keeps_the_number_of_sites(run, command, sites_dir, tmp_path, monkeypatch, make_summary):
-    monkeypatch.setattr(simulation, "simulate", lambda *_: make_summary())
+    def finished(job, workspace, *_):
+        write_json(workspace / "results" / "summary.json", make_summary())
+
+    monkeypatch.setattr(running, "simulate", finished)
     folder = sites_dir(3)
     result = run(*command, "--sites-dir", folder, "--sites", 2)
     assert f"simulate local --sites-dir {folder} --sites 2 " in result.stdout
@@ -220,14 +228,13 @@ def test_an_interrupted_run_reports_that_the_same_command_resumes_it(run, comman
     assert "run the same command to resume" in result.stderr
 
 
-def test_the_engine_gets_the_options_of_the_command_line(run, command, sites_dir, monkeypatch, make_summary):
+def test_the_engine_gets_the_options_of_the_command_line(run, command, sites_dir, monkeypatch):
     calls = []
 
     def recorded(job, workspace, sites, sites_dir, engine, threads, wire, command):
         calls.append((job.options("controller")["rounds"], sites, engine, threads, wire))
-        return make_summary()
 
-    monkeypatch.setattr(simulation, "simulate", recorded)
+    monkeypatch.setattr(running, "simulate", recorded)
     folder = sites_dir(3)
     run(*command, "--sites-dir", folder, "--sites", 2, "--engine", "flare", "--threads", 1, "--rounds", 5)
     run(*command, "--sites-dir", folder, "--wire", "--set", "controller.rounds=6")

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.status import Status
 from rich.text import Text
 
-from grandrounds.commands.output import duration, say
+from grandrounds.console.output import duration, say
 
 POLL_SECONDS = 0.1
 
@@ -332,3 +332,34 @@ def steps_on(console: Console) -> Iterator[Step]:
         yield steps.step
     finally:
         steps.end()
+
+
+def no_steps(_: str) -> None:
+    """Show no step."""
+
+
+LINES = 10
+"""Number of lines that show the progress of reading where there is no terminal."""
+
+
+@contextmanager
+def reading_on(console: Console, wanted: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """Show the progress of reading DICOM headers, if wanted: a bar on a terminal, some lines elsewhere."""
+    if not wanted:
+        yield lambda done, total: None
+        return
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task("reading patients from DICOM headers", total=None, visible=False)
+            yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+        return
+    printed = -1
+
+    def report(done: int, total: int) -> None:
+        """Print a line for each tenth."""
+        nonlocal printed
+        if done * LINES // max(total, 1) > printed:
+            printed = done * LINES // max(total, 1)
+            say(console, f"reading patients from DICOM headers: {done} of {total}")
+
+    yield report

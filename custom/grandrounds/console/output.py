@@ -6,9 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -69,9 +67,7 @@ def _console(stderr: bool) -> Console:
     return Console(stderr=stderr, width=width)
 
 
-MODELS: Mapping[str, str] = {"common": "selected", "own": "own"}
 COLUMNS: Mapping[str, str] = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "f1_weighted": "wtd. F1"}
-Scores = Mapping[str, float]
 
 
 def score_table(summary: Mapping[str, Any]) -> Table:
@@ -82,8 +78,10 @@ def score_table(summary: Mapping[str, Any]) -> Table:
     counts of their predictions, classes with few cases are in no mean, and the accuracy of always predicting the most
     frequent class is beside the scores.
     """
-    tests: Mapping[str, Scores] = summary["test"]
-    models = [model for model in MODELS if any(f"{model}.n" in scores for scores in tests.values())]
+    from grandrounds.reporting.summary_scores import NAMES, ModelScores, tested_models
+
+    tests: Mapping[str, Mapping[str, float]] = summary["test"]
+    models = tested_models(summary)
     title = "test images: accuracy, balanced accuracy, weighted F1; selected model, each site's own choice"
     table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1))  # fits into 100 columns
     table.add_column("site", no_wrap=True)
@@ -91,7 +89,7 @@ def score_table(summary: Mapping[str, Any]) -> Table:
         table.add_column(label, justify="right", no_wrap=True)
     for model in models:
         for label in COLUMNS.values():
-            table.add_column(f"{MODELS[model]}\n{label}", justify="right", no_wrap=True)
+            table.add_column(f"{NAMES[model]}\n{label}", justify="right", no_wrap=True)
     by_model = {model: ModelScores.of(summary, model) for model in models}
     first = next(iter(by_model.values()), None)
     for site in tests:
@@ -100,7 +98,8 @@ def score_table(summary: Mapping[str, Any]) -> Table:
         ]
         table.add_row(
             site,
-            *((str(first.images.get(site, 0)), _number(first.majority.get(site, math.nan))) if first else ("0", "-")),
+            str(first.images.get(site, 0)) if first else "0",
+            _number(first.majority.get(site, math.nan)) if first else "-",
             *cells,
         )
     table.add_section()
@@ -118,68 +117,6 @@ def score_table(summary: Mapping[str, Any]) -> Table:
             name, images, majority, *(_number(scores.get(key, math.nan)) for scores in scored for key in COLUMNS)
         )
     return table
-
-
-@dataclass(frozen=True)
-class ModelScores:
-    """What the table shows of a model.
-
-    Attributes:
-        sites: scores by site.
-        images: number of test images by site.
-        majority: accuracy of always predicting the most frequent class, by site; of all images under the empty name.
-        mean: over sites.
-        pooled: of all images together.
-        references: of always predicting the most frequent class, and of guessing, for all images.
-    """
-
-    sites: Mapping[str, Scores]
-    images: Mapping[str, int]
-    majority: Mapping[str, float]
-    mean: Scores
-    pooled: Scores
-    references: Mapping[str, Scores]
-
-    @property
-    def mean_majority(self) -> float | None:
-        """Mean over sites of always predicting the site's most frequent class; None where that is not known of all."""
-        known = [self.majority[site] for site in self.images if site in self.majority]
-        return fmean(known) if known and len(known) == len(self.images) else None
-
-    @classmethod
-    def of(cls, summary: Mapping[str, Any], model: str) -> ModelScores:
-        """From a run's summary; without the sites' counts there are only means, and the pooled accuracy."""
-        from grandrounds.evaluation.counts import counts_from_json, pooled_counts
-        from grandrounds.evaluation.estimates import ClassCounts, reference_scores, score_estimates
-
-        tests = {site: scores for site, scores in summary["test"].items() if scores.get(f"{model}.n", 0) > 0}
-        sizes = {site: int(scores[f"{model}.n"]) for site, scores in tests.items()}
-        released = {site: found[model] for site, found in summary.get("counts", {}).items() if model in found}
-        classes = summary.get("configuration", {}).get("problem", {}).get("classes", [])
-        right = {site: scores.get(f"{model}.accuracy", math.nan) * sizes[site] for site, scores in tests.items()}
-
-        def counted(names: Sequence[str]) -> ClassCounts:
-            parts = [counts_from_json(released[site], len(classes)) for site in names]
-            return pooled_counts(parts, sum(sizes[site] for site in names), sum(right[site] for site in names))
-
-        sites: dict[str, Scores] = {}
-        majority, references = {}, {}
-        groups = {site: [site] for site in tests if site in released}
-        if groups and groups.keys() == tests.keys():
-            groups[""] = list(tests)
-        for name, members in groups.items():
-            counts = counted(members)
-            found = score_estimates(counts)
-            sites[name] = {key: found[key].value for key in COLUMNS if found[key].enough}
-            references = reference_scores(counts, classes)
-            frequent = next((reference for reference in references if reference.startswith("always ")), None)
-            if frequent:
-                majority[name] = references[frequent]["accuracy"]
-        pooled = sites.pop("", {"accuracy": sum(right.values()) / sum(sizes.values())} if sizes else {})
-        for site, scores in tests.items():
-            sites.setdefault(site, {key: scores.get(f"{model}.{key}", math.nan) for key in COLUMNS})
-        mean = {key: _mean([scores[key] for scores in sites.values() if key in scores]) for key in COLUMNS}
-        return cls(sites, sizes, majority, mean, pooled, references if "" in groups else {})
 
 
 def facts(summary: Mapping[str, Any]) -> list[str]:
@@ -200,11 +137,6 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
     rounds = sum(entry["round_seconds"] for entry in summary["rounds"])
     lines.append(f"time: {duration(rounds)} in {summary['rounds_done']} rounds")
     return lines
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return fmean(known) if known else math.nan
 
 
 def _number(value: float) -> str:

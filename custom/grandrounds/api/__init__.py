@@ -1,0 +1,1 @@
+"""The public Python API; import its names from ``grandrounds``."""

@@ -1,0 +1,227 @@
+"""External validation: a finished run's model at a place that never took part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from grandrounds.api.reports import Workspace, folder_of
+from grandrounds.api.sites import Sites
+from grandrounds.console.output import notes, say
+from grandrounds.console.progress import no_steps, steps_on
+from grandrounds.data.site import DatasetLocation, locate_dataset
+from grandrounds.deployment.simulate import sites_of
+from grandrounds.errors import ConfigurationError, UsageError
+from grandrounds.evaluation.bootstrap import cases_of
+from grandrounds.evaluation.clinical.operating import FixedPoint
+from grandrounds.evaluation.clinical.validation import Request
+from grandrounds.evaluation.curves import site_curves, write_curves
+from grandrounds.evaluation.external import (
+    ImagePredictions,
+    LabelledImages,
+    labels_are_groups,
+    report,
+    write_predictions,
+)
+from grandrounds.evaluation.per_class import grouping_of
+from grandrounds.reporting.external.prediction import draw_failures, place_of, predict_place, read_images
+from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
+from grandrounds.reporting.external.result import external_result, write_result
+from grandrounds.reporting.run import Run
+from grandrounds.reporting.runs import TrainedModel, read_run, run_name, trained_model
+
+Locations = Mapping[str, DatasetLocation]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The scores and predictions of a run's model at a place.
+
+    Attributes:
+        result: as plain values, without counts below the minimum, names of images, or patients.
+        weights: file of the model.
+        classes: of the model.
+        labels: what the labels of the place are.
+        images: test images by site.
+        predictions: by site.
+    """
+
+    result: Mapping[str, Any]
+    weights: Path
+    classes: tuple[str, ...]
+    labels: Labels
+    images: Mapping[str, LabelledImages]
+    predictions: Mapping[str, ImagePredictions]
+
+    def tables(self) -> dict[str, Any]:
+        """Scores as plain values, see :func:`grandrounds.evaluation.external.report`."""
+        return report(self.predictions, self.classes, self.labels.grouping, self.labels.by_group)
+
+    def scores(self) -> pd.DataFrame:
+        """Scores of each site of the place, their ``mean``, and of all images together (``pooled``), one row each."""
+        content = self.tables()
+        rows = {**content["sites"], "mean": content["mean"], "pooled": content["pooled"]}
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("site")
+
+    def write(self, path: Path | str) -> None:
+        """Write :attr:`result` as JSON, for the argument ``external`` of :func:`grandrounds.report`."""
+        write_result(Path(path), self.result)
+
+    def write_predictions(self, path: Path | str) -> None:
+        """Write the prediction of every image as CSV; the file names images and must stay at the place."""
+        write_predictions(Path(path), self.predictions, self.classes, self.labels.vocabulary, self.labels.grouping)
+
+    def write_curves(self, folder: Path | str) -> None:
+        """Write counts of at least ten patients each, ``SITE/curves_common.json``, as a report finds them in results."""
+        for name, found in self.predictions.items():
+            cases = cases_of(found.labels, found.probabilities, found.groups or None)
+            write_curves(Path(folder) / name / "curves_common.json", site_curves(cases, self.classes), self.classes)
+
+    def draw_failures(self, path: Path | str) -> None:
+        """Draw the most confident errors as PNG; the file shows patients' images and must stay at the place."""
+        draw_failures(Path(path), self.images, self.predictions, self.classes)
+
+
+def evaluate(
+    run: Workspace | Path | str,
+    place: Sites | Locations,
+    *,
+    name: str | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    positive: Sequence[str] | None = None,
+    sensitivity: float = 0.9,
+    threshold: float | None = None,
+    prevalences: Sequence[float] = (),
+    recalibrate: float = 0.0,
+    minimum: int = 10,
+    allow_overlap: bool = False,
+    of_classes: Sequence[str] = (),
+    command: str = "grandrounds.evaluate",
+    progress: bool = True,
+) -> Evaluation:
+    """Test the selected model of a finished run on the test images of a place.
+
+    Args:
+        run: a run, its workspace, or a model file beside its ``summary.json``.
+        place: the sites of a partition, or where the images of each site are.
+        name: of the place; by default that of its folder.
+        groups: classes by name of their group, if groups are to be scored; the first must not be missed.
+        positive: classes or groups that count as positive; by default the first group.
+        sensitivity: of the operating point on the validation images of the run, above 0 and at most 1.
+        threshold: the operating point, stated instead of fixed on images; 0 to 1.
+        prevalences: for predictive values, each above 0 and below 1; the place's own is always there.
+        recalibrate: share of the cases on which intercept and temperature are fitted, 0 to 0.9.
+        minimum: smallest count of patients in the result.
+        allow_overlap: go on where the place took part in the run, with a warning.
+        of_classes: outputs that need labels of classes, by the names that the error gives them.
+        command: what was typed, for the record.
+        progress: show the steps on the standard error if they take long.
+
+    Raises:
+        ConfigurationError: if the run has no model, or the place or one of its images took part in the run.
+        DataError: if a label is unknown, or too many images cannot be read.
+        UsageError: if the labels do not give what is asked for; no image is read then.
+    """
+    folder = folder_of(run)
+    locations = _locations(place)
+    trained = trained_model(folder)
+    labels = _labels(trained, locations, groups, positive)
+    _require_possible(labels, of_classes, threshold is not None or bool(prevalences) or recalibrate > 0)
+    with ExitStack() as shown:
+        step = shown.enter_context(steps_on(notes())) if progress else no_steps
+        step("reading the run")
+        record = read_run(trained.weights.parent, run_name(folder))
+        point = _point(trained, record, labels.positive, sensitivity, threshold)
+        images = read_images(trained, record, locations, labels.vocabulary, allow_overlap, step)
+        for line in images.remarks:
+            say(notes(), line)
+        found = predict_place(trained, images, step)
+        called = name or (place.folder.absolute().name if isinstance(place, Sites) and place.folder else "")
+        tested = place_of(called or next(iter(locations)), trained.weights, locations, images, found)
+        limit = max(minimum, *(location.min_support for location in locations.values()))
+        wanted = Request(labels.positive.name if labels.positive else "", point, list(prevalences), recalibrate, limit)
+        step("computing scores and intervals")
+        result = external_result(record, tested, labels, wanted, command)
+    return Evaluation(result, trained.weights, trained.problem.classes, labels, images.sites, found)
+
+
+def located(
+    sites_dir: Path | None, chosen: Sequence[str] | None, manifest: Path | None, root: Path | None
+) -> dict[str, DatasetLocation]:
+    """Where the images of each site are: of a partition, or of one manifest.
+
+    Args:
+        sites_dir: a partition.
+        chosen: sites of the partition; None for all.
+        manifest: in place of a partition.
+        root: folder or archive of the manifest's images.
+
+    Raises:
+        UsageError: if neither a partition, nor a manifest with its root is given.
+        ConfigurationError: if a site or the images are not there.
+    """
+    if sites_dir is not None and manifest is None and root is None:
+        return _of_partition(sites_dir, chosen)
+    if sites_dir is not None or manifest is None or root is None or chosen:
+        raise UsageError("give either --sites-dir (and --site), or --manifest with --root")
+    if not root.exists():
+        raise ConfigurationError(f"--root: there is no file or folder {root}")
+    return {manifest.stem: DatasetLocation(manifest, root)}
+
+
+def _locations(place: Sites | Locations) -> Locations:
+    if not isinstance(place, Sites):
+        return place
+    if place.folder is None:
+        raise UsageError("synthetic sites have no test images before they train; give a partition")
+    return _of_partition(place.folder, place.names)
+
+
+def _of_partition(sites_dir: Path, chosen: Sequence[str] | None) -> dict[str, DatasetLocation]:
+    sites, problem = sites_of(sites_dir)
+    for name in chosen or ():
+        if name not in sites:
+            raise ConfigurationError(f"--site: {sites_dir} has no site {name!r}; it has {', '.join(sites)}")
+    return {name: locate_dataset(name, problem["dataset"], [sites_dir]) for name in sites if name in (chosen or sites)}
+
+
+def _labels(
+    trained: TrainedModel,
+    locations: Locations,
+    grouped: Mapping[str, Sequence[str]] | None,
+    positive: Sequence[str] | None,
+) -> Labels:
+    """What the labels of the place are, and which of them are positive."""
+    classes = trained.problem.classes
+    grouping = grouping_of(grouped, classes) if grouped is not None else None
+    by_group = labels_are_groups(locations, classes, list(grouped or ()))
+    group = positive_group(positive, classes, grouping, by_group)
+    return Labels(tuple(grouped or ()) if by_group else tuple(classes), grouping, by_group, group)
+
+
+def _require_possible(labels: Labels, of_classes: Sequence[str], asks_for_group: bool) -> None:
+    """Refuse what the labels cannot give, before an image is read."""
+    if of_classes and labels.by_group:
+        raise UsageError(f"{of_classes[0]}: the labels are groups of classes, but curves and errors are of classes")
+    if labels.positive is None and asks_for_group:
+        raise UsageError("--threshold, --prevalence and --recalibrate need a positive group: name --positive")
+
+
+def _point(
+    trained: TrainedModel, record: Run, positive: PositiveGroup | None, sensitivity: float, threshold: float | None
+) -> FixedPoint | None:
+    """The operating point, or none with a line that gives the reason."""
+    if positive is None:
+        return None
+    if threshold is not None:
+        return FixedPoint(threshold, "the command line")
+    found = operating_point(trained.folder, record.sites, trained.problem.classes, positive, sensitivity)
+    if isinstance(found, str):
+        say(notes(), found)
+        return None
+    return found

@@ -1,0 +1,95 @@
+"""Predictions of a run's model for images that belong to no partition."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from grandrounds.data.images.cache import open_cache
+from grandrounds.data.images.decoding import to_square
+from grandrounds.data.images.readers import open_images
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.external import load_trained, predict, tensors_of
+from grandrounds.protocol.problem import Problem
+from grandrounds.reporting.predictions import decoded_images
+from grandrounds.reporting.runs import trained_model
+
+Images = NDArray[np.uint8]
+
+
+def predict_with(
+    run: Path, images: Images | str | Path | Sequence[str | Path], description: Mapping[str, Any]
+) -> tuple[list[str], NDArray[np.float64]]:
+    """Probabilities of a run's selected model.
+
+    Args:
+        run: its workspace.
+        images: a file, a folder, several files, or arrays, see :meth:`grandrounds.Run.predict`.
+        description: of the partition that the run trained on; its ``windows`` and ``preprocess`` prepare files.
+
+    Returns:
+        Names of the images, and probabilities of shape ``(images, classes)``.
+
+    Raises:
+        ConfigurationError: if the run has no model, or arrays are not 8-bit images.
+        DataError: if a file is missing or cannot be read.
+    """
+    trained = trained_model(run)
+    problem = trained.problem
+    names, pixels = _arrays(images, problem) if isinstance(images, np.ndarray) else _files(images, problem, description)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed).to(device)
+    found = predict(model, tensors_of(pixels, device), np.arange(len(names))).double().numpy()
+    return names, found
+
+
+def _arrays(images: Images, problem: Problem) -> tuple[list[str], Images]:
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] != 3):
+        raise ConfigurationError(
+            "images must be 8-bit arrays of shape (n, height, width) or (n, height, width, 3), got "
+            f"{images.dtype} of shape {images.shape}"
+        )
+    if not len(images):
+        raise ConfigurationError("there is no image to predict")
+    squares = [to_square(image, problem.image_size, problem.channels) for image in images]
+    return [str(number) for number in range(len(images))], np.stack(squares)
+
+
+def _files(
+    images: str | Path | Sequence[str | Path], problem: Problem, description: Mapping[str, Any]
+) -> tuple[list[str], Images]:
+    given = [Path(images)] if isinstance(images, str | Path) else [Path(path) for path in images]
+    for path in given:
+        if not path.exists():
+            raise DataError(f"{path} does not exist; name images, or a folder or archive of images")
+    if not given:
+        raise ConfigurationError("there is no image to predict")
+    if len(given) == 1 and (given[0].is_dir() or given[0].suffix in (".zip", ".npz", ".gz")):
+        root = given[0]
+        with open_images(root) as reader:
+            names = reader.names()
+        shown = names
+    else:
+        whole = [path.absolute() for path in given]
+        root = Path(os.path.commonpath([path.parent for path in whole]))
+        names = [path.relative_to(root).as_posix() for path in whole]
+        shown = [str(path) for path in given]
+    windows = [(float(centre), float(width)) for centre, width in description.get("windows", ())]
+    with decoded_images() as cache:
+        decoded = open_cache(
+            names,
+            root,
+            problem.image_size,
+            problem.channels,
+            cache,
+            0.0,
+            windows,
+            description.get("preprocess", "none"),
+        )
+        return shown, np.array(decoded.images)

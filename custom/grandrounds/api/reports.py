@@ -1,0 +1,183 @@
+"""Reports, figures and exports of finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from grandrounds.api.sites import Sites
+from grandrounds.console.output import notes
+from grandrounds.console.progress import Step, no_steps, steps_on
+from grandrounds.data.population import communities_of
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.history import RunHistory, selection_metric
+from grandrounds.reporting.export import export_model
+from grandrounds.reporting.external.result import read_result
+from grandrounds.reporting.figures.runs import training_drawings
+from grandrounds.reporting.model import Report, report_on
+from grandrounds.reporting.page import write_report
+from grandrounds.reporting.predictions import groups_in, read_columns
+from grandrounds.reporting.run import Run as ReadRun
+from grandrounds.reporting.runs import answers_folder, names_of, read_history, read_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Named = Sequence[tuple[str | None, Path]]
+"""Runs with their names; None takes that of the folder."""
+
+
+class Workspace(Protocol):
+    """A run with its folder."""
+
+    workspace: Path
+
+
+def report(
+    runs: Sequence[Workspace | Path | str] | Mapping[str, Workspace | Path | str],
+    out: Path | str,
+    *,
+    sites: Sites | None = None,
+    title: str | None = None,
+    reference: str | None = None,
+    model: str | None = None,
+    communities: Path | str | None = None,
+    external: Sequence[Path | str] = (),
+    progress: bool = True,
+) -> Path:
+    """Write a report on one run, or a comparison of several.
+
+    Args:
+        runs: runs or their workspaces, by name or in a list. Runs that differ in their seed alone are one method.
+        out: folder of the report; it is made when missing.
+        sites: where the runs trained, if their images are here: intervals then take the patient or lesion as a case.
+        title: of the page.
+        reference: name of the method to compare with; local training by default, else the first.
+        model: ``common`` or ``own``, whose scores are reported; by default the common one where there is one.
+        communities: a partition, or a JSON file ``{SITE: NAME}``.
+        external: results of :func:`grandrounds.evaluate` that were written, of places that never took part.
+        progress: show the steps on the standard error if they take long.
+
+    Returns:
+        The path of ``report.html``.
+
+    Raises:
+        ConfigurationError: if there is no run, or the runs cannot be compared.
+        DataError: if a run is damaged.
+    """
+    pairs = runs.items() if isinstance(runs, Mapping) else [(None, one) for one in runs]
+    named = [(name, folder_of(one)) for name, one in pairs]
+    with ExitStack() as shown:
+        step = shown.enter_context(steps_on(notes())) if progress else no_steps
+        content = report_content(
+            named,
+            sites.folder if sites else None,
+            title=title,
+            reference=reference,
+            model=model,
+            communities=Path(communities) if communities else None,
+            external=[Path(path) for path in external],
+            step=step,
+        )
+        return write_report(content, Path(out), step)
+
+
+def report_content(
+    named: Named,
+    sites_dir: Path | None,
+    *,
+    title: str | None = None,
+    reference: str | None = None,
+    model: str | None = None,
+    communities: Path | None = None,
+    external: Sequence[Path] = (),
+    step: Step = no_steps,
+) -> Report:
+    """The content of a report as values; arguments as those of :func:`report`.
+
+    Raises:
+        ConfigurationError: if there is no run, or the runs cannot be compared.
+        DataError: if a run is damaged.
+    """
+    step("reading the runs")
+    places = [read_result(path) for path in external]
+    found = _read(named, sites_dir, communities, model)
+    step("computing scores and intervals")
+    return report_on(found, title, reference, places)
+
+
+def export(
+    run: Path,
+    out: Path | str,
+    *,
+    sites_dir: Path | None = None,
+    external: Sequence[Path] = (),
+    licence: str | None = None,
+) -> list[Path]:
+    """Write the selected model of a run, its card and a MONAI bundle.
+
+    Args:
+        run: workspace of a finished run, or its results.
+        out: folder of the files; it is made when missing.
+        sites_dir: the partition that the run trained on, for intervals by patient or lesion.
+        external: results of places that never took part, for the card.
+        licence: of the data that the model was trained on.
+
+    Returns:
+        The paths that were written.
+
+    Raises:
+        ConfigurationError: if the run has no common model.
+    """
+    look_up = groups_in(sites_dir) if sites_dir else None
+    found = read_run(run, run.absolute().name, look_up)
+    content = report_on([found], places=[read_result(path) for path in external])
+    return list(export_model(content, found, Path(out), licence))
+
+
+def history_of(run: Path, communities: Path | None = None) -> RunHistory:
+    """The events of a run, which may have only begun, and the communities of its sites.
+
+    Raises:
+        ConfigurationError: if there is no record.
+        DataError: if it is damaged.
+    """
+    history = read_history(run)
+    if communities is None:
+        return history
+    return history._replace(communities=communities_of(communities, history.sites))
+
+
+def training_figures(history: RunHistory) -> dict[str, Figure]:
+    """Figures of a run's training, by name; none before a site has answered."""
+    drawings = training_drawings(history, selection_metric(history.events), history.sites)
+    return {drawing.name: drawing.figure for drawing in drawings}
+
+
+def folder_of(run: Any) -> Path:
+    """The workspace of a run, or of the path of one."""
+    return Path(getattr(run, "workspace", run))
+
+
+def _read(named: Named, sites_dir: Path | None, communities: Path | None, model: str | None) -> list[ReadRun]:
+    if sites_dir is not None and not sites_dir.is_dir():
+        raise ConfigurationError(f"--sites-dir: there is no folder {sites_dir}")
+    look_up = groups_in(sites_dir) if sites_dir else None
+    found = [read_run(path, name, look_up, model) for (_, path), name in zip(named, names_of(named), strict=True)]
+    if sites_dir is not None:
+        found = [_with_columns(run, path, sites_dir) for run, (_, path) in zip(found, named, strict=True)]
+    if communities is None:
+        return found
+    return [replace(run, communities=communities_of(communities, run.sites)) for run in found]
+
+
+def _with_columns(run: ReadRun, path: Path, sites_dir: Path) -> ReadRun:
+    """The run with the further columns of its sites' manifests, if it has predictions of single images."""
+    if not run.predictions or path.is_file():
+        return run
+    dataset = str(run.problem["dataset"])
+    columns = read_columns(answers_folder(path), list(run.predictions), run.model, dataset, sites_dir)
+    return replace(run, columns=columns)

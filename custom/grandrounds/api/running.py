@@ -1,0 +1,263 @@
+"""Running a job on this machine, and what a finished run offers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from grandrounds.api.prediction import Images, predict_with
+from grandrounds.api.reports import export, history_of, report, training_figures
+from grandrounds.api.sites import Sites
+from grandrounds.console.output import notes
+from grandrounds.console.progress import Follower, progress_on
+from grandrounds.deployment.jobs import Job, check_job
+from grandrounds.deployment.presets import configured_job
+from grandrounds.deployment.simulate import Engine, Simulation, simulate
+from grandrounds.errors import ConfigurationError, UsageError
+from grandrounds.evaluation.history import RunHistory
+from grandrounds.federation.server.record import EVENTS, SUMMARY
+from grandrounds.files import read_json_object
+from grandrounds.reporting.runs import record_folder
+from grandrounds.reporting.summary_scores import NAMES, ModelScores, tested_models
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINING_TASKS = ("train", "validate")
+PARTITION = "sites"
+"""Where a workspace has the partition that was made for it."""
+
+
+class Run:
+    """A finished run: scores, figures, reports and predictions of its model.
+
+    Attributes:
+        workspace: folder of everything that the run has written.
+        sites: where it trained; None if their images are not here.
+    """
+
+    def __init__(self, workspace: Path | str, sites: Sites | None = None) -> None:
+        """Open a finished run.
+
+        Args:
+            workspace: of a simulation, or the results of a downloaded job.
+            sites: where it trained, to get patients' intervals and figures of single images.
+
+        Raises:
+            ConfigurationError: if there is no run.
+        """
+        self.workspace = Path(workspace)
+        self._record = record_folder(self.workspace)
+        made = self.workspace / PARTITION
+        self.sites = sites or (Sites.read(made) if (made / "partition.json").is_file() else None)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.workspace)!r})"
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of ``summary.json``: configuration, selected round, scores, bytes and times."""
+        return read_json_object(self._record / SUMMARY)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The vocabulary, in the order of the model's outputs."""
+        return tuple(self.summary["configuration"]["problem"]["classes"])
+
+    def scores(self, model: str | None = None) -> pd.DataFrame:
+        """Scores on the test images.
+
+        Args:
+            model: ``selected``, the model of the federation, or ``own``, each site's own choice of a round; by default the
+                first of these that was tested.
+
+        Returns:
+            A row for each site, their ``mean``, the score of all images together (``pooled``) and references (always the
+            most frequent class, chance); columns ``images``, ``majority_accuracy``, ``accuracy``, ``balanced_accuracy``
+            and ``f1_weighted``. What is not known, or of fewer than ten cases, is NaN.
+
+        Raises:
+            ConfigurationError: if the run has not tested this model.
+        """
+        summary = self.summary
+        tested = tested_models(summary)
+        names = [NAMES[name] for name in tested]
+        if not tested or (model or names[0]) not in names:
+            raise ConfigurationError(f"{self.workspace} has scores of {', '.join(names) or 'no model'}, not of {model}")
+        return _frame(ModelScores.of(summary, tested[names.index(model) if model else 0]))
+
+    def history(self) -> pd.DataFrame:
+        """Training losses and validation scores over the rounds, one row for each answer of a site.
+
+        Validation scores are of the model that the site received, the one after the round before.
+        """
+        events = self._history().events
+        answers = [event for event in events if event["event"] == "answer" and event["task"] in TRAINING_TASKS]
+        rows = [{"round": event["round"], "site": event["site"], **event["metrics"]} for event in answers]
+        return pd.DataFrame(rows, columns=list(dict.fromkeys(["round", "site", *(key for row in rows for key in row)])))
+
+    def figures(self, communities: Path | str | None = None) -> dict[str, Figure]:
+        """Figures of the training, by name: learning curves, communication, and those of the method.
+
+        Args:
+            communities: a partition, or a JSON file ``{SITE: NAME}``, of which the figures put sites together.
+        """
+        return training_figures(self._history(Path(communities) if communities else None))
+
+    def report(self, out: Path | str, *, title: str | None = None, **options: Any) -> Path:
+        """Write a report on the run, one HTML file with figures and tables beside it.
+
+        Args:
+            out: folder of the report.
+            title: of the page.
+            options: as those of :func:`grandrounds.report`.
+
+        Returns:
+            The path of ``report.html``.
+        """
+        return report([self], out, title=title, sites=self.sites, **options)
+
+    def export(self, out: Path | str, *, licence: str | None = None) -> list[Path]:
+        """Write the selected model: safetensors, a model card and a MONAI bundle.
+
+        Args:
+            out: folder of the files.
+            licence: of the data that the model was trained on.
+
+        Returns:
+            The paths that were written.
+
+        Raises:
+            ConfigurationError: if the run has no common model.
+        """
+        return export(self.workspace, out, sites_dir=self.sites.folder if self.sites else None, licence=licence)
+
+    def predict(self, images: Images | str | Path | Sequence[str | Path]) -> pd.DataFrame:
+        """Predict images with the selected model, prepared like those of the run.
+
+        Args:
+            images: a file, a folder, several files, or 8-bit arrays of shape ``(n, height, width)`` or ``(n, height, width,
+                3)``, values 0 to 255.
+
+        Returns:
+            A row for each image: ``predicted``, and the probability of each class; the index is the file or the number.
+
+        Raises:
+            ConfigurationError: if the run has no common model.
+            DataError: if an image cannot be read.
+        """
+        description = self.sites.description if self.sites else {}
+        names, found = predict_with(self.workspace, images, description)
+        frame = pd.DataFrame(found, columns=list(self.classes), index=pd.Index(names, name="image"))
+        frame.insert(0, "predicted", np.array(self.classes, object)[found.argmax(axis=1)])
+        return frame
+
+    def _history(self, communities: Path | None = None) -> RunHistory:
+        return history_of(self._record, communities)
+
+
+def run(
+    job: str | Path | Job,
+    sites: Sites | Path | str | int | None = None,
+    *,
+    rounds: int | None = None,
+    image_size: int | None = None,
+    backbone: str | None = None,
+    seed: int | None = None,
+    preset: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    workspace: Path | str | None = None,
+    engine: Engine = "in-process",
+    threads: int | None = None,
+    wire: bool = False,
+    progress: bool = True,
+    command: Sequence[str] = (),
+) -> Run:
+    """Run a job with all its sites on this machine, or resume an interrupted run in the same workspace.
+
+    Args:
+        job: a name of ``grandrounds jobs``, or the folder of a job.
+        sites: where to train: sites, a partition's folder, or a number of synthetic sites (4 by default).
+        rounds: number of rounds; short for the option ``controller.rounds``.
+        image_size: side of the images, in pixels; short for ``problem.image_size``.
+        backbone: the network; short for ``problem.backbone``.
+        seed: of all random choices; short for ``controller.seed``.
+        preset: named options of the job; several are separated by commas.
+        options: further options as ``{"executor.learning_rate": 0.001}``; they win.
+        workspace: folder for everything that the run writes; ``runs/RUN_NAME`` by default.
+        engine: ``in-process``, or ``flare`` for FLARE's simulator with real processes and messages.
+        threads: with ``flare``, the number of sites that work at the same time.
+        wire: with ``in-process``, pass messages through FLARE's serialiser.
+        progress: show the progress of the run on the standard error.
+        command: what was typed, for the record.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ConfigurationError: if there is no such job, or an option does not fit; nothing is written then.
+        DataError: if the partition is damaged.
+        GrandRoundsError: if the run failed; the message names the reason and the log.
+
+    Example:
+        >>> import grandrounds as gr
+        >>> finished = gr.run("fedavg", 2, rounds=1, image_size=32)  # doctest: +SKIP
+        >>> finished.scores().loc["pooled", "accuracy"]  # doctest: +SKIP
+    """
+    if threads is not None and engine != "flare":
+        raise UsageError("threads is for the engine flare: one process works on one site at a time")
+    if wire and engine == "flare":
+        raise UsageError("wire is for the engine in-process: with flare all messages are serialised")
+    chosen = _sites(sites)
+    short = {
+        "controller.rounds": rounds,
+        "problem.image_size": image_size,
+        "problem.backbone": backbone,
+        "controller.seed": seed,
+    }
+    wanted = {name: value for name, value in short.items() if value is not None} | dict(options or {})
+    if not isinstance(job, Job):
+        assignments = [f"{name}={json.dumps(value)}" for name, value in wanted.items()]
+        job = configured_job(job, preset, assignments, chosen.problem)
+        command = command or ["grandrounds.run", job.name, *assignments]
+    elif wanted or preset:
+        raise UsageError("a job that was loaded has its options; name the job instead of loading it")
+    check_job(job)
+    folder = Path(workspace) if workspace is not None else Path("runs") / job.run_name
+    with ExitStack() as shown:
+        if progress:
+            bar = shown.enter_context(progress_on(notes()))
+            events = Simulation(folder.absolute(), job.run_name).record / EVENTS
+            shown.enter_context(Follower(events, bar.show))
+        simulate(job, folder, list(chosen.names), chosen.folder, engine, threads, wire, command)
+    return Run(folder, chosen if chosen.folder else None)
+
+
+def _sites(given: Sites | Path | str | int | None) -> Sites:
+    if isinstance(given, Sites):
+        return given
+    if given is None or isinstance(given, int):
+        return Sites.synthetic(*([] if given is None else [given]))
+    return Sites.read(given)
+
+
+def _frame(found: ModelScores) -> pd.DataFrame:
+    columns = ["images", "majority_accuracy", "accuracy", "balanced_accuracy", "f1_weighted"]
+    rows: dict[str, dict[str, Any]] = {
+        site: {"images": found.images.get(site, 0), "majority_accuracy": found.majority.get(site), **scores}
+        for site, scores in found.sites.items()
+    }
+    rows["mean"] = dict(found.mean)
+    rows["pooled"] = {
+        "images": sum(found.images.values()),
+        "majority_accuracy": found.majority.get(""),
+        **found.pooled,
+    }
+    rows |= {name: dict(scores) for name, scores in found.references.items()}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).astype({"images": "Int64"}).rename_axis("site")

@@ -1,0 +1,1 @@
+"""The console: tables of scores, progress and remarks."""

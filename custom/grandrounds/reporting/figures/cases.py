@@ -1,0 +1,134 @@
+"""Figures of single images: test cases of each site, what models look at, and embeddings; they stay where the images are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from grandrounds.data.images.views import to_tensor
+from grandrounds.data.site import locate_dataset
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.embeddings import PERPLEXITY, plane_of, site_silhouette
+from grandrounds.evaluation.grad_cam import prediction_maps, scenarios
+from grandrounds.models.split import split_network
+from grandrounds.reporting.comparison import require_one_vocabulary
+from grandrounds.reporting.figures.images import (
+    choose_samples,
+    failure_figure,
+    plane_figure,
+    sample_figure,
+    scenario_figure,
+)
+from grandrounds.reporting.predictions import SitePredictions, site_predictions
+from grandrounds.reporting.run import Run
+from grandrounds.reporting.runs import names_of, read_run, split_argument
+
+Step = Callable[[str], None]
+"""Called with what is done next."""
+
+
+def image_figures(run: Path, sites_dir: Path, step: Step) -> dict[str, Figure]:
+    """Sheets of each site's test cases, without and with Grad-CAM, of its errors, and the plane of embeddings.
+
+    Raises:
+        GrandRoundsError: if the run has no model for all, or the sites' images are not as they must be.
+    """
+    found = _with_model(run, run.absolute().name)
+    drawn: dict[str, Figure] = {}
+    step("predicting the test images of the sites")
+    sites = list(site_predictions(found, sites_dir, "test"))
+    for site in sites:
+        step(f"drawing the images of {site.site}")
+        drawn |= _sheets(site, found.classes, found.name)
+    if len(found.classes) == 2:
+        drawn |= _plane(sites)
+    return drawn
+
+
+def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[str, Figure]:
+    """Where the models of several runs look: where all are right, all are wrong, and where only one differs.
+
+    The model of ``run`` is in question; the first of the others, ``[NAME=]RUN``, is the one that it extends.
+
+    Returns:
+        A row for each of the four scenarios that has an image; nothing without such images.
+
+    Raises:
+        GrandRoundsError: if a run has no model for all, they differ in classes or sites, or images are not as they must be.
+    """
+    named = [(None, run), *map(split_argument, others)]
+    runs = [_with_model(path, name) for (_, path), name in zip(named, names_of(named), strict=True)]
+    require_one_vocabulary(runs)
+    tested = {one.name: list(site_predictions(one, sites_dir, "test")) for one in runs}
+    ours, reference = runs[0], runs[1]
+    for one in runs[1:]:
+        if [found.site for found in tested[one.name]] != [found.site for found in tested[ours.name]]:
+            raise ConfigurationError(f"--against: {one.name} and {ours.name} were tested at different sites")
+    flags = {
+        name: torch.from_numpy(np.concatenate([found.probabilities.argmax(axis=1) == found.labels for found in sites]))
+        for name, sites in tested.items()
+    }
+    rows = [int(found[0]) for found in scenarios(flags, ours.name, reference.name).values() if len(found)]
+    if not rows:
+        return {}
+    images = np.concatenate([found.images for found in tested[ours.name]])[rows]
+    maps = {
+        name: torch.from_numpy(prediction_maps(sites[0].model, to_tensor(images))) for name, sites in tested.items()
+    }
+    chosen = scenarios({name: own[rows] for name, own in flags.items()}, ours.name, reference.name)
+    breast = _all_mammograms(ours, sites_dir)
+    labels = np.concatenate([found.labels for found in tested[ours.name]])[rows]
+    answers = {"": [f"is {ours.classes[label]}" for label in labels.tolist()]}
+    for name, sites in tested.items():
+        probabilities = np.concatenate([found.probabilities for found in sites])[rows]
+        answers[name] = [f"{ours.classes[int(row.argmax())]} {row.max():.2f}" for row in probabilities]
+    return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast, answers)}
+
+
+def _with_model(path: Path, name: str) -> Run:
+    found = read_run(path, name)
+    if found.weights is None or found.model != "common":
+        raise ConfigurationError(
+            f"--sites-dir: {path} has no model for all sites to show cases of: it is not finished, or every site kept its "
+            "own"
+        )
+    return found
+
+
+def _all_mammograms(run: Run, sites_dir: Path) -> bool:
+    """Whether all images are prepared mammograms, whose background is black."""
+    dataset = str(run.problem["dataset"])
+    return all(locate_dataset(site, dataset, [sites_dir]).preprocess == "mammogram" for site in run.predictions)
+
+
+def _sheets(found: SitePredictions, classes: Sequence[str], model: str) -> dict[str, Figure]:
+    # Of these alone the same ones are chosen again: maps are computed for what is shown.
+    rows = np.unique(np.concatenate(choose_samples(found.labels, found.probabilities)))
+    shown = (found.images[rows], found.labels[rows], found.probabilities[rows], classes)
+    maps = prediction_maps(found.model, to_tensor(found.images[rows]))
+    title = f"{found.site}, {len(found.labels)} test images, model of {model}"
+    return {
+        f"samples_{found.site}": sample_figure(*shown, title=title),
+        f"grad_cam_{found.site}": sample_figure(*shown, maps, title=title),
+        f"failures_{found.site}": failure_figure(
+            found.images, found.labels, found.probabilities, classes, f"{found.site}, model of {model}"
+        ),
+    }
+
+
+def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
+    """Embeddings of all sites' test images, and what does not depend on the projection below it."""
+    names = np.array([found.site for found in sites for _ in found.labels], np.str_)
+    if len(names) <= PERPLEXITY or len(sites) < 2:
+        return {}
+    with torch.no_grad():
+        embedded = [split_network(found.model).encoder(to_tensor(found.images)) for found in sites]
+    values = torch.cat(embedded).numpy()
+    malignant = np.concatenate([found.labels for found in sites]) == 1
+    caption = f"silhouette of the sites {site_silhouette(values, names):.2f}"
+    planes = {"embedding": plane_of(values, seed=1)}
+    return {"embeddings": plane_figure(planes, names.tolist(), malignant, captions={"embedding": caption})}

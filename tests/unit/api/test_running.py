@@ -1,0 +1,141 @@
+"""The Python API gives what the commands give, from the same files."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import grandrounds as gr
+from grandrounds.data.images.decoding import to_square
+from grandrounds.data.manifest import Record
+from grandrounds.data.partition.files import write_partition
+
+CLASSES = ["nevus", "melanoma"]
+SPLITS = ["train"] * 8 + ["val"] * 2 + ["test"] * 20  # of fewer than ten test images of a class there is no score
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("api")
+    generator = np.random.default_rng(1)
+    records = {}
+    for site in ("site-1", "site-2"):
+        records[site] = [
+            Record(f"{site}-{number}.png", CLASSES[number % 2], split, patient=f"{site}-{number}")
+            for number, split in enumerate(SPLITS)
+        ]
+        (folder / "images").mkdir(exist_ok=True)
+        for record in records[site]:
+            pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / record.image)
+    write_partition(records, folder / "sites", "skin", folder / "images", CLASSES, {"scheme": "test"})
+    return gr.Sites.read(folder / "sites")
+
+
+@pytest.fixture(scope="module")
+def finished(sites, tmp_path_factory):
+    return gr.run(
+        "fedavg",
+        sites,
+        rounds=1,
+        image_size=32,
+        options={"executor.steps": 1, "executor.batch_size": 2},
+        workspace=tmp_path_factory.mktemp("run"),
+        progress=False,
+    )
+
+
+def test_importing_the_package_loads_neither_torch_nor_flare():
+    code = "import sys, grandrounds; print([name for name in ('torch', 'nvflare', 'pandas') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in gr.__all__:
+        assert (getattr(gr, name).__doc__ or "").strip(), name
+    assert set(gr.__all__) <= set(dir(gr))
+    assert set(gr.PLACES) == set(gr.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        gr.simulat  # noqa: B018 - the access is what is tested
+
+
+def test_counts_of_sites_are_those_of_the_partition(sites):
+    assert sites.names == ("site-1", "site-2")
+    assert sites.counts().loc["site-1"].to_dict() == {
+        "training": 8, "labelled": 8, "validation": 2, "test": 20, "nevus": 15, "melanoma": 15,
+    }  # fmt: skip
+    assert gr.Sites.synthetic(3).counts().empty
+
+
+def test_scores_are_those_of_the_summary(finished):
+    tested = finished.summary["test"]
+    scores = finished.scores()
+    assert list(scores.index[:4]) == ["site-1", "site-2", "mean", "pooled"]
+    for site in ("site-1", "site-2"):
+        assert scores.loc[site, "images"] == 20
+        assert scores.loc[site, "accuracy"] == pytest.approx(tested[site]["common.accuracy"])
+    assert scores.loc["pooled", "accuracy"] == pytest.approx(scores.loc[["site-1", "site-2"], "accuracy"].mean())
+    assert finished.scores("own").loc["site-1", "accuracy"] == tested["site-1"]["own.accuracy"]
+    with pytest.raises(gr.ConfigurationError, match="has scores of selected, own, not of best"):
+        finished.scores("best")
+
+
+def test_history_has_losses_and_no_test_scores(finished):
+    history = finished.history()
+    assert history.loc[history["round"] == 1, "loss"].notna().all()
+    assert not [name for name in history if name.startswith("common.")]
+
+
+def test_predictions_of_files_and_of_arrays_are_those_of_the_run(finished, sites):
+    written = pd.read_csv(finished.workspace / "results" / "site-1" / "predictions_common.csv")
+    folder = sites.folder.parent / "images"
+    files = [folder / name for name in written["image"]]
+    found = finished.predict(files)
+    expected = written[[f"probability_{name}" for name in CLASSES]].to_numpy()
+    assert found[CLASSES].to_numpy() == pytest.approx(expected, abs=2e-6)
+    assert list(found["predicted"]) == list(written["predicted"])
+    arrays = np.stack([np.array(Image.open(path)) for path in files])
+    assert finished.predict(arrays)[CLASSES].to_numpy() == pytest.approx(expected, abs=2e-6)
+    assert to_square(arrays[0], 32, 3).shape == arrays[0].shape  # so no resizing could hide a difference
+    assert len(finished.predict(folder)) == 60
+
+
+def test_images_that_cannot_be_predicted_are_named(finished, tmp_path):
+    with pytest.raises(gr.DataError, match=r"absent\.png does not exist"):
+        finished.predict("absent.png")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    with pytest.raises(gr.DataError, match=r"broken\.png"):
+        finished.predict(tmp_path / "broken.png")
+    with pytest.raises(gr.ConfigurationError, match=r"8-bit arrays .* got float64 of shape \(1, 4, 4\)"):
+        finished.predict(np.zeros((1, 4, 4)))
+
+
+def test_a_run_is_opened_again_and_drawn(finished, tmp_path):
+    again = gr.Run(finished.workspace)
+    assert again.classes == tuple(CLASSES)
+    assert "learning" in again.figures()
+    with pytest.raises(gr.ConfigurationError, match="does not exist"):
+        gr.Run(tmp_path / "nowhere")
+
+
+def test_an_evaluation_scores_another_place_and_refuses_the_runs_own(finished, sites):
+    with pytest.raises(gr.ConfigurationError, match="took part in the run"):
+        gr.evaluate(finished, sites, progress=False)
+    found = gr.evaluate(finished, sites, allow_overlap=True, positive=["melanoma"], threshold=0.5, progress=False)
+    assert found.scores().loc["pooled", "accuracy"] == pytest.approx(finished.scores().loc["pooled", "accuracy"])
+    assert json.dumps(found.result["overlap"])
+
+
+def test_wrong_arguments_are_refused_with_the_reason_of_the_command(tmp_path):
+    with pytest.raises(gr.ConfigurationError, match="fedprl is not a job; did you mean fedperl"):
+        gr.run("fedprl", workspace=tmp_path / "run")
+    with pytest.raises(gr.ConfigurationError, match=r"no option .peer.; did you mean controller.peers"):
+        gr.run("fedperl", options={"controller.peer": 3}, workspace=tmp_path / "run")
+    with pytest.raises(gr.ConfigurationError, match="threads is for the engine flare"):
+        gr.run("fedperl", threads=2, workspace=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
