@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 
 from grandrounds.console.output import notes
 from grandrounds.console.progress import reading_on
+from grandrounds.data.datasets.own_images import UNKNOWN_PATIENTS
 from grandrounds.data.partition.files import read_partition
 from grandrounds.data.partition.make import make_partition
 from grandrounds.deployment.simulate import choose_sites
@@ -22,7 +24,7 @@ SPLITS: Mapping[str, str] = {"train": "training", "val": "validation", "test": "
 class Sites:
     """The sites that a run trains at.
 
-    Make one with :meth:`read`, :meth:`synthetic` or :func:`partition`.
+    Make one with :meth:`from_folders`, :meth:`from_manifest`, :meth:`read`, :meth:`synthetic` or :func:`partition`.
 
     Attributes:
         names: of the sites, in natural order.
@@ -51,6 +53,86 @@ class Sites:
             ConfigurationError: if ``count`` is below one.
         """
         return cls(tuple(choose_sites(count, None)[0]))
+
+    @classmethod
+    def from_folders(
+        cls,
+        images: Path | str,
+        out: Path | str | None = None,
+        *,
+        sites: int | None = None,
+        patient_pattern: str = "",
+        warn: bool = True,
+        **options: Any,
+    ) -> Sites:
+        """Sites from a folder of images: ``FOLDER/CLASS/*``, or ``FOLDER/SITE/CLASS/*`` with a folder for each site.
+
+        Images below folders ``train``, ``val`` or ``test`` keep these splits; otherwise each site has 70 % of its images for
+        training, 10 % for validation and 20 % for testing, class by class.
+
+        Args:
+            images: the folder, or a zip archive of it.
+            out: folder of the partition; ``runs/FOLDER/sites`` by default. The images stay where they are.
+            sites: number of sites, 4 by default; where folders name the sites, the first ones.
+            patient_pattern: regular expression over an image's name, whose first group is the patient; the images of a
+                patient stay in one split. Of DICOM files the patient is read from the header.
+            warn: warn if the patients are unknown.
+            options: those of ``grandrounds partition folder``: ``label_map``, ``layout``, ``labelled``, ``scheme``, ...
+
+        Raises:
+            ConfigurationError: if an option does not fit, or it is not clear what the folders are.
+            DataError: if an image is in the wrong place or has several frames, or there are too few.
+        """
+        chosen = {"sites": sites, "patient_pattern": patient_pattern, **options}
+        place = out or _own_place(images)
+        partition("folder", images, place, warn=warn, **chosen)
+        return cls.read(place, sites)
+
+    @classmethod
+    def from_manifest(
+        cls,
+        manifest: Path | str,
+        images: Path | str | None = None,
+        out: Path | str | None = None,
+        *,
+        sites: int | None = None,
+        warn: bool = True,
+        **options: Any,
+    ) -> Sites:
+        """Sites from a table of images, CSV or Parquet.
+
+        The columns are ``image`` and ``label`` and, optionally, ``split``, ``patient``, ``site``, ``lesion``, ``source`` and
+        ``labelled``; others are kept as subgroups of reports.
+
+        Args:
+            manifest: the table.
+            images: folder or archive of the images; the folder of the table by default.
+            out: folder of the partition; ``runs/TABLE/sites`` by default.
+            sites: number of sites, 4 by default; where the column ``site`` names them, the first ones.
+            warn: warn if the patients are unknown.
+            options: those of ``grandrounds partition manifest``; splits and sites of the table are kept by default.
+
+        Raises:
+            ConfigurationError: if an option does not fit.
+            DataError: if the table is damaged; file, line and column are named.
+        """
+        shares = {"labelled": 1.0, "validation": 0.1, "test": 0.2}
+        chosen = {"scheme": "auto", "splits": "keep", "sites": sites or 4, **shares, **options}
+        root = Path(manifest).parent if images is None else images
+        place = out or _own_place(manifest)
+        partition("manifest", root, place, manifest=Path(manifest), warn=warn, **chosen)
+        return cls.read(place, sites)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What must be known before the sites are used: unknown patients, sites without validation or test images."""
+        content = self.description
+        found = [UNKNOWN_PATIENTS] if content.get("patients") == "unknown" else []
+        for split, word in (("val", "validation"), ("test", "test")):
+            without = [site for site in self.names if content and not content["sites"][site]["images"][split]]
+            if without:
+                found.append(f"{', '.join(without)}: no {word} image, so there are no {word} scores")
+        return found
 
     @property
     def description(self) -> dict[str, Any]:
@@ -87,7 +169,14 @@ class Sites:
 
 
 def partition(
-    dataset: str, root: Path | str, out: Path | str, *, overwrite: bool = False, progress: bool = True, **options: Any
+    dataset: str,
+    root: Path | str,
+    out: Path | str,
+    *,
+    overwrite: bool = False,
+    progress: bool = True,
+    warn: bool = True,
+    **options: Any,
 ) -> Sites:
     """Divide a data set between simulated sites; the images stay where they are.
 
@@ -97,6 +186,7 @@ def partition(
         out: folder of the partition; it must contain nothing else.
         overwrite: replace another partition in ``out``.
         progress: show the progress of long reading on the standard error.
+        warn: warn if the patients of images of your own are unknown.
         options: those of ``grandrounds partition DATASET``, with ``_`` for ``-``: ``scheme``, ``sites``, ``labelled``, ...
 
     Raises:
@@ -105,4 +195,11 @@ def partition(
     """
     with reading_on(notes(), progress) as step:
         make_partition(dataset, root, out, overwrite=overwrite, progress=step, **options)
-    return Sites.read(out)
+    sites = Sites.read(out)
+    if warn and sites.description.get("patients") == "unknown":
+        warnings.warn(UNKNOWN_PATIENTS, UserWarning, stacklevel=3)
+    return sites
+
+
+def _own_place(images: Path | str) -> Path:
+    return Path("runs") / Path(images).absolute().stem / "sites"

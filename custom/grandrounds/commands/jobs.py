@@ -118,7 +118,7 @@ def build(
     folder = write_job(job, out / job.run_name, byoc)
     console = results()
     say(console, f"{folder} is written; to run it here:")
-    variable = f"{SITES_VARIABLE}={arguments.sites_dir.absolute()} " if arguments.sites_dir else ""
+    variable = f"{SITES_VARIABLE}={sites.folder.absolute()} " if sites.folder else ""
     say(console, f"  {variable}nvflare simulator {folder} -w WORKSPACE -n {len(sites.names)} -t 2")
     if not byoc:
         say(

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import typer
 
+from grandrounds.console.output import notes, say
+
 if TYPE_CHECKING:
     from grandrounds.api.sites import Sites
     from grandrounds.deployment.jobs import Job
 
 Arguments = ParamSpec("Arguments")
 Group = TypeVar("Group")
+TABLES = (".csv", ".parquet")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on the standard output.")]
 
 
@@ -81,31 +84,71 @@ class SimulatedJobArguments(JobArguments):
     sites: Annotated[int | None, typer.Option(min=1, help="Number of sites; default: all of the partition, or 4.")] = (
         None
     )
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            help="Images of your own: FOLDER/CLASS/* or FOLDER/SITE/CLASS/*, or a CSV or Parquet table with the columns "
+            "image and label; a partition is made of them (more options: grandrounds partition folder --help)."
+        ),
+    ] = None
+    patient_pattern: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="With --images: the patient in an image's name; the first group, if any."),
+    ] = None
+    label_map: Annotated[
+        str | None,
+        typer.Option(metavar="OLD=NEW,...", help="With --images: labels to replace; OLD= leaves images out."),
+    ] = None
 
-    def checked(self) -> tuple[Job, Sites]:
-        """The checked job with its options, and its sites.
+    def checked(self, workspace: Path | None = None) -> tuple[Job, Sites]:
+        """The checked job with its options, and its sites; those of ``--images`` are written into the workspace.
 
         Raises:
             GrandRoundsError: if the job, an option or the partition is wrong.
         """
         from grandrounds.deployment.jobs import check_job
 
-        sites = self.chosen()
+        if self.images is not None:
+            check_job(self.configured({}))  # before a partition is written
+        sites = self.chosen(workspace)
         configured = self.configured(sites.problem)
         check_job(configured)
         return configured, sites
 
-    def chosen(self) -> Sites:
+    def chosen(self, workspace: Path | None = None) -> Sites:
         """The sites that take part.
 
         Raises:
             GrandRoundsError: if the partition is wrong, or has fewer sites.
         """
         from grandrounds.api.sites import Sites
+        from grandrounds.errors import UsageError
 
+        if self.images is None and (self.patient_pattern or self.label_map):
+            raise UsageError("--patient-pattern and --label-map need --images")
+        if self.images is not None:
+            if self.sites_dir is not None:
+                raise UsageError("give either --images, or --sites-dir with a partition")
+            return self._own_sites(self.images, workspace)
         if self.sites_dir is not None:
             return Sites.read(self.sites_dir, self.sites)
         return Sites.synthetic() if self.sites is None else Sites.synthetic(self.sites)
+
+    def _own_sites(self, images: Path, workspace: Path | None) -> Sites:
+        from grandrounds.api.sites import Sites
+
+        make = Sites.from_manifest if images.suffix.casefold() in TABLES else Sites.from_folders
+        sites = make(
+            images,
+            out=workspace / "sites" if workspace else None,
+            sites=self.sites,
+            patient_pattern=self.patient_pattern or "",
+            label_map=comma_separated(self.label_map),
+            warn=False,
+        )
+        for remark in sites.remarks:
+            say(notes(), f"warning: {remark}")
+        return sites
 
 
 def takes(group: type[Group]) -> Callable[[Callable[Concatenate[Group, Arguments], None]], Callable[..., None]]:

@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.console.output import results, say, say_json
+from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.data.families import DATASETS, MalignancyOptions
 from grandrounds.data.options import SCHEME_DEFAULTS, PartitionOptions
 from grandrounds.options import Annotation, annotations_of
@@ -40,6 +40,7 @@ Each data set has its own options: grandrounds partition DATASET --help
   grandrounds partition ham10000 --root DIR --scenario few_labels --labelled-sites site-1,site-2 --out runs/ham/few
   grandrounds partition ham10000 --root DIR --server-images 500 --scenario server_labels --out runs/ham/server
   # your own images
+  grandrounds partition folder --root IMAGES --out DIR
   grandrounds partition manifest --root IMAGES --manifest all.csv --dataset-name skin --scheme iid --sites 4 --out DIR
 """
 
@@ -61,7 +62,8 @@ LAYOUTS: Mapping[str, str] = MappingProxyType(
         "cmmd": "CMMD: CMMD_clinicaldata_revision.csv (save the .xlsx as that) and the folder CMMD.",
         "mini_mias": "mini-MIAS: Info.txt and the PGM files.",
         "mammograms": "Mammograms: some of the folders inbreast, cbis_ddsm, cmmd and mini_mias.",
-        "manifest": "Any images that a CSV file lists.",
+        "folder": "Images of your own: ROOT/CLASS/*, ROOT/SITE/CLASS/* or ROOT/CLASS/PATIENT/*.",
+        "manifest": "Images of your own that a CSV or Parquet file lists.",
     }
 )
 """The published layout of each data set below ``--root``."""
@@ -93,6 +95,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "cifar10": ("--noise pair --noise-rate 0.2 --public folder --public-root FOLDER --out runs/cifar/sites",),
         "mammograms": ("--sites 4 --out runs/mammograms/sites",),
         "mini_mias": ("--simulated-vendors runs/mias/films --out runs/mias/sites",),
+        "folder": (
+            "--out runs/own/sites",
+            "--patient-pattern '^.*/(P[0-9]+)_' --label-map naevus=nevus,unsure= --out runs/own/sites",
+        ),
         "manifest": (
             "--manifest all.csv --dataset-name skin --scheme iid --sites 4 --out DIR",
             "--manifest ct.csv --dataset-name ct --windows 40:80,80:200,40:380 --out DIR",
@@ -120,7 +126,10 @@ def _command(dataset: str, group: type[PartitionOptions]) -> Callable[..., None]
     def partition(root: Path, out: Path, overwrite: bool, json: bool, **options: Any) -> None:
         from grandrounds.api.sites import partition as divide
 
-        description = divide(dataset, root, out, overwrite=overwrite, **options).description
+        sites = divide(dataset, root, out, overwrite=overwrite, warn=False, **options)
+        description = sites.description
+        for remark in sites.remarks:
+            say(notes(), f"warning: {remark}")
         if json:
             say_json(description)
             return

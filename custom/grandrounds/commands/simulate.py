@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +37,7 @@ Run the same command with the same workspace again to resume an interrupted run.
   grandrounds simulate fedperl
   grandrounds simulate fedperl --engine flare --sites 4 --threads 4
   grandrounds simulate fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64 --backbone efficientnet_b0
+  grandrounds simulate fedavg --images FOLDER --rounds 20
   grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
   grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
   grandrounds simulate mdhfl --preset rhfl
@@ -63,8 +65,8 @@ def simulate(
     """Run a job, show its progress, and then its scores."""
     from grandrounds.api.running import run
 
-    job, sites = arguments.checked()
-    folder = workspace or Path("runs") / job.run_name
+    folder = workspace or Path("runs") / arguments.configured({}).run_name
+    job, sites = arguments.checked(folder)
     try:
         finished = run(
             job,
@@ -81,7 +83,7 @@ def simulate(
     if json:
         say_json(finished.summary)
     else:
-        _show(finished.summary, job, folder, arguments)
+        _show(finished.summary, job, folder, replace(arguments, images=None, sites_dir=sites.folder))
 
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments) -> None:

@@ -17,7 +17,6 @@ from grandrounds.data.options import (
     MutualOptions,
     MutualScheme,
     PartitionOptions,
-    Scheme,
     SourceScheme,
     SyntheticDevice,
 )
@@ -32,7 +31,12 @@ Normals = Literal["benign", "class", "drop"]
 BiradsThree = Literal["malignant", "benign", "drop"]
 Preprocess = Literal["none", "mammogram", SyntheticDevice]
 """Mammograms are cropped, turned and padded; a synthetic device retakes an image after resizing."""
+Splits = Literal["keep", "draw"]
+Layout = Literal["auto", "class", "site/class", "class/patient"]
+OwnScheme = Literal["auto", "given", "sites", "dirichlet", "iid", "fedperl", "mdhfl", "external"]
 Windows = tuple[tuple[float, float], ...]
+
+OWN_DIVISION = f"sites named by folders or the column site (given), these or iid (auto), {MUTUAL_DIVISION}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +158,14 @@ class MammogramsOptions(InbreastOptions, CbisDdsmOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManifestOptions(MutualOptions):
-    """Options of any images that a manifest lists; its splits are not used."""
+class OwnImageOptions(MutualOptions):
+    """Options of images of one's own."""
 
-    scheme: Annotated[Scheme, f"{MUTUAL_DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
-    manifest: Annotated[Path, "CSV file that lists the images"]
-    dataset_name: Annotated[str, "name of the data set in jobs"]
+    dataset_name: Annotated[str, "name of the data set in jobs"] = "images"
     classes: Annotated[tuple[str, ...], "vocabulary; by default the labels that occur"] = ()
+    label_map: Annotated[tuple[str, ...], "labels to replace, OLD=NEW,...; without NEW the images are left out"] = ()
+    patient_pattern: Annotated[str, "regular expression over an image's name, its first group is the patient"] = ""
+    splits: Annotated[Splits, "keep the images' own splits where there are some, or draw them"] = "keep"
     windows: Annotated[Windows, "CT slices: CENTRE:WIDTH,... of the channels in Hounsfield units"] = ()
     preprocess: Annotated[Preprocess, "crop, turn and pad mammograms, or retake images with a synthetic device"] = (
         "none"
@@ -173,6 +178,25 @@ class ManifestOptions(MutualOptions):
             raise ConfigurationError("dataset_name must not be empty: jobs find the data set by it")
         if self.windows and self.preprocess != "none":
             raise ConfigurationError("windows are for CT and preprocess is for other images; leave one of them out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestOptions(OwnImageOptions):
+    """Options of images that a table lists."""
+
+    scheme: Annotated[OwnScheme, f"{OWN_DIVISION}, or FedPerl's ten clients (fedperl)"] = "sites"
+    manifest: Annotated[Path, "CSV or Parquet file that lists the images"]
+    splits: Annotated[Splits, "keep the splits of the column split where there are some, or draw them"] = "draw"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions(OwnImageOptions):
+    """Options of a folder whose sub-folders are classes, or sites with classes."""
+
+    defaults: ClassVar[Mapping[str, Any]] = MalignancyOptions.defaults
+    scheme: Annotated[OwnScheme, OWN_DIVISION] = "auto"
+    layout: Annotated[Layout, "what the sub-folders are; auto: class or site/class"] = "auto"
+    patient_tag: Annotated[str, "DICOM keyword of the patient; PatientID where all images are DICOM"] = ""
 
 
 DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(
@@ -193,6 +217,7 @@ DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(
         "cmmd": MammographyOptions,
         "mini_mias": MiniMiasOptions,
         "mammograms": MammogramsOptions,
+        "folder": FolderOptions,
         "manifest": ManifestOptions,
     }
 )

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import FRACTION, POSITIVE, Min, Options, Range
 
-Scheme = Literal["sites", "dirichlet", "iid", "fedperl", "mdhfl", "external"]
+Scheme = Literal["sites", "dirichlet", "iid", "fedperl", "mdhfl", "external", "auto", "given"]
 Scenario = Literal["standard", "server_labels", "few_labels"]
 FewLabelsUse = Literal["pool", "labelled"]
 NoiseKind = Literal["none", "symmetric", "pair"]

@@ -155,7 +155,7 @@ def test_the_command_lines_job_has_the_preset_and_what_was_set_after_it():
     assert job.options("controller")["preset"] == "code, but executor.steps"
     assert job.options("executor")["steps"] == 4
     assert job.options("controller")["rounds"] == 200
-    assert len(sites) == 3
+    assert len(sites.names) == 3
 
 
 @pytest.mark.parametrize(

@@ -30,21 +30,29 @@ from grandrounds.data.datasets.dermoscopy import (
 from grandrounds.data.datasets.lesions import LESION_CLASSES, read_lesions
 from grandrounds.data.datasets.mammography.collection import COLLECTION, MAMMOGRAPHY, read_mammography
 from grandrounds.data.datasets.mammography.records import vocabulary
+from grandrounds.data.datasets.own_images import (
+    read_folder,
+    read_image_table,
+    site_name,
+    vocabulary_of,
+    with_drawn_splits,
+)
 from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
 from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, Progress, read_rsna_ich
 from grandrounds.data.families import (
     CtOptions,
+    FolderOptions,
     LesionOptions,
     MammographyOptions,
     ManifestOptions,
+    OwnImageOptions,
     Preprocess,
     SkinOptions,
 )
 from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, Window, windows_from
-from grandrounds.data.manifest import Record, read_manifest
+from grandrounds.data.manifest import Record
 from grandrounds.data.options import PartitionOptions
 from grandrounds.errors import ConfigurationError
-from grandrounds.ordering import natural_sorted
 
 NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -59,7 +67,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(MAMMOGRAPHY, COLLECTION),
     }
 )
-"""Names of the data sets in jobs; a ``manifest`` data set is named by an option."""
+"""Names of the data sets in jobs; images of one's own are named by an option."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,8 @@ class ReadDataset:
     """A data set as it was read.
 
     ``images`` is their folder or archive, ``facts`` are further entries of the partition's description, ``windows`` those of
-    CT slices, and ``preprocess`` is what the sites do to an image before resizing.
+    CT slices, and ``preprocess`` is what the sites do to an image before resizing. ``sites`` is the site of each record,
+    where the data set names them; ``splits`` is whether the splits of the records are to be kept.
     """
 
     records: tuple[Record, ...]
@@ -77,6 +86,8 @@ class ReadDataset:
     windows: tuple[Window, ...] = ()
     preprocess: Preprocess = "none"
     name: str = ""
+    sites: tuple[str, ...] = ()
+    splits: bool = False
 
 
 def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None = None) -> ReadDataset:
@@ -93,8 +104,8 @@ def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: 
 
 
 def _read(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None) -> ReadDataset:
-    if isinstance(options, ManifestOptions):
-        return _manifest(root, options)
+    if isinstance(options, OwnImageOptions):
+        return _own_images(root, options)
     if isinstance(options, LesionOptions):
         return _lesions(root, options)
     if isinstance(options, CtOptions):
@@ -161,10 +172,22 @@ def _mammograms(dataset: str, root: Path, options: MammographyOptions, progress:
     return ReadDataset(records, images, vocabulary(facts.get("normals", "benign")), facts, preprocess="mammogram")
 
 
-def _manifest(root: Path, options: ManifestOptions) -> ReadDataset:
-    records = read_manifest(options.manifest, options.classes or None).records
-    classes = options.classes or tuple(natural_sorted({record.label for record in records if record.label}))
+def _own_images(root: Path, options: OwnImageOptions) -> ReadDataset:
+    if isinstance(options, ManifestOptions):
+        found = read_image_table(options.manifest, options)
+    elif isinstance(options, FolderOptions):
+        found = read_folder(root, options)
+    if options.splits == "draw":
+        found = with_drawn_splits(found)
     windows = windows_from(options.windows, "windows") if options.windows else ()
     return ReadDataset(
-        records, root, classes, windows=windows, preprocess=options.preprocess, name=options.dataset_name
+        found.records,
+        root,
+        vocabulary_of(found.records, options.classes),
+        {} if found.patients_known else {"patients": "unknown"},
+        windows,
+        options.preprocess,
+        options.dataset_name,
+        tuple(map(site_name, found.sites)),
+        found.splits,
     )

@@ -6,20 +6,29 @@ Every step has its own random stream: other splits leave the sites unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, get_args
 
 from grandrounds.data.datasets.registry import ReadDataset, read_dataset
 from grandrounds.data.datasets.rsna_ich import Progress
-from grandrounds.data.families import CtOptions, LesionOptions, MalignancyOptions, Preprocess, partition_options
+from grandrounds.data.families import (
+    CtOptions,
+    FolderOptions,
+    LesionOptions,
+    MalignancyOptions,
+    Preprocess,
+    partition_options,
+)
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import MutualOptions, PartitionOptions, SyntheticDevice
 from grandrounds.data.partition.divide import (
     SERVER,
     Sites,
     assign_round_robin,
+    by_name,
     by_source,
     dirichlet,
     draw_server,
@@ -30,7 +39,14 @@ from grandrounds.data.partition.divide import (
 from grandrounds.data.partition.fedperl import LABELLED_SITES, fedperl_clients, relabel, scaled_sources
 from grandrounds.data.partition.files import Replicated, write_partition
 from grandrounds.data.partition.mutual import describe_mutual, draw_public_share, mutual_public_set, mutual_sites
-from grandrounds.data.partition.splits import assign_splits, assign_stratified, keep_labels, stratified_train_val
+from grandrounds.data.partition.splits import (
+    assign_own,
+    assign_splits,
+    assign_stratified,
+    keep_labels,
+    keep_splits,
+    stratified_train_val,
+)
 from grandrounds.errors import ConfigurationError
 from grandrounds.seeding import numpy_generator
 
@@ -73,6 +89,8 @@ def make_partition(
     read = read_dataset(dataset, Path(root), chosen, progress)
     if chosen.devices and (read.windows or read.preprocess != "none"):
         raise ConfigurationError("devices retake photographs, neither CT slices nor mammograms; leave devices out")
+    if chosen.scheme == "auto":
+        chosen = replace(chosen, scheme="given" if read.sites else "iid")
     description = {"dataset": dataset, **_description(chosen), **read.facts}
     more: dict[str, Any] = {
         "overwrite": overwrite,
@@ -86,9 +104,7 @@ def make_partition(
         description |= extra
         more |= shared
     else:
-        divided = relabel(
-            _divide(read.records, chosen), chosen.scenario, _labelled_sites(chosen), chosen.few_labels_use
-        )
+        divided = relabel(_divide(read, chosen), chosen.scenario, _labelled_sites(chosen), chosen.few_labels_use)
     if _scales(chosen):
         description["scaled"] = scaled_sources(read.records)
     return write_partition(divided, out, read.name, read.images, read.classes, description, **more)
@@ -150,23 +166,26 @@ def _divide_mutually(read: ReadDataset, options: MutualOptions) -> tuple[Sites, 
     return made.sites, describe_mutual(options, made, read.classes), {"replicated": replicated, "drawn": made.drawn}
 
 
-def _divide(records: Sequence[Record], options: PartitionOptions) -> Sites:
+def _divide(read: ReadDataset, options: PartitionOptions) -> Sites:
     """All parties' records, splits included."""
+    records = read.records
     generator = numpy_generator(options.seed, "partition", options.scheme)
     if options.scheme == "external":
         return external(records)
     if options.scheme == "fedperl":
         divided = fedperl_clients(records, generator, scale=_scales(options))
     else:
-        divided = _divide_by_shares(records, options)
+        divided = _divide_by_shares(read, options)
     if options.server_share:
         own = numpy_generator(options.seed, "partition", "splits", SERVER)
         divided[SERVER] = stratified_train_val(divided[SERVER], options.server_share, own)
     return divided
 
 
-def _divide_by_shares(records: Sequence[Record], options: PartitionOptions) -> Sites:
+def _divide_by_shares(read: ReadDataset, options: PartitionOptions) -> Sites:
     """The server's records, if it gets any, and those of sites whose splits are drawn by shares."""
+    records = read.records
+    named = dict(zip((record.image for record in records), read.sites, strict=False))
     divided: Sites = {}
     if options.server_images:
         generator = numpy_generator(options.seed, "partition", SERVER)
@@ -176,9 +195,9 @@ def _divide_by_shares(records: Sequence[Record], options: PartitionOptions) -> S
         split = assign_splits(records, generator, site="the data set", **options.shares)
         own = numpy_generator(options.seed, "partition", "slice")
         return divided | _with_few_labels(assign_round_robin(split, options.site_count, own), options)
-    assign = assign_stratified if isinstance(options, MalignancyOptions) else assign_splits
-    sites = {}
-    for site, members in _sites(records, options).items():
+    assign = _assignment(read, options)
+    sites: Sites = {}
+    for site, members in _sites(records, [named[one.image] for one in records] if named else [], options).items():
         generator = numpy_generator(options.seed, "partition", "splits", site)
         sites[site] = assign(members, generator, site=site, **options.shares)
     return divided | _with_few_labels(sites, options)
@@ -195,7 +214,18 @@ def _with_few_labels(sites: Sites, options: PartitionOptions) -> Sites:
     }
 
 
-def _sites(records: Sequence[Record], options: PartitionOptions) -> Sites:
+def _assignment(read: ReadDataset, options: PartitionOptions) -> Callable[..., tuple[Record, ...]]:
+    """How a site's images get their splits."""
+    if read.splits:
+        return keep_splits
+    if isinstance(options, FolderOptions):
+        return assign_own
+    return assign_stratified if isinstance(options, MalignancyOptions) else assign_splits
+
+
+def _sites(records: Sequence[Record], named: Sequence[str], options: PartitionOptions) -> Sites:
+    if options.scheme == "given":
+        return by_name(records, named)
     generator = numpy_generator(options.seed, "partition", options.scheme)
     if options.scheme == "dirichlet":
         return dirichlet(records, options.site_count, options.alpha, generator)

@@ -74,7 +74,10 @@ def test_other_split_shares_do_not_change_the_sites(table, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheme": "random"}, "scheme must be sites, dirichlet, iid, fedperl, mdhfl or external, got 'random'"),
+        (
+            {"scheme": "random"},
+            "scheme must be auto, given, sites, dirichlet, iid, fedperl, mdhfl or external, got 'random'",
+        ),
         ({"sites": 0}, "sites must be at least 1, got 0"),
         ({"scheme": "fedperl"}, "scheme fedperl has 10 sites, got 3"),
         ({"alpha": 0.0}, "alpha must be positive, got 0.0"),
@@ -84,7 +87,7 @@ def test_other_split_shares_do_not_change_the_sites(table, tmp_path):
         ({"devices": 5}, "devices must be between 0 and 4, got 5"),
         ({"devices": 2, "preprocess": "mammogram"}, "devices retake photographs, neither CT slices nor mammograms"),
         ({"validation": 0.5, "test": 0.5}, "must leave something for training"),
-        ({"dataset_name": None}, "data set manifest needs the option dataset_name"),
+        ({"manifest": None}, "data set manifest needs the option manifest"),
         ({"scenario": "few"}, "scenario must be standard, server_labels or few_labels, got 'few'"),
         ({"variant": "clean"}, "data set manifest has no option variant"),
         ({"scenario": "server_labels"}, "scenario server_labels needs images at the server; set server_images"),

@@ -1,0 +1,292 @@
+"""Images of one's own: a folder whose sub-folders are classes (and sites, patients or splits), or a table of images.
+
+A table is a CSV or Parquet file with the columns ``image`` and ``label`` and, optionally, ``split``, ``patient``, ``site``,
+``lesion``, ``source``, ``labelled`` and any further ones. The images stay where they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+
+from grandrounds.data.families import FolderOptions, Layout, OwnImageOptions
+from grandrounds.data.images.decoding import DICOM_SUFFIXES
+from grandrounds.data.images.dicom import read_header
+from grandrounds.data.images.readers import open_images
+from grandrounds.data.manifest import COLUMNS, FLAGS, SPLITS, Record, Row, further_columns, read_table
+from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.ordering import natural_sorted
+
+SPLIT_FOLDERS: Mapping[str, str] = MappingProxyType(
+    {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+)
+UNLABELLED = frozenset({"unlabelled", "unlabeled"})
+"""Folders of images whose class is not known."""
+TIFF_SUFFIXES = (".tif", ".tiff")
+UNKNOWN_PATIENTS = (
+    "the patients are unknown, so each image counts as a patient of its own: images of one patient may be in training and "
+    "test, and scores would be too high; find the patient in an image's name by --patient-pattern (patient_pattern), or "
+    "add a column patient to the table"
+)
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """Images of one's own as they were read.
+
+    Attributes:
+        records: of all images; ``split`` is ``train`` where none is given.
+        sites: the site of each image; empty where there are none.
+        splits: whether the images have splits.
+    """
+
+    records: tuple[Record, ...]
+    sites: tuple[str, ...]
+    splits: bool
+
+    @property
+    def patients_known(self) -> bool:
+        """Whether every image has a patient or a lesion."""
+        return all(record.patient or record.lesion for record in self.records)
+
+
+def read_folder(root: Path, options: FolderOptions) -> OwnImages:
+    """Read a folder or archive of images whose sub-folders are classes.
+
+    Known layouts are ``CLASS/image``, ``SITE/CLASS/image`` and ``CLASS/PATIENT/image``, each with a folder ``train``,
+    ``val`` or ``test`` anywhere above the image. The images of a folder ``unlabelled`` have no label. Of DICOM files the
+    patient is read from the header, if no pattern is given. Patients of different sites are different patients.
+
+    Raises:
+        DataError: if an image is in another place, has several frames, or its patient is not found; it is named.
+        ConfigurationError: if the layout cannot be told from the folders.
+    """
+    with open_images(root) as reader:
+        names = reader.names()
+    if not names:
+        raise DataError(f"{root} has no image; expected {root.name}/CLASS/image or {root.name}/SITE/CLASS/image")
+    places = [_without_split(PurePosixPath(name).parts[:-1]) for name in names]
+    layout = _layout(root, names, [folders for folders, _ in places], options.layout)
+    patients = _patients(root, names, options)
+    labels = _label_map(options.label_map)
+    records, sites = [], []
+    for name, (folders, split), found in zip(names, places, patients, strict=True):
+        own = dict(zip(layout.split("/"), folders, strict=True))
+        label = "" if own["class"].casefold() in UNLABELLED else own["class"]
+        if label in labels and not labels[label]:
+            continue
+        site, patient = own.get("site", ""), found or own.get("patient", "")
+        local = f"{site}/{patient}" if site and patient else patient
+        records.append(Record(name, labels.get(label, label), split or "train", local))
+        sites.append(site)
+    _require_single_frames(root, [record.image for record in records])
+    return OwnImages(tuple(records), tuple(sites) if any(sites) else (), any(split for _, split in places))
+
+
+def read_image_table(path: Path, options: OwnImageOptions) -> OwnImages:
+    """Read a table of images.
+
+    Raises:
+        DataError: if it is no CSV or Parquet file, has no column ``image`` or ``label``, or a row is damaged; file, line and
+            column are named.
+    """
+    rows = _rows(path)
+    labels, pattern = _label_map(options.label_map), _pattern(options.patient_pattern)
+    records, sites, seen = [], [], dict[str, int]()
+    for line, row in rows:
+        where = f"{path} line {line}"
+        if not row["image"]:
+            raise DataError(f"{where}, column image: the image's name is missing")
+        if seen.setdefault(row["image"], line) != line:
+            raise DataError(f"{where}, column image: {row['image']!r} is already on line {seen[row['image']]}")
+        split = SPLIT_FOLDERS.get(row.get("split", "").casefold(), "")
+        if row.get("split") and not split:
+            raise DataError(
+                f"{where}, column split: expected one of {', '.join(SPLITS)} or nothing, got {row['split']!r}"
+            )
+        flag = row.get("labelled", "").lower()
+        if flag not in FLAGS:
+            raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
+        label = labels.get(row["label"], row["label"])
+        if row["label"] in labels and not label:
+            continue
+        patient = _match(pattern, row["image"]) if pattern else row.get("patient", "")
+        record = Record(row["image"], label, split or "train", patient, row.get("lesion", ""), row.get("source", ""),
+                        FLAGS[flag], further_columns(row, (*COLUMNS, "site")))  # fmt: skip
+        records.append(record)
+        sites.append(row.get("site", ""))
+    if any(sites) and not all(sites):
+        raise DataError(f"{path}: column site is empty in some rows; fill it in everywhere, or leave it out")
+    found = OwnImages(tuple(records), tuple(sites) if any(sites) else (), any(row.get("split") for _, row in rows))
+    if found.splits and not all(row.get("split") for _, row in rows):
+        raise DataError(f"{path}: column split is empty in some rows; fill it in everywhere, or leave it out")
+    return found
+
+
+def site_name(text: str) -> str:
+    """A folder's or a column's name as the name of a site: letters, digits, ``.``, ``_`` and ``-``.
+
+    Raises:
+        DataError: if nothing of the name remains.
+
+    Example:
+        >>> site_name("St. Mary's, Leeds")
+        'St.-Mary-s-Leeds'
+    """
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-._")
+    if not name:
+        raise DataError(f"{text!r} cannot be the name of a site; use letters and digits")
+    return name
+
+
+def _rows(path: Path) -> Sequence[Row]:
+    if path.suffix.casefold() != ".parquet":
+        return read_table(path, ("image", "label"))
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{path}: Parquet needs pyarrow; install 'grandrounds[parquet]' or save as CSV"
+        ) from error
+    try:
+        content = parquet.read_table(path).to_pylist()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is no readable Parquet file: {' '.join(str(error).split())[:200]}") from error
+    for column in ("image", "label"):
+        if not content or column not in content[0]:
+            raise DataError(f"{path}: column {column!r} is missing, or there are no rows; expected image, label")
+    texts = ({name: "" if value is None else str(value) for name, value in row.items()} for row in content)
+    return list(enumerate(texts, start=1))
+
+
+def _without_split(folders: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The folders without the one that is named after a split, and that split."""
+    named = [folder for folder in folders if folder.casefold() in SPLIT_FOLDERS]
+    if len(named) != 1:
+        return tuple(folders), ""
+    return tuple(folder for folder in folders if folder != named[0]), SPLIT_FOLDERS[named[0].casefold()]
+
+
+def _layout(root: Path, names: Sequence[str], folders: Sequence[Sequence[str]], wanted: Layout) -> str:
+    """What the folders between root and image are."""
+    depth = Counter(len(own) for own in folders)
+    usual = {"class": 1, "site/class": 2, "class/patient": 2}
+    levels = usual.get(wanted) or (depth.most_common(1)[0][0] if depth else 0)
+    odd = next(
+        (name for name, own in zip(names, folders, strict=True) if len(own) != levels or levels not in (1, 2)), None
+    )
+    if odd is not None:
+        raise DataError(
+            f"{root}: {odd} is not where an image is expected: CLASS/image, SITE/CLASS/image or CLASS/PATIENT/image"
+        )
+    if wanted != "auto":
+        return wanted
+    if levels == 1:
+        return "class"
+    above: dict[str, set[str]] = defaultdict(set)
+    for first, second in folders:
+        above[second].add(first)
+    if len({first for first, _ in folders}) > 1 and all(len(sites) == 1 for sites in above.values()):
+        raise ConfigurationError(
+            f"{root}: no folder of the second level occurs twice, so it is not clear what the levels are; set layout to "
+            "site/class or class/patient"
+        )
+    return "site/class"
+
+
+def _patients(root: Path, names: Sequence[str], options: FolderOptions) -> list[str]:
+    pattern = _pattern(options.patient_pattern)
+    if pattern is not None:
+        return [_match(pattern, name) for name in names]
+    dicom = root.is_dir() and all(name.lower().endswith(DICOM_SUFFIXES) for name in names)
+    if not options.patient_tag and not dicom:
+        return [""] * len(names)
+    if not root.is_dir():
+        raise ConfigurationError(
+            f"{root}: patient_tag reads the headers of DICOM files in a folder; unpack the archive"
+        )
+    keyword = options.patient_tag or "PatientID"
+    found = [read_header(root / name, (keyword,))[keyword] for name in names]
+    missing = next((name for name, patient in zip(names, found, strict=True) if not patient), None)
+    if missing and options.patient_tag:
+        raise DataError(f"{root / missing}: its DICOM header has no {keyword}; give another tag or a patient_pattern")
+    return [""] * len(names) if missing else found
+
+
+def _pattern(text: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text else None
+    except re.error as error:
+        raise ConfigurationError(f"patient_pattern {text!r} is no regular expression: {error}") from error
+
+
+def _match(pattern: re.Pattern[str], name: str) -> str:
+    """The first group of the pattern in an image's name, or all that it matches."""
+    found = pattern.search(name)
+    patient = (found.group(1) if pattern.groups else found.group()) if found else ""
+    if not patient:
+        raise DataError(f"image {name!r}: patient_pattern {pattern.pattern!r} finds no patient in its name")
+    return patient
+
+
+def _label_map(entries: Sequence[str]) -> dict[str, str]:
+    """Labels by those that they replace, from ``OLD=NEW``; an empty new one leaves the images out."""
+    found = {}
+    for entry in entries:
+        old, equals, new = entry.partition("=")
+        if not equals or not old.strip():
+            raise ConfigurationError(f"label_map: expected OLD=NEW, got {entry!r}")
+        found[old.strip()] = new.strip()
+    return found
+
+
+def _require_single_frames(root: Path, names: Sequence[str]) -> None:
+    """Refuse files of several frames, of which only the first would be seen; headers alone are read, in folders only."""
+    if not root.is_dir():
+        return
+    counts: Mapping[tuple[str, ...], Callable[[Path], int]] = {
+        DICOM_SUFFIXES: _dicom_frames,
+        TIFF_SUFFIXES: _tiff_frames,
+    }
+    for suffixes, count in counts.items():
+        for name in names:
+            if name.lower().endswith(suffixes) and (frames := count(root / name)) > 1:
+                raise DataError(
+                    f"{root / name} has {frames} frames, expected one; export each frame as a file of its own"
+                )
+
+
+def _dicom_frames(path: Path) -> int:
+    text = read_header(path, ("NumberOfFrames",))["NumberOfFrames"]
+    return int(text) if text.isdecimal() else 1
+
+
+def _tiff_frames(path: Path) -> int:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            return int(getattr(image, "n_frames", 1))
+    except (OSError, UnidentifiedImageError):  # an unreadable image is counted when it is decoded
+        return 1
+
+
+def vocabulary_of(records: Sequence[Record], given: Sequence[str]) -> tuple[str, ...]:
+    """The given classes, else the labels that occur in natural order.
+
+    Raises:
+        DataError: if there are fewer than two.
+    """
+    found = tuple(given) or tuple(natural_sorted({record.label for record in records if record.label}))
+    if len(found) < 2:
+        raise DataError(f"the images have {len(found)} classes ({', '.join(found) or 'none'}), expected at least two")
+    return found
+
+
+def with_drawn_splits(found: OwnImages) -> OwnImages:
+    """The same images as if none had a split."""
+    return replace(found, records=tuple(replace(one, split="train") for one in found.records), splits=False)

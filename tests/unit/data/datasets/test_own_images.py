@@ -1,0 +1,184 @@
+"""Images of one's own: which folder is the site, the class, the patient and the split, and tables in their place."""
+
+import io
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from pydicom.dataset import FileDataset, FileMetaDataset
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
+from grandrounds.data.datasets.own_images import read_folder, read_image_table
+from grandrounds.data.families import FolderOptions, ManifestOptions
+from grandrounds.data.manifest import read_manifest
+from grandrounds.data.partition.make import make_partition
+from grandrounds.errors import ConfigurationError, DataError
+
+PIXELS = io.BytesIO()
+Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(PIXELS, "png")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Write images of these names into a folder and return it."""
+
+    def write(*names):
+        for name in names:
+            path = tmp_path / "images" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(PIXELS.getvalue())
+        return tmp_path / "images"
+
+    return write
+
+
+def read(root, **options):
+    found = read_folder(root, FolderOptions(**options))
+    return [(one.image, one.label, one.split, one.patient) for one in found.records], found
+
+
+def numbered(pattern, count):
+    return [pattern.format(number) for number in range(count)]
+
+
+def test_one_level_of_folders_is_the_classes(folder):
+    rows, found = read(folder("nevus/a.png", "melanoma/b.png", "unlabelled/c.png"))
+    assert rows == [("melanoma/b.png", "melanoma", "train", ""), ("nevus/a.png", "nevus", "train", ""),
+                    ("unlabelled/c.png", "", "train", "")]  # fmt: skip
+    assert (found.sites, found.splits, found.patients_known) == ((), False, False)
+
+
+def test_two_levels_are_sites_and_classes_and_the_same_number_is_another_patient_elsewhere(folder):
+    root = folder("Leeds/nevus/P1_a.png", "Leeds/melanoma/P2_a.png", "York/nevus/P1_b.png", "York/melanoma/P1_c.png")
+    rows, found = read(root, patient_pattern=r"/(P\d+)_")
+    assert found.sites == ("Leeds", "Leeds", "York", "York")
+    assert [patient for *_, patient in rows] == ["Leeds/P2", "Leeds/P1", "York/P1", "York/P1"]
+    assert found.patients_known
+
+
+def test_folders_of_splits_are_kept_wherever_they_are(folder):
+    rows, found = read(folder("train/nevus/a.png", "Validation/nevus/b.png", "test/melanoma/c.png"))
+    assert {name: split for name, _, split, _ in rows} == {
+        "train/nevus/a.png": "train", "Validation/nevus/b.png": "val", "test/melanoma/c.png": "test",
+    }  # fmt: skip
+    assert (found.sites, found.splits) == ((), True)
+
+
+def test_folders_of_patients_need_their_layout(folder):
+    root = folder("nevus/p1/a.png", "nevus/p1/b.png", "melanoma/p2/a.png")
+    with pytest.raises(ConfigurationError, match="set layout to site/class or class/patient"):
+        read(root)
+    rows, found = read(root, layout="class/patient")
+    assert [(label, patient) for _, label, _, patient in rows] == [("melanoma", "p2"), ("nevus", "p1"), ("nevus", "p1")]
+    assert found.sites == ()
+
+
+def test_labels_are_replaced_or_left_out(folder):
+    rows, _ = read(folder("naevus/a.png", "melanoma/b.png", "unsure/c.png"), label_map=("naevus=nevus", "unsure="))
+    assert [label for _, label, *_ in rows] == ["melanoma", "nevus"]
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["a.png"], {}, r"a\.png is not where an image is expected: CLASS/image"),
+        (["x/a.png", "x/y/b.png", "z/c.png"], {}, r"x/y/b\.png is not where an image is expected"),
+        (["x/a.png"], {"patient_pattern": r"P(\d+)"}, r"'x/a\.png': patient_pattern .* finds no patient"),
+        (["x/a.png"], {"patient_pattern": "("}, "is no regular expression"),
+        (["x/a.png"], {"label_map": ("x",)}, "label_map: expected OLD=NEW, got 'x'"),
+        ([".hidden/a.png"], {}, "has no image"),
+    ],
+)
+def test_what_is_in_the_wrong_place_is_named(folder, names, options, message):
+    with pytest.raises((DataError, ConfigurationError), match=message):
+        read(folder(*names), **options)
+
+
+def write_dicom(path, patient, frames):
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = CTImageStorage, generate_uid()
+    dataset = FileDataset(path, {}, file_meta=meta, preamble=b"\0" * 128)
+    dataset.PatientID, dataset.NumberOfFrames, dataset.Rows, dataset.Columns = patient, frames, 4, 4
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dataset.save_as(path, enforce_file_format=True)
+
+
+def test_patients_of_dicom_files_are_in_their_headers_and_several_frames_are_refused(tmp_path):
+    root = tmp_path / "ct"
+    write_dicom(root / "bleeding" / "1.dcm", "A", 1)
+    write_dicom(root / "normal" / "2.dcm", "B", 1)
+    assert [patient for *_, patient in read(root)[0]] == ["A", "B"]
+    write_dicom(root / "normal" / "3.dcm", "C", 7)
+    with pytest.raises(DataError, match=r"3\.dcm has 7 frames, expected one"):
+        read(root)
+    with pytest.raises(DataError, match="has no StudyID"):
+        read(root, patient_tag="StudyID")
+
+
+def test_a_tiff_of_several_pages_is_refused_by_its_name(folder):
+    root = folder("nevus/a.png")
+    pages = [Image.new("L", (4, 4), level) for level in (1, 2, 3)]
+    pages[0].save(root / "nevus" / "stack.tif", save_all=True, append_images=pages[1:])
+    with pytest.raises(DataError, match=r"stack\.tif has 3 frames"):
+        read(root)
+
+
+def test_a_table_needs_image_and_label_only_as_csv_and_as_parquet(tmp_path):
+    rows = {"image": ["a_1.png", "a_2.png", "b_1.png"], "label": ["x", "y", None], "age": [40, 50, 60]}
+    pd.DataFrame(rows).to_csv(tmp_path / "all.csv", index=False)
+    pd.DataFrame(rows).to_parquet(tmp_path / "all.parquet")
+    options = ManifestOptions(manifest=tmp_path / "all.csv", patient_pattern="^([a-z]+)_")
+    found = [read_image_table(tmp_path / f"all.{suffix}", options) for suffix in ("csv", "parquet")]
+    assert found[0] == found[1]
+    assert [(one.label, one.patient, one.more) for one in found[0].records] == [
+        ("x", "a", (("age", "40"),)), ("y", "a", (("age", "50"),)), ("", "b", (("age", "60"),)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("image,split\na,train\n", "column 'label' is missing"),
+        ("image,label,split\na,x,train\nb,y,\n", "column split is empty in some rows"),
+        ("image,label,site\na,x,A\nb,y,\n", "column site is empty in some rows"),
+        ("image,label,split\na,x,holdout\n", "line 2, column split: expected one of train, val, test or nothing"),
+        ("image,label\na,x\na,y\n", "line 3, column image: 'a' is already on line 2"),
+    ],
+)
+def test_a_damaged_table_is_named_by_line_and_column(tmp_path, text, message):
+    path = tmp_path / "all.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_image_table(path, ManifestOptions(manifest=path))
+
+
+def test_a_partition_of_folders_keeps_sites_splits_and_patients(folder, tmp_path):
+    names = [f"{site}/{label}/P{n // 2}_{n}.png" for site in ("A", "B") for label in "xy" for n in range(20)]
+    root = folder(*names)
+    described = make_partition("folder", root, tmp_path / "out", patient_pattern=r"([xy]/P\d+)_")
+    assert list(described["sites"]) == ["A", "B"]
+    assert described["scheme"] == "given"
+    assert "patients" not in described
+    for site in ("A", "B"):
+        records = read_manifest(tmp_path / "out" / site / "manifest.csv").records
+        assert {record.image.split("/")[0] for record in records} == {site}
+        counts = Counter((record.split, record.label) for record in records)
+        assert counts[("train", "x")] == counts[("train", "y")] == 14
+        assert counts[("test", "x")] == counts[("test", "y")] == 4
+    again = make_partition("folder", root, tmp_path / "iid", scheme="iid", sites=3)
+    assert (len(again["sites"]), again["patients"]) == (3, "unknown")
+
+
+def test_own_splits_are_kept_and_only_a_missing_validation_split_is_drawn(folder, tmp_path):
+    names = [*numbered("train/x/{}.png", 20), *numbered("train/y/{}.png", 20)]
+    names += [*numbered("test/x/{}.png", 8), *numbered("test/y/{}.png", 8)]
+    described = make_partition("folder", folder(*names), tmp_path / "out", sites=2, validation=0.25)
+    images = Counter()
+    for site in described["sites"]:
+        for record in read_manifest(tmp_path / "out" / site / "manifest.csv").records:
+            assert (record.split == "test") == record.image.startswith("test/")
+            images[record.split] += 1
+    assert images == {"train": 30, "val": 10, "test": 16}
