@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from grandrounds.api.reports import report
     from grandrounds.api.running import Run, run
     from grandrounds.api.sites import Sites, partition
+    from grandrounds.api.sweeping import Sweep, sweep
     from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+    from grandrounds.models.own_backbones import register_backbone
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,10 +32,13 @@ __all__ = [
     "GrandRoundsError",
     "Run",
     "Sites",
+    "Sweep",
     "evaluate",
     "partition",
+    "register_backbone",
     "report",
     "run",
+    "sweep",
 ]
 PLACES = {
     "ConfigurationError": "errors",
@@ -42,10 +47,13 @@ PLACES = {
     "GrandRoundsError": "errors",
     "Run": "api.running",
     "Sites": "api.sites",
+    "Sweep": "api.sweeping",
     "evaluate": "api.evaluation",
     "partition": "api.sites",
+    "register_backbone": "models.own_backbones",
     "report": "api.reports",
     "run": "api.running",
+    "sweep": "api.sweeping",
 }
 """The module of each public name."""
 

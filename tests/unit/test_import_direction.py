@@ -25,7 +25,7 @@ LAYERS = (
     {"evaluation"},
     {"models", "data"},
     {"protocol"},
-    {"checks", "errors", "files", "options", "ordering", "plotting", "seeding"},
+    {"checks", "errors", "files", "options", "ordering", "plotting", "plugins", "seeding"},
 )
 """From the top to the bottom; a module imports its own layer and those below."""
 MAX_MODULES = 16

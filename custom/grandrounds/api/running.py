@@ -214,7 +214,7 @@ def run(
         raise UsageError("threads is for the engine flare: one process works on one site at a time")
     if wire and engine == "flare":
         raise UsageError("wire is for the engine in-process: with flare all messages are serialised")
-    chosen = _sites(sites)
+    chosen = sites_from(sites)
     short = {
         "controller.rounds": rounds,
         "problem.image_size": image_size,
@@ -239,7 +239,8 @@ def run(
     return Run(folder, chosen if chosen.folder else None)
 
 
-def _sites(given: Sites | Path | str | int | None) -> Sites:
+def sites_from(given: Sites | Path | str | int | None) -> Sites:
+    """The sites that an argument of :func:`run` names."""
     if isinstance(given, Sites):
         return given
     if given is None or isinstance(given, int):

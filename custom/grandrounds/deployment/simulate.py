@@ -26,6 +26,7 @@ from grandrounds.federation.site.data import CACHE_VARIABLE
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import write_json
 from grandrounds.ordering import natural_sorted
+from grandrounds.plugins import environment, plugin_packages
 
 Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"
@@ -189,19 +190,22 @@ def simulate(
 
 
 def allowed_classes() -> dict[str, Any]:
-    """The content of a FLARE workspace's ``local/resources.json`` that allows this package's classes."""
-    return {"format_version": 2, "class_allow_list": ["grandrounds.", "nvflare."]}
+    """The content of a FLARE workspace's ``local/resources.json``: the classes of this package and of plug-ins."""
+    packages = ["grandrounds.", "nvflare.", *(f"{name}." for name in sorted(plugin_packages()))]
+    return {"format_version": 2, "class_allow_list": packages}
 
 
 def _run_flare(
     job: Path, run: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], before: RecordSnapshot
 ) -> None:
+    plugins = environment()
     write_json(run.flare / "local" / "resources.json", allowed_classes())
     program = SIMULATOR if threads >= len(sites) else FORKED_SIMULATOR
     command = [sys.executable, "-m", *program, str(job), "-w", str(run.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
-    path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    code = run_logged(command, run.log, {**os.environ, **variables, "PYTHONPATH": path}, run.workspace)
+    found = {**os.environ, **plugins}
+    path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [found.get("PYTHONPATH")])])
+    code = run_logged(command, run.log, {**found, **variables, "PYTHONPATH": path}, run.workspace)
     summary = before.newer_summary(run.record)
     if code != 0 or summary.get("status") != "finished":
         reported = summary.get("reason") or before.newer_failure(run.record)

@@ -25,6 +25,7 @@ from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import replace_module, to_frozen_norm, to_group_norm
+from grandrounds.models.own_backbones import OwnBackbone, own_backbones
 from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import find_stem, head_of
 from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights
@@ -103,7 +104,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     if spec.load_weights or spec.has_frozen:
         load_weights(model, spec)
     intensities = chosen_intensities(spec)
-    frozen = frozen_names(model, spec.trainable, BACKBONES[spec.backbone].chain)
+    frozen = frozen_names(model, spec.trainable, _known(spec.backbone).chain)
     if frozen and not spec.whole:
         freeze_front(model, spec.trainable, frozen, spec.channels, intensities)
     else:
@@ -117,8 +118,8 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
 
 
 def backbone_names() -> tuple[str, ...]:
-    """The names of all backbones, in alphabetical order."""
-    return tuple(sorted(BACKBONES))
+    """The names of all backbones, registered ones included, in alphabetical order."""
+    return tuple(sorted({*BACKBONES, *_own_backbones()}))
 
 
 def minimum_image_size(backbone: str) -> int:
@@ -165,17 +166,28 @@ def architecture_fingerprint(state: Mapping[str, Tensor]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+def _own_backbones() -> Mapping[str, OwnBackbone]:
+    found = own_backbones()
+    taken = next((name for name in found if name in BACKBONES), None)
+    if taken is not None:
+        raise ConfigurationError(f"backbone {taken!r} is one of the package's own; register yours under another name")
+    return found
+
+
 def _known(backbone: str) -> Backbone:
-    if backbone not in BACKBONES:
-        near = difflib.get_close_matches(backbone, BACKBONES, n=1, cutoff=0.5)
+    if backbone in BACKBONES:
+        return BACKBONES[backbone]
+    own = _own_backbones().get(backbone)
+    if own is None:
+        near = difflib.get_close_matches(backbone, backbone_names(), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigurationError(f"unknown backbone {backbone!r}: {hint}There are {', '.join(backbone_names())}")
-    return BACKBONES[backbone]
+    return Backbone(own.stride, ("encoder",), own.build)
 
 
 def _bare_model(spec: ModelSpec) -> nn.Module:
     """The network with batch norm and random weights, for the right number of classes and channels."""
-    build = BACKBONES[spec.backbone].build
+    build = _known(spec.backbone).build
     if build is not None:
         return build(spec.classes, spec.channels)
     options = {"drop_rate": spec.dropout or 0.0} if spec.dropout_at == "layers" else {}

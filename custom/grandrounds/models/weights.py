@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.efficientnet_lite0 import published_name
 from grandrounds.models.norm import is_running_statistic
+from grandrounds.models.own_backbones import EncoderAndHead, own_backbones
 from grandrounds.models.pretrained import imagenet_file, imagenet_weights, named_file, read_weights
 from grandrounds.models.split import find_stem, head_name
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec, Problem
@@ -73,6 +74,8 @@ def load_weights(model: nn.Module, spec: ModelSpec) -> None:
         return
     published, _ = read_weights(_path(spec.weights, spec.backbone))
     state = {published_name(_modern_name(name)): tensor for name, tensor in published.items()}
+    if isinstance(model, EncoderAndHead) and not any(name.startswith("encoder.") for name in published):
+        state = model.renamed(published)
     _fit_stem(state, model)
     untouched = _drop_other_head(state, model, spec.weights)
     if spec.norm == "group":
@@ -83,7 +86,9 @@ def load_weights(model: nn.Module, spec: ModelSpec) -> None:
 
 
 def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
-    """How a network's images are normalised: as configured, or with ``auto`` as its weights declare.
+    """How a network's images are normalised: as configured, or what ``auto`` stands for.
+
+    That is what the weights declare; without weights, what a registered network declares, and else ``scaled``.
 
     Raises:
         ConfigurationError: if that is ``auto`` and the weights declare nothing.
@@ -91,7 +96,8 @@ def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
     if spec.intensities != "auto":
         return spec.intensities
     if spec.weights is None:
-        return "scaled"
+        own = own_backbones().get(spec.backbone)
+        return own.intensities if own else "scaled"
     if spec.weights == IMAGENET:
         return imagenet_weights(spec.backbone).intensities
     _, declared = read_weights(_path(spec.weights, spec.backbone))

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import grandrounds as gr
+from grandrounds.api import sweeping
 from grandrounds.data.images.decoding import to_square
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
@@ -139,3 +140,27 @@ def test_wrong_arguments_are_refused_with_the_reason_of_the_command(tmp_path):
     with pytest.raises(gr.ConfigurationError, match="threads is for the engine flare"):
         gr.run("fedperl", threads=2, workspace=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_runs_what_is_missing_and_compares_settings(sites, tmp_path, monkeypatch):
+    options = {"executor.batch_size": 2, "controller.rounds": 1, "problem.image_size": 32}
+    vary = {"executor.steps": [1, 2]}
+    made = gr.sweep("fedavg", sites, workspace=tmp_path, seeds=[7], vary=vary, options=options, progress=False)
+    scores = made.scores()
+    assert list(scores.index) == ["steps=1 seed 7", "steps=2 seed 7"]
+    assert list(scores["executor.steps"]) == [1, 2]
+    assert (
+        scores.loc["steps=2 seed 7", "accuracy"]
+        == gr.Run(tmp_path / "steps=2-seed-7").scores().loc["pooled", "accuracy"]
+    )
+    started = []
+    monkeypatch.setattr(sweeping, "_run", lambda plan, *_: started.append(plan.name) or "stopped")
+    again = gr.sweep("fedavg", sites, workspace=tmp_path, seeds=[7], vary=vary, options=options, progress=False)
+    assert started == []
+    assert again.scores().equals(scores)
+    vary["executor.steps"].append(3)
+    with pytest.raises(gr.GrandRoundsError, match="1 of 3 runs failed: stopped"):
+        gr.sweep("fedavg", sites, workspace=tmp_path, seeds=[7], vary=vary, options=options, progress=False)
+    assert started == ["steps=3 seed 7"]
+    with pytest.raises(gr.ConfigurationError, match=r"no option .step.; did you mean executor.steps"):
+        gr.sweep("fedavg", sites, workspace=tmp_path, vary={"executor.step": [1]})

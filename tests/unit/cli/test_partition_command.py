@@ -51,9 +51,9 @@ def test_another_partition_is_replaced_only_when_asked(run, pictures, tmp_path):
 
 def test_a_manifest_without_a_column_is_one_line_with_file_and_column(run, pictures, tmp_path):
     table = Path(pictures[4])
-    table.write_text("image,label,split\nall/0.png,nevus,train\n")
+    table.write_text("image,split,patient\nall/0.png,train,p\n")
     result = run("partition", *pictures, "--out", tmp_path / "sites")
-    _one_line(result, f"{table}.*patient")
+    _one_line(result, f"{table}.*column 'label' is missing")
 
 
 def test_a_label_outside_the_vocabulary_is_one_line_with_file_and_line(run, pictures, tmp_path):
@@ -64,7 +64,7 @@ def test_a_label_outside_the_vocabulary_is_one_line_with_file_and_line(run, pict
 def test_a_patient_in_two_splits_is_one_line_with_both_lines(run, pictures, tmp_path):
     table = Path(pictures[4])
     table.write_text(HEADER + "all/0.png,nevus,train,p1,c\nall/1.png,nevus,test,p1,c\n")
-    result = run("partition", *pictures, "--out", tmp_path / "sites")
+    result = run("partition", *pictures, "--out", tmp_path / "sites", "--splits", "keep")
     _one_line(result, r"patient 'p1' is in two splits, train \(line 2\) and test \(line 3\)")
 
 

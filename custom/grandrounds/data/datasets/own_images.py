@@ -17,7 +17,17 @@ from grandrounds.data.families import FolderOptions, Layout, OwnImageOptions
 from grandrounds.data.images.decoding import DICOM_SUFFIXES
 from grandrounds.data.images.dicom import read_header
 from grandrounds.data.images.readers import open_images
-from grandrounds.data.manifest import COLUMNS, FLAGS, SPLITS, Record, Row, further_columns, read_table
+from grandrounds.data.manifest import (
+    COLUMNS,
+    FLAGS,
+    SPLITS,
+    Record,
+    Row,
+    further_columns,
+    read_table,
+    require_grouped,
+    require_known_label,
+)
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.ordering import natural_sorted
 
@@ -96,35 +106,57 @@ def read_image_table(path: Path, options: OwnImageOptions) -> OwnImages:
     """
     rows = _rows(path)
     labels, pattern = _label_map(options.label_map), _pattern(options.patient_pattern)
-    records, sites, seen = [], [], dict[str, int]()
-    for line, row in rows:
-        where = f"{path} line {line}"
-        if not row["image"]:
-            raise DataError(f"{where}, column image: the image's name is missing")
+    kept = [(line, row) for line, row in rows if labels.get(row["label"], "kept")]
+    records = [_record(row, f"{path} line {line}", labels, pattern, options.classes) for line, row in kept]
+    seen: dict[str, int] = {}
+    for line, row in kept:
         if seen.setdefault(row["image"], line) != line:
-            raise DataError(f"{where}, column image: {row['image']!r} is already on line {seen[row['image']]}")
-        split = SPLIT_FOLDERS.get(row.get("split", "").casefold(), "")
-        if row.get("split") and not split:
             raise DataError(
-                f"{where}, column split: expected one of {', '.join(SPLITS)} or nothing, got {row['split']!r}"
+                f"{path} line {line}, column image: {row['image']!r} is already on line {seen[row['image']]}"
             )
-        flag = row.get("labelled", "").lower()
-        if flag not in FLAGS:
-            raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
-        label = labels.get(row["label"], row["label"])
-        if row["label"] in labels and not label:
-            continue
-        patient = _match(pattern, row["image"]) if pattern else row.get("patient", "")
-        record = Record(row["image"], label, split or "train", patient, row.get("lesion", ""), row.get("source", ""),
-                        FLAGS[flag], further_columns(row, (*COLUMNS, "site")))  # fmt: skip
-        records.append(record)
-        sites.append(row.get("site", ""))
-    if any(sites) and not all(sites):
-        raise DataError(f"{path}: column site is empty in some rows; fill it in everywhere, or leave it out")
-    found = OwnImages(tuple(records), tuple(sites) if any(sites) else (), any(row.get("split") for _, row in rows))
-    if found.splits and not all(row.get("split") for _, row in rows):
-        raise DataError(f"{path}: column split is empty in some rows; fill it in everywhere, or leave it out")
-    return found
+    sites, splits = (
+        _all_or_none(path, column, [row.get(column, "") for _, row in kept]) for column in ("site", "split")
+    )
+    if splits and options.splits == "keep":
+        require_grouped(records, str(path), [line for line, _ in kept])
+    return OwnImages(tuple(records), sites, bool(splits))
+
+
+def _record(
+    row: Mapping[str, str],
+    where: str,
+    labels: Mapping[str, str],
+    pattern: re.Pattern[str] | None,
+    classes: Sequence[str],
+) -> Record:
+    if not row["image"]:
+        raise DataError(f"{where}, column image: the image's name is missing")
+    split = SPLIT_FOLDERS.get(row.get("split", "").casefold(), "")
+    if row.get("split") and not split:
+        raise DataError(f"{where}, column split: expected one of {', '.join(SPLITS)} or nothing, got {row['split']!r}")
+    flag = row.get("labelled", "").lower()
+    if flag not in FLAGS:
+        raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
+    label = labels.get(row["label"], row["label"])
+    if label and classes:
+        require_known_label(label, classes, f"{where}, column label")
+    return Record(
+        image=row["image"],
+        label=label,
+        split=split or "train",
+        patient=_match(pattern, row["image"]) if pattern else row.get("patient", ""),
+        lesion=row.get("lesion", ""),
+        source=row.get("source", ""),
+        labelled=FLAGS[flag],
+        more=further_columns(row, (*COLUMNS, "site")),
+    )
+
+
+def _all_or_none(path: Path, column: str, values: Sequence[str]) -> tuple[str, ...]:
+    """The values of a column; none if all are empty."""
+    if any(values) and not all(values):
+        raise DataError(f"{path}: column {column} is empty in some rows; fill it in everywhere, or leave it out")
+    return tuple(values) if any(values) else ()
 
 
 def site_name(text: str) -> str:

@@ -49,6 +49,7 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.paths import LOCK
 from grandrounds.federation.server.sites import ROSTER, read_roster
 from grandrounds.files import read_json_object
+from grandrounds.plugins import load_plugins
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import Ledger
 
@@ -63,7 +64,7 @@ def examine_kit(kit: Kit, network: bool = True) -> list[Finding]:
     """Run all checks for the kind of participant; without ``network`` the server is not contacted."""
     checks: list[Check] = [machine.python, machine.packages, _certificate, _clock]
     if kit.kind != "person":
-        checks += [package, overlay, allowed_classes, authorisation, channels, machine.disk]
+        checks += [package, plug_ins, overlay, allowed_classes, authorisation, channels, machine.disk]
     if kit.kind == "site":
         checks += [logs, privacy, privacy_ledger, data_sets, machine.gpu]
     if kit.kind == "server":
@@ -154,6 +155,12 @@ def package(kit: Kit) -> Iterator[Finding]:
         "other one and pin it by grandrounds overlay --wheel"
     )
     yield _finding("package", fault if pinned.get("contents") != installed_digest() else "", f"{name}, unchanged")
+
+
+def plug_ins(_: Kit) -> Iterator[Finding]:
+    """Installed plug-ins can be imported; their code runs at this participant like that of the package."""
+    names = [f"{found.distribution} {found.version} ({found.module})" for found in load_plugins()]
+    yield Finding("ok", "plug-ins", ", ".join(names) or "none")
 
 
 def overlay(kit: Kit) -> Iterator[Finding]:

@@ -1,0 +1,202 @@
+"""Many runs of one job: over seeds and values of options, resumable and in several processes, with one comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from grandrounds.api.reports import report
+from grandrounds.api.running import Run, run, sites_from
+from grandrounds.api.sites import Sites
+from grandrounds.console.output import notes, say
+from grandrounds.data.population import PROVENANCE
+from grandrounds.deployment.jobs import Job, check_job, load_job
+from grandrounds.deployment.presets import configured_job
+from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.files import read_json_object
+from grandrounds.plugins import environment
+from grandrounds.reporting.run import FINISHED
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The finished runs of a sweep.
+
+    Attributes:
+        runs: by name: the varied options and the seed.
+        settings: of each run: ``seed`` and the varied options.
+        sites: where they trained.
+    """
+
+    runs: Mapping[str, Run]
+    settings: Mapping[str, Mapping[str, Any]]
+    sites: Sites
+
+    def scores(self, model: str | None = None) -> pd.DataFrame:
+        """Scores of all test images together, a row for each run, beside its seed and varied options.
+
+        Args:
+            model: ``selected`` or ``own``, see :meth:`grandrounds.Run.scores`.
+        """
+        rows = {
+            name: {**self.settings[name], **one.scores(model).loc["pooled"].drop("majority_accuracy").to_dict()}
+            for name, one in self.runs.items()
+        }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run")
+
+    def report(self, out: Path | str, **options: Any) -> Path:
+        """Write one report that compares the settings; runs that differ in their seed alone are one method.
+
+        Args:
+            out: folder of the report.
+            options: those of :func:`grandrounds.report`, for example ``reference``, the name of a setting.
+
+        Returns:
+            The path of ``report.html``.
+        """
+        return report(self.runs, out, sites=self.sites if self.sites.folder else None, **options)
+
+
+def sweep(
+    job: str | Path,
+    sites: Sites | Path | str | int | None = None,
+    *,
+    workspace: Path | str,
+    seeds: Sequence[int] = (1, 2, 3),
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    options: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+    processes: int = 1,
+    progress: bool = True,
+) -> Sweep:
+    """Run a job for every seed and every combination of values; what has finished before is not run again.
+
+    Args:
+        job: a name of ``grandrounds jobs``, or the folder of a job.
+        sites: see :func:`grandrounds.run`; they are the same for all runs.
+        workspace: gets a workspace for each run, and is resumed by the same call.
+        seeds: of all random choices; the division of the images stays the same.
+        vary: values by option, ``{"controller.peers": [0, 2]}``; all combinations are run.
+        options: further options of all runs, ``{"controller.rounds": 30}``.
+        preset: named options of the job.
+        processes: number of runs at the same time, each in a process of its own.
+        progress: show the progress on the standard error.
+
+    Returns:
+        The finished runs.
+
+    Raises:
+        ConfigurationError: if an option does not fit; nothing is run then.
+        GrandRoundsError: if a run failed; the others have been run, and the same call goes on with what is missing.
+    """
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigurationError(f"seeds must be different numbers, at least one, got {list(seeds)}")
+    if processes < 1:
+        raise ConfigurationError(f"processes must be at least 1, got {processes}")
+    chosen = sites_from(sites)
+    plans = [
+        _Plan.of(
+            job, chosen, preset, {**(options or {}), **values, "controller.seed": seed}, dict(values), Path(workspace)
+        )
+        for values in _combinations(vary or {})
+        for seed in seeds
+    ]
+    missing = [plan for plan in plans if not plan.is_finished(chosen)]
+    if progress and len(missing) < len(plans):
+        say(notes(), f"{len(plans) - len(missing)} of {len(plans)} runs have finished before")
+    with ThreadPoolExecutor(processes) as pool:
+        failures = [
+            reason for reason in pool.map(lambda one: _run(one, chosen, processes, progress), missing) if reason
+        ]
+    if failures:
+        raise GrandRoundsError(f"{len(failures)} of {len(plans)} runs failed: {failures[0]}")
+    return Sweep(
+        {plan.name: Run(plan.folder, chosen if chosen.folder else None) for plan in plans},
+        {plan.name: plan.settings for plan in plans},
+        chosen,
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One run of a sweep; ``name`` is that of its folder, too."""
+
+    name: str
+    job: Job
+    source: str | Path
+    preset: str | None
+    assignments: tuple[str, ...]
+    settings: Mapping[str, Any]
+    folder: Path
+
+    @classmethod
+    def of(
+        cls,
+        job: str | Path,
+        sites: Sites,
+        preset: str | None,
+        options: Mapping[str, Any],
+        varied: Mapping[str, Any],
+        workspace: Path,
+    ) -> _Plan:
+        """Plan a run and check its job."""
+        assignments = tuple(f"{name}={json.dumps(value)}" for name, value in options.items())
+        configured = configured_job(job, preset, assignments, sites.problem)
+        check_job(configured)
+        parts = [f"{name.partition('.')[2]}={value}" for name, value in varied.items()] or [configured.name]
+        name = f"{' '.join(parts)} seed {options['controller.seed']}".replace("/", "_")
+        settings = {"seed": options["controller.seed"], **varied}
+        return cls(name, configured, job, preset, assignments, settings, workspace / name.replace(" ", "-"))
+
+    def is_finished(self, sites: Sites) -> bool:
+        """Whether this very job has finished on these images."""
+        summary, provenance = (self.folder / "results" / name for name in ("summary.json", PROVENANCE))
+        if not summary.is_file() or not provenance.is_file() or read_json_object(summary)["status"] != FINISHED:
+            return False
+        before = load_job(self.folder / "job")
+        data = read_json_object(provenance)["data"] or {}
+        digests = {site: sites.description["sites"][site]["sha256"] for site in sites.names if sites.folder}
+        same = (before.server, before.client) == (self.job.server, self.job.client)
+        return same and data.get("sha256", {}) == digests
+
+
+def _combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
+
+
+def _run(plan: _Plan, sites: Sites, processes: int, progress: bool) -> str:
+    """Run a plan, in this process if there is one only; the reason if it failed, else an empty text."""
+    if progress:
+        say(notes(), f"run {plan.name}")
+    if processes > 1:
+        return _run_apart(plan, sites, processes)
+    try:
+        run(plan.job, sites, workspace=plan.folder, progress=progress, command=["grandrounds.sweep", plan.name])
+    except GrandRoundsError as error:
+        return f"{plan.name}: {error}"
+    return ""
+
+
+def _run_apart(plan: _Plan, sites: Sites, processes: int) -> str:
+    where = ["--sites-dir", str(sites.folder)] if sites.folder else []
+    preset = ["--preset", plan.preset] if plan.preset else []
+    options = [part for assignment in plan.assignments for part in ("--set", assignment)]
+    command = [sys.executable, "-m", "grandrounds.cli", "simulate", str(plan.source), *where, *preset, *options]
+    command += ["--sites", str(len(sites.names)), "--workspace", str(plan.folder)]
+    threads = str(max(1, (os.cpu_count() or 1) // processes))
+    variables = {"OMP_NUM_THREADS": threads, **os.environ, **environment()}
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True)
+    if ended.returncode == 0:
+        return ""
+    last = ended.stderr.strip().splitlines()[-1:] or [f"the process ended with status {ended.returncode}"]
+    return f"{plan.name}: {last[0].removeprefix('error: ')}"

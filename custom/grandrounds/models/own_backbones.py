@@ -1,0 +1,184 @@
+"""Networks of one's own: any module that maps images to logits, under a name of its own.
+
+The network is divided into an encoder and its last linear layer, the head, so that it works with every method: those that
+train the head alone, that compare embeddings, or that draw dropout before the head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.plugins import load_plugins, note_module
+from grandrounds.protocol.problem import FixedIntensities
+
+Factory = Callable[[int, int], nn.Module]
+"""From the numbers of classes and of channels to a network: images ``(batch, channels, height, width)`` to logits."""
+NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
+_registered: dict[str, OwnBackbone] = {}
+_checked: set[tuple[str, int, int]] = set()
+
+
+class OwnBackbone(NamedTuple):
+    """A registered network; arguments as those of :func:`register_backbone`."""
+
+    name: str
+    factory: Factory
+    stride: int
+    head: str | None
+    intensities: FixedIntensities
+
+    def build(self, classes: int, channels: int) -> nn.Module:
+        """Build the network, divided into encoder and head.
+
+        Raises:
+            ConfigurationError: if it has no linear layer for the classes at its end, or does not give logits.
+        """
+        network = self.factory(classes, channels)
+        if (self.name, classes, channels) in _checked:
+            return self._divided(network, classes)
+        whole = _logits(network, self.stride, channels)
+        _require_shape(whole, classes, self.name)
+        divided = self._divided(network, classes)
+        _require_same(whole, _logits(divided, self.stride, channels), self.name)
+        _checked.add((self.name, classes, channels))
+        return divided
+
+    def _divided(self, network: nn.Module, classes: int) -> EncoderAndHead:
+        return EncoderAndHead(network, self.head or _last_linear(network, classes, self.name))
+
+
+class EncoderAndHead(nn.Module):
+    """A network whose last linear layer is a module beside the others.
+
+    Args:
+        network: maps images to logits; it becomes the encoder.
+        head: full name of its last linear layer, which the encoder no longer has.
+    """
+
+    def __init__(self, network: nn.Module, head: str) -> None:
+        super().__init__()
+        linear = network.get_submodule(head)
+        parent, _, name = head.rpartition(".")
+        setattr(network.get_submodule(parent), name, nn.Identity())
+        self.head_name = head
+        self.encoder = network
+        self.head = linear
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images ``(batch, channels, height, width)`` to logits ``(batch, classes)``."""
+        embeddings = self.encoder(images)
+        # A frozen encoder gives maps of one position.
+        logits: Tensor = self.head(embeddings.flatten(1))
+        return logits
+
+    def renamed(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The entries of a file with the names of the undivided network, under the names of this one."""
+        inside = f"{self.head_name}."
+        return {
+            f"head.{name.removeprefix(inside)}" if name.startswith(inside) else f"encoder.{name}": tensor
+            for name, tensor in state.items()
+        }
+
+
+def register_backbone(
+    name: str, *, stride: int = 32, head: str | None = None, intensities: FixedIntensities = "scaled"
+) -> Callable[[Factory], Factory]:
+    """Register a network under a name, for ``problem.backbone`` and ``--backbone``; use it as a decorator.
+
+    Args:
+        name: lower-case letters, digits and ``_``; none of the package's own.
+        stride: how much smaller than the image the last feature map is; images are at least twice as large.
+        head: full name of the last linear layer; by default the last one with as many outputs as there are classes.
+        intensities: of an image before the first layer: ``scaled`` (in [0, 1]), ``standardised``, ``spread``,
+            ``imagenet`` or ``efficientnet_lite``; the option ``problem.intensities`` wins.
+
+    Returns:
+        A decorator of a function that takes the numbers of classes and of channels and returns the network.
+
+    Raises:
+        ConfigurationError: if the name is taken or has other characters, or an argument does not fit.
+
+    Example::
+
+        @register_backbone("densenet")
+        def densenet(classes: int, channels: int) -> nn.Module:
+            return DenseNet121(spatial_dims=2, in_channels=channels, out_channels=classes)
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(f"a backbone's name has lower-case letters, digits and _, at most 40; got {name!r}")
+    if stride < 1:
+        raise ConfigurationError(f"stride of backbone {name} must be at least 1, got {stride}")
+    if intensities not in get_args(FixedIntensities):
+        expected = ", ".join(get_args(FixedIntensities))
+        raise ConfigurationError(f"intensities of backbone {name} must be one of {expected}, got {intensities!r}")
+
+    def register(factory: Factory) -> Factory:
+        known = _registered.get(name)
+        # Running a notebook's cell again replaces what it has registered.
+        if known is not None and (known.factory.__module__, known.factory.__qualname__) != (
+            factory.__module__,
+            factory.__qualname__,
+        ):
+            raise ConfigurationError(f"backbone {name!r} is registered by {known.factory.__module__} already")
+        _registered[name] = OwnBackbone(name, factory, stride, head, intensities)
+        _checked.difference_update({key for key in _checked if key[0] == name})
+        note_module(factory.__module__)
+        return factory
+
+    return register
+
+
+def own_backbones() -> Mapping[str, OwnBackbone]:
+    """All registered networks, those of installed plug-ins included.
+
+    Raises:
+        ConfigurationError: if a plug-in cannot be imported.
+    """
+    load_plugins()
+    return _registered
+
+
+@torch.no_grad()
+def _logits(network: nn.Module, stride: int, channels: int) -> Tensor:
+    """What a network gives in evaluation mode for two random images; its mode is restored."""
+    training = network.training
+    images = torch.rand(2, channels, 2 * stride, 2 * stride, generator=torch.Generator().manual_seed(0))
+    try:
+        found: Tensor = network.eval()(images)
+    finally:
+        network.train(training)
+    return found
+
+
+def _last_linear(network: nn.Module, classes: int, backbone: str) -> str:
+    names = [
+        name for name, one in network.named_modules() if isinstance(one, nn.Linear) and one.out_features == classes
+    ]
+    if not names:
+        raise ConfigurationError(
+            f"backbone {backbone}: {type(network).__name__} has no linear layer with {classes} outputs; its factory must "
+            "use the number of classes, or name the layer by head"
+        )
+    return str(names[-1])
+
+
+def _require_shape(whole: Tensor, classes: int, backbone: str) -> None:
+    if not isinstance(whole, Tensor) or whole.shape != (2, classes):
+        shape = tuple(whole.shape) if isinstance(whole, Tensor) else type(whole).__name__
+        raise ConfigurationError(
+            f"backbone {backbone} gives {shape} for two images, expected logits of shape (2, {classes})"
+        )
+
+
+def _require_same(whole: Tensor, divided: Tensor, backbone: str) -> None:
+    if not torch.allclose(whole, divided, atol=1e-4, rtol=1e-4):
+        raise ConfigurationError(
+            f"backbone {backbone}: its last linear layer does not give the logits (is there a softmax behind it?); return "
+            "logits, or name the layer by head"
+        )
