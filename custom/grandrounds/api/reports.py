@@ -1,4 +1,4 @@
-"""Reports, figures and exports of finished runs."""
+"""Reports, figures and exports of finished runs; a report loads neither torch nor FLARE."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grandrounds.api.sites import Sites
 from grandrounds.console.output import notes
 from grandrounds.console.progress import Step, no_steps, steps_on
 from grandrounds.data.population import communities_of
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.history import RunHistory, selection_metric
-from grandrounds.reporting.export import export_model
 from grandrounds.reporting.external.result import read_result
 from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.model import Report, report_on
@@ -25,6 +23,8 @@ from grandrounds.reporting.runs import answers_folder, names_of, read_history, r
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from grandrounds.api.sites import Sites
 
 Named = Sequence[tuple[str | None, Path]]
 """Runs with their names; None takes that of the folder."""
@@ -132,6 +132,8 @@ def export(
     Raises:
         ConfigurationError: if the run has no common model.
     """
+    from grandrounds.reporting.export import export_model
+
     look_up = groups_in(sites_dir) if sites_dir else None
     found = read_run(run, run.absolute().name, look_up)
     content = report_on([found], places=[read_result(path) for path in external])

@@ -59,7 +59,6 @@ def figures(
 ) -> None:
     """Draw the figures and print their paths."""
     from grandrounds.api.reports import history_of, training_figures
-    from grandrounds.reporting.figures.cases import image_figures, scenario_figures
 
     if against and sites_dir is None:
         raise typer.BadParameter("--against shows single images: also give --sites-dir")
@@ -67,6 +66,8 @@ def figures(
         step("reading the run")
         drawn = training_figures(history_of(run, groups))
         if sites_dir is not None:
+            from grandrounds.reporting.figures.cases import image_figures, scenario_figures
+
             drawn |= image_figures(run, sites_dir, step)
             step("comparing the models")
             drawn |= scenario_figures(run, against, sites_dir) if against else {}

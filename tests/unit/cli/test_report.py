@@ -70,6 +70,7 @@ def test_a_report_needs_neither_torch_nor_flare():
         "reporting.page",
         "reporting.runs",
         "commands.figures",
+        "api.reports",
     )
     code = f"import sys; {'; '.join(f'import grandrounds.{name}' for name in modules)}; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
