@@ -20,10 +20,10 @@ TESTED = ("f1_macro", "auc_macro", "site.f1_macro")
 GATES = (
     ("federation helps", "fedavg_lower", "local_lower", 0.0),
     ("labels help", "fedavg_upper", "fedavg_lower", 0.05),
-    ("unlabelled images help", "ssfl_average", "fedavg_lower", 0.0),
+    ("unlabelled images help", "ssfl_site_aligned", "fedavg_lower", 0.0),
     ("labels of the other sites help", "irm_upper", "irm_lower", 0.05),
 )
-REFERENCES = ("fedavg_lower", "ssfl", "ssfl_average", "irm_lower", "irm_lower_fifth")
+REFERENCES = ("fedavg_lower", "ssfl", "ssfl_site_aligned", "irm_lower", "irm_lower_fifth")
 
 
 def parts(results: Results) -> Iterator[Part]:
