@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.encrypted import ENCRYPTION, LEAST_SITES, EncryptedSum, encryption_of
+from grandrounds.federation.encrypted import ENCRYPTION, MIN_SITES, EncryptedSum, encryption_of
 from grandrounds.federation.keys import find_key
 from grandrounds.federation.paths import SERVER, key_folders
 from grandrounds.federation.server.controller import RoundController
@@ -63,9 +63,9 @@ class AveragingController(RoundController):
             raise ConfigurationError(
                 "selection_images must be sites with aggregation=encrypted: the server has no model"
             )
-        if self.run.min_sites < LEAST_SITES:
+        if self.run.min_sites < MIN_SITES:
             raise ConfigurationError(
-                f"min_sites must be at least {LEAST_SITES} with aggregation=encrypted: the sum of one model is that model"
+                f"min_sites must be at least {MIN_SITES} with aggregation=encrypted: the sum of one model is that model"
             )
 
     def start(self) -> None:
