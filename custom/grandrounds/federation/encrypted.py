@@ -41,7 +41,8 @@ ENCRYPTION = "encryption"
 """The value of a task of such a run: shapes of the encrypted entries, and how sites weight their models."""
 CIPHERTEXTS = "ciphertexts"
 """The entry of a model, or of an update, with all of its floating entries."""
-MIN_SITES = 2
+MIN_SITES, MAX_SITES = 2, 10_000
+"""In a sum. Under another key the numbers are enormous, and enormous floats are whole."""
 COUNT_TOLERANCE = 1e-3
 
 
@@ -77,7 +78,8 @@ def decrypt_mean(packed: Tensor, key: bytes, shapes: Mapping[str, Sequence[int]]
     total = decrypt(packed, key, [encrypted_numbers(shapes)], name)
     finite = bool(torch.isfinite(total).all())
     weight, count = total[-2:].tolist() if finite else (0.0, 0.0)
-    if not weight > 0 or abs(count - round(count)) > COUNT_TOLERANCE or round(count) < MIN_SITES:
+    fits = MIN_SITES <= round(count) <= MAX_SITES and abs(count - round(count)) <= COUNT_TOLERANCE
+    if not fits or not weight > 0:
         raise MessageError(f"{name} is not that of two or more models; have all sites the same key?")
     parts = torch.split(total[:-2] / weight, [torch.Size(shape).numel() for shape in shapes.values()])
     return {entry: part.reshape(*shape).float() for (entry, shape), part in zip(shapes.items(), parts, strict=True)}
@@ -130,9 +132,10 @@ def encrypt_update(message: Shareable, payload: Payload, key: bytes) -> None:
     part = collection.data.get(UPDATE)
     if part is None:
         raise MessageError("the result has no update")
-    start = floating_entries(payload.parts[GLOBAL])
-    require_like(part.data, start, UPDATE)
-    weight = float(collection.meta["samples"]) if _encryption(payload)["weighting"] == "samples" else 1.0
+    encryption, received = _encryption(payload), floating_entries(payload.parts[GLOBAL])
+    require_like(part.data, received, UPDATE)
+    start = {name: received[name] for name in encryption["shapes"]}  # one order at all sites
+    weight = float(collection.meta["samples"]) if encryption["weighting"] == "samples" else 1.0
     model = {name: value.double() + part.data[name].double() for name, value in start.items()}
     meta = {"release": ReleaseKind.ENCRYPTED_VALUES.value}
     treated = part.get_meta_prop(TREATED)
