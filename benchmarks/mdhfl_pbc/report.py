@@ -15,6 +15,7 @@ METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "f1
 COMPARED = (
     *(("mdhfl", "local_sce"), ("mdhfl_ce", "local_ce"), ("mdhfl", "mdhfl_ce"), ("mdhfl", "fedmd")),
     *(("mdhfl_ce", "fedmd"), ("mdhfl", "feddf"), ("mdhfl", "rhfl"), ("rhfl_plus", "mdhfl")),
+    *(("mdhfl", "fedmd_sce"), ("mdhfl", "feddf_sce"), ("mdhfl_ce", "feddf"), ("mdhfl_ce", "rhfl_ce")),
 )
 SHOWN = ("local_sce", "mdhfl", "rhfl_plus")
 Rounds = dict[str, dict[str, dict[str, float]]]
