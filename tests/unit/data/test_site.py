@@ -214,9 +214,12 @@ def test_weights_are_looked_for_beside_the_file(read, tmp_path):
         ({"skim": {}}, r"models\.skim: there is no such data set in this file \(there are: blood, skin\)"),
         (
             {"skin": "resnet10"},
-            r"models\.skin must be an object with backbone, dropout, intensities, .* got 'resnet10'",
+            r"models\.skin must be an object with backbone, dropout, head, intensities, .* got 'resnet10'",
         ),
-        ({"skin": {"backbon": "x"}}, r"models\.skin: unknown key 'backbon'; expected backbone, dropout, intensit"),
+        (
+            {"skin": {"backbon": "x"}},
+            r"models\.skin: unknown key 'backbon'; expected backbone, dropout, head, intensit",
+        ),
         ({"skin": {"backbone": 10}}, r"models\.skin\.backbone must be a name, got 10"),
         ({"skin": {"norm": "layer"}}, r"models\.skin\.norm must be batch or group, got 'layer'"),
         ({"skin": {"dropout": 1}}, r"models\.skin\.dropout must be a number from 0 to below 1, or null, got 1"),

@@ -45,7 +45,7 @@ def test_bytes_are_all_that_has_travelled_by_the_end_of_a_round(tmp_path):
     for number in (1, 2):
         record.count_bytes("site-1", "down", {"global": 100, "peer-1": 50})
         record.count_bytes("site-2", "up", {"update": 7})
-        record.close_round({"round": number, "answered": []})
+        record.close_round({"round": number, "asked": [], "answered": [], "dropped": {}})
     events = read_events(tmp_path)
     assert round_curve(events, "moved", "down") == {1: 150, 2: 300}
     sites = ["site-1", "site-2"]

@@ -6,7 +6,6 @@ import torch
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.errors import MessageError
 from grandrounds.methods.baselines.encryption.controller import EncryptedMeanController
-from grandrounds.methods.baselines.encryption.executor import EncryptedMeanExecutor
 from grandrounds.methods.feddf.controller import FusionController
 from grandrounds.methods.feddf.executor import FusionExecutor
 from grandrounds.methods.mutual.controller import MutualController
@@ -93,14 +92,6 @@ def test_encrypted_weights_are_for_the_rounds_that_average():
     for wrong in (Result({}), soft_labels(), Result({"weights": Release(ReleaseKind.SOFT_LABELS, {"weights": ROWS})})):
         with pytest.raises(MessageError, match="a must send its encrypted weights"):
             at(server, 1).check("a", wrong)
-
-
-@pytest.mark.parametrize("models", [1, None, 2.0])
-def test_a_sum_of_one_model_is_refused_at_the_site(models):
-    executor = EncryptedMeanExecutor(**load_job("fedavg_he").options("executor"))
-    payload = Payload(2, {"models": models}, {"sum": {"sum": torch.zeros(9, dtype=torch.uint8)}})
-    with pytest.raises(MessageError, match="a sum must be of two models at least"):
-        executor.starting_state(payload, None)
 
 
 @pytest.mark.parametrize(
