@@ -43,6 +43,7 @@ def test_a_small_count_is_hidden_with_its_class_and_the_smallest_other_class():
 
 @settings(max_examples=100)
 @example(cells=[0, 0, 0, 1], minimum=2)
+@example(cells=[0, 0, 1, 0], minimum=2)
 @given(
     cells=st.lists(st.integers(0, 40), min_size=4, max_size=25),
     minimum=st.integers(2, 12),

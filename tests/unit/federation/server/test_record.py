@@ -1,6 +1,7 @@
 """The record lists the events of a run, and a resumed run repeats none."""
 
 import json
+import os
 
 import pytest
 
@@ -181,6 +182,14 @@ def test_a_resumed_record_has_rounds_and_scores_of_before(tmp_path):
     assert resumed.rounds == record.rounds[:2]
     noted = {"metric": "accuracy", "by": "accuracy", "low": 0.1}
     assert resumed.scores == {1: {**noted, "score": 0.1}, 2: {**noted, "score": 0.2}}
+
+
+def test_events_are_on_disk_before_a_checkpoint_relies_on_them(tmp_path, monkeypatch):
+    record, synced = RunRecord(tmp_path, {}), []
+    record.close_round(entry(1, ["a"]))
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
+    record.sync()
+    assert synced == [(tmp_path / "events.jsonl").stat().st_ino]
 
 
 def test_a_checkpoint_without_its_events_is_refused(tmp_path):
