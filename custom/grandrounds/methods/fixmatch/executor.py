@@ -43,7 +43,7 @@ class FixMatchExecutor(SupervisedExecutor):
     def train_with(self, labeler: PseudoLabeler | None, payload: Payload, context: SiteContext) -> Result:
         """Train for one round on the labeler's pseudo-labels; without one they are the model's own."""
         network = self.starting_model(payload, context)
-        optimizer = self.make_optimizer(network, self.training.learning_rate, self.training.algorithm)
+        optimizer = self.make_optimizer(network, self.training.rate_of(context.round_number), self.training.algorithm)
         metrics = train_semi_supervised(
             network, optimizer, context, self.training, self.semi_supervised, labeler, self._teacher(network, context)
         )

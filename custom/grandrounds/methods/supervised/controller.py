@@ -73,7 +73,7 @@ class FedAvgController(AveragingController):
     def _train_at_server(self, options: TrainingOptions) -> None:
         images = self.server_images(SERVER_TRAINING)
         network = images.network(self.state).train()
-        optimizer = new_optimizer(network.parameters(), options.algorithm, options.learning_rate)
+        optimizer = new_optimizer(network.parameters(), options.algorithm, options.rate_of(self.round_number))
         self._server_metrics = train_supervised(network, optimizer, images.context(self.round_number), options)
         self.sent = copy_to_cpu(network.state_dict())
 

@@ -37,7 +37,7 @@ class SupervisedExecutor(SiteExecutor):
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round."""
         network = self.starting_model(payload, context)
-        optimizer = self.make_optimizer(network, self.training.learning_rate, self.training.algorithm)
+        optimizer = self.make_optimizer(network, self.training.rate_of(context.round_number), self.training.algorithm)
         protection = self._protection(context)
         if protection:
             metrics = train_privately(network, optimizer, context, self.training, protection)

@@ -6,6 +6,7 @@ which it could derive the batches.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -41,6 +42,9 @@ class TrainingOptions(Options):
     batch_size: Annotated[int, "images per step and kind", Min(2)] = 16
     steps: Annotated[int, "local steps per round, the same at every site (FedVC)", Min(1)] = 26
     learning_rate: Annotated[float, "of the optimizer", POSITIVE] = 5e-5
+    cosine_rounds: Annotated[
+        int | None, "rounds over which the learning rate falls along a half cosine; null for a constant rate", Min(1)
+    ] = None
     class_weights: Annotated[
         Literal["median", "pooled", "none"],
         "weight the cross-entropy by median frequency among the site's labels (FedPerl's code), or in class_counts",
@@ -85,6 +89,20 @@ class TrainingOptions(Options):
             raise ConfigurationError(f"class_counts must have a count for each of {classes} classes, got {len(counts)}")
         weights = median_class_weights(torch.from_numpy(counts))
         return weights if self.class_weight_limit is None else weights.clamp(max=self.class_weight_limit)
+
+    def rate_of(self, round_number: int) -> float:
+        """The learning rate of a round, from 1; after ``cosine_rounds`` that of the last of them.
+
+        Source: Loshchilov and Hutter, SGDR, ICLR 2017, eq. 5 without restarts, with a round as the unit of time.
+
+        Example:
+            >>> [TrainingOptions(learning_rate=0.1, cosine_rounds=2).rate_of(number) for number in (1, 2, 3)]
+            [0.1, 0.05, 0.05]
+        """
+        if self.cosine_rounds is None:
+            return self.learning_rate
+        done = (min(round_number, self.cosine_rounds) - 1) / self.cosine_rounds
+        return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
     @property
     def view(self) -> View:
