@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from grandrounds.api.running import Run, run
     from grandrounds.api.sites import Sites, partition
     from grandrounds.api.sweeping import Sweep, sweep
+    from grandrounds.data.own_datasets import ReaderOptions, register_dataset
     from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+    from grandrounds.evaluation.own_metrics import register_metric
+    from grandrounds.federation.own_methods import register_method
     from grandrounds.models.own_backbones import register_backbone
 
 __version__ = "0.1.0"
@@ -30,12 +33,16 @@ __all__ = [
     "DataError",
     "Evaluation",
     "GrandRoundsError",
+    "ReaderOptions",
     "Run",
     "Sites",
     "Sweep",
     "evaluate",
     "partition",
     "register_backbone",
+    "register_dataset",
+    "register_method",
+    "register_metric",
     "report",
     "run",
     "sweep",
@@ -45,12 +52,16 @@ PLACES = {
     "DataError": "errors",
     "Evaluation": "api.evaluation",
     "GrandRoundsError": "errors",
+    "ReaderOptions": "data.own_datasets",
     "Run": "api.running",
     "Sites": "api.sites",
     "Sweep": "api.sweeping",
     "evaluate": "api.evaluation",
     "partition": "api.sites",
     "register_backbone": "models.own_backbones",
+    "register_dataset": "data.own_datasets",
+    "register_method": "federation.own_methods",
+    "register_metric": "evaluation.own_metrics",
     "report": "api.reports",
     "run": "api.running",
     "sweep": "api.sweeping",

@@ -82,6 +82,7 @@ def build_app() -> typer.Typer:
         (status.status, status.HELP),
         (status.monitor, status.MONITOR_HELP),
         (doctor.doctor, doctor.HELP),
+        (jobs.new, jobs.NEW_HELP),
     ):
         app.command(help=text)(function)
     app.add_typer(kit.build_group(), name="kit")

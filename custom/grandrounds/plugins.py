@@ -1,4 +1,4 @@
-"""Plug-ins: Python modules that add networks and jobs, found by entry points or by an environment variable.
+"""Plug-ins: Python modules that add networks, data sets, metrics and methods, found by entry points or by a variable.
 
 An installed package names its module in the entry-point group ``grandrounds``; importing the module registers what it adds.
 ``GRANDROUNDS_PLUGINS`` names further modules, separated by commas; a simulation sets it for the processes that it starts.
@@ -7,17 +7,21 @@ An installed package names its module in the entry-point group ``grandrounds``; 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from grandrounds.errors import ConfigurationError
 
 GROUP = "grandrounds"
 VARIABLE = "GRANDROUNDS_PLUGINS"
+NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
+Entry = TypeVar("Entry")
 _registering: dict[str, None] = {}
 """Modules that have registered something, in order."""
 
@@ -28,6 +32,64 @@ class Plugin(NamedTuple):
     distribution: str
     version: str
     module: str
+
+
+class Registry(Generic[Entry]):
+    """What plug-ins have added of one kind, by name.
+
+    Args:
+        kind: what errors call an entry.
+
+    Attributes:
+        entries: by name, with the full name of the function or class that was registered.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.entries: dict[str, tuple[str, Entry]] = {}
+
+    def require_name(self, name: str) -> None:
+        """Check a name.
+
+        Raises:
+            ConfigurationError: if it has other characters than lower-case letters, digits and ``_``, or more than 40.
+        """
+        if not NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"a {self.kind}'s name has lower-case letters, digits and _, at most 40; got {name!r}"
+            )
+
+    def add(self, name: str, entry: Entry, owner: Any) -> None:
+        """Add an entry; the same function or class may come again, as from a notebook's cell.
+
+        Args:
+            name: of the entry.
+            entry: to keep.
+            owner: the function or class that was registered.
+
+        Raises:
+            ConfigurationError: if another one has the name.
+        """
+        place = f"{owner.__module__}.{owner.__qualname__}"
+        known = self.entries.get(name)
+        if known is not None and known[0] != place:
+            raise ConfigurationError(f"{self.kind} {name!r} is registered by {known[0].rpartition('.')[0]} already")
+        self.entries[name] = (place, entry)
+        note_module(owner.__module__)
+
+    def all(self, own: Collection[str] = ()) -> Mapping[str, Entry]:
+        """All entries, those of installed plug-ins included.
+
+        Args:
+            own: the package's names, which a plug-in must not take.
+
+        Raises:
+            ConfigurationError: if a plug-in cannot be imported, or takes a name of the package.
+        """
+        load_plugins()
+        if taken := sorted(self.entries.keys() & set(own)):
+            raise ConfigurationError(f"{self.kind} {taken[0]!r} is one of the package's own; register another name")
+        return {name: entry for name, (_, entry) in self.entries.items()}
 
 
 @cache

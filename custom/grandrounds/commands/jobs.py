@@ -1,9 +1,10 @@
-"""``grandrounds jobs`` and ``grandrounds build``: which jobs there are, their options, and a job's folder for FLARE."""
+"""``grandrounds jobs``, ``build`` and ``new``: the jobs and their options, a job's folder for FLARE, and plug-ins."""
 
 from __future__ import annotations
 
 import json as json_text
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from grandrounds.commands import completion
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.console.output import results, say, say_json
 
@@ -38,10 +40,30 @@ With --byoc ("bring your own code") the job contains the package; hospitals shou
   grandrounds build mdhfl --preset rhfl
   grandrounds build fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64
 """
+NEW_HELP = """Write the skeleton of a plug-in: a package with one module that works, and its test.
+
+[bold]Examples[/bold]
+
+\b
+  grandrounds new method fedproto
+  grandrounds new backbone my_net
+  grandrounds new dataset clinic --out plugins/clinic
+"""
+
+
+class What(StrEnum):
+    """What a plug-in adds."""
+
+    METHOD = "method"
+    BACKBONE = "backbone"
+    DATASET = "dataset"
 
 
 def jobs(
-    name: Annotated[str | None, typer.Argument(metavar="[JOB]", help="A job, of which all options are shown.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", help="A job, of which all options are shown.", autocompletion=completion.job),
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the jobs, or the options of one."""
@@ -63,6 +85,8 @@ def describe(job: Job) -> dict[str, Any]:
     controller = {key: value for key, value in job.options("controller").items() if key != "problem"}
     return {
         "name": job.name,
+        "summary": job.meta.get("summary", ""),
+        "paper": job.meta.get("paper", ""),
         "controller": job.controller["path"].rpartition(".")[2],
         "executor": job.executor["path"].rpartition(".")[2],
         "presets": list(presets_of(job)),
@@ -72,9 +96,9 @@ def describe(job: Job) -> dict[str, Any]:
 
 def _show_jobs(described: Sequence[dict[str, Any]]) -> None:
     console = results()
-    table = Table("job", "server", "sites", "presets")
+    table = Table("job", "what it does", "publication", "presets")
     for job in described:
-        table.add_row(job["name"], job["controller"], job["executor"], ", ".join(job["presets"]))
+        table.add_row(job["name"], job["summary"], job["paper"], ", ".join(job["presets"]))
     console.print(table)
     say(console, "options of a job: grandrounds jobs JOB; to run it: grandrounds simulate JOB --preset PRESET")
 
@@ -85,18 +109,23 @@ def _show_options(name: str) -> None:
     from grandrounds.deployment.presets import presets_of
 
     job, console = load_job(name), results()
-    table = Table("option", "value", "may be", "meaning", title=job.name, title_justify="left")
+    about = ": ".join(filter(None, [job.name, job.meta.get("summary"), job.meta.get("paper")]))
+    table = Table("option", "default", "may be", "meaning", title=about, title_justify="left")
+    presets = presets_of(job)
     for part in ("controller", "executor", "problem"):
         values = job.options(part)
         for info in options_of(job, part):
             value = values.get(info.name, info.default)
-            table.add_row(f"{part}.{info.name}", Text(_text(value)), Text(info.allowed), Text(info.meaning))
+            named = {
+                preset: parts[part][info.name] for preset, parts in presets.items() if info.name in parts.get(part, {})
+            }
+            default = "\n".join([_text(value), *(f"{preset}: {_text(other)}" for preset, other in named.items())])
+            table.add_row(f"{part}.{info.name}", Text(default), Text(info.allowed), Text(info.meaning))
         table.add_section()
     console.print(table)
-    for preset, parts in presets_of(job).items():
-        changes = (f"{part}.{key}={_text(value)}" for part, options in parts.items() for key, value in options.items())
-        say(console, f"--preset {preset}: {', '.join(changes)}")
     say(console, f"to change an option: grandrounds simulate {name} --set PART.OPTION=VALUE")
+    if presets:
+        say(console, f"to use a preset: grandrounds simulate {name} --preset {next(iter(presets))}; list shows all")
 
 
 def _text(value: Any) -> str:
@@ -126,3 +155,18 @@ def build(
             "for the simulator only, first allow the classes in WORKSPACE/local/resources.json (never in a kit):",
         )
         say(console, f"  {json_text.dumps(allowed_classes())}")
+
+
+def new(
+    kind: Annotated[What, typer.Argument(help="What the plug-in adds.")],
+    name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to make; default: the name.")] = None,
+) -> None:
+    """Write a package, and show how to test and use it."""
+    from grandrounds.deployment.skeletons import write_skeleton
+
+    folder = out or Path(name)
+    files = write_skeleton(kind.value, name, folder)
+    console = results()
+    say(console, f"{folder} is written: {', '.join(path.name for path in files)}; next:")
+    say(console, f"  cd {folder} && pytest && pip install --editable .")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import typer
 
-from grandrounds.console.output import notes, say
+from grandrounds.commands import completion
+from grandrounds.commands.run_config import options_in, use_config
+from grandrounds.console.output import notes, results, say
 
 if TYPE_CHECKING:
     from grandrounds.api.sites import Sites
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Group = TypeVar("Group")
+LIST = "list"
+"""In place of a preset: show the presets of the job."""
 TABLES = (".csv", ".parquet")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on the standard output.")]
 
@@ -26,16 +30,27 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else 
 class JobArguments:
     """The arguments of every command that takes a job: which job, and with what options."""
 
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's name (see grandrounds jobs) or its folder.")]
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB", help="A job's name (see grandrounds jobs) or its folder.", autocompletion=completion.job
+        ),
+    ]
     preset: Annotated[
         str | None,
-        typer.Option(help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl."),
+        typer.Option(
+            help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; list shows them.",
+            autocompletion=completion.preset,
+        ),
     ] = None
     rounds: Annotated[int | None, typer.Option(min=1, help="Short for --set controller.rounds=N.")] = None
     image_size: Annotated[int | None, typer.Option(min=1, help="Short for --set problem.image_size=N, in pixels.")] = (
         None
     )
-    backbone: Annotated[str | None, typer.Option(help="Short for --set problem.backbone=NAME.")] = None
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="Short for --set problem.backbone=NAME.", autocompletion=completion.backbone),
+    ] = None
     seed: Annotated[int | None, typer.Option(help="Short for --set controller.seed=N.")] = None
     assignments: Annotated[
         list[str] | None,
@@ -69,8 +84,12 @@ class JobArguments:
         Raises:
             ConfigurationError: if there is no such job, preset or option.
         """
-        from grandrounds.deployment.presets import configured_job
+        from grandrounds.deployment.presets import configured_job, preset_lines
 
+        if self.preset == LIST:
+            for line in preset_lines(self.job):
+                say(results(), line)
+            raise typer.Exit
         return configured_job(self.job, self.preset, self.options, problem)
 
 
@@ -78,6 +97,14 @@ class JobArguments:
 class SimulatedJobArguments(JobArguments):
     """The arguments of a command that runs a job on this machine, or prepares such a run."""
 
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with these arguments and the job's options; the command line wins.",
+            callback=use_config,
+            is_eager=True,
+        ),
+    ] = None
     sites_dir: Annotated[
         Path | None, typer.Option(help="Folder of a partition; without it every site draws synthetic images.")
     ] = None
@@ -99,6 +126,11 @@ class SimulatedJobArguments(JobArguments):
         str | None,
         typer.Option(metavar="OLD=NEW,...", help="With --images: labels to replace; OLD= leaves images out."),
     ] = None
+
+    @property
+    def options(self) -> list[str]:
+        """Those of the file, then those of the command line."""
+        return [*(options_in(self.config) if self.config else []), *super().options]
 
     def checked(self, workspace: Path | None = None) -> tuple[Job, Sites]:
         """The checked job with its options, and its sites; those of ``--images`` are written into the workspace.

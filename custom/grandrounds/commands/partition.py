@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from rich.table import Table
+from typer.core import TyperGroup
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
@@ -111,13 +112,42 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def build_group() -> typer.Typer:
     """The command with a sub-command for each data set."""
-    group = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich")
+    group = typer.Typer(cls=_WithPlugins, help=HELP, no_args_is_help=True, rich_markup_mode="rich")
     for dataset, options in DATASETS.items():
-        examples = EXAMPLES.get(dataset, (f"--out runs/{dataset}",))
-        lines = "\n".join(f"  grandrounds partition {dataset} --root DIR {example}" for example in examples)
-        text = f"{LAYOUTS[dataset]}\n\n[bold]Examples[/bold]\n\n\b\n{lines}"
-        group.command(name=dataset, help=text)(_command(dataset, options))
+        _add(group, dataset, LAYOUTS[dataset], options)
     return group
+
+
+def _add(group: typer.Typer, dataset: str, layout: str, options: type[PartitionOptions]) -> None:
+    examples = EXAMPLES.get(dataset, (f"--out runs/{dataset}",))
+    lines = "\n".join(f"  grandrounds partition {dataset} --root DIR {example}" for example in examples)
+    group.command(name=dataset, help=f"{layout}\n\n[bold]Examples[/bold]\n\n\b\n{lines}")(_command(dataset, options))
+
+
+class _WithPlugins(TyperGroup):
+    """Adds the data sets of plug-ins, which are imported when the command is used, not with every other one."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all sub-commands."""
+        return [*super().list_commands(ctx), *_plugin_commands()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A sub-command by its name."""
+        return super().get_command(ctx, cmd_name) or _plugin_commands().get(cmd_name)
+
+
+def _plugin_commands() -> Mapping[str, Any]:
+    from grandrounds.data.own_datasets import own_datasets
+
+    own = own_datasets()
+    if not own:
+        return {}
+    group = typer.Typer(rich_markup_mode="rich")
+    group.callback()(lambda: None)  # a group even of one command
+    for dataset, found in own.items():
+        _add(group, dataset, found.layout, found.options)
+    built = typer.main.get_command(group)
+    return dict(vars(built)["commands"])
 
 
 def _command(dataset: str, group: type[PartitionOptions]) -> Callable[..., None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
+from grandrounds.commands.run_config import write_config
 from grandrounds.console.output import INTERRUPTED, facts, notes, results, say, say_json, score_table
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ Run the same command with the same workspace again to resume an interrupted run.
   grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
   grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
   grandrounds simulate mdhfl --preset rhfl
+  grandrounds simulate fedperl --rounds 30 --save-config run.yml
+  grandrounds simulate --config run.yml --seed 2
 """
 
 
@@ -60,12 +63,19 @@ def simulate(
     wire: Annotated[
         bool, typer.Option("--wire", help="In one process: pass messages through FLARE's serialiser.")
     ] = False,
+    save_config: Annotated[
+        Path | None, typer.Option(help="Write this run, all its options included, to a file for --config, and stop.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a job, show its progress, and then its scores."""
     from grandrounds.api.running import run
 
     folder = workspace or Path("runs") / arguments.configured({}).run_name
+    if save_config is not None:
+        more = {"workspace": workspace, "engine": engine.value, "threads": threads, "wire": wire}
+        _save(arguments, more, save_config)
+        return
     job, sites = arguments.checked(folder)
     try:
         finished = run(
@@ -84,6 +94,16 @@ def simulate(
         say_json(finished.summary)
     else:
         _show(finished.summary, job, folder, replace(arguments, images=None, sites_dir=sites.folder))
+
+
+def _save(arguments: SimulatedJobArguments, more: dict[str, Any], path: Path) -> None:
+    from grandrounds.deployment.jobs import check_job
+
+    job = arguments.configured({} if arguments.images else arguments.chosen().problem)
+    check_job(job)
+    data = {name: getattr(arguments, name) for name in ("sites_dir", "sites", "images", "patient_pattern", "label_map")}
+    write_config(path, {"job": arguments.job, **data, **more}, job)
+    say(results(), f"{path} is written; to run it: grandrounds simulate --config {shlex.quote(str(path))}")
 
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments) -> None:

@@ -224,15 +224,22 @@ DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(
 """The options of each data set, by its name."""
 
 
-def partition_options(dataset: str, options: Mapping[str, Any]) -> PartitionOptions:
+def partition_options(
+    dataset: str, options: Mapping[str, Any], groups: Mapping[str, type[PartitionOptions]] = DATASETS
+) -> PartitionOptions:
     """The checked options of a data set by name; None is the default, and a list becomes a tuple.
+
+    Args:
+        dataset: its name.
+        options: its options by name.
+        groups: the options of each data set that there is.
 
     Raises:
         ConfigurationError: if the data set or an option is unknown, a value does not fit or a required one is missing.
     """
-    group = DATASETS.get(dataset)
+    group = groups.get(dataset)
     if group is None:
-        raise ConfigurationError(f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}")
+        raise ConfigurationError(f"dataset must be one of {', '.join(groups)}, got {dataset!r}")
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in options.items() if value is not None
     }

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
@@ -20,8 +20,9 @@ from typing import Any
 
 import grandrounds
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.own_methods import OWN_METHODS, OwnMethod
 from grandrounds.files import read_json_object, write_json
-from grandrounds.options import annotations_of, option_types, require_type
+from grandrounds.options import annotations_of, describe, groups_of, option_types, require_type
 from grandrounds.protocol.problem import Problem
 
 PACKAGE = Path(grandrounds.__file__).parent
@@ -75,8 +76,16 @@ class Job:
 
 
 def job_names() -> list[str]:
-    """Names of the jobs that come with the package."""
-    return sorted(path.parent.name for path in JOBS.glob("*/meta.json"))
+    """Names of the jobs that come with the package, and of the methods of plug-ins."""
+    return sorted({*_packaged(), *_own_methods()})
+
+
+def _packaged() -> list[str]:
+    return [path.parent.name for path in JOBS.glob("*/meta.json")]
+
+
+def _own_methods() -> Mapping[str, OwnMethod]:
+    return OWN_METHODS.all(_packaged())
 
 
 def load_job(name_or_folder: str | Path) -> Job:
@@ -88,6 +97,8 @@ def load_job(name_or_folder: str | Path) -> Job:
     given = Path(name_or_folder)
     by_name = os.sep not in os.fspath(name_or_folder) and not (given / "meta.json").is_file()
     folder = JOBS / given if by_name else given
+    if by_name and not folder.is_dir() and given.name in _own_methods():
+        return _job_of(given.name, _own_methods()[given.name])
     if not (folder / "meta.json").is_file():
         near = difflib.get_close_matches(given.name, job_names(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -101,6 +112,33 @@ def load_job(name_or_folder: str | Path) -> Job:
     )
     _require_parts(job, folder)
     return job
+
+
+def _job_of(name: str, method: OwnMethod) -> Job:
+    """The job of a plug-in's method: the options that it shares with ``fedavg`` are as there, others have their default."""
+    pattern = load_job("fedavg")
+    job = Job(
+        {**pattern.meta, "name": name, "summary": method.summary, "paper": method.paper}, pattern.server, pattern.client
+    )
+    for entry, component in ((job.controller, method.controller), (job.executor, method.executor)):
+        known = [option for group in groups_of(component).values() for option in describe(group)]
+        entry["args"].update({option.name: entry["args"].get(option.name, option.default) for option in known})
+        for surplus in entry["args"].keys() - {option.name for option in known}:
+            del entry["args"][surplus]
+    job.server["workflows"][0]["path"] = full_name(method.controller)
+    job.client["executors"][0]["executor"]["path"] = full_name(method.executor)
+    job.options("controller")["run_name"] = name
+    return with_options(job, [f"{option}={json.dumps(value)}" for option, value in method.options.items()])
+
+
+def full_name(component: type) -> str:
+    """The name by which FLARE builds a class.
+
+    Example:
+        >>> full_name(Job)
+        'grandrounds.deployment.jobs.Job'
+    """
+    return f"{component.__module__}.{component.__qualname__}"
 
 
 def with_options(job: Job, assignments: Iterable[str]) -> Job:

@@ -17,6 +17,7 @@ from typing import Any
 
 from grandrounds.deployment.jobs import PARTS, Job, load_job, with_options
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.files import read_json_object
 
 PRESETS_FILE = "presets.json"
@@ -29,6 +30,9 @@ def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
     Raises:
         ConfigurationError: if the file is not a JSON object, or a preset has another part than a job has.
     """
+    own = None if job.source else OWN_METHODS.all().get(job.name)
+    if own is not None:
+        return {name: {part: dict(values) for part, values in parts.items()} for name, parts in own.presets.items()}
     path = job.source / PRESETS_FILE if job.source else None
     if path is None or not path.is_file():
         return {}
@@ -37,6 +41,23 @@ def presets_of(job: Job) -> dict[str, dict[str, dict[str, Any]]]:
         if not isinstance(parts, dict) or not all(part in PARTS and isinstance(parts[part], dict) for part in parts):
             raise ConfigurationError(f"{path}: preset {name!r} must be an object with {', '.join(PARTS)}")
     return presets
+
+
+def preset_lines(name: str | Path) -> list[str]:
+    """A line for each preset of a job, with the options that it sets.
+
+    Raises:
+        ConfigurationError: if there is no such job.
+    """
+    lines = []
+    for preset, parts in presets_of(load_job(name)).items():
+        changes = (f"{part}.{key}={_text(value)}" for part, options in parts.items() for key, value in options.items())
+        lines.append(f"--preset {preset}: {', '.join(changes)}")
+    return lines or [f"job {name} has no presets"]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else dumps(value)
 
 
 def with_preset(job: Job, preset: str | None, assignments: Sequence[str] = ()) -> Job:

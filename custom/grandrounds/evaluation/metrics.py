@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least, require_probabilities
 from grandrounds.evaluation.auc import macro_auc
+from grandrounds.evaluation.own_metrics import METRICS, own_scores
 
 SELECTABLE = (
     "accuracy",
@@ -37,6 +38,8 @@ FROM_CONFUSION = (
     "f1_macro",
 )
 """The metrics that a site computes from its confusion matrix after every round."""
+SCORES_OF_IMAGES = frozenset({*SELECTABLE, *FROM_CONFUSION, "n", "log_loss"})
+"""All that a site reports of its images; no plug-in's metric has one of these names."""
 
 
 class PrecisionRecallF1(NamedTuple):
@@ -59,8 +62,8 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
     Returns:
         The metrics of ``metrics_from_confusion``, and ``log_loss``: mean of :math:`-\ln p_{i y_i}`, in nats, with
         probabilities below the resolution of their dtype raised to it, so that no single sample makes it infinite;
-        ``log_likelihood``, its negative, which selects a model by its loss; and ``auc_macro``, see
-        :func:`~grandrounds.evaluation.auc.macro_auc`.
+        ``log_likelihood``, its negative, which selects a model by its loss; ``auc_macro``, see
+        :func:`~grandrounds.evaluation.auc.macro_auc`; and the metrics of plug-ins.
         Without samples only ``n``.
 
     Raises:
@@ -87,7 +90,16 @@ def classification_metrics(labels: NDArray[np.integer], probabilities: NDArray[n
     floor = np.finfo(probabilities.dtype).eps
     likelihood = float(np.log(np.maximum(of_label, floor), dtype=np.float64).mean())
     more = {"log_loss": -likelihood, "log_likelihood": likelihood, "auc_macro": macro_auc(labels, probabilities)}
-    return metrics_from_confusion(confusion) | more
+    return metrics_from_confusion(confusion) | more | own_scores(labels, probabilities)
+
+
+def selectable_metrics() -> tuple[str, ...]:
+    """The metrics by which a model can be selected: the package's own and those of plug-ins.
+
+    Raises:
+        ConfigurationError: if a plug-in cannot be imported, or takes a name of the package.
+    """
+    return (*SELECTABLE, *METRICS.all(SCORES_OF_IMAGES))
 
 
 def confusion_matrix(labels: NDArray[np.integer], predictions: NDArray[np.integer], classes: int) -> NDArray[np.int64]:

@@ -6,7 +6,6 @@ train the head alone, that compare embeddings, or that draw dropout before the h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, get_args
 
@@ -14,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.plugins import load_plugins, note_module
+from grandrounds.plugins import Registry
 from grandrounds.protocol.problem import FixedIntensities
 
 Factory = Callable[[int, int], nn.Module]
 """From the numbers of classes and of channels to a network: images ``(batch, channels, height, width)`` to logits."""
-NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
-_registered: dict[str, OwnBackbone] = {}
 _checked: set[tuple[str, int, int]] = set()
 
 
@@ -51,6 +48,9 @@ class OwnBackbone(NamedTuple):
 
     def _divided(self, network: nn.Module, classes: int) -> EncoderAndHead:
         return EncoderAndHead(network, self.head or _last_linear(network, classes, self.name))
+
+
+OWN_BACKBONES: Registry[OwnBackbone] = Registry("backbone")
 
 
 class EncoderAndHead(nn.Module):
@@ -110,8 +110,7 @@ def register_backbone(
         def densenet(classes: int, channels: int) -> nn.Module:
             return DenseNet121(spatial_dims=2, in_channels=channels, out_channels=classes)
     """
-    if not NAME.fullmatch(name):
-        raise ConfigurationError(f"a backbone's name has lower-case letters, digits and _, at most 40; got {name!r}")
+    OWN_BACKBONES.require_name(name)
     if stride < 1:
         raise ConfigurationError(f"stride of backbone {name} must be at least 1, got {stride}")
     if intensities not in get_args(FixedIntensities):
@@ -119,29 +118,11 @@ def register_backbone(
         raise ConfigurationError(f"intensities of backbone {name} must be one of {expected}, got {intensities!r}")
 
     def register(factory: Factory) -> Factory:
-        known = _registered.get(name)
-        # Running a notebook's cell again replaces what it has registered.
-        if known is not None and (known.factory.__module__, known.factory.__qualname__) != (
-            factory.__module__,
-            factory.__qualname__,
-        ):
-            raise ConfigurationError(f"backbone {name!r} is registered by {known.factory.__module__} already")
-        _registered[name] = OwnBackbone(name, factory, stride, head, intensities)
+        OWN_BACKBONES.add(name, OwnBackbone(name, factory, stride, head, intensities), factory)
         _checked.difference_update({key for key in _checked if key[0] == name})
-        note_module(factory.__module__)
         return factory
 
     return register
-
-
-def own_backbones() -> Mapping[str, OwnBackbone]:
-    """All registered networks, those of installed plug-ins included.
-
-    Raises:
-        ConfigurationError: if a plug-in cannot be imported.
-    """
-    load_plugins()
-    return _registered
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from grandrounds.models.backbones.resnet22 import ResNet22
 from grandrounds.models.backbones.small_resnets import CompactNet, ResNet9, ResNet10, ResNet12
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import replace_module, to_frozen_norm, to_group_norm
-from grandrounds.models.own_backbones import OwnBackbone, own_backbones
+from grandrounds.models.own_backbones import OWN_BACKBONES, OwnBackbone
 from grandrounds.models.partial import freeze_front, frozen_names
 from grandrounds.models.split import find_stem, head_of
 from grandrounds.models.weights import chosen_intensities, import_torchvision, load_weights
@@ -167,11 +167,7 @@ def architecture_fingerprint(state: Mapping[str, Tensor]) -> str:
 
 
 def _own_backbones() -> Mapping[str, OwnBackbone]:
-    found = own_backbones()
-    taken = next((name for name in found if name in BACKBONES), None)
-    if taken is not None:
-        raise ConfigurationError(f"backbone {taken!r} is one of the package's own; register yours under another name")
-    return found
+    return OWN_BACKBONES.all(BACKBONES)
 
 
 def _known(backbone: str) -> Backbone:

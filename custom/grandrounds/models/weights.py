@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.efficientnet_lite0 import published_name
 from grandrounds.models.norm import is_running_statistic
-from grandrounds.models.own_backbones import EncoderAndHead, own_backbones
+from grandrounds.models.own_backbones import OWN_BACKBONES, EncoderAndHead
 from grandrounds.models.pretrained import imagenet_file, imagenet_weights, named_file, read_weights
 from grandrounds.models.split import find_stem, head_name
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec, Problem
@@ -96,7 +96,7 @@ def chosen_intensities(spec: ModelSpec) -> FixedIntensities:
     if spec.intensities != "auto":
         return spec.intensities
     if spec.weights is None:
-        own = own_backbones().get(spec.backbone)
+        own = OWN_BACKBONES.all().get(spec.backbone)
         return own.intensities if own else "scaled"
     if spec.weights == IMAGENET:
         return imagenet_weights(spec.backbone).intensities

@@ -6,3 +6,17 @@ VALIDATION_PREFIX = f"{VALIDATION}."
 """Of a metric that is of validation images."""
 SPENT = "privacy.epsilon"
 """Metric that a gate adds where its policy allows it: the epsilon that the data set has spent, the answer included."""
+BACKBONE_NAMES = (
+    "compact",
+    "densenet121",
+    "efficientnet_b0",
+    "efficientnet_lite0",
+    "mobilenetv2",
+    "resnet10",
+    "resnet12",
+    "resnet18",
+    "resnet22",
+    "resnet9",
+    "shufflenet",
+)
+"""The package's own networks, for a shell that completes them without importing torch."""

@@ -24,7 +24,7 @@ SECTION = README.partition("## Your own images and network")[2].partition("\n## 
 def folder(tmp_path, monkeypatch):
     """A folder of images of two sites and two classes, and a job of two steps in a round."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own_backbones, "_registered", {})
+    monkeypatch.setattr(own_backbones.OWN_BACKBONES, "entries", {})
     monkeypatch.setattr(plugins, "_registering", {})
     generator = np.random.default_rng(1)
     for site in ("Leeds", "York"):

@@ -3,9 +3,15 @@ import subprocess
 import sys
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from grandrounds import __version__
+from grandrounds.cli import build_app
+from grandrounds.commands.jobs import describe
 from grandrounds.commands.simulate import EngineChoice
+from grandrounds.deployment.jobs import job_names, load_job
+from grandrounds.protocol.names import BACKBONE_NAMES
 
 
 def test_version_is_the_packages(run):
@@ -50,14 +56,14 @@ def test_wrong_use_has_exit_status_two(run, arguments):
 def test_jobs_lists_methods_and_presets(run):
     result = run("jobs")
     assert result.exit_code == 0
-    assert re.search(r"mdhfl .* MutualController .* MutualExecutor .* paper, code, .*rhfl_plus", result.stdout)
+    assert re.search(r"fedperl .* pseudo-labels .* Bdair et al., MELBA 2022 .* paper, code", result.stdout)
 
 
 def test_the_options_of_a_job_have_values_ranges_and_meanings(run):
     shown = run("jobs", "mdhfl").stdout
     assert re.search(r"controller\.rounds .* 7 .* an integer, at least 1 .* ", shown)
     assert re.search(r"problem\.channels .* 3 .* 1 or 3 .* 1 \(grey\) or 3 \(colour\)", shown)
-    assert "--preset rhfl: controller.run_name=rhfl, controller.weighting=ccr" in shown
+    assert re.search(r"│ +rhfl: ccr +│", shown)
     assert run("jobs", "mdhlf").exit_code == 1
 
 
@@ -68,3 +74,72 @@ def test_jobs_as_json_has_the_options_by_part(run):
     assert jobs["fedperl"]["options"]["controller"]["peers"] == 2
     assert jobs["fedperl"]["options"]["problem"]["dataset"] == "phantom"
     assert "problem" not in jobs["fedperl"]["options"]["controller"]
+
+
+def test_presets_are_listed_with_what_they_set(run):
+    shown = run("simulate", "mdhfl", "--preset", "list").stdout
+    assert "--preset rhfl: controller.run_name=rhfl, controller.weighting=ccr" in shown
+
+
+@pytest.mark.parametrize("name", job_names())
+def test_every_job_says_what_it_does_and_where_it_is_published(name):
+    about = describe(load_job(name))
+    assert about["summary"]
+    assert about["paper"] or name in ("local", "statistics", "swarm")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("grandrounds simulate fedp", ["fedperl"]),
+        ("grandrounds jobs fedp", ["fedperl"]),
+        ("grandrounds simulate mdhfl --preset rhfl_", ["rhfl_plus"]),
+        ("grandrounds simulate fedavg --backbone efficientnet_b", ["efficientnet_b0"]),
+        ("grandrounds partition ham10000_", ["ham10000_malignancy"]),
+    ],
+)
+def test_the_shell_completes_jobs_presets_backbones_and_data_sets(words, expected, monkeypatch):
+    monkeypatch.setenv("_GRANDROUNDS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    result = CliRunner().invoke(build_app(), [], prog_name="grandrounds")
+    assert result.stdout.split() == expected
+
+
+def test_the_names_that_are_completed_are_the_backbones():
+    from grandrounds.models.registry import BACKBONES
+
+    assert tuple(sorted(BACKBONES)) == tuple(sorted(BACKBONE_NAMES))
+
+
+def test_a_run_is_written_to_a_file_and_read_again(run, tmp_path):
+    path = tmp_path / "run.yml"
+    written = run("simulate", "fedperl", "--preset", "paper", "--rounds", "3", "--sites", "3", "--save-config", path)
+    assert written.exit_code == 0, written.output
+    content = yaml.safe_load(path.read_text())
+    assert (content["job"], content["sites"], content["options"]["executor"]["threshold"]) == ("fedperl", 3, 0.6)
+    assert content["options"]["controller"]["rounds"] == 3
+    built = run("build", "--config", path, "--seed", "9", "--set", "executor.threshold=0.7", "--out", tmp_path)
+    assert built.exit_code == 0, built.output
+    assert "-n 3" in built.stdout
+    job = load_job(tmp_path / "fedperl")
+    assert (job.options("controller")["seed"], job.options("executor")["threshold"]) == (9, 0.7)
+    assert job.options("problem")["backbone"] == "efficientnet_b0"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("job: fedavg\nround: 3", "there is no entry 'round'; did you mean rounds?"),
+        ("- fedavg", "must be a YAML object"),
+        ("job: fedavg\noptions: {executer: {}}", "options must be an object with controller, executor, problem"),
+        ("job: [", "cannot be read"),
+        ("job: fedavg\noptions: {executor: {step: 3}}", "did you mean executor.steps?"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name(run, tmp_path, text, message):
+    path = tmp_path / "run.yml"
+    path.write_text(text)
+    result = run("simulate", "--config", path)
+    assert result.exit_code == 1
+    assert message in " ".join(result.stderr.split())

@@ -35,7 +35,7 @@ class Own(nn.Module):
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
     """Each test has a registry of its own."""
-    monkeypatch.setattr(own_backbones, "_registered", {})
+    monkeypatch.setattr(own_backbones.OWN_BACKBONES, "entries", {})
     monkeypatch.setattr(own_backbones, "_checked", set())
     monkeypatch.setattr(plugins, "_registering", {})
 

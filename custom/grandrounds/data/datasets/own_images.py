@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -104,21 +104,34 @@ def read_image_table(path: Path, options: OwnImageOptions) -> OwnImages:
         DataError: if it is no CSV or Parquet file, has no column ``image`` or ``label``, or a row is damaged; file, line and
             column are named.
     """
-    rows = _rows(path)
+    return images_of_rows(str(path), _rows(path), options)
+
+
+def images_of_rows(source: str, rows: Iterable[tuple[int, Mapping[str, str]]], options: OwnImageOptions) -> OwnImages:
+    """Images from the rows of a table.
+
+    Args:
+        source: the table's file or reader, for errors.
+        rows: line and values by column; ``image`` and ``label`` are there.
+        options: of the data set.
+
+    Raises:
+        DataError: if a row is damaged; source, line and column are named.
+    """
     labels, pattern = _label_map(options.label_map), _pattern(options.patient_pattern)
     kept = [(line, row) for line, row in rows if labels.get(row["label"], "kept")]
-    records = [_record(row, f"{path} line {line}", labels, pattern, options.classes) for line, row in kept]
+    records = [_record(row, f"{source} line {line}", labels, pattern, options.classes) for line, row in kept]
     seen: dict[str, int] = {}
     for line, row in kept:
         if seen.setdefault(row["image"], line) != line:
             raise DataError(
-                f"{path} line {line}, column image: {row['image']!r} is already on line {seen[row['image']]}"
+                f"{source} line {line}, column image: {row['image']!r} is already on line {seen[row['image']]}"
             )
     sites, splits = (
-        _all_or_none(path, column, [row.get(column, "") for _, row in kept]) for column in ("site", "split")
+        _all_or_none(source, column, [row.get(column, "") for _, row in kept]) for column in ("site", "split")
     )
     if splits and options.splits == "keep":
-        require_grouped(records, str(path), [line for line, _ in kept])
+        require_grouped(records, source, [line for line, _ in kept])
     return OwnImages(tuple(records), sites, bool(splits))
 
 
@@ -152,10 +165,10 @@ def _record(
     )
 
 
-def _all_or_none(path: Path, column: str, values: Sequence[str]) -> tuple[str, ...]:
+def _all_or_none(source: str, column: str, values: Sequence[str]) -> tuple[str, ...]:
     """The values of a column; none if all are empty."""
     if any(values) and not all(values):
-        raise DataError(f"{path}: column {column} is empty in some rows; fill it in everywhere, or leave it out")
+        raise DataError(f"{source}: column {column} is empty in some rows; fill it in everywhere, or leave it out")
     return tuple(values) if any(values) else ()
 
 

@@ -31,6 +31,8 @@ from grandrounds.data.datasets.lesions import LESION_CLASSES, read_lesions
 from grandrounds.data.datasets.mammography.collection import COLLECTION, MAMMOGRAPHY, read_mammography
 from grandrounds.data.datasets.mammography.records import vocabulary
 from grandrounds.data.datasets.own_images import (
+    OwnImages,
+    images_of_rows,
     read_folder,
     read_image_table,
     site_name,
@@ -52,7 +54,8 @@ from grandrounds.data.families import (
 from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, Window, windows_from
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import PartitionOptions
-from grandrounds.errors import ConfigurationError
+from grandrounds.data.own_datasets import own_datasets
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 
 NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -105,7 +108,7 @@ def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: 
 
 def _read(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None) -> ReadDataset:
     if isinstance(options, OwnImageOptions):
-        return _own_images(root, options)
+        return _own_images(dataset, root, options)
     if isinstance(options, LesionOptions):
         return _lesions(root, options)
     if isinstance(options, CtOptions):
@@ -172,11 +175,13 @@ def _mammograms(dataset: str, root: Path, options: MammographyOptions, progress:
     return ReadDataset(records, images, vocabulary(facts.get("normals", "benign")), facts, preprocess="mammogram")
 
 
-def _own_images(root: Path, options: OwnImageOptions) -> ReadDataset:
+def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDataset:
     if isinstance(options, ManifestOptions):
         found = read_image_table(options.manifest, options)
     elif isinstance(options, FolderOptions):
         found = read_folder(root, options)
+    else:
+        found = _of_plugin(dataset, root, options)
     if options.splits == "draw":
         found = with_drawn_splits(found)
     windows = windows_from(options.windows, "windows") if options.windows else ()
@@ -191,3 +196,18 @@ def _own_images(root: Path, options: OwnImageOptions) -> ReadDataset:
         tuple(map(site_name, found.sites)),
         found.splits,
     )
+
+
+def _of_plugin(dataset: str, root: Path, options: OwnImageOptions) -> OwnImages:
+    try:
+        rows = [
+            {name: str(value) for name, value in row.items()} for row in own_datasets()[dataset].read(root, options)
+        ]
+    except (GrandRoundsError, OSError):
+        raise
+    except Exception as error:  # a plug-in is foreign code
+        raise DataError(f"the reader of data set {dataset} failed ({type(error).__name__}: {error})") from error
+    for column in ("image", "label"):
+        if not rows or any(column not in row for row in rows):
+            raise DataError(f"the reader of data set {dataset} gives no row, or one without {column!r}")
+    return images_of_rows(f"data set {dataset}", enumerate(rows, start=1), options)

@@ -24,6 +24,7 @@ from grandrounds.data.families import (
 )
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import MutualOptions, PartitionOptions, SyntheticDevice
+from grandrounds.data.own_datasets import ReaderOptions, dataset_options
 from grandrounds.data.partition.divide import (
     SERVER,
     Sites,
@@ -70,7 +71,7 @@ def make_partition(
     ``few_labels``, ``validation`` 0.1 and ``test`` 0.2. For fewer sites of the same size, simulate the first ones.
 
     Args:
-        dataset: a name of :data:`~grandrounds.data.families.DATASETS`.
+        dataset: a name of :data:`~grandrounds.data.families.DATASETS`, or of a plug-in.
         root: the data set's folder; for ``lesions`` and ``mammograms`` the folder of their folders, for ``manifest`` the
             images' folder or archive.
         out: the partition's folder.
@@ -85,7 +86,7 @@ def make_partition(
         ConfigurationError: if an option does not fit, or ``out`` contains something else.
         DataError: if the data set is incomplete, inconsistent or too small.
     """
-    chosen = partition_options(dataset, options)
+    chosen = partition_options(dataset, options, dataset_options())
     read = read_dataset(dataset, Path(root), chosen, progress)
     if chosen.devices and (read.windows or read.preprocess != "none"):
         raise ConfigurationError("devices retake photographs, neither CT slices nor mammograms; leave devices out")
@@ -218,7 +219,7 @@ def _assignment(read: ReadDataset, options: PartitionOptions) -> Callable[..., t
     """How a site's images get their splits."""
     if read.splits:
         return keep_splits
-    if isinstance(options, FolderOptions):
+    if isinstance(options, FolderOptions | ReaderOptions):
         return assign_own
     return assign_stratified if isinstance(options, MalignancyOptions) else assign_splits
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
-from grandrounds.deployment.jobs import PACKAGE, Job, job_names, load_job, named_classes
+from grandrounds.deployment.jobs import PACKAGE, Job, full_name, job_names, load_job, named_classes
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.own_methods import OWN_METHODS
 
 EVERYTHING = "*"
 """In FLARE's list of allowed classes: everything that Python can import."""
@@ -100,14 +101,15 @@ def is_guarded(resources: dict[str, Any]) -> bool:
 
 
 def component_classes() -> list[str]:
-    """Full names of the classes in this package's jobs, and of the filters that a job may add.
+    """Full names of the classes in this package's jobs and plug-ins' methods, and of the filters that a job may add.
 
     Not the whole package: FLARE calls whatever a job names with the job's arguments, and a function that runs a program
     would be as good as code of the job's own. Jobs that bypass the gate are for the simulator and excluded.
     """
     jobs = [job for job in map(load_job, job_names()) if not _bypasses_gate(job)]
     named = {path for job in jobs for part in (job.server, job.client) for path in named_classes(part)}
-    return sorted({*JOB_FILTERS, *(path for path in named if _ours(path))})
+    own = [full_name(part) for method in OWN_METHODS.all().values() for part in (method.controller, method.executor)]
+    return sorted({*JOB_FILTERS, *own, *(path for path in named if _ours(path))})
 
 
 def with_allowed_classes(resources: dict[str, Any], at_site: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.evaluation.metrics import SELECTABLE
+from grandrounds.evaluation.metrics import SELECTABLE, selectable_metrics
 from grandrounds.federation.server.sites import require_names
 from grandrounds.options import Min, Options
 from grandrounds.protocol.messages import require_run_name
@@ -52,8 +52,8 @@ class RunOptions(Options):
             raise ConfigurationError("resume_from names a checkpoint, resume=never discards all; leave one of them out")
         if self.sites_per_round is not None and self.sites_per_round < self.min_sites:
             raise ConfigurationError(f"sites_per_round is {self.sites_per_round}, below min_sites = {self.min_sites}")
-        if self.selection_metric not in SELECTABLE:
-            known = ", ".join(SELECTABLE)
+        if self.selection_metric not in SELECTABLE and self.selection_metric not in selectable_metrics():
+            known = ", ".join(selectable_metrics())
             raise ConfigurationError(f"selection_metric must be one of {known}, got {self.selection_metric!r}")
 
 

@@ -21,7 +21,7 @@ from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate
 from grandrounds.evaluation.counts import SiteCounts, counts_from_json, counts_to_json, pooled_counts
 from grandrounds.evaluation.estimates import MEANS, score_estimates
 from grandrounds.evaluation.external import predict
-from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.metrics import SELECTABLE, classification_metrics
 from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.options import ServerComputeOptions
 from grandrounds.federation.server.record import AT_SERVER, MEAN, POOLED
@@ -177,6 +177,8 @@ class ModelSelection:
             for name in {*LINEAR, self._metric}
             if all(name in self._last[site] for site in sites)
         }
+        if self._metric not in SELECTABLE:
+            return _Scores(values, note=f"{self._metric} is not known from counts of predictions: mean over sites")
         linear = self._metric in LINEAR and sites != [SERVER]
         if linear:
             values[POOLED] = pooled[self._metric]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import MessageError
-from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE
+from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE, selectable_metrics
 from grandrounds.models.registry import backbone_names
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
@@ -183,7 +183,11 @@ def may_leave(name: str, policy: SitePolicy, expected: Expected) -> bool:
     if rule is None or expected.patients.get(rule.part, 0) < rule.minimum_support:
         return False
     words = name.split(".")[1:] if "." in rule.name else []
-    return rule.name == name or (bool(words) and all(word in WORDS or _is_index(word) for word in words))
+    return rule.name == name or (bool(words) and all(_is_known(word) for word in words))
+
+
+def _is_known(word: str) -> bool:
+    return word in WORDS or _is_index(word) or word in selectable_metrics()
 
 
 def _is_index(word: str) -> bool:

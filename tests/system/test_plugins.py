@@ -1,0 +1,46 @@
+"""FedALA with MONAI's network in FLARE's simulator: its processes find plug-ins and are allowed their classes."""
+
+from pathlib import Path
+
+import pytest
+
+import grandrounds as gr
+from grandrounds import plugins
+from grandrounds.federation.own_methods import OWN_METHODS
+from grandrounds.models.own_backbones import OWN_BACKBONES
+from grandrounds.models.weights import import_torchvision
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """The examples as plug-ins of this process and of those that it starts."""
+    for registry in (OWN_BACKBONES, OWN_METHODS):
+        monkeypatch.setattr(registry, "entries", {})
+    monkeypatch.setattr(plugins, "_registering", {})
+    for name in ("fedala", "own_networks"):
+        monkeypatch.syspath_prepend(str(EXAMPLES / name))
+    monkeypatch.setenv(plugins.VARIABLE, "fedala,own_networks")
+    plugins.load_plugins.cache_clear()
+    yield
+    plugins.load_plugins.cache_clear()
+
+
+@pytest.mark.slow
+def test_the_examples_run_in_flares_simulator(installed, tmp_path):
+    import_torchvision()
+    options = {"executor.steps": 1, "executor.batch_size": 2, "problem.image_size": 64}
+    run = gr.run(
+        "fedala",
+        2,
+        rounds=2,
+        backbone="monai_densenet121",
+        options=options,
+        workspace=tmp_path,
+        engine="flare",
+        progress=False,
+    )
+    assert run.history()["global_share"].notna().sum() == 2
+    assert "global_share" in run.figures()
+    assert all("own_last.accuracy" in scores for scores in run.summary["test"].values())

@@ -1,0 +1,97 @@
+"""The examples as installed packages in a federation of startup kits: FedALA, and the networks of MONAI and timm."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from grandrounds import plugins
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.deployment.kit.doctor import allowed_classes, plug_ins
+from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
+from grandrounds.deployment.submission import submit_and_watch, with_roster
+from grandrounds.federation.own_methods import OWN_METHODS
+from grandrounds.federation.server.record import EVENTS, read_events
+from grandrounds.models.own_backbones import OWN_BACKBONES
+from grandrounds.models.weights import import_torchvision
+
+pytestmark = pytest.mark.provisioned
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SITES = ("hospital-a", "hospital-b")
+TINY = [
+    "controller.round_timeout=240",
+    "problem.image_size=64",
+    "executor.steps=1",
+    "executor.batch_size=2",
+    "executor.device=cpu",
+]
+LIGHT = "timm_mobilenetv3_small" if find_spec("timm") else "efficientnet_lite0"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The examples, installed where this process and those of the kits find them."""
+    folder = tmp_path_factory.mktemp("packages")
+    for name in ("fedala", "own_networks"):
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+        subprocess.run([*command, "--target", str(folder), str(EXAMPLES / name)], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for registry in (OWN_BACKBONES, OWN_METHODS):
+            patch.setattr(registry, "entries", {})
+        patch.setattr(plugins, "_registering", {})
+        patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", str(folder))
+        import_torchvision()
+        plugins.load_plugins.cache_clear()
+        yield plugins.load_plugins()
+    plugins.load_plugins.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def federation(installed, consortium, tmp_path_factory):
+    """Two sites, of which the first lets FedALA's own metric leave."""
+    policy = json.loads((OVERLAYS / "privacy.json").read_text())
+    for scope in policy["scopes"]:
+        scope["properties"]["grandrounds"]["scalars"].append(
+            {"name": "global_share", "part": "train", "minimum_support": 5}
+        )
+    path = tmp_path_factory.mktemp("policy") / "privacy.json"
+    path.write_text(json.dumps(policy))
+    with consortium(SITES, {SITES[0]: Settings(privacy=path)}) as made:
+        yield made
+
+
+def finish(federation, name, out, *assignments):
+    """Submit a job; give its summary and events."""
+    job = with_roster(with_options(load_job(name), [*TINY, *assignments]), mandatory=SITES, min_sites=2)
+    reported = []
+    outcome = submit_and_watch(federation.kit(federation.researcher), job, out, reported.append)
+    assert outcome.finished, reported
+    return outcome.summary, read_events(next(outcome.download.rglob(EVENTS)))
+
+
+def test_the_doctor_names_the_plugins_and_the_kits_allow_their_classes(federation, installed):
+    (finding,) = plug_ins(federation.kit(SITES[0]))
+    assert "grandrounds-fedala 0.1.0 (fedala)" in finding.message
+    assert "grandrounds-own-networks 0.1.0 (own_networks)" in finding.message
+    assert [found.level for found in allowed_classes(federation.kit(SITES[0]))] == ["ok"]
+    resources = json.loads((federation.kits / SITES[0] / "local" / "resources.json").read_text())
+    assert "fedala.FedAlaExecutor" in resources["class_allow_list"]
+
+
+def test_fedala_trains_timms_network(federation, tmp_path):
+    options = ("controller.rounds=2", f"problem.backbone={LIGHT}", "executor.first_epochs=1")
+    summary, events = finish(federation, "fedala", tmp_path / "fedala", *options)
+    assert all("own_last.accuracy" in summary["test"][site] for site in SITES)
+    shares = [event["site"] for event in events if "global_share" in event.get("metrics", {})]
+    assert shares == [SITES[0]]  # the other site's gate does not know the metric and withholds it
+
+
+def test_fedavg_trains_monais_network(federation, tmp_path):
+    options = ("controller.rounds=1", "problem.backbone=monai_densenet121")
+    summary, _ = finish(federation, "fedavg", tmp_path / "fedavg", *options)
+    assert set(summary["test"]) == set(SITES)
