@@ -53,7 +53,10 @@ def experiment_of(arguments: argparse.Namespace) -> Experiment:
 
 
 def run(arguments: argparse.Namespace, experiment: Experiment) -> None:
-    rows = [row for row in experiment.rows(arguments.only, arguments.seed) if not experiment.result(row).exists()]
+    chosen = list(experiment.rows(arguments.only, arguments.seed))
+    if not chosen:
+        raise SystemExit(f"no row of {arguments.name} has such a name and seed; --list shows them")
+    rows = [row for row in chosen if not experiment.result(row).exists()]
     if arguments.list:
         print("\n".join(experiment.result(row).stem for row in rows))
     elif arguments.here:

@@ -1,0 +1,21 @@
+"""The README's first steps on real images: scores of the selected model, and the time that they took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.experiment import Experiment, Run, pooled, predictions
+from grandrounds.evaluation.metrics import classification_metrics
+
+
+class Custom(Experiment):
+    """Rows of one division; the first round computes the features that are kept."""
+
+    def measures(self, run: Run) -> dict[str, Any]:
+        """Scores of the selected model on the test images of all sites together, and the round that made it."""
+        labels, probabilities = pooled(predictions(run, run.place / "results" / "selected.pt")["test"])
+        return {
+            "selected": run.summary["selected"],
+            "scores": classification_metrics(labels, probabilities),
+            "validation": {entry["round"]: entry["score"] for entry in run.events("score")},
+        }
