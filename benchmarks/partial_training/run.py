@@ -23,11 +23,13 @@ from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.protocol.messages import Payload, Result
 
 MODULE = "benchmarks.partial_training.run"
-ALL, FROM_8, CACHED, HEAD = "all layers", "from block 8", "from block 8, kept features", "head, kept features"
+ALL, FROM_8, CACHED = "all layers", "from block 8", "from block 8, kept features"
+LAST, HEAD = "from block 15, kept features", "head, kept features"
 CASES = {
     ALL: ("all", 0),
     FROM_8: ("from:8", 0),
     CACHED: ("from:8", 1),
+    LAST: ("from:15", 1),
     HEAD: ("head", 1),
 }
 SITES, BATCH, STEPS, COUNTED, REPEATS = 2, 16, 8, 1, 7

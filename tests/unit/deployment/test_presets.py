@@ -52,7 +52,7 @@ def test_fedperls_presets_differ_where_text_and_code_do():
     columns = {preset: options_of("fedperl", preset) for preset in ("paper", "code", "recommended")}
     controller = {
         "rounds": (500, 200, 40),
-        "sites_per_round": (3, None, 3),
+        "sites_per_round": (3, None, None),
         "weighting": ("uniform", "uniform", "uniform"),
         "peers": (2, 2, 2),
         "pa_min_peers": (1, 1, 2),
@@ -62,9 +62,12 @@ def test_fedperls_presets_differ_where_text_and_code_do():
         "validation_features": (False, True, False),
     }
     executor = {
-        "batch_size": (16, 16, 16),
+        "batch_size": (16, 16, 32),
         "steps": (26, 26, 26),
-        "learning_rate": (5e-5, 5e-5, 2e-4),
+        "learning_rate": (5e-5, 5e-5, 1e-3),
+        "cosine_rounds": (None, None, 40),
+        "class_weight_limit": (None, None, 5.0),
+        "weak_view": ("weak", "weak", "turns"),
         "feature_cache": (0, 0, 8),
         "threshold": (0.6, 0.6, 0.6),
         "unsupervised_weight": (0.5, 0.5, 0.5),
@@ -88,15 +91,15 @@ def test_a_site_alone_is_stricter_with_pseudo_labels_than_a_federation(name, pre
 
 @pytest.mark.parametrize("preset", ["paper", "code", "recommended"])
 def test_fedperl_and_its_baselines_train_the_same_network_in_the_same_way(preset):
-    found, network = {}, ("backbone", "image_size", "weights", "intensities", "trainable")
+    found, network = {}, ("backbone", "image_size", "weights", "intensities", "trainable", "norm")
     for name in ("fedavg", "fedperl", "local", "local_fixmatch", "ssfl"):
         controller, executor, problem = options_of(name, preset)
         shared = [executor[option] for option in ("batch_size", "learning_rate", "class_weights", "feature_cache")]
         shared += [controller["rounds"], controller["selection_metric"]]
         found[name] = [*shared, *(problem[option] for option in network)]
     assert all(values == found["fedperl"] for values in found.values())
-    published = ["efficientnet_b0", 224, "imagenet", "scaled", "all"]
-    advised = ["efficientnet_lite0", 112, "imagenet", "auto", "from:8"]
+    published = ["efficientnet_b0", 224, "imagenet", "scaled", "all", "batch"]
+    advised = ["efficientnet_lite0", 112, "imagenet", "auto", "from:15", "frozen"]
     assert found["fedperl"][-len(network) :] == (advised if preset == "recommended" else published)
 
 

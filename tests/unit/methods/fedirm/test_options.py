@@ -153,7 +153,7 @@ def test_the_presets_differ_where_text_and_code_do():
             "backbone": ("densenet121", "densenet121", "efficientnet_lite0"),
             "image_size": (224, 224, 112),
             "weights": ("imagenet",) * 3,
-            "trainable": ("all", "all", "from:8"),
+            "trainable": ("all", "all", "from:15"),
             "intensities": ("imagenet", "imagenet", "auto"),
             "dropout": (0.2,) * 3,
             "dropout_at": ("layers", "layers", "head"),
