@@ -116,8 +116,9 @@ def export(
     sites_dir: Path | None = None,
     external: Sequence[Path] = (),
     licence: str | None = None,
+    formats: Sequence[str] = (),
 ) -> list[Path]:
-    """Write the selected model of a run, its card and a MONAI bundle.
+    """Write the selected model of a run, its card, a MONAI bundle, and the network in further formats.
 
     Args:
         run: workspace of a finished run, or its results.
@@ -125,19 +126,20 @@ def export(
         sites_dir: the partition that the run trained on, for intervals by patient or lesion.
         external: results of places that never took part, for the card.
         licence: of the data that the model was trained on.
+        formats: ``torchscript``, ``onnx``; both take images in [0, 1] and give logits.
 
     Returns:
         The paths that were written.
 
     Raises:
-        ConfigurationError: if the run has no common model.
+        ConfigurationError: if the run has no common model, a format is unknown, or its packages are missing.
     """
     from grandrounds.reporting.export import export_model
 
     look_up = groups_in(sites_dir) if sites_dir else None
     found = read_run(run, run.absolute().name, look_up)
     content = report_on([found], places=[read_result(path) for path in external])
-    return list(export_model(content, found, Path(out), licence))
+    return list(export_model(content, found, Path(out), licence, formats))
 
 
 def history_of(run: Path, communities: Path | None = None) -> RunHistory:

@@ -123,12 +123,13 @@ class Run:
         """
         return report([self], out, title=title, sites=self.sites, **options)
 
-    def export(self, out: Path | str, *, licence: str | None = None) -> list[Path]:
+    def export(self, out: Path | str, *, licence: str | None = None, formats: Sequence[str] = ()) -> list[Path]:
         """Write the selected model: safetensors, a model card and a MONAI bundle.
 
         Args:
             out: folder of the files.
             licence: of the data that the model was trained on.
+            formats: ``torchscript``, ``onnx``: the network for programs without this package.
 
         Returns:
             The paths that were written.
@@ -136,7 +137,8 @@ class Run:
         Raises:
             ConfigurationError: if the run has no common model.
         """
-        return export(self.workspace, out, sites_dir=self.sites.folder if self.sites else None, licence=licence)
+        sites_dir = self.sites.folder if self.sites else None
+        return export(self.workspace, out, sites_dir=sites_dir, licence=licence, formats=formats)
 
     def predict(self, images: Images | str | Path | Sequence[str | Path]) -> pd.DataFrame:
         """Predict images with the selected model, prepared like those of the run.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.commands.options import Json
+from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.console.progress import steps_on
 
@@ -109,9 +109,13 @@ def export(
         typer.Option(metavar="FILE", help="A place's result of grandrounds evaluate --out, for the card; repeatable."),
     ] = None,
     licence: Annotated[str | None, typer.Option(help="Licence of the data that the model was trained on.")] = None,
+    formats: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Further formats: torchscript, onnx (extra onnx).")
+    ] = None,
 ) -> None:
     """Write the model and print its path."""
     from grandrounds.api.reports import export as write_model
 
-    for path in write_model(run, out, sites_dir=sites_dir, external=external or (), licence=licence):
+    more = comma_separated(formats) or ()
+    for path in write_model(run, out, sites_dir=sites_dir, external=external or (), licence=licence, formats=more):
         say(results(), str(path))

@@ -131,6 +131,7 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
         basis = over.get(selected.get("basis", ""), "mean over the sites' validation images")
         lines[0] += f" ({selected['metric']} {selected['score']:.3f}, {basis})"
         lines += [f"selection: {selected['note']}"] if "note" in selected else []
+    lines += [str(summary["reason"])] if summary.get("reason") else []
     sizes = [(name, size) for parts in summary["bytes"].values() for name, size in parts.items()]
     down, up = (megabytes(sum(size for name, size in sizes if name.startswith(way))) for way in ("down.", "up."))
     lines.append(f"moved: {down} to the sites, {up} from them")

@@ -24,6 +24,7 @@ from grandrounds.data.images.views import to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import load_trained
 from grandrounds.files import replacing, write_json
+from grandrounds.models.portable import write_portable
 from grandrounds.models.registry import architecture_fingerprint
 from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec, Problem
@@ -55,8 +56,10 @@ class ImageReader:
         return to_tensor(pixels[None])[0]
 
 
-def export_model(report: Report, run: Run, folder: Path, licence: str | None = None) -> list[Path]:
-    """Write a finished run's selected model with its card, and as a MONAI bundle.
+def export_model(
+    report: Report, run: Run, folder: Path, licence: str | None = None, formats: Sequence[str] = ()
+) -> list[Path]:
+    """Write a finished run's selected model with its card, as a MONAI bundle, and in further formats.
 
     Returns:
         The files, and the bundle's folder.
@@ -70,7 +73,8 @@ def export_model(report: Report, run: Run, folder: Path, licence: str | None = N
         )
     problem = Problem.from_dict(run.problem)
     spec = problem.model_spec(pretrained=False)
-    state = load_trained(spec, run.weights, run.seed).state_dict()
+    network = load_trained(spec, run.weights, run.seed)
+    state = network.state_dict()
     # The state has all weights; their path would name a folder of the server.
     spec = replace(spec.as_whole(), weights=None, load_weights=False, intensities=chosen_intensities(spec))
     content = _safetensors(state, run)
@@ -79,7 +83,8 @@ def export_model(report: Report, run: Run, folder: Path, licence: str | None = N
     card = model_card(report, run, spec, state, licence, hashlib.sha256(content).hexdigest())
     write_json(folder / CARD, card)
     _write_bundle(folder / BUNDLE, problem, spec, state, card)
-    return [folder / WEIGHTS, folder / CARD, folder / BUNDLE]
+    more = [write_portable(network, problem, form, folder) for form in formats]
+    return [folder / WEIGHTS, folder / CARD, folder / BUNDLE, *more]
 
 
 def model_card(

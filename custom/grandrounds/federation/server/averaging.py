@@ -13,7 +13,7 @@ from grandrounds.federation.keys import find_key
 from grandrounds.federation.paths import SERVER, key_folders
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
-from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, UpdateOptions
+from grandrounds.federation.server.options import AveragingOptions, ServerComputeOptions, StoppingOptions, UpdateOptions
 from grandrounds.federation.server.robust import ENCRYPTED, ContributionBounds, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
 from grandrounds.models.partial import frozen_digest
@@ -35,6 +35,7 @@ class AveragingController(RoundController):
     averaging: AveragingOptions
     defence: DefenceOptions
     updates: UpdateOptions
+    stopping: StoppingOptions
     server_compute: ServerComputeOptions
     needs_single_updates: ClassVar[str] = ""
     """What a method does with each site's update, if it does more than average it; then updates cannot be encrypted."""
@@ -43,6 +44,8 @@ class AveragingController(RoundController):
         super().__init__(**options)
         if self.averaging.selection_images == "server" and not self.run.validate_every:
             raise ConfigurationError("selection_images=server needs scores: set validate_every to at least 1")
+        if self.stopping.patience is not None and not self.run.validate_every:
+            raise ConfigurationError("patience needs scores: set validate_every to at least 1")
         self.encrypted = self.defence.aggregation == ENCRYPTED
         if self.encrypted:
             self._require_encryptable()
@@ -176,6 +179,18 @@ class AveragingController(RoundController):
     def model(self) -> State:
         """The global model."""
         return self.state
+
+    def stop_reason(self, best: int | None) -> str:
+        """The last ``patience`` rounds that were scored are after that of the best model."""
+        patience, every = self.stopping.patience, self.run.validate_every
+        if patience is None or best is None:
+            return ""
+        scored = (self.round_number - 1) // every * every
+        if scored - best < patience:
+            return ""
+        return (
+            f"stopped after round {self.round_number}: no better model in {scored - best} rounds (patience {patience})"
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         """The options and the architecture."""

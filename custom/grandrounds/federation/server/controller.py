@@ -208,17 +208,20 @@ class RoundController(Configurable, RoundHooks, Controller):
             raise RunAborted
         self._under_way = True
         self.record.event("start", rounds=self.rounds, sites=self.dispatcher.connected_sites())
-        while self.round_number < self.rounds:
+        while not self._is_done():
             require_room(self.folder, self._checkpoints.size() or state_size(self.model()), self.round_number)
             self.round_number += 1
             self._run_round()
-            if self.round_number % self.run.checkpoint_every == 0 or self.round_number == self.rounds:
+            if self.round_number % self.run.checkpoint_every == 0 or self._is_done():
                 self.record.sync()
                 self._checkpoints.save(self.round_number, self._saved(), self.snapshots())
                 self.checkpointed = self._checkpoints.rounds()
             self._note_state()
             self.record.write("running")
         self._finish()
+
+    def _is_done(self) -> bool:
+        return self.round_number >= self.rounds or bool(self.stop_reason(self._selection.choice.get("round")))
 
     def _run_round(self) -> None:
         started = time.monotonic()
@@ -273,15 +276,17 @@ class RoundController(Configurable, RoundHooks, Controller):
             self.record.note_score(model_round, self.run.selection_metric, compared)
 
     def _finish(self) -> None:
+        done = self.round_number
+        reason = "" if done >= self.rounds else self.stop_reason(self._selection.choice.get("round"))
         self.round_number += 1
         sites = self._available_sites()
         if self.run.validate_every:
             payload = self.payload(_shared(self.model()))
             self.dispatcher.exchange({site: Assignment(VALIDATE, payload) for site in sites}, self.run.grace)
-            self._score(self.rounds)
+            self._score(done)
             sites = self._available_sites()  # a site that has not answered this is not waited for a second time
         if not self._selection.choice:
-            self._selection.keep(self.rounds, None, self.model())
+            self._selection.keep(done, None, self.model())
         payload = self.payload(_shared(self._selection.model))
         self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
         self.record.test = {site: self.dispatcher.metrics[site] for site in natural_sorted(self.dispatcher.metrics)}
@@ -292,7 +297,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         models = {"selected": self._selection.model, "last": self.model()}
         saved = save_models(self.folder, {name: state for name, state in models.items() if state is not None})
         self.record.note_models(saved)
-        self.record.write("finished")
+        self.record.write("finished", reason)
         self.record.event("finished", selected=self.record.selected)
         self.record.publish(result_folder(self.fl_ctx), saved)
 

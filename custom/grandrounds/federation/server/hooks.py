@@ -83,6 +83,14 @@ class RoundHooks(ABC):
     def close_round(self) -> None:
         """All results are in: compute the next state, in fresh tensors."""
 
+    def stop_reason(self, best: int | None) -> str:
+        """Why the run ends before its last round; empty if it goes on.
+
+        Args:
+            best: the round of the best model so far; None if no model was scored.
+        """
+        return ""
+
     def round_notes(self) -> dict[str, Any]:
         """What the method adds to the round's entry in the record (plain JSON values)."""
         return {}

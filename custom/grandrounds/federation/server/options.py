@@ -80,6 +80,19 @@ class AveragingOptions(Options):
 
 
 @dataclass(frozen=True)
+class StoppingOptions(Options):
+    """When a run ends before its last round."""
+
+    identifies_run: ClassVar[bool] = False
+
+    patience: Annotated[
+        int | None,
+        "rounds without a better validation score after which the run ends; null: never before the last",
+        Min(1),
+    ] = None
+
+
+@dataclass(frozen=True)
 class ServerComputeOptions(Options):
     """How the server computes where it trains or scores itself."""
 

@@ -148,7 +148,7 @@ class RunRecord:
 
         Args:
             status: ``running``, ``finished``, ``failed`` or ``aborted``.
-            reason: why, when it did not finish.
+            reason: why, when it did not finish or ended before its last round.
         """
         content = {
             "status": status,

@@ -23,6 +23,8 @@ from grandrounds.protocol.messages import State
 from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.seeding import derive_seed, numpy_generator
 
+FIRST_SCALE = 1024.0
+"""Of the loss, in each round; torch starts with 65,536 for runs of many more steps."""
 KEY = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -112,7 +114,7 @@ class SiteContext:
         seed: the run's seed.
         data: the site's images and labels.
         device: where to compute.
-        precision: ``float32`` or ``bfloat16`` (autocast).
+        precision: ``float32``, or ``bfloat16`` or ``float16`` (autocast).
         aborted: whether the task has been given up.
         cache: states that the site was sent.
         own_spec: the network that this site has for itself; None if it is the problem's.
@@ -209,8 +211,15 @@ class SiteContext:
         if self.precision == "float32":
             yield
             return
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+        with torch.autocast(self.device.type, dtype=getattr(torch, self.precision)):
             yield
+
+    def gradient_scaler(self) -> torch.amp.GradScaler:
+        """Scales a loss so that gradients do not vanish in ``float16``; in other precisions it changes nothing.
+
+        A step whose gradients overflow is left out, and the scale is halved.
+        """
+        return torch.amp.GradScaler(self.device.type, FIRST_SCALE, enabled=self.precision == "float16")
 
     @contextmanager
     def torch_seeded(self, purpose: str) -> Iterator[None]:

@@ -91,6 +91,12 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
             raise ConfigurationError(
                 "record_noise_multiplier takes gradients image by image, which needs compiler=none"
             )
+        if self.compute.precision == "float16" and (
+            not self.scales_gradients or self.protection.record_noise_multiplier is not None
+        ):
+            raise ConfigurationError(
+                "precision=float16 needs scaled gradients, which this training has not; use bfloat16"
+            )
         self.own_model = site.model == "own"
         self.kept: dict[str, Any] = {}
         self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)

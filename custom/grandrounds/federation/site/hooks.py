@@ -27,6 +27,8 @@ class SiteHooks(ABC):
     """Whether a site without a labelled training image cannot take part."""
     models: ClassVar[tuple[str, ...]] = ("shared", "own")
     """What the option ``model`` may be."""
+    scales_gradients = False
+    """Whether training scales its loss by the context's ``gradient_scaler``, as ``float16`` needs it."""
     record_level_obstacle: ClassVar[str] = "it has no loss that is a mean over single images"
     """Why a method's training cannot be record-level private; empty where it can."""
 

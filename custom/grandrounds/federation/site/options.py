@@ -50,6 +50,8 @@ class ComputeOptions(Options):
 
     device: Annotated[str, "auto (a GPU if there is one), cpu or cuda[:index]"] = "auto"
     cpu_threads: Annotated[int | None, "torch's threads on the CPU; null for torch's default", Min(1)] = None
-    precision: Annotated[Literal["float32", "bfloat16"], "bfloat16 uses autocast"] = "float32"
+    precision: Annotated[
+        Literal["float32", "bfloat16", "float16"], "of networks, by autocast; float16 also scales gradients"
+    ] = "float32"
     compiler: Annotated[Literal["none", "inductor", "aot_eager"], "torch.compile's backend for the network"] = "none"
     isolation: Annotated[Literal["none", "process"], "process runs each task in a child process"] = "none"

@@ -79,10 +79,20 @@ def proximal_loss(parameters: Sequence[Tensor], start: Sequence[Tensor], weight:
 
 
 class OptimizerStep:
-    """Takes optimizer steps from the model that a round starts from, with FedProx's term where ``proximal_weight`` > 0."""
+    """Takes optimizer steps from the model that a round starts from, with FedProx's term where ``proximal_weight`` > 0.
 
-    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, proximal_weight: float = 0.0) -> None:
+    ``scaler`` is the context's, where the networks may compute in ``float16``.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        proximal_weight: float = 0.0,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
         self._optimizer = optimizer
+        self._scaler = scaler
         self._weight = proximal_weight
         self._parameters = list(network.parameters())
         self._start = [parameter.detach().clone() for parameter in self._parameters] if proximal_weight else []
@@ -92,8 +102,13 @@ class OptimizerStep:
         if self._weight:
             loss = loss + proximal_loss(self._parameters, self._start, self._weight)
         self._optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        self._optimizer.step()
+        if self._scaler is None:
+            torch.autograd.backward(loss)
+            self._optimizer.step()
+            return
+        torch.autograd.backward(self._scaler.scale(loss))
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
 
 
 def require_finite(values: Tensor, what: str, step: int, rate: str = "executor.learning_rate") -> None:

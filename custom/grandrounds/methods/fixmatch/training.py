@@ -253,7 +253,8 @@ def train_semi_supervised(
             losses += [] if unsupervised is None else [unsupervised]
         return torch.stack(losses).sum() if losses else None
 
-    train_steps(context, training.steps, loss_of, OptimizerStep(network, optimizer, training.proximal_weight), meter)
+    descent = OptimizerStep(network, optimizer, training.proximal_weight, context.gradient_scaler())
+    train_steps(context, training.steps, loss_of, descent, meter)
     metrics = {name: meter.total(name) / training.steps for name in ("loss", "loss_labelled", "loss_unlabelled")}
     if meter.total("seen"):
         metrics["accepted"] = meter.total("accepted") / meter.total("seen")

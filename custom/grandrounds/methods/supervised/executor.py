@@ -23,6 +23,7 @@ class SupervisedExecutor(SiteExecutor):
 
     training: TrainingOptions
     record_level_obstacle: ClassVar[str] = ""
+    scales_gradients = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -172,7 +172,8 @@ def train_supervised(
         DataError: if there is nothing to train on.
     """
     batches = LabelledBatches(context, options)
-    optimizer_step, meter = OptimizerStep(network, optimizer, options.proximal_weight), Meter()
+    optimizer_step = OptimizerStep(network, optimizer, options.proximal_weight, context.gradient_scaler())
+    meter = Meter()
     train_steps(context, options.steps, lambda step: batches.loss(network, step), optimizer_step, meter)
     return {"loss": meter.total("loss") / options.steps, "samples": float(len(batches.rows))}
 

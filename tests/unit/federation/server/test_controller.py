@@ -5,6 +5,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from grandrounds.deployment.jobs import load_job
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.methods.fedperl.controller import FedPerlController
 
@@ -31,3 +32,26 @@ def test_without_a_collector_nothing_is_reported():
     context = FLContext()
     controller.handle_event(InfoCollector.EVENT_TYPE_GET_STATS, context)
     assert context.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR) is None
+
+
+@pytest.mark.parametrize(
+    ("patience", "every", "done", "best", "stops"),
+    [
+        (None, 1, 9, 1, False),
+        (3, 1, 4, 1, False),  # rounds 2 and 3 were scored after the best one
+        (3, 1, 5, 1, True),
+        (3, 1, 5, None, False),
+        (4, 2, 6, 1, False),  # round 4 is the last that was scored
+        (4, 2, 7, 1, True),
+    ],
+)
+def test_a_run_stops_when_no_later_round_is_better(patience, every, done, best, stops):
+    options = {"patience": patience, "validate_every": every}
+    controller = FedPerlController(**{**load_job("fedperl").controller["args"], **options})
+    controller.round_number = done
+    assert bool(controller.stop_reason(best)) == stops
+
+
+def test_patience_needs_scores():
+    with pytest.raises(ConfigurationError, match="patience needs scores"):
+        FedPerlController(**{**load_job("fedperl").controller["args"], "patience": 1, "validate_every": 0})

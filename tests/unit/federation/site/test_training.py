@@ -1,5 +1,6 @@
 """Local steps are seeded, checked and summed; the optimizers are torch's without its compiler."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.errors import GrandRoundsError
+from grandrounds.deployment.jobs import load_job
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache, TaskAborted
 from grandrounds.federation.site.training import SGD, Adam, Meter, OptimizerStep, new_optimizer, run_steps, train_steps
+from grandrounds.methods.fedirm.executor import FedIRMExecutor
 
 
 def context(aborted=lambda: False, seed=1):
@@ -143,3 +146,24 @@ def test_phases_of_a_task_draw_different_numbers():
         run_steps(context(), 1, lambda step, phase=phase: drawn.update({phase: torch.rand(4)}), purpose)
     assert torch.equal(drawn["training"], drawn["again"])
     assert not torch.equal(drawn["training"], drawn["alignment"])
+
+
+def test_scaled_gradients_take_the_steps_of_plain_ones_and_an_overflow_takes_none():
+    def trained(scaler, gradient):
+        network = weight()
+        step = OptimizerStep(network, new_optimizer(network.parameters(), "sgd", 0.1), scaler=scaler)
+        step.step((network.weight * gradient).sum())
+        return network.weight.item()
+
+    half = replace(context(), precision="float16")
+    scaler = half.gradient_scaler()
+    assert trained(scaler, 0.5) == trained(None, 0.5) == pytest.approx(0.95)
+    assert trained(scaler, torch.finfo(torch.float32).max) == 1  # scaled by 1024 it is infinite
+    assert scaler.get_scale() == 512
+    assert not context().gradient_scaler().is_enabled()
+
+
+def test_float16_is_refused_where_gradients_are_not_scaled():
+    arguments = load_job("fedirm").executor["args"]
+    with pytest.raises(ConfigurationError, match="precision=float16 needs scaled gradients"):
+        FedIRMExecutor(**{**arguments, "precision": "float16"})
