@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.site import executor as site_executor
+from grandrounds.models.own_backbones import OWN_BACKBONES, register_backbone
 
 TINY = ["controller.rounds=3", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
 SITES = ["site-1", "site-2", "site-3"]
@@ -24,6 +26,26 @@ def faulty_parties():
     sys.path.insert(0, folder)
     yield
     sys.path.remove(folder)
+
+
+@pytest.fixture(scope="module")
+def small_backbones():
+    """Two networks for sites that differ in theirs: those of the package take twenty times as long."""
+    names = {"narrow": 8, "wide": 24}
+    for name, width in names.items():
+        register_backbone(name, stride=4)(two_layers(width))
+    yield
+    for name in names:
+        del OWN_BACKBONES.entries[name]
+
+
+def two_layers(width):
+    def make(classes, channels):
+        layers = [nn.Conv2d(channels, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]
+        layers += [nn.Conv2d(width, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+
+    return make
 
 
 @pytest.fixture(scope="session")

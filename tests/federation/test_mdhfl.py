@@ -13,8 +13,9 @@ from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import read_events
 
+pytestmark = pytest.mark.usefixtures("small_backbones")
 SITES = ["site-1", "site-2", "site-3"]
-BACKBONES = '{"site-1": "compact", "site-2": "shufflenet", "site-3": "mobilenetv2"}'
+BACKBONES = '{"site-1": "compact", "site-2": "narrow", "site-3": "wide"}'
 PUBLIC_IMAGES, CLASSES, ROUNDS = 48, 4, 4
 SMALL = [
     f"controller.rounds={ROUNDS}",
@@ -70,13 +71,15 @@ def test_every_site_learns_from_the_two_others_and_keeps_its_own_network(whole):
     assert all("pretrain_loss" in reported[1, site] and "alignment_loss" not in reported[1, site] for site in SITES)
     assert all(reported[number, site]["alignment_loss"] > 0 for number in range(2, ROUNDS + 1) for site in SITES)
     backbones = {site: entry["facts"]["backbone"] for site, entry in whole.summary["registered"].items()}
-    assert backbones == {"site-1": "compact", "site-2": "shufflenet", "site-3": "mobilenetv2"}
+    assert backbones == {"site-1": "compact", "site-2": "narrow", "site-3": "wide"}
 
 
 def test_compiled_networks_learn_the_same(run, hospitals, tmp_path, graphs):
     reported = []
     for compiler in ("none", "aot_eager"):
-        job = small("controller.rounds=2", "executor.backbones={}", f"executor.compiler={compiler}")
+        job = small(
+            "controller.rounds=2", "executor.backbones={}", "problem.backbone=narrow", f"executor.compiler={compiler}"
+        )
         found = run(job, tmp_path / compiler, SITES[:2], sites_dir=hospitals)
         reported.append(answers(found))
         assert bool(graphs.frame_count) == (compiler != "none")

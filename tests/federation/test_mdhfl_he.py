@@ -19,9 +19,10 @@ from grandrounds.federation.keys import SERVER_KEY, SITE_KEY, write_keys  # noqa
 from grandrounds.methods.baselines.encryption.controller import EncryptedController  # noqa: E402
 from grandrounds.privacy.mechanisms.ciphertexts import decrypt  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("small_backbones")
 SITES = ["site-1", "site-2", "site-3"]
 PUBLIC_IMAGES, CLASSES, ROUNDS = 32, 4, 3
-BACKBONES = {"site-1": "compact", "site-2": "shufflenet", "site-3": "compact"}
+BACKBONES = {"site-1": "compact", "site-2": "narrow", "site-3": "compact"}
 SMALL = [
     f"controller.rounds={ROUNDS}",
     "executor.pretrain_epochs=0.5",
