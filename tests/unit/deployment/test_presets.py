@@ -51,12 +51,12 @@ def test_the_jobs_of_the_paper_offer_its_text_its_code_and_a_recommendation(name
 def test_fedperls_presets_differ_where_text_and_code_do():
     columns = {preset: options_of("fedperl", preset) for preset in ("paper", "code", "recommended")}
     controller = {
-        "rounds": (500, 200, 40),
+        "rounds": (500, 200, 20),
         "sites_per_round": (3, None, None),
         "weighting": ("uniform", "uniform", "uniform"),
         "peers": (2, 2, 2),
         "pa_min_peers": (1, 1, 2),
-        "warm_up": (10, 0, 10),
+        "warm_up": (10, 0, 5),
         "newcomers": ("none", "random", "none"),
         "feature_scaling": ("none", "minmax", "minmax"),
         "validation_features": (False, True, False),
@@ -65,7 +65,7 @@ def test_fedperls_presets_differ_where_text_and_code_do():
         "batch_size": (16, 16, 32),
         "steps": (26, 26, 26),
         "learning_rate": (5e-5, 5e-5, 1e-3),
-        "cosine_rounds": (None, None, 40),
+        "cosine_rounds": (None, None, 20),
         "class_weight_limit": (None, None, 5.0),
         "weak_view": ("weak", "weak", "turns"),
         "feature_cache": (0, 0, 8),
