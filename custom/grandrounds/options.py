@@ -24,6 +24,7 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -42,7 +43,7 @@ DESCRIPTIONS: Mapping[Any, str] = {
 
 
 class Range(NamedTuple):
-    """Finite numbers that an option may be; None is not checked.
+    """Finite numbers that an option may be; None and words are not checked.
 
     Attributes:
         minimum: the smallest value.
@@ -199,7 +200,7 @@ def require_value(value: Any, annotation: Any, bounds: Range | None, name: str) 
         ConfigurationError: naming the option, what was expected and what came.
     """
     require_type(value, annotation, name)
-    if bounds is None or value is None:
+    if bounds is None or value is None or isinstance(value, str):
         return
     for number in value if isinstance(value, list | tuple) else (value,):
         if not math.isfinite(number) or number not in bounds:
@@ -222,9 +223,9 @@ def require_type(value: Any, annotation: Any, name: str) -> None:
 
     Example:
         >>> require_type(3, float, "executor.learning_rate")
-        >>> require_type("abc", int | None, "executor.cpu_threads")
+        >>> require_type("abc", int | None, "controller.sites_per_round")
         Traceback (most recent call last):
-        grandrounds.errors.ConfigurationError: executor.cpu_threads must be an integer or null, got 'abc'
+        grandrounds.errors.ConfigurationError: controller.sites_per_round must be an integer or null, got 'abc'
     """
     if not _fits(value, annotation):
         raise ConfigurationError(f"{name} must be {_description(annotation)}, got {value!r}")
@@ -292,8 +293,13 @@ class Annotation(NamedTuple):
     meaning: str
 
 
-def annotations_of(group: type) -> dict[str, Annotation]:
+def annotations_of(group: type) -> Mapping[str, Annotation]:
     """Type, bounds and meaning of the fields of a group."""
+    return _annotations_of(group)
+
+
+@cache
+def _annotations_of(group: type) -> Mapping[str, Annotation]:
     hints = get_type_hints(group, include_extras=True)
     return {field.name: _annotation(hints[field.name]) for field in fields(group)}
 

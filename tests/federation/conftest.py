@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.site import executor as site_executor
+from grandrounds.federation.site import networks
 from grandrounds.models.own_backbones import OWN_BACKBONES, register_backbone
 
 TINY = ["controller.rounds=3", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
@@ -86,8 +86,8 @@ def outcome(workspace):
 def graphs(monkeypatch):
     """Networks are compiled by a backend that counts their graphs."""
     torch._dynamo.reset()
-    counter, compile_network = CompileCounterWithBackend("aot_eager"), site_executor.compile_network
-    monkeypatch.setattr(site_executor, "compile_network", lambda network, _: compile_network(network, counter))
+    counter, compile_network = CompileCounterWithBackend("aot_eager"), networks.compile_network
+    monkeypatch.setattr(networks, "compile_network", lambda network, _: compile_network(network, counter))
     yield counter
     torch._dynamo.reset()
 

@@ -156,10 +156,10 @@ def test_a_method_that_aligns_the_encoder_needs_one_to_train(go):
 
 
 def test_a_site_with_another_front_is_dropped_with_the_reason(go, monkeypatch):
-    def build(self, context):
+    def network(self, context):
         return build_model(context.model_spec, context.seed + (context.site == "site-2"))
 
-    monkeypatch.setattr(site_executor.SiteExecutor, "build", build)
+    monkeypatch.setattr(site_executor.SiteExecutor, "network", network)
     found = go("fedavg", "from:2", 0, "controller.min_sites=1", "problem.dropout=0.1")
     first = found.summary["rounds"][0]
     assert first["answered"] == ["site-1", "site-3"]

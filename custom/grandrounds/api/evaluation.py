@@ -14,8 +14,8 @@ from grandrounds.api.reports import Workspace, folder_of
 from grandrounds.api.sites import Sites
 from grandrounds.console.output import notes, say
 from grandrounds.console.progress import no_steps, steps_on
+from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.site import DatasetLocation, locate_dataset
-from grandrounds.deployment.simulate import sites_of
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.bootstrap import cases_of
 from grandrounds.evaluation.clinical.operating import FixedPoint
@@ -183,7 +183,7 @@ def _locations(place: Sites | Locations) -> Locations:
 
 
 def _of_partition(sites_dir: Path, chosen: Sequence[str] | None) -> dict[str, DatasetLocation]:
-    sites, problem = sites_of(sites_dir)
+    sites, problem = sites_and_problem(sites_dir)
     for name in chosen or ():
         if name not in sites:
             raise ConfigurationError(f"--site: {sites_dir} has no site {name!r}; it has {', '.join(sites)}")

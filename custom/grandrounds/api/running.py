@@ -1,4 +1,4 @@
-"""Running a job on this machine, and what a finished run offers."""
+"""Running a job on this machine, and what a finished run offers; what only that needs is imported then."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from grandrounds.api.prediction import Images, predict_with
-from grandrounds.api.reports import export, history_of, report, training_figures
 from grandrounds.api.sites import Sites
 from grandrounds.console.output import notes
 from grandrounds.console.progress import Follower, progress_on
 from grandrounds.deployment.jobs import Job, check_job
 from grandrounds.deployment.presets import configured_job
-from grandrounds.deployment.simulate import Engine, Simulation, simulate
+from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
 from grandrounds.federation.server.record import EVENTS, SUMMARY
@@ -27,7 +24,10 @@ from grandrounds.reporting.runs import record_folder
 from grandrounds.reporting.summary_scores import NAMES, ModelScores, tested_models
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
+
+    from grandrounds.api.prediction import Images
 
 TRAINING_TASKS = ("train", "validate")
 PARTITION = "sites"
@@ -97,6 +97,8 @@ class Run:
 
         Validation scores are of the model that the site received, the one after the round before.
         """
+        import pandas as pd
+
         events = self._history().events
         answers = [event for event in events if event["event"] == "answer" and event["task"] in TRAINING_TASKS]
         rows = [{"round": event["round"], "site": event["site"], **event["metrics"]} for event in answers]
@@ -108,6 +110,8 @@ class Run:
         Args:
             communities: a partition, or a JSON file ``{SITE: NAME}``, of which the figures put sites together.
         """
+        from grandrounds.api.reports import training_figures
+
         return training_figures(self._history(Path(communities) if communities else None))
 
     def report(self, out: Path | str, *, title: str | None = None, **options: Any) -> Path:
@@ -121,6 +125,8 @@ class Run:
         Returns:
             The path of ``report.html``.
         """
+        from grandrounds.api.reports import report
+
         return report([self], out, title=title, sites=self.sites, **options)
 
     def export(self, out: Path | str, *, licence: str | None = None, formats: Sequence[str] = ()) -> list[Path]:
@@ -137,6 +143,8 @@ class Run:
         Raises:
             ConfigurationError: if the run has no common model.
         """
+        from grandrounds.api.reports import export
+
         sites_dir = self.sites.folder if self.sites else None
         return export(self.workspace, out, sites_dir=sites_dir, licence=licence, formats=formats)
 
@@ -154,6 +162,10 @@ class Run:
             ConfigurationError: if the run has no common model.
             DataError: if an image cannot be read.
         """
+        import pandas as pd
+
+        from grandrounds.api.prediction import predict_with
+
         description = self.sites.description if self.sites else {}
         names, found = predict_with(self.workspace, images, description)
         frame = pd.DataFrame(found, columns=list(self.classes), index=pd.Index(names, name="image"))
@@ -161,6 +173,8 @@ class Run:
         return frame
 
     def _history(self, communities: Path | None = None) -> RunHistory:
+        from grandrounds.api.reports import history_of
+
         return history_of(self._record, communities)
 
 
@@ -177,6 +191,7 @@ def run(
     workspace: Path | str | None = None,
     engine: Engine = "in-process",
     threads: int | None = None,
+    workers: int | None = None,
     wire: bool = False,
     progress: bool = True,
     command: Sequence[str] = (),
@@ -195,6 +210,8 @@ def run(
         workspace: folder for everything that the run writes; ``runs/RUN_NAME`` by default.
         engine: ``in-process``, or ``flare`` for FLARE's simulator with real processes and messages.
         threads: with ``flare``, the number of sites that work at the same time.
+        workers: with ``in-process``, the number of sites that train at the same time, each in a forked process; by default
+            as many as there are cores and memory for. The models do not depend on it.
         wire: with ``in-process``, pass messages through FLARE's serialiser.
         progress: show the progress of the run on the standard error.
         command: what was typed, for the record.
@@ -213,7 +230,9 @@ def run(
         >>> finished.scores().loc["pooled", "accuracy"]  # doctest: +SKIP
     """
     if threads is not None and engine != "flare":
-        raise UsageError("threads is for the engine flare: one process works on one site at a time")
+        raise UsageError("threads is for the engine flare; use workers")
+    if workers is not None and engine == "flare":
+        raise UsageError("workers is for the engine in-process; with flare use threads")
     if wire and engine == "flare":
         raise UsageError("wire is for the engine in-process: with flare all messages are serialised")
     chosen = sites_from(sites)
@@ -237,7 +256,8 @@ def run(
             bar = shown.enter_context(progress_on(notes()))
             events = Simulation(folder.absolute(), job.run_name).record / EVENTS
             shown.enter_context(Follower(events, bar.show))
-        simulate(job, folder, list(chosen.names), chosen.folder, engine, threads, wire, command)
+        count = workers or default_workers(job, len(chosen.names))
+        simulate(job, folder, list(chosen.names), chosen.folder, engine, threads, wire, command, count)
     return Run(folder, chosen if chosen.folder else None)
 
 
@@ -251,6 +271,8 @@ def sites_from(given: Sites | Path | str | int | None) -> Sites:
 
 
 def _frame(found: ModelScores) -> pd.DataFrame:
+    import pandas as pd
+
     columns = ["images", "majority_accuracy", "accuracy", "balanced_accuracy", "f1_weighted"]
     rows: dict[str, dict[str, Any]] = {
         site: {"images": found.images.get(site, 0), "majority_accuracy": found.majority.get(site), **scores}

@@ -6,16 +6,16 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.console.output import notes
 from grandrounds.console.progress import reading_on
 from grandrounds.data.datasets.own_images import UNKNOWN_PATIENTS
 from grandrounds.data.partition.files import read_partition
-from grandrounds.data.partition.make import make_partition
 from grandrounds.deployment.simulate import choose_sites
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SPLITS: Mapping[str, str] = {"train": "training", "val": "validation", "test": "test"}
 
@@ -154,6 +154,8 @@ class Sites:
         Returns:
             One row for each site; no rows for synthetic sites, whose images are drawn when they train.
         """
+        import pandas as pd
+
         content = self.description
         rows = {
             site: {
@@ -193,6 +195,8 @@ def partition(
         ConfigurationError: if an option does not fit, or ``out`` contains something else.
         DataError: if the data set is incomplete or too small.
     """
+    from grandrounds.data.partition.make import make_partition
+
     with reading_on(notes(), progress) as step:
         make_partition(dataset, root, out, overwrite=overwrite, progress=step, **options)
     sites = Sites.read(out)

@@ -23,6 +23,7 @@ from grandrounds.data.population import PROVENANCE
 from grandrounds.deployment.jobs import Job, check_job, load_job
 from grandrounds.deployment.presets import configured_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.machine import usable_cores
 from grandrounds.files import read_json_object
 from grandrounds.plugins import environment
 from grandrounds.reporting.run import FINISHED
@@ -193,7 +194,8 @@ def _run_apart(plan: _Plan, sites: Sites, processes: int) -> str:
     options = [part for assignment in plan.assignments for part in ("--set", assignment)]
     command = [sys.executable, "-m", "grandrounds.cli", "simulate", str(plan.source), *where, *preset, *options]
     command += ["--sites", str(len(sites.names)), "--workspace", str(plan.folder)]
-    threads = str(max(1, (os.cpu_count() or 1) // processes))
+    threads = str(max(1, usable_cores() // processes))
+    command += ["--workers", threads]
     variables = {"OMP_NUM_THREADS": threads, **os.environ, **environment()}
     ended = subprocess.run(command, env=variables, capture_output=True, text=True)
     if ended.returncode == 0:

@@ -139,10 +139,10 @@ def _located(
 
 
 def _of_partition(sites_dir: Path) -> tuple[dict[str, DatasetLocation], list[str]]:
+    from grandrounds.data.partition.files import sites_and_problem
     from grandrounds.data.site import locate_dataset
-    from grandrounds.deployment.simulate import sites_of
 
-    sites, problem = sites_of(sites_dir)
+    sites, problem = sites_and_problem(sites_dir)
     return {site: locate_dataset(site, problem["dataset"], [sites_dir]) for site in sites}, problem["classes"]
 
 
@@ -166,7 +166,7 @@ def _check_data(
     step: Step,
 ) -> dict[str, list[Finding]]:
     from grandrounds.data.doctor import examine_location
-    from grandrounds.federation.site.data import CACHE_VARIABLE
+    from grandrounds.data.site import CACHE_VARIABLE
 
     with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
         cache = Path(os.environ.get(CACHE_VARIABLE, temporary)) / "cache"

@@ -55,13 +55,19 @@ def simulate(
         typer.Option(help="Folder for everything that the run writes; default: runs/RUN_NAME.", show_default=False),
     ] = None,
     engine: Annotated[
-        EngineChoice, typer.Option(help="One process, or FLARE's simulator: slower, with real processes and messages.")
+        EngineChoice, typer.Option(help="This program, or FLARE's simulator: slower, with its processes and messages.")
     ] = EngineChoice.IN_PROCESS,
     threads: Annotated[
         int | None, typer.Option(min=1, help="With flare: sites that work at the same time; default: all.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With in-process: forked workers that train sites at the same time; default: by cores."
+        ),
+    ] = None,
     wire: Annotated[
-        bool, typer.Option("--wire", help="In one process: pass messages through FLARE's serialiser.")
+        bool, typer.Option("--wire", help="With in-process: pass messages through FLARE's serialiser.")
     ] = False,
     save_config: Annotated[
         Path | None, typer.Option(help="Write this run, all its options included, to a file for --config, and stop.")
@@ -84,6 +90,7 @@ def simulate(
             workspace=folder,
             engine="flare" if engine is EngineChoice.FLARE else "in-process",
             threads=threads,
+            workers=workers,
             wire=wire,
             command=["grandrounds", *sys.argv[1:]],
         )

@@ -31,6 +31,8 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object, require_object
 from grandrounds.options import require_type
 
+CACHE_VARIABLE = "GRANDROUNDS_CACHE"
+"""Names the folder of decoded images."""
 CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
 UNKNOWN_LABEL = -1

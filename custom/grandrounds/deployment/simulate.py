@@ -13,23 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from grandrounds.data.partition.divide import SERVER
-from grandrounds.data.partition.files import DESCRIPTION_FILE, read_partition
+import torch
+
+from grandrounds.data.partition.files import DESCRIPTION_FILE, sites_and_problem
 from grandrounds.data.population import PROVENANCE, describe_population
+from grandrounds.data.site import CACHE_VARIABLE
 from grandrounds.deployment.jobs import PACKAGE, Job, check_job, write_job
 from grandrounds.deployment.run_log import logging_to, run_logged
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.engine import run_in_process
+from grandrounds.federation.machine import available_memory, usable_cores
 from grandrounds.federation.paths import DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
 from grandrounds.federation.server.record import EVENTS, SUMMARY
-from grandrounds.federation.site.data import CACHE_VARIABLE
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import write_json
-from grandrounds.ordering import natural_sorted
 from grandrounds.plugins import environment, plugin_packages
 
 Engine = Literal["in-process", "flare"]
 CHECKPOINT_PREFIX = "round_"
+WORKER_BYTES = 2 << 30
+"""Memory to leave for each worker: EfficientNet-B0 takes 1.2 GB for a step of 16 images of 224 pixels."""
 SIMULATOR = ("nvflare.cli", "simulator")
 FORKED_SIMULATOR = ("grandrounds.deployment.forked_simulator",)
 """FLARE's simulator, with forked workers where it would start a program for every task."""
@@ -103,24 +106,6 @@ class Simulation:
         return self.workspace / "run.log"
 
 
-def sites_of(partition: Path) -> tuple[list[str], dict[str, Any]]:
-    """The sites of a partition and the options of the problem that follow from it (data set and vocabulary).
-
-    The folder ``server`` is not a site: it contains the server's own images.
-
-    Raises:
-        ConfigurationError: if the folder is not a partition.
-        DataError: if it is damaged, or a manifest has changed.
-    """
-    if not (partition / DESCRIPTION_FILE).is_file():
-        raise ConfigurationError(
-            f"{partition} is not a partition: there is no {DESCRIPTION_FILE} in it; make one with grandrounds partition"
-        )
-    description = read_partition(partition)
-    sites = [site for site in natural_sorted(description["sites"]) if site != SERVER]
-    return sites, {"dataset": description["dataset_name"], "classes": description["classes"]}
-
-
 def simulate(
     job: Job,
     workspace: Path,
@@ -130,6 +115,7 @@ def simulate(
     threads: int | None = None,
     wire: bool = False,
     command: Sequence[str] = (),
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Run a job, or resume an interrupted run.
 
@@ -143,6 +129,7 @@ def simulate(
             has a process of its own (:mod:`~grandrounds.deployment.forked_simulator`).
         wire: with ``in-process``, pass messages through FLARE's serialiser.
         command: what was typed, for the record.
+        workers: with ``in-process``, forked processes that train sites at the same time; the models are the same.
 
     Returns:
         The summary, as in ``<workspace>/results/summary.json``.
@@ -179,7 +166,7 @@ def simulate(
             _run_flare(folder, run, sites, threads or len(sites), variables, before)
         else:
             with _environment(variables), logging_to(run.log):
-                run_in_process(folder, run.flare, sites, wire)
+                run_in_process(folder, run.flare, sites, wire, workers)
     except GrandRoundsError:
         if before.newer_summary(run.record):
             _copy_record(run, (SUMMARY, EVENTS))
@@ -187,6 +174,24 @@ def simulate(
     summary = _collect(run, sites, before)
     write_provenance(run.results, sites, sites_dir, command)
     return summary
+
+
+def default_workers(job: Job, sites: int) -> int:
+    """How many sites of a simulation train at the same time: as many as there are cores and memory for; one on a GPU.
+
+    Args:
+        job: with its final options; ``executor.cpu_threads`` is how many cores each site takes.
+        sites: their number.
+    """
+    options = job.options("executor")
+    device = options.get("device", "auto")
+    if sys.platform != "linux" or device.startswith("cuda") or (device == "auto" and torch.cuda.device_count()):
+        return 1
+    threads = options.get("cpu_threads", "auto")
+    cores = usable_cores() // (1 if threads == "auto" else threads)
+    memory = available_memory()
+    fitting = cores if memory is None else memory // WORKER_BYTES
+    return max(1, min(sites, cores, fitting))
 
 
 def allowed_classes() -> dict[str, Any]:
@@ -271,7 +276,7 @@ def choose_sites(count: int | None, sites_dir: Path | None) -> tuple[list[str], 
         if count is not None and count < 1:
             raise ConfigurationError(f"--sites must be at least 1, got {count}")
         return [f"site-{number}" for number in range(1, (count or 4) + 1)], {}
-    sites, problem = sites_of(sites_dir)
+    sites, problem = sites_and_problem(sites_dir)
     if count is not None and not 1 <= count <= len(sites):
         raise ConfigurationError(f"--sites is {count}, but {sites_dir} has {len(sites)}")
     return sites[:count], problem

@@ -176,6 +176,7 @@ def test_a_summary_that_flare_did_not_renew_is_not_the_runs(flare):
     [
         (["--threads", 2], "threads is for the engine flare"),
         (["--wire", "--engine", "flare"], "wire is for"),
+        (["--workers", 2, "--engine", "flare"], "workers is for the engine in-process"),
     ],
 )
 def test_an_option_of_the_other_engine_is_wrong_use(run, command, tmp_path, arguments, pattern):
@@ -231,16 +232,18 @@ def test_an_interrupted_run_reports_that_the_same_command_resumes_it(run, comman
 def test_the_engine_gets_the_options_of_the_command_line(run, command, sites_dir, monkeypatch):
     calls = []
 
-    def recorded(job, workspace, sites, sites_dir, engine, threads, wire, command):
-        calls.append((job.options("controller")["rounds"], sites, engine, threads, wire))
+    def recorded(job, workspace, sites, sites_dir, engine, threads, wire, command, workers):
+        calls.append((job.options("controller")["rounds"], sites, engine, threads, wire, workers))
+
+    monkeypatch.setattr(running, "default_workers", lambda job, sites: 10 * sites)
 
     monkeypatch.setattr(running, "simulate", recorded)
     folder = sites_dir(3)
     run(*command, "--sites-dir", folder, "--sites", 2, "--engine", "flare", "--threads", 1, "--rounds", 5)
-    run(*command, "--sites-dir", folder, "--wire", "--set", "controller.rounds=6")
+    run(*command, "--sites-dir", folder, "--wire", "--workers", 2, "--set", "controller.rounds=6")
     assert calls == [
-        (5, ["site-1", "site-2"], "flare", 1, False),
-        (6, ["site-1", "site-2", "site-3"], "in-process", None, True),
+        (5, ["site-1", "site-2"], "flare", 1, False, 20),
+        (6, ["site-1", "site-2", "site-3"], "in-process", None, True, 2),
     ]
 
 

@@ -226,7 +226,7 @@ def test_each_option_that_does_not_fit_is_named(part, option, message):
         ("controller.anonymise=False", "controller.anonymise must be true or false, got 'False'"),
         ("executor.steps=abc", "executor.steps must be an integer, got 'abc'"),
         ("executor.steps=2.5", "executor.steps must be an integer, got 2.5"),
-        ("executor.cpu_threads=abc", "executor.cpu_threads must be an integer or null, got 'abc'"),
+        ("executor.cpu_threads=abc", "executor.cpu_threads must be an integer or auto, got 'abc'"),
         ("controller.grace=x", "controller.grace must be a number or null, got 'x'"),
         ("controller.rounds=true", "controller.rounds must be an integer, got True"),
         ("controller.problem=5", "controller.problem must be an object, got 5"),

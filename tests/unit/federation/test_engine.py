@@ -8,7 +8,8 @@ from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.shareable import Shareable
 
-from grandrounds.federation.engine import Party, _with_own_tensors
+from grandrounds.federation.engine import _with_own_tensors
+from grandrounds.federation.parties import Party
 
 
 class Overriding(FLComponent):

@@ -25,11 +25,13 @@ from grandrounds.data.manifest import (
     require_known_label,
     write_manifest,
 )
+from grandrounds.data.partition.divide import SERVER
 from grandrounds.data.partition.label_noise import DrawnLabel, write_drawn_labels
 from grandrounds.data.partition.public_set import PublicSet, list_path, write_public_set
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import file_names, put_in_place, temporary_sibling, write_json
+from grandrounds.ordering import natural_sorted
 
 DESCRIPTION_FILE = "partition.json"
 MANIFEST_FILE = "manifest.csv"
@@ -258,3 +260,21 @@ def _replace(out_dir: Path, temporary: Path, overwrite: bool) -> None:
 
 def _bytes_by_name(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in file_names(folder)}
+
+
+def sites_and_problem(partition: Path) -> tuple[list[str], dict[str, Any]]:
+    """The sites of a partition, and the options of the problem that follow from it (data set and vocabulary).
+
+    The folder ``server`` is not a site: it contains the server's own images.
+
+    Raises:
+        ConfigurationError: if the folder is not a partition.
+        DataError: if it is damaged, or a manifest has changed.
+    """
+    if not (partition / DESCRIPTION_FILE).is_file():
+        raise ConfigurationError(
+            f"{partition} is not a partition: there is no {DESCRIPTION_FILE} in it; make one with grandrounds partition"
+        )
+    description = read_partition(partition)
+    sites = [site for site in natural_sorted(description["sites"]) if site != SERVER]
+    return sites, {"dataset": description["dataset_name"], "classes": description["classes"]}

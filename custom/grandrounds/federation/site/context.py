@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.images.views import View, draw_views, to_tensor
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
@@ -119,6 +120,7 @@ class SiteContext:
         cache: states that the site was sent.
         own_spec: the network that this site has for itself; None if it is the problem's.
         datasets: loads another data set of the site by its name.
+        ahead: draws views of coming steps while the network trains.
         features: what the frozen layers make of images; None where a network takes the images themselves.
         row_noise: bound on the norm and standard deviation of the noise that the site's privacy gate gives each row of a
             release, by its name; None if it gives none.
@@ -135,6 +137,7 @@ class SiteContext:
     cache: StateCache
     own_spec: ModelSpec | None = None
     datasets: Callable[[str], SiteData] = field(default=_no_dataset)
+    ahead: ViewsAhead = field(default_factory=lambda: ViewsAhead(0))
     features: Features | None = None
     row_noise: Callable[[str], tuple[float, float] | None] = field(default=_no_row_noise)
 
@@ -184,9 +187,32 @@ class SiteContext:
         """
         images = self.data.images if public is None else public
         if self.features is None:
+            drawn = self.ahead.take(view, key, step, positions)
+            if drawn is not None:
+                return to_tensor(drawn, self.device)
             return to_tensor(draw_views(images, rows, view, key, step, positions=positions, **strong), self.device)
         name = "own" if public is None else "public"
         return self.features.draw(name, images, rows, view, key, step, positions, **strong)
+
+    def draw_ahead(
+        self,
+        batches: Sequence[NDArray[np.integer]],
+        view: View,
+        key: int,
+        public: NDArray[np.uint8] | None = None,
+        **strong: Any,
+    ) -> None:
+        """Have views drawn while the network trains, where this site does so; :meth:`views` returns the same in any case.
+
+        Args:
+            batches: of all steps, from step 0 on.
+            view: the kind of view.
+            key: seed of the purpose.
+            public: images of a public data set; None for the site's own.
+            strong: options of strong views.
+        """
+        if self.features is None:
+            self.ahead.plan(self.data.images if public is None else public, batches, view, key, **strong)
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The stream for this purpose in this round at this site."""

@@ -16,10 +16,12 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from grandrounds.data.doctor import examine, require_healthy
+from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import PUBLIC_NAME
 from grandrounds.data.partition.phantom_site import DATASET_NAME, phantom_site
 from grandrounds.data.site import (
+    CACHE_VARIABLE,
     CONFIG_NAME,
     DatasetLocation,
     ModelOverride,
@@ -29,15 +31,13 @@ from grandrounds.data.site import (
     read_site_config,
 )
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.paths import STATE_VARIABLE, data_folders, state_folder, workspace_root
+from grandrounds.federation.paths import STATE_VARIABLE, data_folders, in_kit, state_folder, workspace_root
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
 from grandrounds.federation.site.options import ComputeOptions
 from grandrounds.federation.site.worker import row_noise
 from grandrounds.models.registry import minimum_image_size, require_buildable
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.problem import ModelSpec, Problem
-
-CACHE_VARIABLE = "GRANDROUNDS_CACHE"
 
 
 def cache_folder(fl_ctx: FLContext) -> Path:
@@ -243,17 +243,19 @@ class SiteAccess:
         values = payload.values
         site = fl_ctx.get_identity_name()
         found = self._find(values["problem"], site, fl_ctx, needs_labels)
+        device = choose_device(self._compute.device)
         return SiteContext(
             site=site,
             round_number=payload.round_number,
             problem=found.problem,
             seed=values["seed"],
             data=found.data,
-            device=choose_device(self._compute.device),
+            device=device,
             precision=self._compute.precision,
             aborted=lambda: bool(abort_signal.triggered),
             cache=StateCache(state_folder(fl_ctx, values["run_name"], site) / "received"),
             own_spec=found.own_spec,
+            ahead=ViewsAhead(self._compute.drawing_threads(in_kit(fl_ctx), device), device.type == "cuda"),
             datasets=lambda name: self._dataset(name, found.problem, site, fl_ctx),
             row_noise=lambda release: row_noise(release, fl_ctx),
         )

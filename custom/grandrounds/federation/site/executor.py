@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
@@ -20,11 +21,12 @@ from torch import nn
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.encrypted import ENCRYPTION
 from grandrounds.federation.memory import collect_garbage, prepare_job_process
-from grandrounds.federation.paths import claimed_folder
+from grandrounds.federation.paths import claimed_folder, in_kit
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.federation.site.hooks import SiteHooks
+from grandrounds.federation.site.networks import SharedNetwork, forget_networks
 from grandrounds.federation.site.optimizers import KeptOptimizers
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
 from grandrounds.federation.site.replies import decrypt_models, prepare_update, refusal, require_readable, zero_update
@@ -37,7 +39,6 @@ from grandrounds.federation.site.worker import (
     require_gate,
     run_in_child,
 )
-from grandrounds.models.compute import compile_network
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
@@ -62,7 +63,7 @@ from grandrounds.protocol.messages import (
     require_like,
 )
 from grandrounds.protocol.names import VALIDATION, VALIDATION_PREFIX
-from grandrounds.protocol.problem import TRAIN_ALL, ModelSpec
+from grandrounds.protocol.problem import TRAIN_ALL
 from grandrounds.protocol.tensors import difference
 
 TASKS = (JOIN, TRAIN, VALIDATE, TEST)
@@ -100,7 +101,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         self.own_model = site.model == "own"
         self.kept: dict[str, Any] = {}
         self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
-        self._network: tuple[ModelSpec, nn.Module] | None = None
+        self._shared_network = SharedNetwork(self.compute.compiler)
         self._staged: tuple[SiteStore, Payload] | None = None
         self._features: tuple[SiteStore, Features] | None = None
         self._asked: Payload | None = None
@@ -187,12 +188,8 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         return build_model(context.model_spec, context.seed).to(context.device)
 
     def network(self, context: SiteContext) -> nn.Module:
-        """The site's one network, built once; its weights are whatever was loaded last, so a teacher needs its own."""
-        if self._network is None or self._network[0] != context.model_spec:
-            self._network = (context.model_spec, self.build(context))
-            if self.compute.compiler != "none":
-                compile_network(self._network[1], self.compute.compiler)
-        return self._network[1]
+        """The network of all sites of this process; its weights are whatever was loaded last, so a teacher needs its own."""
+        return self._shared_network.of(context)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE's hook: do one task. An error becomes a reply with its reason, never half a result."""
@@ -226,8 +223,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         self, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
     ) -> tuple[Shareable, SiteStore]:
         """Do one task in this process; return the answer, and where the state after a training is staged."""
-        if self.compute.cpu_threads:
-            torch.set_num_threads(self.compute.cpu_threads)
+        torch.set_num_threads(self.compute.threads(in_kit(fl_ctx)))
         tasks = {JOIN: self._join, TRAIN: self._train, VALIDATE: self._validate, TEST: self._test}
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
         store = self._store(payload, context, fl_ctx)
@@ -236,7 +232,9 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
         self._hides_failures = hides_failures(fl_ctx)
         declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
-        reply = encode_result(tasks[task_name](payload, context, store), self._declared(task_name), payload, facts)
+        with closing(context.ahead):
+            result = tasks[task_name](payload, context, store)
+        reply = encode_result(result, self._declared(task_name), payload, facts)
         if task_name == TRAIN:
             # Not before the answer has passed all checks: a diverged model must not be what the next round starts from.
             store.stage_state(context.round_number, self.kept)
@@ -253,6 +251,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
 
     def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:
         prepare_job_process(fl_ctx)
+        forget_networks()
         if self.compute.isolation != "process":
             keep_freed_memory()
 

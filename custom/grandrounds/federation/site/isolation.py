@@ -173,7 +173,7 @@ def _await(
                 line.send(*_called(reply, value))
         except (EOFError, ConnectionError):
             child.join(SECONDS_TO_STOP)
-            raise WorkerLost(_death(child.exitcode)) from None
+            raise WorkerLost(described_end(child.exitcode)) from None
         if kind == VALUE:
             return value
         if kind == ERROR:
@@ -203,12 +203,8 @@ def _portable(error: Exception) -> Exception:
 
 
 def _work(connection: Connection, work: bytes, environment: dict[str, str], level: int) -> None:
-    """In the child: a group of its own, so that helpers that it starts die with it."""
     global _parent
-    os.setpgrp()
-    threading.Thread(target=_die_with_parent, name="die-with-parent", daemon=True).start()
-    with suppress(OSError):  # where memory runs out, this process goes and not the one that answers for it
-        Path("/proc/self/oom_score_adj").write_text("1000")
+    become_child()
     os.environ.clear()
     os.environ.update(environment)
     _parent = line = _Line(connection)
@@ -222,6 +218,17 @@ def _work(connection: Connection, work: bytes, environment: dict[str, str], leve
     line.send(*_called(function, *arguments))
 
 
+def become_child() -> None:
+    """Bind this process to its parent: both end together, and where memory runs out this one goes first.
+
+    It gets a process group of its own, so that helpers that it starts die with it.
+    """
+    os.setpgrp()
+    threading.Thread(target=_die_with_parent, name="die-with-parent", daemon=True).start()
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def _die_with_parent() -> None:
     """A job process that is killed cannot stop its child: the child has to see it."""
     parent = multiprocessing.parent_process()
@@ -233,12 +240,13 @@ def _die_with_parent() -> None:
 def _stop(child: Any) -> None:
     child.join(SECONDS_TO_STOP if child.exitcode is None and not child.is_alive() else 0)
     if child.is_alive():
-        _kill_group(child.pid)
+        kill_group(child.pid)
         child.join()
     child.close()
 
 
-def _kill_group(process: int) -> None:
+def kill_group(process: int) -> None:
+    """Kill a child of :func:`become_child` with all that it has started."""
     try:
         os.killpg(process, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):  # it has not made its group yet, or has just ended
@@ -246,7 +254,12 @@ def _kill_group(process: int) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-def _death(status: int | None) -> str:
+def described_end(status: int | None) -> str:
+    """Why a child process has ended without an answer.
+
+    Args:
+        status: its exit status, negative for a signal; None if it is not known.
+    """
     if status is None or status >= 0:
         return f"the child process ended without an answer (exit status {status}); see the site's log"
     name = signal.Signals(-status).name

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import torch
+
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.machine import usable_cores
 from grandrounds.models.registry import minimum_image_size
 from grandrounds.options import Min, Options
+
+MAX_DRAWING_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -49,9 +56,38 @@ class ComputeOptions(Options):
     identifies_run: ClassVar[bool] = False
 
     device: Annotated[str, "auto (a GPU if there is one), cpu or cuda[:index]"] = "auto"
-    cpu_threads: Annotated[int | None, "torch's threads on the CPU; null for torch's default", Min(1)] = None
+    cpu_threads: Annotated[
+        int | Literal["auto"], "torch's threads on the CPU; auto: 1 in a simulation, all cores at a real site", Min(1)
+    ] = "auto"
+    prefetch: Annotated[
+        Literal["auto", "on", "off"],
+        "draw views of coming steps in threads; auto: with a GPU, and where a core is left (a real site, one worker)",
+    ] = "auto"
     precision: Annotated[
         Literal["float32", "bfloat16", "float16"], "of networks, by autocast; float16 also scales gradients"
     ] = "float32"
     compiler: Annotated[Literal["none", "inductor", "aot_eager"], "torch.compile's backend for the network"] = "none"
     isolation: Annotated[Literal["none", "process"], "process runs each task in a child process"] = "none"
+
+    def threads(self, real: bool) -> int:
+        """Torch's threads on the CPU.
+
+        Args:
+            real: whether this is a real site, which has the machine for itself; ``OMP_NUM_THREADS`` limits it.
+        """
+        if self.cpu_threads != "auto":
+            return self.cpu_threads
+        return int(os.environ.get("OMP_NUM_THREADS") or usable_cores()) if real else 1
+
+    def drawing_threads(self, real: bool, device: torch.device) -> int:
+        """How many threads draw views in advance; 0 if none does.
+
+        Args:
+            real: whether this is a real site.
+            device: where the network trains.
+        """
+        cores = usable_cores()
+        alone = real or device.type == "cuda" or multiprocessing.parent_process() is None
+        if self.prefetch == "off" or (self.prefetch == "auto" and (cores == 1 or not alone)):
+            return 0
+        return max(1, min(MAX_DRAWING_THREADS, cores - 1))

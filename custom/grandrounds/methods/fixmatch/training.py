@@ -133,8 +133,9 @@ class UnlabelledBatches:
         self.rows = context.data.rows("unlabelled") if started else np.empty(0, np.int64)
         size = options.unlabelled_batch_size or training.batch_size
         generator = context.generator("unlabelled batches")
-        self._batches = index_batches(self.rows, size, training.steps, generator) if len(self.rows) else None
+        self._batches = list(index_batches(self.rows, size, training.steps, generator)) if len(self.rows) else None
         self._key = context.key("unlabelled views")
+        self._strong: dict[str, Any] = {"equalize_noop": options.equalize_noop, "strong_levels": options.strong_levels}
         self._expectations: Expectations | None = None
         self._threshold: float | Tensor = options.threshold
         if len(self.rows) and (options.align_distribution or options.adaptive_thresholds):
@@ -142,6 +143,9 @@ class UnlabelledBatches:
             self._expectations = found if options.align_distribution else None
             if options.adaptive_thresholds:
                 self._threshold = found.thresholds(options.threshold, options.align_distribution)
+        if self._batches:
+            context.draw_ahead(self._batches, self._weak, self._key)
+            context.draw_ahead(self._batches, "strong", self._key, **self._strong)
 
     def _expect(self, model: nn.Module, labelled: np.ndarray) -> Expectations:
         labels = self._context.data.labels[labelled]
@@ -153,10 +157,10 @@ class UnlabelledBatches:
         return found
 
     def loss(self, network: nn.Module, step: int, labeler: PseudoLabeler | None, meter: Meter) -> Tensor | None:
-        """The weighted unsupervised loss of the next batch and the labeler's; None if there is nothing to learn."""
+        """The weighted unsupervised loss of a step's batch and the labeler's; None if there is nothing to learn."""
         if self._batches is None:
             return None
-        rows = next(self._batches)
+        rows = self._batches[step]
         weak = self._views(rows, step, self._weak)
         local = self._predict(network, weak, labeler is not None and labeler.needs_gradient)
         require_finite(local, "prediction", step)
@@ -189,11 +193,8 @@ class UnlabelledBatches:
         return local
 
     def _views(self, rows: np.ndarray, step: int, view: View, positions: np.ndarray | None = None) -> Tensor:
-        context, options = self._context, self._options
-        strong: dict[str, Any] = {}
-        if view == "strong":
-            strong = {"equalize_noop": options.equalize_noop, "strong_levels": options.strong_levels}
-        return context.views(rows, view, self._key, step, positions=positions, **strong)
+        strong = self._strong if view == "strong" else {}
+        return self._context.views(rows, view, self._key, step, positions=positions, **strong)
 
     def _count(self, rows: np.ndarray, found: PseudoLabels, meter: Meter) -> None:
         """Count the accepted labels, and the correct ones among those whose hidden label is known."""

@@ -120,18 +120,19 @@ class LabelledBatches:
     def __init__(self, context: SiteContext, options: TrainingOptions) -> None:
         self._context = context
         self.rows = rows_to_learn(context, options)
-        self._batches = index_batches(
-            self.rows, options.batch_size, options.steps, context.generator("labelled batches")
+        self._batches = list(
+            index_batches(self.rows, options.batch_size, options.steps, context.generator("labelled batches"))
         )
         self._key = context.key("labelled views")
         self._view = options.view
+        context.draw_ahead(self._batches, self._view, self._key)
         weights = options.weights_of(context.data.labels[self.rows], len(context.problem.classes))
         self.weights = None if weights is None else weights.to(context.device)
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
-        """The supervised loss of the next batch, in the context's precision."""
+        """The supervised loss of a step's batch, in the context's precision."""
         context = self._context
-        rows = next(self._batches)
+        rows = self._batches[step]
         images = context.views(rows, self._view, self._key, step)
         labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
         with context.autocast():

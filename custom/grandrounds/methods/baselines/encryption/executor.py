@@ -16,7 +16,7 @@ from grandrounds.federation.keys import find_key
 from grandrounds.federation.paths import key_folders
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.federation.site.store import SiteStore, copy_to_cpu
+from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.mutual.executor import SOFT_LABELS, VALUES, DeliveredModelExecutor, MutualExecutor
 from grandrounds.methods.mutual.options import ExchangeOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels, require_probabilities
@@ -122,7 +122,7 @@ class EncryptedMeanExecutor(KeyHolder, DeliveredModelExecutor):
         if SUM not in payload.parts:
             return super().starting_state(payload, context)
         if self._decrypted is None or self._decrypted[0] is not payload:
-            template = copy_to_cpu(self.network(context).state_dict())
+            template = super().starting_state(payload, context)  # for what is not in the sum
             mean = decrypt_mean(payload.parts[SUM][SUM], self._key, encryption_of(template, "")["shapes"])
             self._decrypted = (payload, {**template, **mean})
         return self._decrypted[1]

@@ -1,0 +1,32 @@
+"""What of this machine a process may use: cores and memory."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+MEMORY = Path("/proc/meminfo")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those of its affinity, within the limit of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))  # without a limit the quota is the word "max"
+    return cores
+
+
+def available_memory() -> int | None:
+    """Bytes that new processes may take without swapping, within the limit of the container; None if it is not known."""
+    found = []
+    with suppress(OSError, StopIteration):
+        line = next(line for line in MEMORY.read_text().splitlines() if line.startswith("MemAvailable:"))
+        found.append(int(line.split()[1]) * 1024)
+    with suppress(OSError, ValueError):
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        statistics = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        found.append(max(0, limit - used + int(statistics.get("inactive_file", 0))))
+    return min(found, default=None)

@@ -1,0 +1,43 @@
+"""One network for all sites of a process that have the same architecture."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakValueDictionary
+
+from torch import nn
+
+from grandrounds.federation.site.context import SiteContext
+from grandrounds.models.compute import compile_network
+from grandrounds.models.registry import build_model
+
+_shared: WeakValueDictionary[tuple[Any, ...], nn.Module] = WeakValueDictionary()
+
+
+class SharedNetwork:
+    """Finds or builds the network of a task. Sites of one process work one after the other, each loads its own weights.
+
+    Args:
+        compiler: torch's, or ``none``.
+    """
+
+    def __init__(self, compiler: str) -> None:
+        self._compiler = compiler
+        self._held: tuple[tuple[Any, ...], nn.Module] | None = None
+
+    def of(self, context: SiteContext) -> nn.Module:
+        """The network of the context's architecture on its device; its weights are whatever was loaded last."""
+        key = (context.model_spec, context.seed, context.device, self._compiler)
+        if self._held is None or self._held[0] != key:
+            network = _shared.get(key)
+            if network is None:
+                _shared[key] = network = build_model(context.model_spec, context.seed).to(context.device)
+                if self._compiler != "none":
+                    compile_network(network, self._compiler)
+            self._held = key, network
+        return self._held[1]
+
+
+def forget_networks() -> None:
+    """Share nothing with runs that this process has had before: the files of frozen layers may have changed."""
+    _shared.clear()

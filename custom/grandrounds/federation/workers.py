@@ -1,0 +1,154 @@
+"""Sites that train at the same time, in forked processes.
+
+A worker is forked when the job's components have been built, so that it shares their memory; decoded images are in files
+that all map. It works on one site's task at a time. What a site must remember is on its disk, as real sites need it, so any
+worker can take any site; it takes those again that it has had, because it has their images open.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import torch
+from nvflare.apis.shareable import Shareable
+
+from grandrounds.errors import ConfigurationError
+from grandrounds.federation.shared_memory import receive, send
+from grandrounds.federation.site.isolation import SECONDS_TO_STOP, become_child, described_end, kill_group
+
+Work = Callable[[str, str, Shareable, Mapping[str, Any]], Shareable]
+NO_WORKER = "no worker is left: each was ended while it worked on a site; use fewer workers"
+
+
+class Errand(NamedTuple):
+    """A task for a site.
+
+    Attributes:
+        site: its name.
+        request: what :data:`Work` takes after the site's name.
+        wanted: whether the task is still to be done when a worker is free.
+        done: is called with the answer, in a thread of its own.
+        failed: is called with the reason if there is no answer.
+    """
+
+    site: str
+    request: tuple[str, Shareable, Mapping[str, Any]]
+    wanted: Callable[[], bool]
+    done: Callable[[Shareable], None]
+    failed: Callable[[str], None]
+
+
+class Workers:
+    """A number of forked processes; leaving the block ends them.
+
+    Args:
+        count: how many.
+        work: does a task at a site, in a worker.
+
+    Raises:
+        ConfigurationError: if this system does not fork processes safely.
+    """
+
+    def __init__(self, count: int, work: Work) -> None:
+        if sys.platform != "linux":
+            raise ConfigurationError("workers are forked processes, which needs Linux; use one worker")
+        torch.set_num_threads(1)  # a forked process cannot use threads of torch that its parent has started
+        self._changed = threading.Condition()
+        self._waiting: list[Errand] = []
+        self._homes: dict[str, int] = {}
+        self._closed = False
+        context = multiprocessing.get_context("fork")
+        self._workers: dict[int, tuple[Any, Connection]] = {}
+        for number in range(count):
+            mine, theirs = context.Pipe()
+            inherited = [line for _, line in self._workers.values()]
+            process = context.Process(target=_serve, args=(theirs, [*inherited, mine], work), name=f"worker-{number}")
+            process.start()
+            theirs.close()
+            self._workers[number] = process, mine
+        # After the last fork, so that no worker has a copy of them.
+        self._threads = [threading.Thread(target=self._attend, args=(number,), daemon=True) for number in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._changed:
+            self._closed = True
+            processes = [process for process, _ in self._workers.values()]
+            self._changed.notify_all()
+        for process in processes:
+            kill_group(process.pid)
+        for thread in self._threads:
+            thread.join()
+
+    def take(self, errand: Errand) -> None:
+        """Have a task done by the next worker that is free."""
+        with self._changed:
+            if self._workers:
+                self._waiting.append(errand)
+                self._changed.notify_all()
+                return
+        errand.failed(NO_WORKER)
+
+    def _attend(self, number: int) -> None:
+        """Hand errands to a worker until it ends."""
+        process, line = self._workers[number]
+        while (errand := self._next(number)) is not None:
+            try:
+                send(line, process.pid, (errand.site, *errand.request))
+                answer = receive(line)
+            except (EOFError, OSError):
+                break
+            if not self._closed:
+                errand.done(answer)
+            del answer
+        process.join(SECONDS_TO_STOP)
+        line.close()
+        if self._closed:
+            return
+        with self._changed:
+            del self._workers[number]
+            left, self._waiting = (self._waiting, []) if not self._workers else ([], self._waiting)
+        if errand is not None:
+            errand.failed(f"its worker has ended: {described_end(process.exitcode)}")
+        for other in left:
+            other.failed(NO_WORKER)
+
+    def _next(self, number: int) -> Errand | None:
+        """The next errand of a worker, rather of a site that it has had; None when there will be none."""
+        with self._changed:
+            while not self._closed:
+                if not self._waiting:
+                    self._changed.wait()
+                    continue
+                known = (errand for errand in self._waiting if self._homes.get(errand.site, number) == number)
+                chosen = next(known, self._waiting[0])
+                self._waiting.remove(chosen)
+                if chosen.wanted():
+                    self._homes[chosen.site] = number
+                    return chosen
+        return None
+
+
+def _serve(line: Connection, parents: list[Connection], work: Work) -> None:
+    """In a worker: do errands until the other end is closed."""
+    for other in parents:
+        other.close()
+    become_child()
+    gc.freeze()  # what the parent has made is neither looked through nor copied
+    parent = multiprocessing.parent_process()
+    while parent is not None:
+        try:
+            site, *request = receive(line)
+            send(line, parent.pid or 0, work(site, *request))
+        except (EOFError, OSError):
+            return
