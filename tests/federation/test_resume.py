@@ -13,7 +13,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder
 from grandrounds.federation.engine import run_in_process
-from grandrounds.federation.server.record import read_events
+from grandrounds.federation.server.record import RunRecord, read_events
 from grandrounds.files import exclusive
 
 SITES = ["site-1", "site-2", "site-3"]
@@ -245,3 +245,22 @@ def test_a_run_with_rare_checkpoints_goes_back_further_and_ends_the_same(
     same_run(resumed, run(tiny(name, *options), tmp_path / "whole", SITES))
     (went_on,) = [event for event in read_events(resumed.record) if event["event"] == "resume"]
     assert went_on["after_round"] == cut_in - interval
+
+
+def test_events_are_on_disk_before_a_checkpoint_relies_on_them(tiny, run, tmp_path, monkeypatch):
+    order = []
+
+    def noted(kind, name):
+        original = getattr(kind, name)
+
+        def called(self, *arguments, **options):
+            if self.folder.name == "server":
+                order.append(name)
+            return original(self, *arguments, **options)
+
+        monkeypatch.setattr(kind, name, called)
+
+    noted(RunRecord, "sync")
+    noted(CheckpointFolder, "save")
+    run(tiny("fedavg", "controller.rounds=2", "controller.validate_every=0"), tmp_path, SITES[:2])
+    assert order == ["sync", "save"] * 2

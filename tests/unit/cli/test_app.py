@@ -37,6 +37,27 @@ def test_the_command_line_is_built_without_torch_and_flare():
     assert done.stdout.strip() == "set()"
 
 
+def test_commands_import_no_more_than_they_need(sites_dir):
+    """``simulate`` needs torch and FLARE, not what reports, tables and readers of mammograms need."""
+    code = f"""
+import sys
+from contextlib import suppress
+from grandrounds.cli import main
+def heavy():
+    return sorted({{"torch", "nvflare", "scipy", "sklearn", "pandas", "matplotlib"}} & set(sys.modules))
+for arguments in (["jobs"], ["doctor", "--sites-dir", {str(sites_dir(1))!r}]):
+    sys.argv = ["grandrounds", *arguments]
+    with suppress(SystemExit):
+        main()
+    print("heavy after", arguments[0], *heavy())
+import grandrounds.api.running
+print("heavy after simulate", *heavy())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = [line for line in done.stdout.splitlines() if line.startswith("heavy")]
+    assert found == ["heavy after jobs", "heavy after doctor", "heavy after simulate nvflare torch"]
+
+
 def test_the_engines_of_the_command_are_those_of_the_package():
     from typing import get_args
 
