@@ -1,0 +1,155 @@
+"""Measure what a second core gives to a simulation: rounds of ten sites with one worker and with several.
+
+Runs with one worker and with several are taken in turn, each in a process of its own; the ratio is of neighbouring runs.
+Memory is the proportional set size of a run's processes together, at its peak. The models must be equal to the bit. Wall-
+clock time counts here, so the machine must be idle; the load before each run is in the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import resource
+import statistics
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import in_child, run, spread, table
+
+SITES, ROUNDS = 10, 4
+CASES = (("compact", 64, 26), ("efficientnet_lite0", 64, 4))
+WATCH_SECONDS = 0.2
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """All networks; pairs of runs in turn."""
+    sizes = {"sites": 3, "rounds": 2} if options.quick else {"sites": SITES, "rounds": ROUNDS}
+    cases = [("compact", 32, 2)] if options.quick else CASES
+    found = []
+    for backbone, side, steps in cases:
+        turns = []
+        for _ in range(1 if options.quick else options.pairs):
+            turn = {}
+            for workers in (1, options.workers):
+                arguments = {"backbone": backbone, "side": side, "steps": steps, "workers": workers, **sizes}
+                load = round(os.getloadavg()[0], 2)
+                turn[workers] = {"load": load, **in_child("benchmarks.cores.run.case", **arguments)}
+            turns.append(turn)
+        found.append(compared(f"{backbone}, {side} px, {steps} steps", options.workers, turns))
+    return {"cases": found, **sizes}
+
+
+def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds: int) -> dict[str, Any]:
+    """Seconds of each round but the first, seconds of CPU time, peak memory, and the digest of the last model."""
+    import torch
+
+    from benchmarks.parties import QUIET, one_set_of_images, site_names
+    from grandrounds.deployment.jobs import load_job, with_options
+    from grandrounds.deployment.simulate import simulate
+
+    options = (f"controller.rounds={rounds}", f"problem.backbone={backbone}", f"executor.steps={steps}")
+    job = with_options(load_job("fedperl"), [*QUIET, f"problem.image_size={side}", *options])
+    with tempfile.TemporaryDirectory() as name, peak_pss() as peak:
+        folder = Path(name)
+        os.environ["GRANDROUNDS_CACHE"] = str(folder / "cache")
+        images = one_set_of_images(folder / "images", size=side, images=240)
+        summary = simulate(job, folder / "run", site_names(sites), images, workers=workers)
+        last = torch.load(folder / "run" / "results" / "last.pt", weights_only=True)
+    digest = hashlib.sha256()
+    for value in last.values():
+        digest.update(value.contiguous().numpy().tobytes())
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return {
+        "round_seconds": [entry["round_seconds"] for entry in summary["rounds"][1:]],
+        "cpu_seconds": round(sum(one.ru_utime + one.ru_stime for one in usage), 2),
+        "peak_mib": round(peak[0], 1),
+        "model": digest.hexdigest(),
+    }
+
+
+@contextmanager
+def peak_pss() -> Iterator[list[float]]:
+    """The largest proportional set size of this process and its children during the block, in MiB, when it has ended."""
+    import psutil
+
+    from benchmarks.processes import children_of
+
+    peak, ended = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(WATCH_SECONDS):
+            total = 0.0
+            for process in (os.getpid(), *children_of(os.getpid())):
+                try:
+                    total += psutil.Process(process).memory_full_info().pss / 2**20
+                except (psutil.Error, OSError):  # it has just ended
+                    continue
+            peak[0] = max(peak[0], total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def compared(title: str, workers: int, turns: list[dict[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Ratios of neighbouring runs.
+
+    Raises:
+        SystemExit: if the models of two runs differ.
+    """
+    if len({run["model"] for turn in turns for run in turn.values()}) != 1:
+        raise SystemExit(f"{title}: the models of runs with 1 and {workers} workers differ")
+
+    def ratios(value: str) -> dict[str, float]:
+        pairs = [(statistics.median(turn[1][value]), statistics.median(turn[workers][value])) for turn in turns]
+        return spread([one / several for one, several in pairs], 2)
+
+    def of(number: int, value: str) -> float:
+        return statistics.median(turn[number][value] for turn in turns)
+
+    return {
+        "case": title,
+        "workers": workers,
+        "seconds_per_round": {
+            str(number): spread([statistics.median(turn[number]["round_seconds"]) for turn in turns], 3)
+            for number in (1, workers)
+        },
+        "speed": ratios("round_seconds"),
+        "cpu_seconds": {str(number): of(number, "cpu_seconds") for number in (1, workers)},
+        "peak_mib": {str(number): of(number, "peak_mib") for number in (1, workers)},
+        "loads": [run["load"] for turn in turns for run in turn.values()],
+    }
+
+
+def tables(result: dict[str, Any]) -> str:
+    rows = [
+        {
+            **case,
+            "range": f"{case['speed']['lowest']:.2f} to {case['speed']['highest']:.2f}",
+            "one": case["seconds_per_round"]["1"]["median"],
+            "several": case["seconds_per_round"][str(case["workers"])]["median"],
+            "memory": case["peak_mib"][str(case["workers"])] / case["peak_mib"]["1"],
+            "cpu": case["cpu_seconds"][str(case["workers"])] / case["cpu_seconds"]["1"],
+            "load": f"{min(case['loads']):.1f} to {max(case['loads']):.1f}",
+        }
+        for case in result["cases"]
+    ]
+    columns = {
+        "FedPerl": "case", "workers": "workers", "s per round, one worker": "one", "s per round": "several",
+        "times as fast": "speed.median", "range": "range", "CPU time, of one worker's": "cpu",
+        "memory, of one worker's": "memory", "load before": "load",
+    }  # fmt: skip
+    return table(columns, rows, 2)
+
+
+if __name__ == "__main__":
+    run(__file__, measured, tables, pairs={"type": int, "default": 5}, workers={"type": int, "default": 2})
