@@ -79,7 +79,7 @@ def simulate(
 
     folder = workspace or Path("runs") / arguments.configured({}).run_name
     if save_config is not None:
-        more = {"workspace": workspace, "engine": engine.value, "threads": threads, "wire": wire}
+        more = {"workspace": workspace, "engine": engine.value, "threads": threads, "workers": workers, "wire": wire}
         _save(arguments, more, save_config)
         return
     job, sites = arguments.checked(folder)
