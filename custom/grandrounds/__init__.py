@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from grandrounds.api.evaluation import Evaluation, evaluate
     from grandrounds.api.reports import report
     from grandrounds.api.running import Run, run
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from grandrounds.federation.own_methods import register_method
     from grandrounds.models.own_backbones import register_backbone
 
-__version__ = "0.1.0"
 __all__ = [
     "ConfigurationError",
     "DataError",
@@ -70,12 +70,25 @@ PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
-    if name not in PLACES:
+    """Import a public name, or look up the installed version, when it is first used."""
+    if name == "__version__":
+        found = _version()
+    elif name in PLACES:
+        found = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
     globals()[name] = found
     return found
+
+
+def _version() -> str:
+    """The version of the installed distribution, which comes from its git tag; code that is not installed has none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(__name__)
+    except PackageNotFoundError:
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:
