@@ -1,13 +1,17 @@
 """Consortia of real processes from startup kits, which leave nothing running and nothing outside their folder."""
 
 import socket
+import sys
 import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import prepare, start, stop
+
+sys.path.insert(0, str(Path(__file__).parent))  # hostile.py is a module of kits and of a test
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,9 @@ details.
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from nvflare.apis.fl_component import FLComponent
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, MessagePropKey, ReturnCode
@@ -15,8 +18,12 @@ from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.download_service import OBJ_DOWNLOADER_CHANNEL
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL
+from nvflare.private.admin_defs import Message as AdminMessage
+from nvflare.private.admin_defs import error_reply
+from nvflare.private.defs import RequestHeader
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
+from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 
 from grandrounds.federation.memory import share_cleanup_thread
 from grandrounds.federation.proxy import use_proxy
@@ -35,18 +42,47 @@ FROM_SERVER = frozenset(
 """Channels on which a site answers the server. FLARE's network diagnosis (settings, processes, routes) is not among them."""
 
 
+JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The form of an id that FLARE gives a job."""
+
+
+def is_job_id(name: object) -> bool:
+    """Whether FLARE can have given a job this id. A job's folder is beside a kit's own, and FLARE deletes it by its id.
+
+    Example:
+        >>> is_job_id("0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11"), is_job_id("local")
+        (True, False)
+    """
+    return isinstance(name, str) and JOB_ID.fullmatch(name) is not None
+
+
+class JobDeletion(DeleteRunNumberProcessor):
+    """FLARE's deletion of a job's folder, which refuses the kit's own folders (``local``, ``startup``, ...)."""
+
+    def process(self, req: AdminMessage, app_ctx: Any) -> AdminMessage:
+        """FLARE's hook for a request of the server."""
+        if not is_job_id(req.get_header(RequestHeader.JOB_ID)):
+            return error_reply("this is no job's id")
+        return super().process(req, app_ctx)
+
+
 class ChannelGuard(FLComponent):
     """Restricts what the cells of this process answer, from the moment that they exist.
 
-    At a site, FLARE's shell command is removed, and only the server and the site's own processes are answered. At a
-    server, nobody can send under another's name, and no request is passed from one site to another. FLARE builds the
-    component before any cell, in the processes of a kit and in those of its jobs; what else all of them need is done here.
+    At a site, FLARE's shell command is removed, its command that deletes a job's folder deletes no other folder, and only
+    the server and the site's own processes are answered. At a server, nobody can send under another's name, and no request
+    is passed from one site to another. FLARE builds the component before any cell, in the processes of a kit and in those
+    of its jobs; what else all of them need is done here.
     """
 
     def __init__(self) -> None:
         super().__init__()
         processors = ClientRequestProcessors.request_processors
-        processors[:] = [found for found in processors if not isinstance(found, ShellCommandProcessor)]
+        processors[:] = [
+            JobDeletion() if isinstance(found, DeleteRunNumberProcessor) else found
+            for found in processors
+            if not isinstance(found, ShellCommandProcessor)
+        ]
         _guard_new_cells()
         share_cleanup_thread()
         use_proxy()

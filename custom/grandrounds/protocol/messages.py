@@ -60,6 +60,7 @@ DXO_KEY = "DXO"
 """Of the content in a message of FLARE's."""
 PROTOCOL = 1
 MAX_SAMPLES = 10**9
+MAX_ROUND = 10**9
 MAX_METRICS, MAX_NAME_LENGTH, LARGEST_METRIC = 1024, 128, 1e12
 """Of the numbers in one answer."""
 TREATMENT = re.compile(r"[a-z_]{1,32}")
@@ -156,7 +157,8 @@ def decode_payload(message: Shareable) -> Payload:
     """Read a payload at a site.
 
     Raises:
-        MessageError: if the message is not a payload, the run's name is not plain, or an entry is not a finite tensor.
+        MessageError: if the message is not a payload, the run's name is not plain, the round is none, or an entry is not a
+            finite tensor.
     """
     parts, header = _collection(message)
     values = header.get("values")
@@ -164,6 +166,8 @@ def decode_payload(message: Shareable) -> Payload:
         raise MessageError("the task has no values in its header")
     require_run_name(values.get("run_name"))
     require_run_name(values.get("run_id"), "run_id")
+    if not 0 <= header["round"] <= MAX_ROUND:
+        raise MessageError(f"the round of a task must be a number from 0 to {MAX_ROUND}, got {header['round']}")
     for name, part in parts.items():
         require_finite_tensors(part.data, name)
     return Payload(header["round"], values, {name: part.data for name, part in parts.items()})

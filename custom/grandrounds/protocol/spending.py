@@ -142,6 +142,10 @@ class TrainingGate(Protocol):
     def hides_failures(self) -> bool:
         """Whether a training that fails must give an answer like any other, which is a zero update."""
 
+    @property
+    def counts_updates(self) -> bool:
+        """Whether updates cost epsilon here, so that a training whose model stays must not show a failure either."""
+
     def admit_training(self, training: Spending) -> None:
         """Check, before a training that hides single images, that its result could leave; the gate books its cost.
 

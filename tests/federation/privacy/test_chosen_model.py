@@ -1,6 +1,7 @@
 """A server that chooses the model learns no more of an image by errors than by releases."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +9,18 @@ from gated_site import audited, good_reply, leave
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
+from grandrounds.federation.site.executor import SiteExecutor
+from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, RecordLevelOptions
-from grandrounds.protocol.messages import Payload, decode_result, encode_payload
+from grandrounds.protocol.messages import (
+    REASON_HEADER,
+    Payload,
+    Result,
+    decode_result,
+    encode_payload,
+    encode_result,
+    model_update,
+)
 
 RUNS = 400
 
@@ -96,3 +107,66 @@ def test_an_image_that_makes_the_gradient_overflow_changes_a_private_step_within
     scores = [runs @ direction for runs in outcomes]
     epsilon = math.sqrt(2 * math.log(1.25 / 1e-2)) / multiplier
     assert told_apart(scores[1], scores[0], epsilon, 1e-2) <= epsilon
+
+
+@pytest.fixture
+def record_level(site):
+    """The same site under a policy that relies on noise in the training."""
+    rule = {"kind": "model_update", "name": "update", "treatment": "record_level", "min_noise_multiplier": 1.0}
+    before = site.scope.props
+    scores = [{"name": "validation.*", "part": "val", "minimum_support": 2}, SAMPLES]
+    site.scope.set_props({"grandrounds": {"unit": "record", "delta": 1e-5, "releases": [rule], "scalars": scores}})
+    yield site
+    site.scope.set_props(before)
+
+
+SAMPLES = {"name": "samples", "part": "train", "minimum_support": 1}
+
+
+def without_update(site, *metrics):
+    named = {"validation.f1": 0.5, **dict.fromkeys(metrics, 7.0)}
+    return encode_result(Result({}, named, 44 if metrics else 0), {}, site.asked)
+
+
+def test_a_training_without_noise_gets_one_answer_whatever_came_of_it(record_level):
+    """Under a policy that relies on noise in the training: an error would be an exact and free answer."""
+    spoilt = good_reply(record_level)
+    spoilt["DXO"]["data"]["update"].data["w"][1] = float("inf")
+    left = []
+    for reply in (good_reply(record_level), spoilt, make_reply(ReturnCode.EXECUTION_EXCEPTION)):
+        context, _ = record_level.admit()
+        left.append(leave(reply, context))
+    assert left[0] == left[1] == left[2]
+    assert left[0].get_header(REASON_HEADER) == Reason.DENIED
+
+
+def test_a_training_whose_model_stays_shows_no_failure_by_its_numbers(record_level):
+    left = []
+    for reply in (without_update(record_level, "loss", "samples"), without_update(record_level)):
+        context, _ = record_level.admit()
+        left.append(decode_result(leave(reply, context), record_level.asked))
+    assert left[0] == left[1]
+    assert left[0].metrics.keys() == {"validation.f1", "samples"}
+
+
+class Failing(SiteExecutor):
+    """Its training gives a value that cannot be sent."""
+
+    releases = {}  # noqa: RUF012
+
+    def train(self, payload, context):
+        return Result(model_update({"w": torch.tensor([math.inf])}), {"loss": math.nan}, 5)
+
+
+@pytest.mark.parametrize("model", ["shared", "own"])
+def test_a_value_that_cannot_be_sent_is_a_failure_of_training_and_the_scores_beside_it_leave(model):
+    """If the whole answer failed, missing scores would show it."""
+    executor = Failing(model=model)
+    executor._hides_failures = True
+    payload = Payload(1, {"run_id": "r-1"}, {"global": {"w": torch.ones(1)}})
+    store = SimpleNamespace(load_state=lambda number: {"before": number})
+    result = executor._trained(payload, SimpleNamespace(round_number=1), store)
+    assert executor.kept == {"before": 1}
+    assert (result.update is None) == (model == "own")
+    assert model == "own" or result.update["w"].tolist() == [0.0]
+    assert result.metrics == {}

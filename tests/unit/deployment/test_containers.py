@@ -86,6 +86,15 @@ def test_the_image_copies_a_lock_that_has_every_requirement_with_hashes(variant)
     assert any(name.startswith("nvidia-") for name in packages) == (variant == "cuda")
 
 
+def test_the_service_cannot_change_its_own_rules():
+    """Of ``local`` it can write ledger and audit trail only."""
+    lines = UNIT.read_text().splitlines()
+    kit = "/opt/grandrounds/kits/%i"
+    assert f"ReadOnlyPaths={kit}/local {kit}/startup" in lines
+    written = [line for line in lines if line.startswith("ReadWritePaths=")]
+    assert written == [f"ReadWritePaths={kit}", f"ReadWritePaths=-{kit}/local/privacy"]
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_takes_the_unit(tmp_path):
     unit = tmp_path / "grandrounds@hospital-a.service"

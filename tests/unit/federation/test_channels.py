@@ -54,13 +54,23 @@ def test_a_server_lets_nobody_send_in_anothers_name_or_to_another_site(destinati
 GUARDED = """
 from grandrounds.federation.channels import ChannelGuard
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
-from nvflare.private.defs import SysCommandTopic
+from nvflare.private.admin_defs import Message
+from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
+from nvflare.private.fed.client.client_engine_internal_spec import ClientEngineInternalSpec
+from unittest.mock import Mock
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 topics = lambda: [topic for found in ClientRequestProcessors.request_processors for topic in found.get_topics()]
 assert SysCommandTopic.SHELL in topics()
 before = len(topics())
 ChannelGuard(), ChannelGuard()
 assert SysCommandTopic.SHELL not in topics() and len(topics()) == before - 1
+request = Message(TrainingTopic.DELETE_RUN, "")
+(deletion,) = [found for found in ClientRequestProcessors.request_processors if request.topic in found.get_topics()]
+engine = Mock(spec=ClientEngineInternalSpec)
+for job in ("local", "startup", "grandrounds", "", "0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11"):
+    request.set_header(RequestHeader.JOB_ID, job)
+    deletion.process(request, engine)
+assert [call.args for call in engine.delete_run.call_args_list] == [(job,)], engine.delete_run.call_args_list
 cell = CoreCell("hospital-b", "tcp://127.0.0.1:1", secure=False, credentials={})
 started = []
 cell.communicator.start = lambda: started.append(cell.message_interceptor.__name__)

@@ -210,10 +210,17 @@ def test_an_answer_to_another_task_is_refused(round_number, run_id):
         decode_result(answer, ASKED)
 
 
+@pytest.mark.parametrize("field", ["run_name", "run_id"])
 @pytest.mark.parametrize("name", ["/data/skin", "../up", "", ".hidden", "a" * 65, "a/b", None, 3])
-def test_a_run_name_that_could_name_another_folder_is_refused(name):
-    with pytest.raises(MessageError, match="run_name must be 1 to 64 letters"):
-        decode_payload(encode_payload(Payload(1, {**VALUES, "run_name": name})))
+def test_a_name_that_could_name_another_folder_is_refused(field, name):
+    with pytest.raises(MessageError, match=f"{field} must be 1 to 64 letters"):
+        decode_payload(encode_payload(Payload(1, {**VALUES, field: name})))
+
+
+@pytest.mark.parametrize("number", [-1, 10**30])
+def test_a_round_that_cannot_be_is_refused(number):
+    with pytest.raises(MessageError, match="the round of a task must be a number from 0 to 1000000000"):
+        decode_payload(encode_payload(Payload(number, VALUES)))
 
 
 def test_a_task_without_values_is_refused():

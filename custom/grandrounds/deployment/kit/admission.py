@@ -16,6 +16,7 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from grandrounds.data.site import CONFIG_NAME, read_site_config
+from grandrounds.federation.channels import is_job_id
 from grandrounds.files import read_json_object
 from grandrounds.privacy.gate.policy import read_policies
 
@@ -24,7 +25,10 @@ READ_BY_FLARE = ("resources.json", "authorization.json")
 
 
 class CheckedDeployer(AppDeployer):
-    """FLARE's deployer, which refuses a job when a file of the site is damaged; for a site's ``resources.json``."""
+    """FLARE's deployer, which refuses a job when a file of the site is damaged; for a site's ``resources.json``.
+
+    FLARE empties the folder with a job's id, so it also refuses an id that could name a folder of the kit.
+    """
 
     def deploy(
         self,
@@ -36,6 +40,8 @@ class CheckedDeployer(AppDeployer):
         fl_ctx: FLContext,
     ) -> str:
         """FLARE's hook: the reason of a refusal, or an empty string."""
+        if not is_job_id(job_id):
+            return "the job's id is none that FLARE gives"
         if faults := list(site_faults(workspace)):
             return (
                 f"the site's own files are not valid: {'; '.join(faults)}; its administrator: grandrounds doctor --kit"

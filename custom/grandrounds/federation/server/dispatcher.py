@@ -12,11 +12,13 @@ from nvflare.apis.signal import Signal
 from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts
 from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
+from grandrounds.evaluation.metrics import SELECTABLE
 from grandrounds.federation.paths import result_folder
 from grandrounds.federation.server.exchange import Assignment, Exchange, Outcome
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
+from grandrounds.federation.server.selection import LIKELIHOOD
 from grandrounds.federation.server.sites import SiteRegistry
 from grandrounds.federation.server.tracking import track
 from grandrounds.ordering import natural_sorted
@@ -162,9 +164,7 @@ class TaskDispatcher:
         if task == TEST:
             for name, curves in received_curves(result, self._classes).items():
                 write_curves(result_folder(self._fl_ctx) / site / f"{name}.json", curves, self._classes)
-        score = result.metrics.get(VALIDATION_PREFIX + self._run.selection_metric, 0.0)
-        if score > 1 + ROUNDING:
-            raise MessageError(f"{self._run.selection_metric} is at most 1, got {score:g}")
+        require_possible_scores(result.metrics)
         number, record = self._round_number, self._record
         # Curves and counts are not part of what training costs; like the scores they come with, they are not counted.
         released = {n: one.travelled_bytes for n, one in result.releases.items() if one.kind is not ReleaseKind.CURVES}
@@ -186,6 +186,24 @@ class TaskDispatcher:
             raise
         self._sites.registered[site] = registration
         self._record.registered[site] = registration.to_dict()
+
+
+def require_possible_scores(metrics: Mapping[str, float]) -> None:
+    """Check the scores that may select a model: no site can claim more than a perfect one.
+
+    Raises:
+        MessageError: naming the score.
+
+    Example:
+        >>> require_possible_scores({"validation.accuracy": 1.0, "validation.log_likelihood": -0.3})
+        >>> require_possible_scores({"validation.log_likelihood": 1e9})
+        Traceback (most recent call last):
+        grandrounds.errors.MessageError: log_likelihood is at most 0, got 1e+09
+    """
+    for name in SELECTABLE:
+        highest, score = float(name != LIKELIHOOD), metrics.get(VALIDATION_PREFIX + name, 0.0)
+        if score > highest + ROUNDING:
+            raise MessageError(f"{name} is at most {highest:g}, got {score:g}")
 
 
 def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteCurves]:

@@ -230,7 +230,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         if task_name in (TRAIN, VALIDATE):
             context = replace(context, features=self._features_of(context, store))
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
-        self._hides_failures = hides_failures(fl_ctx)
+        self._hides_failures = hides_failures(fl_ctx, self.own_model)
         declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)
         with closing(context.ahead):
             result = tasks[task_name](payload, context, store)
@@ -289,13 +289,16 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
 
     def _trained(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         try:
-            return self.train(payload, context)
+            result = self.train(payload, context)
+            if self._hides_failures:
+                encode_result(result, self._declared(TRAIN), payload)  # it may have a value that cannot be sent
+            return result
         except Exception as error:
-            if not self._hides_failures or self.own_model or isinstance(error, TaskAborted):
+            if not self._hides_failures or isinstance(error, TaskAborted):
                 raise
-            self.logger.error(f"{TRAIN}: {type(error).__name__}: {error}; the gate hides it: a zero update is sent")
+            self.logger.error(f"{TRAIN}: {type(error).__name__}: {error}; the gate hides it")
         self.kept = store.load_state(context.round_number)
-        return zero_update(payload)
+        return Result() if self.own_model else zero_update(payload)
 
     def _validate(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         self.kept = store.load_state(context.round_number)

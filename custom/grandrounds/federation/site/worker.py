@@ -35,25 +35,28 @@ class SiteIdentity:
         job: FLARE's id.
         root: of the site's FLARE workspace.
         hides_failures: whether the site's gate hides that a training has failed.
+        counts_updates: whether it does so where the model stays at the site.
     """
 
     site: str
     job: str
     root: str
     hides_failures: bool = False
+    counts_updates: bool = False
 
     @classmethod
     def of(cls, fl_ctx: FLContext) -> SiteIdentity:
         """Read it from FLARE's context of the site."""
         workspace = fl_ctx.get_engine().get_workspace()
-        return cls(
-            fl_ctx.get_identity_name(), fl_ctx.get_job_id(), str(workspace.get_root_dir()), hides_failures(fl_ctx)
-        )
+        root, hidden = str(workspace.get_root_dir()), (hides_failures(fl_ctx, own) for own in (False, True))
+        return cls(fl_ctx.get_identity_name(), fl_ctx.get_job_id(), root, *hidden)
 
     def context(self) -> FLContext:
         """A context for the child, which passes on to the parent what the site's gate is asked."""
         context = FLContextManager(_Engine(self), self.site, self.job).new_context()
-        context.set_prop(TRAINING_GATE, _GateOfParent(self.hides_failures), private=True, sticky=False)
+        context.set_prop(
+            TRAINING_GATE, _GateOfParent(self.hides_failures, self.counts_updates), private=True, sticky=False
+        )
         return context
 
 
@@ -74,6 +77,7 @@ class _Engine:
 @dataclass(frozen=True)
 class _GateOfParent:
     hides_failures: bool
+    counts_updates: bool
 
     def admit_training(self, training: Spending) -> None:
         """As the privacy gate's, which only the parent has."""
@@ -103,10 +107,10 @@ def require_gate(fl_ctx: FLContext) -> None:
         )
 
 
-def hides_failures(fl_ctx: FLContext) -> bool:
-    """Whether the site has a gate that hides that a training has failed."""
+def hides_failures(fl_ctx: FLContext, own_model: bool) -> bool:
+    """Whether the site has a gate that hides that a training has failed; ``own_model``: no update leaves."""
     gate: TrainingGate | None = fl_ctx.get_prop(TRAINING_GATE)
-    return gate is not None and gate.hides_failures
+    return gate is not None and (gate.counts_updates if own_model else gate.hides_failures)
 
 
 def declare_dp_training(training: Spending | None, fl_ctx: FLContext) -> None:

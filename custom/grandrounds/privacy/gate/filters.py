@@ -71,6 +71,11 @@ class Admission:
         """Whether a training that fails must give an answer like any other."""
         return self.gate is not None and self.facts is not None and self.gate.hides_failures(self.facts)
 
+    @property
+    def counts_updates(self) -> bool:
+        """Whether a training must not fail visibly even if its model stays at the site."""
+        return self.gate is not None and self.facts is not None and self.gate.counts_updates(self.facts)
+
     def admit_training(self, training: Spending) -> None:
         """Check a record-level private training before it starts; a refusal becomes the site's answer.
 
@@ -146,6 +151,7 @@ class SitePrivacyGate(Filter):
     def _failed(self, code: Any, facts: TaskFacts, gate: Gate, training: Spending | None) -> Shareable:
         if gate.hides_failures(facts):
             return _message(gate.release_failure(facts, "an error of the training"))
+        gate.require_private(facts, training)
         if training is not None:
             gate.book_failure(facts, training)
             code = ReturnCode.EXECUTION_EXCEPTION

@@ -29,7 +29,7 @@ from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
 from grandrounds.privacy.gate.policy import SAMPLES, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.scored import count_scored
-from grandrounds.privacy.gate.treatment import ClipAndNoise, RecordLevel
+from grandrounds.privacy.gate.treatment import NOT_PRIVATE, ClipAndNoise, RecordLevel
 from grandrounds.privacy.ledger.entries import DatasetIdentity, Purpose
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
@@ -95,6 +95,20 @@ class Gate:
         rule = self._counted_update()
         return facts.task == TRAIN and rule is not None and isinstance(rule.treatment, ClipAndNoise)
 
+    def counts_updates(self, facts: TaskFacts) -> bool:
+        """Whether the task is a training and the policy protects updates by noise."""
+        return facts.task == TRAIN and self._counted_update() is not None
+
+    def require_private(self, facts: TaskFacts, trained: Spending | None) -> None:
+        """Refuse a training without noise under a policy that relies on noise in the training, whatever came of it.
+
+        Raises:
+            Refused: if it was not record-level private; the reason is the same for an error and for an update.
+        """
+        rule = self._counted_update()
+        if trained is None and facts.task == TRAIN and rule is not None and isinstance(rule.treatment, RecordLevel):
+            raise Refused(Reason.DENIED, f"{UPDATE}: {NOT_PRIVATE}")
+
     def release(self, facts: TaskFacts, answer: Answer, trained: Spending | None = None) -> Answer:
         """Check, book and treat an answer; ``trained`` is how the training was protected, if it was.
 
@@ -104,6 +118,8 @@ class Gate:
         Raises:
             Refused: if it may not leave. What was booked before the refusal stays booked.
         """
+        if UPDATE in answer.parts:
+            self.require_private(facts, trained)
         try:
             known = inspect(answer, self.policy, facts.expected)
         except Refused as refused:
@@ -171,8 +187,8 @@ class Gate:
         return rule is not None and rule.part in ("val", "test")
 
     def _without_signs(self, facts: TaskFacts, known: Inspected) -> Inspected:
-        """Without the numbers that would show whether a training with a noisy update has failed."""
-        if not self.hides_failures(facts):
+        """Without the numbers that would show whether a training has failed, where updates cost epsilon."""
+        if not self.hides_failures(facts) and (UPDATE in known.releases or not self.counts_updates(facts)):
             return known
         shown = facts.expected.images if may_leave(SAMPLES, self.policy, facts.expected) else 1
         scores = {name: value for name, value in known.scalars.items() if not self._of_training(name)}

@@ -38,6 +38,7 @@ MIN_SUPPORT = 5
 NEAR = 1e-2
 """Distance over the clipping bound below which two embeddings count as one image's: averaging them would halve the noise."""
 MAX_ROWS = 8192
+NOT_PRIVATE = "the training was not record-level private: set executor.record_noise_multiplier, or use clip_and_noise"
 NOISE_SETTINGS = ("clip", "sigma", "noise_multiplier")
 
 
@@ -251,9 +252,7 @@ class RecordLevel(Options, Treatment):
     def spending(self, trained: Spending | None) -> Spending:
         """That of the training."""
         if trained is None or trained.mechanism is not Mechanism.DP_SGD:
-            raise ValueError(
-                "the training was not record-level private: set executor.record_noise_multiplier, or use clip_and_noise"
-            )
+            raise ValueError(NOT_PRIVATE)
         multiplier = trained.sigma / trained.sensitivity
         if multiplier < self.min_noise_multiplier * (1 - ROUNDING):
             raise ValueError(

@@ -10,6 +10,8 @@ from grandrounds.deployment.kit.admission import CheckedDeployer, privacy_fault
 from grandrounds.deployment.kit.doctor import privacy
 from grandrounds.deployment.kit.overlay import apply_overlay
 
+JOB = "0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11"
+
 
 @pytest.fixture
 def site(make_kit):
@@ -23,11 +25,17 @@ def deploy(site, monkeypatch):
     """A job arrives at the site; FLARE's own deployer would accept it."""
     monkeypatch.setattr(AppDeployer, "deploy", lambda *arguments: None)
     workspace = Workspace(root_dir=str(site.folder))
-    return lambda: CheckedDeployer().deploy(workspace, "j", {}, "app", b"", None)
+    return lambda job=JOB: CheckedDeployer().deploy(workspace, job, {}, "app", b"", None)
 
 
 def test_a_site_whose_files_are_in_order_accepts(deploy):
     assert deploy() == ""
+
+
+@pytest.mark.parametrize("name", ["local", "startup", "grandrounds", JOB.upper(), f"{JOB}/..", "", None])
+def test_a_job_cannot_have_the_name_of_a_folder_of_the_kit(deploy, name):
+    """FLARE empties the folder of this name before it unpacks the job."""
+    assert deploy(name) == "the job's id is none that FLARE gives"
 
 
 def unknown_class(site):

@@ -1,13 +1,16 @@
-"""FLARE's job statistics report the round of a run."""
+"""FLARE's job statistics report the round of a run; a round that would destroy the model ends the run."""
 
 import pytest
+import torch
 from nvflare.apis.fl_context import FLContext
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from grandrounds.deployment.jobs import load_job
-from grandrounds.errors import ConfigurationError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.methods.fedperl.controller import FedPerlController
+from grandrounds.methods.supervised.controller import FedAvgController
+from grandrounds.protocol.messages import Result, model_update
 
 
 @pytest.mark.parametrize(
@@ -55,3 +58,15 @@ def test_a_run_stops_when_no_later_round_is_better(patience, every, done, best, 
 def test_patience_needs_scores():
     with pytest.raises(ConfigurationError, match="patience needs scores"):
         FedPerlController(**{**load_job("fedperl").controller["args"], "patience": 1, "validate_every": 0})
+
+
+def test_a_model_that_is_not_finite_never_replaces_the_one_before():
+    """Two updates that are finite, and whose sum with the model is not."""
+    controller = FedAvgController(**load_job("fedavg").controller["args"])
+    controller.round_number, controller.state = 7, {"w": torch.full((2,), 3e38)}
+    controller.open_round(["site-1", "site-2"])
+    for site in ("site-1", "site-2"):
+        controller.absorb(site, Result(model_update({"w": torch.full((2,), 3e38)}), {}, 1))
+    with pytest.raises(GrandRoundsError, match=r"round 7: .* after this round's updates"):
+        controller.close_round()
+    assert controller.state["w"].tolist() == torch.full((2,), 3e38).tolist()
