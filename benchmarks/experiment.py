@@ -200,7 +200,9 @@ class Experiment:
         sites, problem = choose_sites(self.sites(row), sites_dir)
         job = self.job(row, problem)
         place = self.workspace / "runs" / self.result(row).relative_to(self.results).with_suffix("")
-        return Run(row, job, place, sites_dir, partition, sites, simulate(job, place, sites, sites_dir=sites_dir))
+        workers = self.configuration.get("workers", 1)
+        summary = simulate(job, place, sites, sites_dir=sites_dir, workers=workers)
+        return Run(row, job, place, sites_dir, partition, sites, summary)
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Measures of a finished run."""
