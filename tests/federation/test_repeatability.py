@@ -91,3 +91,16 @@ def test_no_party_can_change_a_tensor_of_another(tiny, run, tmp_path, identical)
     honest = run(job, tmp_path / "honest")
     job.client["executors"][0]["executor"]["path"] = "faulty.SpoilsWhatItGot"
     assert identical(run(job, tmp_path / "spoils").models, honest.models)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ssfl"])
+def test_with_a_half_cosine_over_two_rounds_the_second_takes_half_the_step(name, tiny, run, tmp_path):
+    def last(workspace, rounds, *options):
+        plain = ("executor.algorithm=sgd", "executor.learning_rate=0.1", "executor.steps=1", *options)
+        return run(tiny(name, *plain, f"controller.rounds={rounds}"), tmp_path / workspace).models["last"]
+
+    before, constant = last("one", 1), last("two", 2)
+    falling = last("falling", 2, "executor.cosine_rounds=2")
+    for key in (key for key in before if key.endswith(("weight", "bias"))):
+        step = constant[key] - before[key]
+        torch.testing.assert_close(falling[key] - before[key], step / 2, rtol=1e-3, atol=1e-6)
