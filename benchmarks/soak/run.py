@@ -45,8 +45,8 @@ OPTIONS = (
     *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
     *("executor.threshold=0.26", "executor.isolation=process"),
 )
-Life = list[tuple[int, int]]
-"""Of one process at successive moments, the number of complete rounds and its memory in bytes."""
+Life = list[tuple[float, int, int]]
+"""Of one process at successive moments, the minutes, the number of complete rounds and its memory in bytes."""
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         try:
             while (now := time.monotonic()) - started < 60 * minutes:
                 if number := len(soaked.rounds()):
-                    sample(soaked, number, lives)
+                    sample(soaked, (now - started) / 60, number, lives)
                     faults.look(now)
                 soaked.wait(SAMPLE_SECONDS)
         finally:
@@ -76,16 +76,17 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "rounds_with_a_site_dropped": sum(bool(event["dropped"]) for event in ends),
         "median_round_seconds": round(float(np.median([event["round_seconds"] for event in ends])), 2),
         "memory": memory(lives, options.warm_up),
+        "lives": {kind: [each_minute(life) for life in alike] for kind, alike in by_kind(lives).items() if kind in KINDS},
         "warm_up": options.warm_up,
         "minutes": round(watched / 60, 1),
     }
 
 
-def sample(soaked: FederatedRun, number: int, lives: dict[tuple[str, int], Life]) -> None:
+def sample(soaked: FederatedRun, minutes: float, number: int, lives: dict[tuple[str, int], Life]) -> None:
     for kind in (*KINDS, TRAINING):
         for process in processes(soaked, kind):
             if size := resident_bytes(process):
-                lives.setdefault((kind, process), []).append((number, size))
+                lives.setdefault((kind, process), []).append((minutes, number, size))
 
 
 def record_faults(soaked: FederatedRun) -> list[str]:
@@ -108,13 +109,28 @@ def all_finite(value: Any) -> bool:
     return all(map(all_finite, value.values())) if isinstance(value, dict) else True
 
 
-def memory(lives: dict[tuple[str, int], Life], warm_up: int) -> dict[str, Any]:
+def by_kind(lives: dict[tuple[str, int], Life]) -> dict[str, list[Life]]:
     kinds: dict[str, list[Life]] = defaultdict(list)
     for (kind, _), life in lives.items():
         kinds[kind].append(life)
+    return kinds
+
+
+def each_minute(life: Life) -> dict[str, list[float]]:
+    """The first sample of each minute: minutes, rounds and MiB."""
+    first = {int(minutes): (minutes, number, size) for minutes, number, size in reversed(life)}
+    chosen = [first[minute] for minute in sorted(first)]
+    return {
+        "minutes": [round(minutes, 1) for minutes, _, _ in chosen],
+        "rounds": [number for _, number, _ in chosen],
+        "mib": [round(size / MEBIBYTE, 1) for _, _, size in chosen],
+    }
+
+
+def memory(lives: dict[tuple[str, int], Life], warm_up: int) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {}
-    for kind, alike in kinds.items():
-        sizes = [size / MEBIBYTE for life in alike for _, size in life]
+    for kind, alike in by_kind(lives).items():
+        sizes = [size / MEBIBYTE for life in alike for _, _, size in life]
         levels = {"median_mib": round(statistics.median(sizes), 1), "largest_mib": round(max(sizes), 1)}
         found[kind] = {"processes": len(alike), **levels}
         if kind in KINDS:  # a training lasts no longer than its task
@@ -127,7 +143,7 @@ def growth(lives: list[Life], warm_up: int = WARM_UP_ROUNDS) -> dict[str, Any]:
 
     None where all processes together have lived less than ``MIN_ROUNDS`` after their first rounds.
     """
-    settled = [np.array([(n, size) for n, size in life if n >= life[0][0] + warm_up], float) for life in lives]
+    settled = [np.array([(n, size) for _, n, size in life if n >= life[0][1] + warm_up], float) for life in lives]
     settled = [samples for samples in settled if len(samples) and samples[-1, 0] > samples[0, 0]]
     rounds = sum(int(samples[-1, 0] - samples[0, 0]) for samples in settled)
     slope = None

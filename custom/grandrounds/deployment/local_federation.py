@@ -22,7 +22,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import read_json_object, write_json
 
 DESCRIPTION = "federation.json"
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 STOP_SECONDS = 40.0
 POLL_SECONDS = 0.5
 OUTSIDE_VARIABLES = ("GRANDROUNDS_", "NVFL", "XDG_", "MPLCONFIGDIR", "TORCH_HOME")
@@ -147,7 +147,7 @@ def await_sites(federation: Federation, sites: Sequence[str], seconds: float = S
     while missing and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         try:
-            with admin_session(federation.kit(federation.operator), 5.0) as session:
+            with admin_session(federation.kit(federation.operator)) as session:
                 while missing and time.monotonic() < deadline:
                     missing = [site for site in sites if site not in connected_sites(session)]
                     reason = f"the server does not see {', '.join(missing)}"
@@ -167,7 +167,7 @@ def stop(federation: Federation, seconds: float = STOP_SECONDS) -> list[int]:
     if not processes_of(federation.kits):
         return []
     try:
-        with admin_session(federation.kit(federation.operator), 5.0) as session:
+        with admin_session(federation.kit(federation.operator)) as session:
             # FLARE's server does not shut down under a job that runs.
             for running in session.get_system_info().job_info:
                 session.abort_job(running.job_id)

@@ -26,7 +26,7 @@ from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 
 from grandrounds.federation.memory import share_cleanup_thread
-from grandrounds.federation.proxy import use_proxy
+from grandrounds.federation.proxy import replace_connect
 
 CREDENTIALS_CHANNEL = "credential_manager"
 FROM_SERVER = frozenset(
@@ -85,7 +85,7 @@ class ChannelGuard(FLComponent):
         ]
         _guard_new_cells()
         share_cleanup_thread()
-        use_proxy()
+        replace_connect()
 
 
 def refusal(cell: str, neighbour: str, origin: str, destination: str, channel: str) -> str:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 from nvflare.apis.fl_context import FLContext
-from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.utils import fobs
 
@@ -91,6 +90,8 @@ def prepare_job_process(fl_ctx: FLContext) -> None:
     In the process of a kit, which has no other work, what there is by then is left out of later garbage collections. Most
     of it is imported modules, and a collection takes milliseconds without them.
     """
+    from nvflare.app_opt.pt.decomposers import TensorDecomposer  # imports torch, which a kit's own process does without
+
     fobs.register(TensorDecomposer)
     share_cleanup_thread()
     if in_kit(fl_ctx):

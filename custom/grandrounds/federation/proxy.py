@@ -1,4 +1,4 @@
-"""The way to the server through an HTTP proxy, which FLARE 2.9 does not take by its HTTP driver.
+"""The way to the server, also through an HTTP proxy, which FLARE 2.9 does not take by its HTTP driver.
 
 TLS is between the site and the server: the proxy learns the server's host and port only.
 """
@@ -19,6 +19,7 @@ from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
 from grandrounds.errors import ConfigurationError
 
 PROXY_VARIABLE = "GRANDROUNDS_PROXY"
+CONNECT_SECONDS = 60.0
 
 
 def proxy_url() -> str | None:
@@ -36,10 +37,17 @@ def proxy_url() -> str | None:
     return found
 
 
-def use_proxy() -> None:
-    """Let FLARE's HTTP driver in this process connect through the proxy, if there is one."""
-    if proxy_url():
-        AioHttpDriver.connect = _connect
+def replace_connect() -> None:
+    """Let FLARE's HTTP driver in this process connect through the proxy, if there is one, and not after its shutdown.
+
+    FLARE 2.9 keeps a connection that is established after the shutdown, for example after a login has timed out, and
+    waits for its end for ever.
+
+    Raises:
+        ConfigurationError: if the proxy's address has another form.
+    """
+    proxy_url()
+    AioHttpDriver.connect = _connect
 
 
 def tunnel(host: str, port: int, seconds: float) -> socket.socket:
@@ -59,7 +67,7 @@ def tunnel(host: str, port: int, seconds: float) -> socket.socket:
 
 
 def _connect(driver: AioHttpDriver, connector: ConnectorInfo) -> None:
-    """FLARE's method of this name, with the proxy."""
+    """FLARE's method of this name, with the proxy, and with an end if the connector is stopped meanwhile."""
     driver.connector = connector
     driver.ssl_context = get_ssl_context(connector.params, False)
     host, port = (connector.params[name.value] for name in (DriverParams.HOST, DriverParams.PORT))
@@ -69,9 +77,10 @@ def _connect(driver: AioHttpDriver, connector: ConnectorInfo) -> None:
         address = f"{scheme}://{host}:{port}/{WS_PATH}"
         secured = driver.ssl_context or True
         async with (
-            aiohttp.ClientSession() as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(CONNECT_SECONDS)) as session,
             session.ws_connect(address, proxy=proxy_url(), ssl=secured) as websocket,
         ):
-            await driver._connection_handler(websocket)
+            if not connector.stopped.is_set():
+                await driver._connection_handler(websocket)
 
     driver.aio_context.run_coro(connect()).result()

@@ -5,8 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -25,19 +23,6 @@ pytestmark = pytest.mark.faults
 DAY = 86400
 
 
-def grandrounds(*arguments, **environment):
-    """The command's exit status and output."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "grandrounds.cli", *map(str, arguments)],
-        env={**os.environ, "COLUMNS": "500", **environment},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    return ended.returncode, ended.stdout + ended.stderr
-
-
 def require_run_without_victim(run):
     """The others have done every round; the victim is not said to have taken part."""
     summary = run.end().summary
@@ -45,7 +30,9 @@ def require_run_without_victim(run):
     assert sorted(summary["test"]) == [site for site in run.HOSPITALS if site != run.VICTIM]
 
 
-def test_a_clock_one_day_behind_keeps_the_site_out_and_the_doctor_names_it(federation, run, restart, clock):
+def test_a_clock_one_day_behind_keeps_the_site_out_and_the_doctor_names_it(
+    federation, run, restart, clock, grandrounds
+):
     """Its certificate is not valid yet, by this clock."""
     shift = {"LD_PRELOAD": clock, "CLOCK_SHIFT": str(-DAY)}
     restart("hospital-c", wait=False, **shift)
@@ -69,7 +56,7 @@ def test_a_clock_three_hours_ahead_does_no_harm(federation, run, restart, clock)
     assert timedelta(hours=2) < late <= timedelta(hours=3)
 
 
-def test_an_expired_certificate_keeps_the_site_out_until_it_is_renewed(federation, run, restart, tmp_path):
+def test_an_expired_certificate_keeps_the_site_out_until_it_is_renewed(federation, run, restart, tmp_path, grandrounds):
     """The next job has it again, with its ledger, its policy and the state of its runs."""
     kit = read_kit(federation.kits / "hospital-c")
     valid = kit.certificate.read_bytes()
@@ -116,14 +103,14 @@ def signed_again(federation, kit, days):
     return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def test_a_taken_port_delays_the_server_and_the_run_goes_on(federation, run):
+def test_a_taken_port_delays_the_server_and_the_run_goes_on(federation, run, grandrounds):
     """Another program listens before the server is back; it is there for a minute."""
     port = federation.kit(federation.server).port
     run = run("taken-port", attempts=3)
     run.await_round(2)
     os.kill(run.process("server", run.SERVER_PARENT), signal.SIGKILL)
     with listener(port):
-        status, reported = run.wait_until(lambda: doctor_of_port(federation))
+        status, reported = run.wait_until(lambda: doctor_of_port(federation, grandrounds))
         assert status == 1
         assert f"{port}" in reported
         time.sleep(20)
@@ -132,7 +119,7 @@ def test_a_taken_port_delays_the_server_and_the_run_goes_on(federation, run):
     assert run.same_as_undisturbed()
 
 
-def doctor_of_port(federation):
+def doctor_of_port(federation, grandrounds):
     """The doctor's status and its line about the port."""
     status, reported = grandrounds("doctor", "--no-network", "--kit", federation.kits / federation.server)
     return status, next(line for line in reported.splitlines() if "port" in line)
@@ -169,7 +156,9 @@ def test_removed_images_cost_the_site_its_rounds_until_they_are_back(run, own_im
     assert summary["contributions"][run.VICTIM] >= 2
 
 
-def test_data_that_changed_at_a_restart_send_nothing_until_the_ledger_knows(federation, run, restart, own_images):
+def test_data_that_changed_at_a_restart_send_nothing_until_the_ledger_knows(
+    federation, run, restart, own_images, grandrounds
+):
     """The gate of the restarted site refuses; after ``ledger amend`` it takes part in the next job."""
     kit = federation.kits / "hospital-c"
     manifest = own_images("changing", 63) / MANIFEST_FILE

@@ -15,16 +15,20 @@ from nvflare.fuel.utils.constants import Mode
 from grandrounds.deployment.kit.certificates import connection_fault
 from grandrounds.deployment.kit.read import read_kit
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.proxy import PROXY_VARIABLE, use_proxy
+from grandrounds.federation.proxy import PROXY_VARIABLE, replace_connect
 
 LIMIT_SECONDS = 30
 
 
 @pytest.fixture
 def proxy(monkeypatch):
-    """A proxy that knows CONNECT only; ``asked`` has the first line of each request, ``allow`` whether it obeys."""
+    """A proxy that knows CONNECT only.
+
+    ``asked`` has the first line of each request; ``allow`` is whether it obeys, as soon as ``go`` is set.
+    """
     monkeypatch.setattr(AioHttpDriver, "connect", AioHttpDriver.connect)
-    state = SimpleNamespace(asked=[], allow=True)
+    state = SimpleNamespace(asked=[], allow=True, go=threading.Event())
+    state.go.set()
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         threading.Thread(target=accept, args=(listener, state), daemon=True).start()
         monkeypatch.setenv(PROXY_VARIABLE, f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -46,6 +50,7 @@ def pass_on(client, state):
         request += client.recv(4096)
     line = request.split(b"\r\n")[0].decode()
     state.asked.append(line)
+    assert state.go.wait(LIMIT_SECONDS)
     if not state.allow:
         client.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
         client.close()
@@ -93,12 +98,16 @@ def server(make_kit):
     kit = make_kit("server", port=port)
     driver, monitor = AioHttpDriver(), Connected()
     run(driver.listen, driver, monitor, kit, Mode.PASSIVE)
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not connectable(port):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    await_true(lambda: connectable(port))
     yield SimpleNamespace(kit=kit, monitor=monitor)
     driver.shutdown()
+
+
+def await_true(condition):
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def connectable(port):
@@ -107,7 +116,7 @@ def connectable(port):
 
 
 def run(work, driver, monitor, kit, mode):
-    """Let a driver listen or connect in a thread."""
+    """Let a driver listen or connect in a thread; the connector and the thread are returned."""
     party = "SERVER" if mode is Mode.PASSIVE else "CLIENT"
     params = {
         DriverParams.SCHEME.value: "https",
@@ -120,12 +129,14 @@ def run(work, driver, monitor, kit, mode):
     }
     driver.register_conn_monitor(monitor)
     info = ConnectorInfo("test", driver, params, mode, 0, 0, False, threading.Event())
-    threading.Thread(target=work, args=(info,), daemon=True).start()
+    thread = threading.Thread(target=work, args=(info,), daemon=True)
+    thread.start()
+    return info, thread
 
 
 def test_flares_driver_and_the_doctor_go_through_the_proxy(make_kit, server, proxy):
     site = make_kit("site", port=server.kit.port)
-    use_proxy()
+    replace_connect()
     driver, monitor = AioHttpDriver(), Connected()
     run(driver.connect, driver, monitor, site, Mode.ACTIVE)
     assert monitor.there.wait(LIMIT_SECONDS)
@@ -135,6 +146,21 @@ def test_flares_driver_and_the_doctor_go_through_the_proxy(make_kit, server, pro
     assert connection_fault(read_kit(site.folder)) == ""
     assert [line.rpartition(" ")[0] for line in proxy.asked] == [f"CONNECT localhost:{site.port}"] * 2
     driver.shutdown()
+
+
+def test_a_connection_that_comes_after_the_shutdown_is_closed(make_kit, server, proxy):
+    """A login that has timed out would wait for its end for ever."""
+    replace_connect()
+    driver, monitor = AioHttpDriver(), Connected()
+    proxy.go.clear()
+    connector, thread = run(driver.connect, driver, monitor, make_kit("site", port=server.kit.port), Mode.ACTIVE)
+    await_true(lambda: proxy.asked)
+    connector.stopped.set()
+    driver.shutdown()
+    proxy.go.set()
+    thread.join(LIMIT_SECONDS)
+    assert not thread.is_alive()
+    assert not monitor.there.is_set()
 
 
 def test_a_proxy_that_refuses_is_named_by_the_doctor(make_kit, proxy):
@@ -147,4 +173,4 @@ def test_a_proxy_that_refuses_is_named_by_the_doctor(make_kit, proxy):
 def test_an_address_of_another_form_is_refused(monkeypatch):
     monkeypatch.setenv(PROXY_VARIABLE, "proxy.hospital.example")
     with pytest.raises(ConfigurationError, match="must have the form http://HOST:PORT"):
-        use_proxy()
+        replace_connect()

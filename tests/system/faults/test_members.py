@@ -1,0 +1,101 @@
+"""Members and certificates change while the consortium runs, by the runbook's commands."""
+
+import shutil
+import ssl
+
+import pytest
+
+from grandrounds.deployment.job_watch import admin_session, connected_sites
+from grandrounds.deployment.kit import service
+from grandrounds.deployment.kit.certificates import read_certificate
+from grandrounds.deployment.kit.overlay import apply_overlay
+from grandrounds.deployment.local_federation import Federation, await_sites, start_participant
+
+pytestmark = pytest.mark.faults
+
+FIRST, NEW = ("hospital-a", "hospital-b"), "hospital-c"
+
+
+@pytest.fixture(scope="module")
+def federation(authority, tmp_path_factory, shared_cache):
+    """Server and two hospitals, from kits whose keys their owners have made; a third one joins in the first test."""
+    folder = tmp_path_factory.mktemp("members")
+    for part in ("home", "temporary", "logs", "kits"):
+        (folder / part).mkdir()
+    server, operator, researcher = authority.SERVER, authority.OPERATOR, authority.RESEARCHER
+    made = Federation(folder, folder / "kits", server, (*FIRST, NEW), operator, researcher)
+    for name in (server, operator, researcher, *FIRST):
+        add(authority, made, name)
+    try:
+        for name in (server, *FIRST):
+            start_participant(made, name)
+        await_sites(made, FIRST)
+        yield made
+    finally:
+        for name in (server, *FIRST, NEW):
+            service.stop(made.kit(name))
+
+
+def add(authority, federation, name):
+    """A participant gets its kit, and a server or a hospital applies the overlay."""
+    shutil.move(authority.make(name, "packaged").folder, federation.kits / name)
+    if "@" not in name:
+        apply_overlay(federation.kit(name))
+
+
+def test_a_hospital_joins_while_the_consortium_runs(authority, federation, run, grandrounds):
+    """The server is not started again; the job that runs goes on without the new hospital, and the next includes it."""
+    before = run("before", sites=FIRST)
+    before.await_round(2)
+    serving = before.process(federation.server, before.SERVER_PARENT)
+    add(authority, federation, NEW)
+    status, reported = grandrounds("doctor", "--kit", federation.kits / NEW)
+    assert status == 0, reported
+    start_participant(federation, NEW)
+    await_sites(federation, (*FIRST, NEW))
+    assert NEW not in before.end().summary["contributions"]
+    joined = run("joined")
+    assert joined.end().summary["contributions"] == dict.fromkeys((*FIRST, NEW), joined.ROUNDS)
+    assert joined.process(federation.server, joined.SERVER_PARENT) == serving
+
+
+def test_a_hospital_that_is_shut_out_stays_out_until_it_is_let_in_again(authority, federation, run, restart):
+    """Also with a valid certificate, and after a restart; the others finish."""
+
+    def decide(command):
+        authority.flare("system", command, NEW, "--force", "--startup-kit", federation.kits / federation.operator)
+
+    running = run("shut-out", "controller.rounds=6", grace=25)
+    running.ROUNDS = 6
+    running.await_round(2)
+    decide("disable-client")
+    assert running.end().summary["contributions"][NEW] < running.ROUNDS
+    restart(NEW, wait=False)
+    without = run("without", sites=FIRST)
+    assert NEW not in without.end().summary["contributions"]
+    with admin_session(federation.kit(federation.operator)) as session:
+        assert connected_sites(session) == [*FIRST]
+    decide("enable-client")
+    restart(NEW)
+    again = run("let-in-again")
+    assert again.end().summary["contributions"] == dict.fromkeys((*FIRST, NEW), again.ROUNDS)
+
+
+def test_the_servers_certificate_is_rotated_under_a_run(authority, federation, run, grandrounds):
+    """Hospitals need nothing: they trust the authority. The run is resumed with the new certificate."""
+    running = run("rotated", attempts=3)
+    running.await_round(2)
+    kit = federation.kit(federation.server)
+    clients = [running.process(site, running.SITE_PARENT) for site in running.HOSPITALS]
+    new = authority.make(federation.server, "rotated")
+    for command in (("stop", kit.folder), ("renew", kit.folder, "--from", new.folder)):
+        status, reported = grandrounds("kit", *command)
+        assert status == 0, reported
+    status, reported = grandrounds("kit", "start", kit.folder, "--background", HOME=str(federation.folder / "home"))
+    assert status == 0, reported
+    assert running.end().summary["contributions"] == dict.fromkeys(running.HOSPITALS, running.ROUNDS)
+    assert running.same_as_undisturbed()
+    assert [running.process(site, running.SITE_PARENT) for site in running.HOSPITALS] == clients
+    served = ssl.get_server_certificate((kit.host, kit.port), timeout=20)
+    assert served.encode().strip() == new.certificate.read_bytes().strip()
+    assert read_certificate(kit.certificate) == read_certificate(new.certificate)
