@@ -5,7 +5,8 @@
 
 A page ``benchmarks/NAME/README.md`` has sections between ``<!-- SECTION: begin -->`` and ``<!-- SECTION: end -->``. The
 section ``results`` comes from ``parts`` in the ``report.py`` of an experiment. Any other section comes from ``tables`` in
-the measurement script of that name (or in ``run.py``), with the result ``SECTION.json``.
+the measurement script of that name (or in ``run.py``), with the result ``SECTION.json``, and a figure from its ``drawing``
+if it has one.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def experiment_parts(name: str, folder: Path | None) -> Iterator[Part]:
 
 
 def measurement_parts(name: str, section: str) -> Iterator[Part]:
-    """The tables of a measurement, and the circumstances."""
+    """The tables of a measurement, its figure, and the circumstances."""
     path = BENCHMARKS / name / f"{section}.json"
     if not path.is_file():
         yield "Not measured yet."
@@ -82,6 +83,8 @@ def measurement_parts(name: str, section: str) -> Iterator[Part]:
     script = section if (BENCHMARKS / name / f"{section}.py").is_file() else "run"
     module = import_module(f"benchmarks.{name}.{script}")
     yield module.tables(result)
+    if draw := getattr(module, "drawing", None):
+        yield Drawing(section, *draw(result))
     yield circumstances(result)
 
 

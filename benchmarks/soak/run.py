@@ -21,7 +21,7 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ from benchmarks.processes import resident_bytes
 from benchmarks.soak.faults import TRAINING, RandomFaults, processes
 from grandrounds.deployment.jobs import load_job, with_options
 from grandrounds.federation.checkpoints import read_saved
+from grandrounds.plotting import BLUE, label_axes, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SITES = ("hospital-a", "hospital-b", "hospital-c")
 MAX_ATTEMPTS = 10_000
@@ -76,7 +80,9 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "rounds_with_a_site_dropped": sum(bool(event["dropped"]) for event in ends),
         "median_round_seconds": round(float(np.median([event["round_seconds"] for event in ends])), 2),
         "memory": memory(lives, options.warm_up),
-        "lives": {kind: [each_minute(life) for life in alike] for kind, alike in by_kind(lives).items() if kind in KINDS},
+        "lives": {
+            kind: [each_minute(life) for life in alike] for kind, alike in by_kind(lives).items() if kind in KINDS
+        },
         "warm_up": options.warm_up,
         "minutes": round(watched / 60, 1),
     }
@@ -170,6 +176,18 @@ def tables(result: dict[str, Any]) -> str:
         facts["untrue in the record"] = "; ".join(result["untrue_in_the_record"]) or "nothing"
     listed = "\n".join(f"* {name}: {value}" for name, value in facts.items())
     return f"{listed}\n\n{table({**columns, 'growth, MiB in 100 rounds': 'growth'}, cases, 1)}"
+
+
+def drawing(result: dict[str, Any]) -> tuple[str, Figure]:
+    """Memory over time, with a panel for each kind of process and a line for each process."""
+    figure = new_figure(9, 5.5)
+    for axes, kind in zip(figure.subplots(2, 2, sharex=True).flat, KINDS, strict=True):
+        for life in result["lives"].get(kind, []):
+            axes.plot(life["minutes"], life["mib"], color=BLUE, linewidth=1.2, marker=".", markersize=4)
+        axes.set_ylim(bottom=0)
+        axes.spines[["top", "right"]].set_visible(False)
+        label_axes(axes, "minutes", "resident MiB", kind)
+    return "Memory of each process over time", figure
 
 
 if __name__ == "__main__":

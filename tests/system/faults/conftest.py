@@ -116,7 +116,7 @@ class Run:
         while not (found := condition()):
             assert time.monotonic() < deadline, self.reported
             assert self._thread.is_alive(), self.reported
-            time.sleep(0.05)
+            time.sleep(0.2)
         return found
 
     def process(self, participant, module):

@@ -10,7 +10,7 @@ MIB = 2**20
 def life(first, rounds, level, slope):
     """A process whose memory jumps in its first rounds, and then grows by so many MiB a round."""
     sizes = [level / 2 if n < 3 else level + slope * n for n in range(rounds)]
-    return [(first + n, int(size * MIB)) for n, size in enumerate(sizes) for _ in range(2)]
+    return [(n / 2, first + n, int(size * MIB)) for n, size in enumerate(sizes) for _ in range(2)]
 
 
 def test_a_process_with_fresh_memory_hides_no_growth():
@@ -33,3 +33,8 @@ def test_lives_are_weighted_by_their_information():
 
 def test_too_few_rounds_give_no_growth():
     assert soak.growth([life(0, 15, 100, 1.0), life(15, 2, 100, 1.0)])["value"] is None
+
+
+def test_a_figure_has_the_first_sample_of_each_minute():
+    found = soak.each_minute(life(10, 5, 100, 1.0))
+    assert found == {"minutes": [0.0, 1.0, 2.0], "rounds": [10, 12, 14], "mib": [50.0, 50.0, 104.0]}

@@ -33,7 +33,7 @@ PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)
 """Seconds before FLARE is started again; the last one counts for all later times."""
 GOOD_SECONDS = 300.0
 POLL_SECONDS = 0.2
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 OUTCOME_WAIT, OUTCOME_SECONDS = "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "15"
 """How long FLARE's server delays the end of a job for a lost site; its default is a quarter of an hour."""
 Report = Callable[[str], None]
