@@ -44,11 +44,10 @@ def test_received_messages_share_one_thread_and_are_forgotten(shared):
 
 
 def test_alarms_ring_in_the_order_of_their_times_unless_cancelled():
-    clock, rung, done = AlarmClock(), [], threading.Event()
-    clock.set(0.08, done.set)
-    clock.set(0.06, lambda: rung.append("late"))
-    clock.set(0.04, lambda: rung.append("cancelled")).cancel()
-    clock.set(0.02, lambda: rung.append("early"))
+    clock, rung, done, start = AlarmClock(), [], threading.Event(), time.monotonic() + 0.1
+    for offset, act in ((0.03, done.set), (0.02, lambda: rung.append("late")), (0.0, lambda: rung.append("early"))):
+        clock.set(start + offset - time.monotonic(), act)
+    clock.set(start + 0.01 - time.monotonic(), lambda: rung.append("cancelled")).cancel()
     assert done.wait(5)
     assert rung == ["early", "late"]
 
