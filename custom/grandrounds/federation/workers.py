@@ -8,6 +8,7 @@ worker can take any site; it takes those again that it has had, because it has t
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 import sys
 import threading
@@ -21,6 +22,8 @@ from nvflare.apis.shareable import Shareable
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.shared_memory import receive, send
 from grandrounds.federation.site.isolation import SECONDS_TO_STOP, become_child, described_end, kill_group
+
+_logger = logging.getLogger(__name__)
 
 Work = Callable[[str, str, Shareable, Mapping[str, Any]], Shareable]
 NO_WORKER = "no worker is left: each was ended while it worked on a site; use fewer workers"
@@ -83,10 +86,9 @@ class Workers:
     def __exit__(self, *error: object) -> None:
         with self._changed:
             self._closed = True
-            processes = [process for process, _ in self._workers.values()]
+            for process, _ in self._workers.values():
+                kill_group(process.pid)
             self._changed.notify_all()
-        for process in processes:
-            kill_group(process.pid)
         for thread in self._threads:
             thread.join()
 
@@ -106,12 +108,22 @@ class Workers:
             try:
                 send(line, process.pid, (errand.site, *errand.request))
                 answer = receive(line)
-            except (EOFError, OSError):
+            except Exception as error:  # whatever came, nothing more can be read from this worker
+                if not isinstance(error, EOFError | OSError):
+                    _logger.exception("the answer of %s cannot be read", errand.site)
                 break
             if not self._closed:
-                errand.done(answer)
+                self._call(errand.done, answer)
             del answer
-        process.join(SECONDS_TO_STOP)
+        self._end(number, errand)
+
+    def _end(self, number: int, errand: Errand | None) -> None:
+        """Take a worker from the list, and tell the reason to the site that it worked on."""
+        process, line = self._workers[number]
+        process.join(0 if self._closed else SECONDS_TO_STOP)
+        if process.is_alive():
+            kill_group(process.pid)
+            process.join()
         line.close()
         if self._closed:
             return
@@ -119,9 +131,16 @@ class Workers:
             del self._workers[number]
             left, self._waiting = (self._waiting, []) if not self._workers else ([], self._waiting)
         if errand is not None:
-            errand.failed(f"its worker has ended: {described_end(process.exitcode)}")
+            self._call(errand.failed, f"its worker has ended: {described_end(process.exitcode)}")
         for other in left:
-            other.failed(NO_WORKER)
+            self._call(other.failed, NO_WORKER)
+
+    def _call(self, function: Callable[[Any], None], value: Any) -> None:
+        """Hand over an answer or a reason; the thread goes on with other sites whatever comes of it."""
+        try:
+            function(value)
+        except Exception:
+            _logger.exception("an answer could not be handed over")
 
     def _next(self, number: int) -> Errand | None:
         """The next errand of a worker, rather of a site that it has had; None when there will be none."""

@@ -30,6 +30,11 @@ class _Plan:
     options: dict[str, Any]
     begun: int = 0
 
+    def has(self, images: NDArray[np.uint8], rows: NDArray[np.integer], step: int, options: dict[str, Any]) -> bool:
+        """Whether this batch of these images was planned for a step."""
+        known = images is self.images and step < len(self.batches) and options == self.options
+        return known and np.array_equal(rows, self.batches[step])
+
 
 class ViewsAhead:
     """Draws the views that were planned.
@@ -62,9 +67,22 @@ class ViewsAhead:
         self._plans[view, key] = _Plan(images, batches, options)
         self._begin(0)
 
-    def take(self, view: View, key: int, step: int, positions: NDArray[np.integer] | None = None) -> Tensor | None:
-        """What was drawn for these positions of a step's batch, uint8; None if nothing was begun."""
-        if (view, key) not in self._plans:
+    def take(
+        self,
+        images: NDArray[np.uint8],
+        rows: NDArray[np.integer],
+        view: View,
+        key: int,
+        step: int,
+        positions: NDArray[np.integer] | None = None,
+        **options: Any,
+    ) -> Tensor | None:
+        """What was drawn for a batch, uint8; None if it was not planned exactly so, or has not been begun.
+
+        Arguments are as of :func:`~grandrounds.data.images.views.draw_views`.
+        """
+        plan = self._plans.get((view, key))
+        if plan is None or not plan.has(images, rows, step, options):
             return None
         found = self._drawn.pop((view, key, step), None)
         self._begin(step + 1)

@@ -187,7 +187,7 @@ class SiteContext:
         """
         images = self.data.images if public is None else public
         if self.features is None:
-            drawn = self.ahead.take(view, key, step, positions)
+            drawn = self.ahead.take(images, rows, view, key, step, positions, **strong)
             if drawn is not None:
                 return to_tensor(drawn, self.device)
             return to_tensor(draw_views(images, rows, view, key, step, positions=positions, **strong), self.device)

@@ -6,7 +6,7 @@ of its own. Epochs, iterations and rounds count from 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -114,6 +114,10 @@ class TrainingImages:
         """The number of images."""
         return len(self._rows)
 
+    def draw_ahead(self, batches: Sequence[np.ndarray], purpose: str) -> None:
+        """Have views of the batches of all steps drawn in advance, see :meth:`viewed`."""
+        self._context.draw_ahead([self._rows[numbers] for numbers in batches], self._view, self._context.key(purpose))
+
     def viewed(self, numbers: np.ndarray, purpose: str, step: int) -> tuple[Tensor, Tensor]:
         """Views of images by number, as they are trained on, and their classes, on the context's device.
 
@@ -171,6 +175,7 @@ class LocalSteps:
         """
         context, first, last = self.context, self.interval.first, self.interval.last
         batches = epoch_batches(self.order, self.images.batch_size, self.schedule.iterations)[first - 1 : last]
+        self.images.draw_ahead(list(batches), "views")
         draws, meter, names = context.generator("neighbours' embeddings"), Meter(), set[str]()
 
         def take(step: int) -> None:

@@ -6,6 +6,7 @@ Liu et al. (FedIRM), MICCAI 2021, Eq. 2 and 3, and the authors' code.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -50,6 +51,11 @@ class Views:
     def __init__(self, context: SiteContext, kind: str) -> None:
         self._context = context
         self._keys = [context.key(f"{kind} {name}") for name in VIEWS]
+
+    def draw_ahead(self, batches: Sequence[np.ndarray], count: int) -> None:
+        """Have one or two views of the batches of all steps drawn in advance, see :meth:`SiteContext.draw_ahead`."""
+        for key in self._keys[:count]:
+            self._context.draw_ahead(batches, "mild", key)
 
     def draw(self, rows: np.ndarray, step: int, count: int) -> list[Tensor]:
         """One or two views of these rows, see :meth:`SiteContext.views`."""
@@ -119,14 +125,16 @@ def train_labelled(
     steps = local.round_steps(len(rows))
     views, meter = Views(context, "labelled"), Meter()
     last_pass = LastPass(context, relations, steps, local.pass_steps(len(rows)))
-    batches = index_batches(rows, local.batch_size, steps, context.generator("labelled batches"))
+    batches = list(index_batches(rows, local.batch_size, steps, context.generator("labelled batches")))
+    count = 2 if options.two_views else 1
+    views.draw_ahead(batches, count)
 
     def loss_of(step: int) -> Tensor:
         """The loss of a step; its logits are added to the relation matrix."""
-        batch = next(batches)
+        batch = batches[step]
         labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
         with context.autocast():
-            logits = [network(view) for view in views.draw(batch, step, 2 if options.two_views else 1)]
+            logits = [network(view) for view in views.draw(batch, step, count)]
         logits = [at_least_single(values) for values in logits]
         last_pass.add(batch, logits[0], labels, step)
         return labelled_loss(logits, labels, options.smoothing)

@@ -124,7 +124,7 @@ class UnlabelledStep:
         self._context, self._network, self._teacher = context, network, teacher
         self._options, self._relations, self._batch_size = options, relations, batch_size
         self._encoder, self._head = split_network(network)
-        self._views = Views(context, "unlabelled")
+        self.views = Views(context, "unlabelled")
         classes = len(context.problem.classes)
         unknown = Relation(torch.full((classes, classes), 1 / classes), torch.zeros(classes, dtype=torch.int64))
         self.target = Relation(*(part.to(context.device) for part in target or unknown))
@@ -133,7 +133,7 @@ class UnlabelledStep:
 
     def loss(self, rows: np.ndarray, step: int, ramp: float) -> Tensor:
         """The loss of a batch, which is added to :attr:`meter` and :attr:`pseudo_relation`."""
-        return self.loss_of_views(rows, self._views.draw(rows, step, 2), step, ramp)
+        return self.loss_of_views(rows, self.views.draw(rows, step, 2), step, ramp)
 
     def loss_of_views(self, rows: np.ndarray, views: Sequence[Tensor], step: int, ramp: float) -> Tensor:
         """The loss of given views, the student's first."""
@@ -221,14 +221,15 @@ def train_unlabelled(
     optimizer_step = OptimizerStep(network, optimizer)
     work = UnlabelledStep(context, network, teacher, target, options, relations, local.batch_size)
     passes = options.draws + 1 if options.bn_updates == "code" else 1
-    batches = index_batches(rows, local.batch_size, steps, context.generator("unlabelled batches"))
+    batches = list(index_batches(rows, local.batch_size, steps, context.generator("unlabelled batches")))
+    work.views.draw_ahead(batches, 2)
 
     def take(step: int) -> None:
         """Take a step of the student and of the teacher."""
         elapsed = local.elapsed(context.round_number, step, len(rows))
         ramp = ramp_up(elapsed, options.ramp_length, options.ramp_kind)
         set_unlabelled_rate(optimizer, options, ramp)
-        loss = work.loss(next(batches), step, ramp)
+        loss = work.loss(batches[step], step, ramp)
         require_finite(loss, "loss", step)
         optimizer_step.step(loss)
         teacher.follow(network)
@@ -290,11 +291,12 @@ def self_train(
     label_of[kept] = labels
     steps = local.round_steps(len(kept))
     views, meter = Views(context, "unlabelled"), Meter()
-    batches = index_batches(kept, local.batch_size, steps, context.generator("unlabelled batches"))
+    batches = list(index_batches(kept, local.batch_size, steps, context.generator("unlabelled batches")))
+    views.draw_ahead(batches, 1)
 
     def loss_of(step: int) -> Tensor:
         """The loss of a batch's pseudo-labels, times the ramp."""
-        batch = next(batches)
+        batch = batches[step]
         with context.autocast():
             logits = network(views.draw(batch, step, 1)[0])
         ramp = ramp_up(local.elapsed(context.round_number, step, len(kept)), options.ramp_length, options.ramp_kind)

@@ -110,6 +110,7 @@ def align(
     network.train()
     measure = digest_loss if options.alignment == "digest" else alignment_loss
     wanted = target.to(context.device, next(network.parameters()).dtype)
+    context.draw_ahead(batches, options.alignment_view, key, images)
 
     def loss_of(number: int) -> Tensor:
         views = context.views(batches[number], options.alignment_view, key, number, public=images)
@@ -145,12 +146,13 @@ def train_locally(
     rows = context.data.rows("labelled")
     generator = numpy_generator(context.seed, "site", context.site, epoch, "private batches")
     count = local_batch_count(len(rows), options.batch_size, passes)
-    batches = local_batches(rows, options.batch_size, passes, generator)
+    batches = list(local_batches(rows, options.batch_size, passes, generator))
     key = derive_seed(context.seed, "site", context.site, epoch, "private views")
     trust = label_trust(epoch - 1, epochs) if epoch else None
+    context.draw_ahead(batches, options.local_view, key)
 
     def loss_of(step: int) -> Tensor:
-        return _loss(network, next(batches), options, key, step, context, trust, options.local_view)
+        return _loss(network, batches[step], options, key, step, context, trust, options.local_view)
 
     meter = Meter()
     optimizer = Adam(network.parameters(), lr=options.learning_rate, fused=True)

@@ -21,11 +21,15 @@ def drawing():
     found.close()
 
 
-def taken(drawing, *arguments):
+def taken(drawing, view, key, step, *positions, **options):
     """What was drawn; waits until it was begun."""
     for future in list(drawing._drawn.values()):
         future.exception()
-    return drawing.take(*arguments)
+    return take(drawing, view, key, step, *positions, **options)
+
+
+def take(drawing, view, key, step, *positions, **options):
+    return drawing.take(IMAGES, BATCHES[step], view, key, step, *positions, **options)
 
 
 def test_all_steps_of_several_plans_are_drawn_in_advance(drawing):
@@ -33,7 +37,7 @@ def test_all_steps_of_several_plans_are_drawn_in_advance(drawing):
     drawing.plan(IMAGES, BATCHES, "strong", 7, strong_levels=(3, 9))
     for step, rows in enumerate(BATCHES):
         weak, positions = taken(drawing, "weak", 5, step), np.array([0, 2])
-        strong = taken(drawing, "strong", 7, step, positions)
+        strong = taken(drawing, "strong", 7, step, positions, strong_levels=(3, 9))
         assert np.array_equal(weak.numpy(), draw_views(IMAGES, rows, "weak", 5, step))
         expected = draw_views(IMAGES, rows, "strong", 7, step, positions=positions, strong_levels=(3, 9))
         assert np.array_equal(strong.numpy(), expected)
@@ -54,16 +58,25 @@ def test_what_has_not_begun_is_left_to_the_caller(monkeypatch):
     monkeypatch.setattr(ahead, "draw_views", lambda *_, **__: (held.wait(5), np.zeros((1, 2, 2, 3), np.uint8))[1])
     drawing.plan(IMAGES, BATCHES, "weak", 5)
     drawing.plan(IMAGES, BATCHES, "strong", 7)
-    assert drawing.take("strong", 7, 0) is None  # the only thread is at the weak views
+    assert take(drawing, "strong", 7, 0) is None  # the only thread is at the weak views
     held.set()
-    assert drawing.take("weak", 5, 0) is not None
+    assert take(drawing, "weak", 5, 0) is not None
     drawing.close()
 
 
 def test_without_threads_or_a_plan_nothing_is_drawn(drawing):
     unused = ViewsAhead(0)
     unused.plan(IMAGES, BATCHES, "weak", 5)
-    assert unused.take("weak", 5, 0) is None
+    assert take(unused, "weak", 5, 0) is None
     drawing.plan(IMAGES, BATCHES, "none", 5)
-    assert drawing.take("none", 5, 0) is None
-    assert drawing.take("weak", 5, 0) is None
+    assert take(drawing, "none", 5, 0) is None
+    assert take(drawing, "weak", 5, 0) is None
+
+
+def test_other_batches_images_and_options_than_planned_are_not_mistaken_for_them(drawing):
+    drawing.plan(IMAGES, BATCHES, "weak", 5)
+    assert drawing.take(IMAGES, BATCHES[1], "weak", 5, 0) is None
+    assert drawing.take(IMAGES.copy(), BATCHES[0], "weak", 5, 0) is None
+    assert drawing.take(IMAGES, BATCHES[0], "weak", 5, 0, equalize_noop=True) is None
+    assert drawing.take(IMAGES, BATCHES[0], "weak", 5, len(BATCHES)) is None
+    assert taken(drawing, "weak", 5, 0) is not None
