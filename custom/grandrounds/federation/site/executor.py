@@ -101,7 +101,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         self.own_model = site.model == "own"
         self.kept: dict[str, Any] = {}
         self._access = SiteAccess(self.own_model, site.backbones or {}, self.compute, self.logger)
-        self._shared_network = SharedNetwork(self.compute.compiler)
+        self._shared_network = SharedNetwork(self.compute.compiler, self.build)
         self._staged: tuple[SiteStore, Payload] | None = None
         self._features: tuple[SiteStore, Features] | None = None
         self._asked: Payload | None = None

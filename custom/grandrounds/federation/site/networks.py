@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -9,7 +10,6 @@ from torch import nn
 
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.models.compute import compile_network
-from grandrounds.models.registry import build_model
 
 _shared: WeakValueDictionary[tuple[Any, ...], nn.Module] = WeakValueDictionary()
 
@@ -19,19 +19,21 @@ class SharedNetwork:
 
     Args:
         compiler: torch's, or ``none``.
+        build: makes a network for a task; methods with another ``build`` share none.
     """
 
-    def __init__(self, compiler: str) -> None:
-        self._compiler = compiler
+    def __init__(self, compiler: str, build: Callable[[SiteContext], nn.Module]) -> None:
+        self._compiler, self._build = compiler, build
         self._held: tuple[tuple[Any, ...], nn.Module] | None = None
 
     def of(self, context: SiteContext) -> nn.Module:
         """The network of the context's architecture on its device; its weights are whatever was loaded last."""
-        key = (context.model_spec, context.seed, context.device, self._compiler)
+        kind = getattr(self._build, "__func__", self._build)
+        key = (context.model_spec, context.seed, context.device, self._compiler, kind)
         if self._held is None or self._held[0] != key:
             network = _shared.get(key)
             if network is None:
-                _shared[key] = network = build_model(context.model_spec, context.seed).to(context.device)
+                _shared[key] = network = self._build(context)
                 if self._compiler != "none":
                     compile_network(network, self._compiler)
             self._held = key, network
