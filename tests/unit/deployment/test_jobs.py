@@ -187,7 +187,7 @@ def test_values_are_checked_by_the_components():
         ("controller", "features=bias", "features must be parameters_and_buffers, parameters or weights, got 'bias'"),
         ("controller", "feature_scaling=z", "feature_scaling must be minmax or none, got 'z'"),
         ("executor", "model=all", "model must be shared or own, got 'all'"),
-        ("executor", "precision=float16", "precision must be float32 or bfloat16, got 'float16'"),
+        ("executor", "precision=float64", "precision must be float32, bfloat16 or float16, got 'float64'"),
         ("executor", "compiler=gcc", "compiler must be none, inductor or aot_eager, got 'gcc'"),
         ("executor", "labels=some", "labels must be labelled or all, got 'some'"),
         ("executor", "batch_size=1", "batch_size must be at least 2"),
