@@ -8,7 +8,6 @@ import grandrounds as gr
 from grandrounds import plugins
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.models.own_backbones import OWN_BACKBONES
-from grandrounds.models.weights import import_torchvision
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -29,7 +28,6 @@ def installed(monkeypatch):
 
 @pytest.mark.slow
 def test_the_examples_run_in_flares_simulator(installed, tmp_path):
-    import_torchvision()
     options = {"executor.steps": 1, "executor.batch_size": 2, "problem.image_size": 64}
     run = gr.run(
         "fedala",

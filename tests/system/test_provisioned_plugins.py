@@ -16,7 +16,6 @@ from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.federation.server.record import EVENTS, read_events
 from grandrounds.models.own_backbones import OWN_BACKBONES
-from grandrounds.models.weights import import_torchvision
 
 pytestmark = pytest.mark.provisioned
 
@@ -45,7 +44,6 @@ def installed(tmp_path_factory):
         patch.setattr(plugins, "_registering", {})
         patch.syspath_prepend(str(folder))
         patch.setenv("PYTHONPATH", str(folder))
-        import_torchvision()
         plugins.load_plugins.cache_clear()
         yield plugins.load_plugins()
     plugins.load_plugins.cache_clear()
@@ -71,7 +69,7 @@ def finish(federation, name, out, *assignments):
     reported = []
     outcome = submit_and_watch(federation.kit(federation.researcher), job, out, reported.append)
     assert outcome.finished, reported
-    return outcome.summary, read_events(next(outcome.download.rglob(EVENTS)))
+    return outcome.summary, read_events(next(outcome.download.rglob(EVENTS)).parent)
 
 
 def test_the_doctor_names_the_plugins_and_the_kits_allow_their_classes(federation, installed):

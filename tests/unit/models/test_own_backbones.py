@@ -14,7 +14,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.models import own_backbones
 from grandrounds.models.registry import backbone_names, build_model, minimum_image_size
 from grandrounds.models.split import split_network
-from grandrounds.models.weights import chosen_intensities, import_torchvision
+from grandrounds.models.weights import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -106,7 +106,6 @@ def test_the_examples_are_found_by_their_modules_name(monkeypatch):
     monkeypatch.setenv("GRANDROUNDS_PLUGINS", "own_networks")
     monkeypatch.syspath_prepend(str(EXAMPLES / "own_networks"))
     plugins.load_plugins.cache_clear()
-    import_torchvision()  # timm needs it, also where it does not fit the installed torch
     backbones = ["monai_densenet121"] + ["timm_mobilenetv3_small"] * (find_spec("timm") is not None)
     for backbone in backbones:
         model = build_model(ModelSpec(backbone, classes=5), seed=1).eval()
