@@ -46,7 +46,7 @@ class DefenceOptions(Options):
     trimmed_fraction: Annotated[float, "of the updates left out at each end by trimmed_mean", Range(0, 0.5)] = 0.2
     norm_multiple: Annotated[
         float | None, "bound on an update's L2 norm, over the median norm of the last rounds; null for none", POSITIVE
-    ] = 10.0
+    ] = 3.0
     max_norm: Annotated[float | None, "bound on an update's L2 norm; null for none", POSITIVE] = None
     weight_multiple: Annotated[
         float | None, "bound on a site's samples as a weight, over the median of the sites'; null for none", POSITIVE

@@ -1,6 +1,7 @@
 """Rules that few sites cannot move far, against hand-computed numbers, and bounds that leave honest updates as they are."""
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -108,6 +109,17 @@ def test_honest_updates_keep_their_bits():
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_a_site_that_knows_the_bound_moves_the_mean_no_further_than_three_honest_ones():
+    rounds = [(updates(seed=number), {}) for number in range(2)]
+    rounds[1][0]["site-3"] = {"w": torch.full((4, 3), 1e6), "b": torch.zeros(2)}
+    (_, mean), (_, notes) = bounded_rounds(rounds)
+    without = [update for site, update in rounds[1][0].items() if site != "site-3"]
+    moved = {name: 10 * mean[name] - sum(update[name] for update in without) for name in mean}
+    usual = statistics.median(update_norm(update) for update in updates(seed=0).values())
+    assert notes.keys() == {"site-3"}
+    assert update_norm(moved) == pytest.approx(3 * usual, rel=1e-3)
+
+
 @pytest.mark.parametrize("number", [0, 2], ids=["in the first round", "in a later round"])
 def test_an_enormous_update_is_shortened_and_named(number):
     rounds = [(updates(seed=n), {}) for n in range(3)]
@@ -133,11 +145,11 @@ def test_updates_of_the_first_round_wait_on_disk_above_a_limit(tmp_path, monkeyp
 
 
 def test_a_claim_of_many_samples_is_capped():
-    sent = {site: {"w": torch.tensor([1.0])} for site in SITES} | {"site-3": {"w": torch.tensor([-5.0])}}
+    sent = {site: {"w": torch.tensor([1.0])} for site in SITES} | {"site-3": {"w": torch.tensor([-2.0])}}
     weights = {site: 100.0 for site in SITES} | {"site-3": 1e9}
     (mean,), (notes,) = bounded_rounds([(sent, weights)])
     assert notes == {"site-3": {"weight": 1e9, "weight_used": 1000.0}}
-    assert float(mean["w"]) == pytest.approx((900 - 5000) / 1900)
+    assert float(mean["w"]) == pytest.approx((900 - 2000) / 1900)
 
 
 def test_a_fixed_bound_holds_beside_the_multiple():
