@@ -34,16 +34,15 @@ SITES, ROUNDS, STEPS, BATCH, RATE, ALPHA, COMPONENTS = 10, 20, 5, 64, 3.0, 1.0, 
 SEEDS, HOSTILE = (1, 2, 3), (1, 2, 4)
 FACTOR = 100.0
 State = dict[str, Tensor]
-WIDE = 10.0
-"""The multiple of the median norm that an update may have, where a rule does not say otherwise."""
 RULES: Mapping[str, DefenceOptions] = {
     "mean, no bounds": DefenceOptions(norm_multiple=None, weight_multiple=None),
-    "mean, bounded": DefenceOptions(norm_multiple=WIDE),
+    "mean, bounded at 10": DefenceOptions(norm_multiple=10.0),
+    "mean, bounded at 3 (default)": DefenceOptions(),
     "mean, bounded at 2": DefenceOptions(norm_multiple=2.0),
-    "median": DefenceOptions(aggregation="median", norm_multiple=WIDE),
-    "trimmed mean, 0.2": DefenceOptions(aggregation="trimmed_mean", norm_multiple=WIDE),
-    "trimmed mean, 0.4": DefenceOptions(aggregation="trimmed_mean", trimmed_fraction=0.4, norm_multiple=WIDE),
-    "geometric median": DefenceOptions(aggregation="geometric_median", norm_multiple=WIDE),
+    "median": DefenceOptions(aggregation="median"),
+    "trimmed mean, 0.2": DefenceOptions(aggregation="trimmed_mean"),
+    "trimmed mean, 0.4": DefenceOptions(aggregation="trimmed_mean", trimmed_fraction=0.4),
+    "geometric median": DefenceOptions(aggregation="geometric_median"),
 }
 
 

@@ -1,5 +1,6 @@
 """FedALA with MONAI's network in FLARE's simulator: its processes find plug-ins and are allowed their classes."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ def installed(monkeypatch):
         monkeypatch.setattr(registry, "entries", {})
     monkeypatch.setattr(plugins, "_registering", {})
     for name in ("fedala", "own_networks"):
+        for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, module)  # another test's import has registered it elsewhere
         monkeypatch.syspath_prepend(str(EXAMPLES / name))
     monkeypatch.setenv(plugins.VARIABLE, "fedala,own_networks")
     plugins.load_plugins.cache_clear()

@@ -29,7 +29,7 @@ def test_the_best_mean_over_sites_is_kept():
     selection.offer(3, scores(a=0.1, b=0.8), model(3.0))
     assert selection.choice == {
         "round": 2, "metric": "f1", "score": 0.5, "basis": "mean over sites",
-        "note": "no counts from a, b: mean over sites",
+        "note": "f1 is not known from counts of predictions: mean over sites",
     }  # fmt: skip
     assert selection.model == model(2.0)
 
