@@ -34,7 +34,7 @@ USED = {
 }
 """Answers whose update has the right form. It is bounded; what is beside it is ignored, or a claim about its own images."""
 BY_THE_SERVER = "the task is of another version: update_precision must be float32, float16 or bfloat16, got 'float1'"
-TRAINED = {"honest", "a part with a path as its name", "a seed that is a list"}
+TRAINED = {"honest", "a part with a path as its name"}
 """Changed tasks that the victim works on: the change has no meaning to it."""
 SMALL = [
     *("executor.steps=1", "executor.batch_size=4", "executor.device=cpu", "executor.cpu_threads=1"),

@@ -157,8 +157,8 @@ def decode_payload(message: Shareable) -> Payload:
     """Read a payload at a site.
 
     Raises:
-        MessageError: if the message is not a payload, the run's name is not plain, the round is none, or an entry is not a
-            finite tensor.
+        MessageError: if the message is not a payload, the run's name is not plain, the round or the seed is none, or an
+            entry is not a finite tensor.
     """
     parts, header = _collection(message)
     values = header.get("values")
@@ -168,6 +168,8 @@ def decode_payload(message: Shareable) -> Payload:
     require_run_name(values.get("run_id"), "run_id")
     if not 0 <= header["round"] <= MAX_ROUND:
         raise MessageError(f"the round of a task must be a number from 0 to {MAX_ROUND}, got {header['round']}")
+    if type(values.get("seed", 0)) is not int:
+        raise MessageError(f"the seed of a task must be a whole number, got {type(values['seed']).__name__}")
     for name, part in parts.items():
         require_finite_tensors(part.data, name)
     return Payload(header["round"], values, {name: part.data for name, part in parts.items()})

@@ -223,6 +223,12 @@ def test_a_round_that_cannot_be_is_refused(number):
         decode_payload(encode_payload(Payload(number, VALUES)))
 
 
+@pytest.mark.parametrize("seed", [[1, 2], "1", True, 1.0])
+def test_a_seed_that_is_no_whole_number_is_refused(seed):
+    with pytest.raises(MessageError, match=f"the seed of a task must be a whole number, got {type(seed).__name__}"):
+        decode_payload(encode_payload(Payload(1, {**VALUES, "seed": seed})))
+
+
 def test_a_task_without_values_is_refused():
     with pytest.raises(MessageError, match="the task has no values in its header"):
         decode_payload(message())
