@@ -34,10 +34,11 @@ SITES, ROUNDS, STEPS, BATCH, RATE, ALPHA, COMPONENTS = 10, 20, 5, 64, 3.0, 1.0, 
 SEEDS, HOSTILE = (1, 2, 3), (1, 2, 4)
 FACTOR = 100.0
 State = dict[str, Tensor]
+DEFAULT = "mean, bounded at 3 (default)"
 RULES: Mapping[str, DefenceOptions] = {
     "mean, no bounds": DefenceOptions(norm_multiple=None, weight_multiple=None),
     "mean, bounded at 10": DefenceOptions(norm_multiple=10.0),
-    "mean, bounded at 3 (default)": DefenceOptions(),
+    DEFAULT: DefenceOptions(),
     "mean, bounded at 2": DefenceOptions(norm_multiple=2.0),
     "median": DefenceOptions(aggregation="median"),
     "trimmed mean, 0.2": DefenceOptions(aggregation="trimmed_mean"),
@@ -114,7 +115,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 for hostile in HOSTILE:
                     _, found = federation(data, defence, seed, rounds, send, hostile)
                     scores.append({"rule": rule, "attack": attack, "hostile": hostile, "seed": seed, **found})
-        plain, bounded = honest["mean, no bounds"], honest["mean, bounded"]
+        plain, bounded = honest["mean, no bounds"], honest[DEFAULT]
         equal.append(all(torch.equal(plain[name], bounded[name]) for name in plain))
     labels = data[1]
     majority = float(np.bincount(labels[data[4]]).max() / len(data[4]))

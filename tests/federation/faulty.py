@@ -18,6 +18,7 @@ from nvflare.app_common.app_constant import AppConstants
 from torch import Tensor
 
 from grandrounds.federation.site.context import SiteContext
+from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result, decode_payload, model_update
@@ -29,7 +30,8 @@ class FaultyExecutor(FedPerlExecutor):
     Args:
         at: the site.
         rounds: in which.
-        how: ``nan`` and ``infinite`` spoil the update, ``undeclared`` adds a release, ``raise`` fails.
+        how: ``nan`` and ``infinite`` spoil the update, ``undeclared`` adds a release, ``boast`` claims a score beyond a
+            perfect one, ``raise`` fails.
         options: of FedPerl.
     """
 
@@ -49,10 +51,18 @@ class FaultyExecutor(FedPerlExecutor):
         if self.how == "undeclared":
             images = Release(ReleaseKind.EMBEDDINGS, {"x": torch.zeros(2)})
             return replace(result, releases={**result.releases, "images": images})
+        if self.how == "boast":
+            return result
         assert result.update is not None
         spoilt = {name: value.clone() for name, value in result.update.items()}
         spoilt["classifier.weight"][0, 0] = float("nan") if self.how == "nan" else float("inf")
         return replace(result, releases=model_update(spoilt))
+
+    def _score(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
+        scored = super()._score(payload, context, store)
+        if self.how != "boast" or context.site != self.at or context.round_number not in self.faulty_rounds:
+            return scored
+        return replace(scored, metrics={**scored.metrics, "validation.log_likelihood": 1.0})
 
 
 class Unusable(FedPerlExecutor):

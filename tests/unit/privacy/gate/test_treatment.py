@@ -91,6 +91,9 @@ def test_embeddings_that_are_nearly_the_same_are_refused_as_well():
     rows = torch.ones(256, 8) + 1e-6 * torch.arange(256)[:, None]
     with pytest.raises(ValueError, match="occurs twice"):
         ClipAndNoiseSamples(1.0, 20.0).apply({"e": rows})
+    with pytest.raises(ValueError, match="occurs twice"):
+        ClipAndNoiseSamples(2.0, 20.0).apply({"e": torch.tensor([[0.5, 0.5], [0.5, 0.515]])})
+    ClipAndNoiseSamples(2.0, 20.0).apply({"e": torch.tensor([[0.5, 0.5], [0.5, 0.525]])})
     with pytest.raises(ValueError, match="at most 8192"):
         ClipAndNoiseSamples(1.0, 20.0).apply({"e": torch.zeros(9000, 1)})
 
