@@ -1,4 +1,4 @@
-"""The README's first steps on real images: scores of the selected model, and the time that they took."""
+"""The README's first steps on real images: scores of the selected model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from grandrounds.evaluation.metrics import classification_metrics
 
 
 class Custom(Experiment):
-    """Rows of one division; the first round computes the features that are kept."""
+    """Rows of one division."""
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Scores of the selected model on the test images of all sites together, and the round that made it."""

@@ -17,6 +17,5 @@ def parts(results: Results) -> Iterator[Part]:
         rows = []
         for method, runs in found.items():
             scores = [mean_and_spread([run["scores"][score] for run in runs.values()]) for score in SCORES]
-            minutes = mean_and_spread([run["seconds"] / 60 for run in runs.values()])
-            rows.append([results.titles[method], len(runs), *scores, minutes])
-        yield markdown_table(["method", "seeds", *SCORES.values(), "minutes"], rows)
+            rows.append([results.titles[method], len(runs), *scores])
+        yield markdown_table(["method", "seeds", *SCORES.values()], rows)
