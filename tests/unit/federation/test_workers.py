@@ -55,6 +55,16 @@ def test_messages_keep_every_kind_of_tensor_and_share_none():
     assert MESSAGE["scalar"] == 7
 
 
+def test_an_errand_that_is_no_longer_wanted_is_left_out():
+    found, complete = [], threading.Event()
+    with Workers(1, lambda site, *request: Shareable({"site": site})) as workers:
+        for site, wanted in (("site-1", False), ("site-2", True)):
+            done = lambda reply: (found.append(reply["site"]), complete.set())  # noqa: E731
+            workers.take(Errand(site, ("train", Shareable(), {}), lambda wanted=wanted: wanted, done, found.append))
+        assert complete.wait(20)
+    assert found == ["site-2"]
+
+
 def test_every_site_gets_its_own_answer_from_several_processes():
     def work(site, task, message, server):
         return Shareable({"site": site, "sum": message["model"].sum(), "process": os.getpid()})

@@ -71,6 +71,15 @@ def test_one_sample_more_moves_the_sum_by_the_clip_at_most(network):
     assert float((sums[1] - sums[0]).norm()) == pytest.approx(0.05, rel=1e-4)
 
 
+def test_the_bound_leaves_room_for_the_rounding_of_a_sum_in_single_precision(network):
+    """512 equal gradients add up to 512 bounds, each lower than the clip by 2 n^2 half units."""
+    images, targets = batch(1)
+    step = PrivateStep(network, F.cross_entropy, 2, options(clip=0.05, microbatch=512))
+    step.set_gradients(images.expand(512, -1, -1, -1), targets.expand(512))
+    total = torch.cat([p.grad.double().flatten() for p in network.parameters()]).norm()
+    assert float(total) == pytest.approx(512 * 0.05 * (1 - 2 * 512**2 / 2**24), rel=1e-4)
+
+
 def test_every_trained_entry_gets_noise_of_the_stated_size(network):
     images, _ = batch()
     chosen = options(clip=0.25, noise_multiplier=4.0)
