@@ -21,7 +21,7 @@ from grandrounds.evaluation.history import RunHistory
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.files import read_json_object
 from grandrounds.reporting.runs import record_folder
-from grandrounds.reporting.summary_scores import NAMES, ModelScores, tested_models
+from grandrounds.reporting.summary_scores import NAMES, ModelScores, is_multi, scores_in, tested_models
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +80,8 @@ class Run:
         Returns:
             A row for each site, their ``mean``, the score of all images together (``pooled``) and references (always the
             most frequent class, chance); columns ``images``, ``majority_accuracy``, ``accuracy``, ``balanced_accuracy``
-            and ``f1_weighted``. What is not known, or of fewer than ten cases, is NaN.
+            and ``f1_weighted``, or of findings ``images``, ``auc_macro``, ``balanced_accuracy`` and ``f1_macro``, means over
+            the findings. What is not known, or of fewer than ten cases, is NaN.
 
         Raises:
             ConfigurationError: if the run has not tested this model.
@@ -90,7 +91,8 @@ class Run:
         names = [NAMES[name] for name in tested]
         if not tested or (model or names[0]) not in names:
             raise ConfigurationError(f"{self.workspace} has scores of {', '.join(names) or 'no model'}, not of {model}")
-        return _frame(ModelScores.of(summary, tested[names.index(model) if model else 0]))
+        found = ModelScores.of(summary, tested[names.index(model) if model else 0])
+        return _frame(found, [*([] if is_multi(summary) else ["majority_accuracy"]), *scores_in(summary)])
 
     def history(self) -> pd.DataFrame:
         """Training losses and validation scores over the rounds, one row for each answer of a site.
@@ -270,10 +272,9 @@ def sites_from(given: Sites | Path | str | int | None) -> Sites:
     return Sites.read(given)
 
 
-def _frame(found: ModelScores) -> pd.DataFrame:
+def _frame(found: ModelScores, columns: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
-    columns = ["images", "majority_accuracy", "accuracy", "balanced_accuracy", "f1_weighted"]
     rows: dict[str, dict[str, Any]] = {
         site: {"images": found.images.get(site, 0), "majority_accuracy": found.majority.get(site), **scores}
         for site, scores in found.sites.items()
@@ -285,4 +286,8 @@ def _frame(found: ModelScores) -> pd.DataFrame:
         **found.pooled,
     }
     rows |= {name: dict(scores) for name, scores in found.references.items()}
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).astype({"images": "Int64"}).rename_axis("site")
+    return (
+        pd.DataFrame.from_dict(rows, orient="index", columns=["images", *columns])
+        .astype({"images": "Int64"})
+        .rename_axis("site")
+    )

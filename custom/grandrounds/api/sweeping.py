@@ -50,7 +50,10 @@ class Sweep:
             model: ``selected`` or ``own``, see :meth:`grandrounds.Run.scores`.
         """
         rows = {
-            name: {**self.settings[name], **one.scores(model).loc["pooled"].drop("majority_accuracy").to_dict()}
+            name: {
+                **self.settings[name],
+                **one.scores(model).loc["pooled"].drop("majority_accuracy", errors="ignore").to_dict(),
+            }
             for name, one in self.runs.items()
         }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run")

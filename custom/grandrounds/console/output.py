@@ -67,7 +67,13 @@ def _console(stderr: bool) -> Console:
     return Console(stderr=stderr, width=width)
 
 
-COLUMNS: Mapping[str, str] = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "f1_weighted": "wtd. F1"}
+COLUMNS: Mapping[str, str] = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced",
+    "f1_weighted": "wtd. F1",
+    "auc_macro": "AUROC",
+    "f1_macro": "F1",
+}
 
 
 def score_table(summary: Mapping[str, Any]) -> Table:
@@ -78,28 +84,32 @@ def score_table(summary: Mapping[str, Any]) -> Table:
     counts of their predictions, classes with few cases are in no mean, and the accuracy of always predicting the most
     frequent class is beside the scores.
     """
-    from grandrounds.reporting.summary_scores import NAMES, ModelScores, tested_models
+    from grandrounds.reporting.summary_scores import NAMES, ModelScores, is_multi, scores_in, tested_models
 
+    multi, columns = is_multi(summary), scores_in(summary)
     tests: Mapping[str, Mapping[str, float]] = summary["test"]
     models = tested_models(summary)
-    title = "test images: accuracy, balanced accuracy, weighted F1; selected model, each site's own choice"
+    means = (
+        "means over findings of AUROC, balanced accuracy, F1" if multi else "accuracy, balanced accuracy, weighted F1"
+    )
+    title = f"test images: {means}; selected model, each site's own choice"
     table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1))  # fits into 100 columns
     table.add_column("site", no_wrap=True)
-    for label in ("images", "majority\naccuracy"):
+    for label in ("images", *([] if multi else ["majority\naccuracy"])):
         table.add_column(label, justify="right", no_wrap=True)
     for model in models:
-        for label in COLUMNS.values():
-            table.add_column(f"{NAMES[model]}\n{label}", justify="right", no_wrap=True)
+        for name in columns:
+            table.add_column(f"{NAMES[model]}\n{COLUMNS[name]}", justify="right", no_wrap=True)
     by_model = {model: ModelScores.of(summary, model) for model in models}
     first = next(iter(by_model.values()), None)
     for site in tests:
         cells = [
-            _number(by_model[model].sites.get(site, {}).get(name, math.nan)) for model in models for name in COLUMNS
+            _number(by_model[model].sites.get(site, {}).get(name, math.nan)) for model in models for name in columns
         ]
         table.add_row(
             site,
             str(first.images.get(site, 0)) if first else "0",
-            _number(first.majority.get(site, math.nan)) if first else "-",
+            *([] if multi else [_number(first.majority.get(site, math.nan)) if first else "-"]),
             *cells,
         )
     table.add_section()
@@ -114,7 +124,10 @@ def score_table(summary: Mapping[str, Any]) -> Table:
         constant = {"pooled": first.majority.get(""), "mean": first.mean_majority}.get(name) if first else None
         majority = "" if constant is None else _number(constant)
         table.add_row(
-            name, images, majority, *(_number(scores.get(key, math.nan)) for scores in scored for key in COLUMNS)
+            name,
+            images,
+            *([] if multi else [majority]),
+            *(_number(scores.get(key, math.nan)) for scores in scored for key in columns),
         )
     return table
 

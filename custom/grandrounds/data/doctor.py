@@ -52,10 +52,11 @@ def examine_location(
     site: str,
     needs_labels: bool = False,
     purpose: Purpose = "training",
+    multi: bool = False,
 ) -> list[Finding]:
     """Load a data set and examine it; an error of loading is a failure among the findings."""
     try:
-        data = load_site_data(location, classes, image_size, channels, cache_dir)
+        data = load_site_data(location, classes, image_size, channels, cache_dir, multi=multi)
     except (DataError, ConfigurationError) as error:
         return [Finding("failure", "data set", f"{site}: {error}")]
     return examine(data, site, needs_labels, trains=purpose == "training", tests=purpose == "evaluation")
@@ -161,7 +162,7 @@ def _labelled_images(
 ) -> Iterable[Finding]:
     check = "evaluation images"
     count = len(data.rows(part))
-    without = int(((data.split == part) & (data.labels == UNKNOWN_LABEL)).sum())
+    without = int(((data.split == part) & ~data.known).sum())
     if count == 0:
         message = f"{site}: no {word} images with a label; give some patients the split {part}"
         yield Finding(missing, check, message)

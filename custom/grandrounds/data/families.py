@@ -22,10 +22,11 @@ from grandrounds.data.options import (
 )
 from grandrounds.errors import ConfigurationError
 from grandrounds.options import Min
+from grandrounds.protocol.problem import MULTI, Task
 
 GroupBy = Literal["lesion", "image"]
 Variant = Literal["paper", "clean"]
-Multi = Literal["drop", "first"]
+Multi = Literal["drop", "first", "keep"]
 ClientPartition = Literal["patient", "slice"]
 Normals = Literal["benign", "class", "drop"]
 BiradsThree = Literal["malignant", "benign", "drop"]
@@ -83,7 +84,7 @@ class CtOptions(PartitionOptions):
     """Options of RSNA-ICH."""
 
     scheme: Annotated[SourceScheme, DIVISION] = "iid"
-    multi: Annotated[Multi, "drop slices with several subtypes, or take their first"] = "drop"
+    multi: Annotated[Multi, "drop slices with several subtypes, take their first, or keep all as findings"] = "drop"
     slices: Annotated[int, "number of slices to draw, patient by patient", Min(1)] = 25_000
     patients: Annotated[Path | None, "table image,patient, completed from headers; ROOT/patients.csv"] = None
     client_partition: Annotated[ClientPartition, "for iid: a site gets patients, or slices (FedIRM paper)"] = "patient"
@@ -163,6 +164,7 @@ class OwnImageOptions(MutualOptions):
 
     dataset_name: Annotated[str, "name of the data set in jobs"] = "images"
     classes: Annotated[tuple[str, ...], "vocabulary; by default the labels that occur"] = ()
+    task: Annotated[Task, "one class for each image, or findings in the column label (multi): effusion|mass"] = "single"
     label_map: Annotated[tuple[str, ...], "labels to replace, OLD=NEW,...; without NEW the images are left out"] = ()
     patient_pattern: Annotated[str, "regular expression over an image's name, its first group is the patient"] = ""
     splits: Annotated[Splits, "keep the images' own splits where there are some, or draw them"] = "keep"
@@ -178,6 +180,13 @@ class OwnImageOptions(MutualOptions):
             raise ConfigurationError("dataset_name must not be empty: jobs find the data set by it")
         if self.windows and self.preprocess != "none":
             raise ConfigurationError("windows are for CT and preprocess is for other images; leave one of them out")
+        if self.multi and (self.label_map or self.scheme == "mdhfl"):
+            raise ConfigurationError("task=multi has no label_map, and no scheme mdhfl; leave them out")
+
+    @property
+    def multi(self) -> bool:
+        """Whether labels are findings."""
+        return self.task == MULTI
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +206,12 @@ class FolderOptions(OwnImageOptions):
     scheme: Annotated[OwnScheme, OWN_DIVISION] = "auto"
     layout: Annotated[Layout, "what the sub-folders are; auto: class or site/class"] = "auto"
     patient_tag: Annotated[str, "DICOM keyword of the patient; PatientID where all images are DICOM"] = ""
+
+    def check(self) -> None:
+        """Refuse options that contradict each other or the layout."""
+        super().check()
+        if self.multi:
+            raise ConfigurationError("a folder gives an image one class; for task=multi list the images in a manifest")
 
 
 DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(

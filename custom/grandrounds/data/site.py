@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.families import Preprocess
+from grandrounds.data.findings import PRESENT, read_findings
 from grandrounds.data.images.cache import OriginalShape, Quarantined, open_cache
 from grandrounds.data.images.dicom import Window, windows_from
 from grandrounds.data.manifest import read_manifest
@@ -81,7 +82,7 @@ class SiteData:
 
     Attributes:
         images: ``(N, H, W, C)`` uint8.
-        labels: int64, index into ``classes``; -1 where the label is unknown.
+        labels: int64, index into ``classes``; of findings 1 or 0, shape ``(N, classes)``; -1 where unknown.
         labelled: bool, whether training may use the label.
         split: ``train``, ``val`` or ``test``.
         names: the images' names.
@@ -107,6 +108,17 @@ class SiteData:
     root: Path | None = None
     patients: tuple[str, ...] = ()
 
+    @property
+    def multi(self) -> bool:
+        """Whether an image has any number of findings in place of one class."""
+        return self.labels.ndim > 1
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Whether an image has a known label, or a finding of which it is known whether it is there, shape ``(N,)``."""
+        known: NDArray[np.bool_] = self.labels != UNKNOWN_LABEL
+        return np.any(known, axis=1) if self.multi else known
+
     def rows(self, part: Part) -> NDArray[np.int64]:
         """Rows of one part of the data, ascending, without quarantined images.
 
@@ -117,7 +129,7 @@ class SiteData:
         Raises:
             ValueError: if ``part`` is another word.
         """
-        known = self.labels != UNKNOWN_LABEL
+        known = self.known
         train = self.split == "train"
         if part not in get_args(Part):
             raise ValueError(f"part must be one of {', '.join(get_args(Part))}, got {part!r}")
@@ -130,8 +142,10 @@ class SiteData:
         return np.flatnonzero(chosen).astype(np.int64)
 
     def class_counts(self, part: Part) -> NDArray[np.int64]:
-        """Number of images of each class in one part, shape ``(classes,)``; unknown labels are not counted."""
+        """Number of images of each class, or with each finding, in one part, shape ``(classes,)``, if known."""
         labels = self.labels[self.rows(part)]
+        if self.multi:
+            return np.count_nonzero(labels == PRESENT, axis=0).astype(np.int64)
         return np.bincount(labels[labels >= 0], minlength=len(self.classes)).astype(np.int64)
 
 
@@ -184,16 +198,17 @@ def load_site_data(
     channels: int,
     cache_dir: Path,
     foreign_labels: bool = False,
+    multi: bool = False,
 ) -> SiteData:
     """Read a manifest with the job's vocabulary and open the decoded images, ``image_size`` pixels high and wide.
 
-    A label outside the vocabulary is refused, or with ``foreign_labels`` taken as unknown.
+    A label outside the vocabulary is refused, or with ``foreign_labels`` taken as unknown. Of ``multi`` they are findings.
 
     Raises:
         DataError: if the manifest is invalid or too many images are unreadable.
         ConfigurationError: if there are windows and not as many as channels.
     """
-    records = read_manifest(location.manifest, None if foreign_labels else classes).records
+    records = read_manifest(location.manifest, None if foreign_labels else classes, multi).records
     names = tuple(record.image for record in records)
     cache = open_cache(
         names,
@@ -206,9 +221,13 @@ def load_site_data(
         location.preprocess,
     )
     index = {name: number for number, name in enumerate(classes)}
+    labels = [
+        read_findings(record.label, classes, record.image) if multi else index.get(record.label, UNKNOWN_LABEL)
+        for record in records
+    ]
     return SiteData(
         images=cache.images,
-        labels=np.array([index.get(record.label, UNKNOWN_LABEL) for record in records], np.int64),
+        labels=np.array(labels, np.int64),
         labelled=np.array([record.labelled for record in records], np.bool_),
         split=np.array([record.split for record in records], np.str_),
         names=names,

@@ -31,7 +31,8 @@ COLUMNS = 3
 class SiteCounts(NamedTuple):
     """Counts of a site, each int64 of shape ``(classes, 3)``: correct, missed, false; ``HIDDEN`` where suppressed.
 
-    Correct and missed images of a class are hidden together.
+    Correct and missed images of a class are hidden together. Counts of findings have shape ``(findings, 2, 3)``, with the
+    classes absent and present for each.
     """
 
     images: NDArray[np.int64]
@@ -55,8 +56,19 @@ def site_counts(cases: Cases, minimum: int = 0) -> SiteCounts:
     return suppress_counts(SiteCounts(np.array(images, np.int64), np.array(patients, np.int64)), minimum)
 
 
+def finding_counts(findings: Sequence[Cases], minimum: int = 0) -> SiteCounts:
+    """Count and suppress the answers to the question of each finding, see :func:`site_counts`."""
+    return _stacked([site_counts(cases, minimum) for cases in findings])
+
+
+def _stacked(parts: Sequence[SiteCounts]) -> SiteCounts:
+    return SiteCounts(*(np.stack(arrays) for arrays in zip(*parts, strict=True)))
+
+
 def suppress_counts(counts: SiteCounts, minimum: int) -> SiteCounts:
     """The same without counts of 1 to ``minimum - 1`` patients, and without what would give them away."""
+    if counts.images.ndim > 2:
+        return _stacked([suppress_counts(SiteCounts(*part), minimum) for part in zip(*counts, strict=True)])
     patients = counts.patients.clip(min=0)
     hidden = counts.patients == HIDDEN
     hidden[:, :2] |= _hidden_classes(patients[:, :2], hidden[:, 0], minimum)[:, None]
@@ -87,19 +99,27 @@ def _hidden_classes(patients: NDArray[np.int64], before: NDArray[np.bool_], mini
         hidden[rows[patients[rows].sum(axis=1).argmin()]] = True
 
 
-def check_counts(images: NDArray[np.int64], patients: NDArray[np.int64], classes: int) -> SiteCounts:
-    """Counts that another party has sent.
+def counts_of_shape(classes: int, multi: bool) -> tuple[int, ...]:
+    """The shape of each array of :class:`SiteCounts`; ``multi`` is of findings."""
+    return (classes, 2, COLUMNS) if multi else (classes, COLUMNS)
+
+
+def check_counts(
+    images: NDArray[np.int64], patients: NDArray[np.int64], classes: int, multi: bool = False
+) -> SiteCounts:
+    """Counts that another party has sent, of classes or of findings (``multi``).
 
     Raises:
         ValueError: if they are misshapen, or images and patients contradict each other.
     """
+    shape = counts_of_shape(classes, multi)
     for name, array in ((IMAGES, images), (PATIENTS, patients)):
-        if array.shape != (classes, COLUMNS) or array.dtype != np.int64:
-            raise ValueError(f"{name} must be int64 of shape {(classes, COLUMNS)}, got {array.dtype} {array.shape}")
+        if array.shape != shape or array.dtype != np.int64:
+            raise ValueError(f"{name} must be int64 of shape {shape}, got {array.dtype} {array.shape}")
     hidden = images == HIDDEN
     if (images < HIDDEN).any() or not np.array_equal(hidden, patients == HIDDEN):
         raise ValueError(f"counts must not be negative, and hidden ones be {HIDDEN} in both arrays")
-    if not np.array_equal(hidden[:, 0], hidden[:, 1]):
+    if not np.array_equal(hidden[..., 0], hidden[..., 1]):
         raise ValueError("correct and missed images of a class must be hidden together")
     if (patients > images).any() or not np.array_equal(images > 0, patients > 0):
         raise ValueError("there must be at least one image of each patient, and no image without a patient")
@@ -156,6 +176,7 @@ def counts_to_json(counts: SiteCounts) -> dict[str, list[list[int]]]:
     return {IMAGES: counts.images.tolist(), PATIENTS: counts.patients.tolist()}
 
 
-def counts_from_json(content: Mapping[str, Any], classes: int) -> SiteCounts:
+def counts_from_json(content: Mapping[str, Any], classes: int, multi: bool = False) -> SiteCounts:
     """Counts from plain values; errors as :func:`check_counts`."""
-    return check_counts(np.array(content[IMAGES], np.int64), np.array(content[PATIENTS], np.int64), classes)
+    images, patients = (np.array(content[name], np.int64) for name in (IMAGES, PATIENTS))
+    return check_counts(images, patients, classes, multi)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_at_least
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases
+from grandrounds.evaluation.clinical.binary import positive_scores
 from grandrounds.files import write_json
 
 BINS = 50
@@ -75,6 +76,17 @@ def site_curves(cases: Cases, classes: Sequence[str], minimum: int = MINIMUM) ->
     }
     confidence, correct = cases.probabilities.max(axis=1), cases.predicted == cases.labels
     return SiteCurves(_suppressed(found, minimum), binned_counts(cases, confidence, correct, minimum))
+
+
+def finding_curves(findings: Sequence[Cases], names: Sequence[str], minimum: int = MINIMUM) -> SiteCurves:
+    """The counts of findings that may leave a site; as findings do not exclude each other, none gives another away."""
+    found = {}
+    for name, cases in zip(names, findings, strict=True):
+        positive, scores = positive_scores(cases)
+        counts = binned_counts(cases, scores, positive, minimum)
+        if counts is not None:
+            found[name] = counts
+    return SiteCurves(found, None)
 
 
 def binned_counts(

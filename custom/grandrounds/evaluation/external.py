@@ -32,6 +32,7 @@ from grandrounds.evaluation.per_class import (
     summed_probabilities,
 )
 from grandrounds.files import write_csv
+from grandrounds.models.compute import probabilities_of
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
@@ -39,20 +40,21 @@ BATCH = 256
 
 
 @torch.inference_mode()
-def predict(model: nn.Module, inputs: Callable[[np.ndarray], Tensor], rows: np.ndarray) -> Tensor:
+def predict(model: nn.Module, inputs: Callable[[np.ndarray], Tensor], rows: np.ndarray, multi: bool = False) -> Tensor:
     """Predict without augmentation and with the model in evaluation mode; its mode is restored.
 
     Args:
         model: gives logits of shape ``(batch, classes)``.
         inputs: what the model takes for these rows, on its device.
         rows: which images, int64, shape ``(n,)``.
+        multi: whether the outputs are findings, each with a probability of its own.
 
     Returns:
         Probabilities, float32 on the CPU, shape ``(n, classes)``; ``(0, 0)`` for no rows.
     """
     training = model.training
     model.eval()
-    parts = [torch.softmax(model(inputs(batch)).float(), dim=1).cpu() for batch in eval_batches(rows, BATCH)]
+    parts = [probabilities_of(model(inputs(batch)).float(), multi).cpu() for batch in eval_batches(rows, BATCH)]
     model.train(training)
     return torch.cat(parts) if parts else torch.zeros(0, 0)
 

@@ -45,6 +45,21 @@ def compile_likewise(part: nn.Module, network: nn.Module) -> None:
         compile_network(part, _compiled[network])
 
 
+def probabilities_of(logits: Tensor, multi: bool) -> Tensor:
+    """Probabilities in single precision at least: of each finding (``multi``), or of the classes, which sum to one.
+
+    Args:
+        logits: classes or findings are the last dimension.
+        multi: whether an image may have several findings.
+
+    Example:
+        >>> probabilities_of(torch.zeros(1, 2), multi=False), probabilities_of(torch.zeros(1, 3), multi=True)
+        (tensor([[0.5000, 0.5000]]), tensor([[0.5000, 0.5000, 0.5000]]))
+    """
+    wide = at_least_single(logits)
+    return torch.sigmoid(wide) if multi else torch.softmax(wide, dim=-1)
+
+
 def at_least_single(values: Tensor) -> Tensor:
     """Convert half precision to single; single and double stay unchanged.
 

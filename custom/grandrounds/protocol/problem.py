@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,6 +24,12 @@ Norm = Literal["batch", "group", "frozen"]
 IMAGENET = "imagenet"
 WEIGHTS_NAME = re.compile(r"[A-Za-z0-9_-]+")
 LINEAR = "linear"
+Task = Literal["single", "multi"]
+MULTI = "multi"
+NO_FINDING, SEPARATOR, UNKNOWN_MARK = "none", "|", "?"
+"""In a manifest of findings: the label of an image without any, what separates findings, and what precedes one that may or
+may not be there."""
+MULTI_LABEL_JOBS = "local, local_fixmatch, fedavg, ssfl, fedperl and fedirm"
 TRAIN_ALL, TRAIN_HEAD, FROM = "all", "head", "from:"
 DropoutAt = Literal["head", "layers"]
 DROPOUT = Range(0, 1, open_maximum=True)
@@ -123,6 +129,7 @@ class Problem(Options):
     ] = None
     intensities: Annotated[Intensities, INTENSITIES_MEANING] = "auto"
     trainable: Annotated[str, TRAINABLE_MEANING] = TRAIN_ALL
+    task: Annotated[Task, "single: each image has one class; multi: any of the classes, its findings"] = "single"
 
     def check(self) -> None:
         """Check the vocabulary, the head and which layers are trained."""
@@ -135,6 +142,12 @@ class Problem(Options):
             )
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
             raise ConfigurationError(f"problem.classes must be at least two different names, got {list(self.classes)}")
+        for name in self.classes if self.multi else ():
+            if name == NO_FINDING or SEPARATOR in name or name.startswith(UNKNOWN_MARK):
+                raise ConfigurationError(
+                    f"problem.classes: a finding must not be {NO_FINDING!r}, contain {SEPARATOR!r} or begin with "
+                    f"{UNKNOWN_MARK!r}, got {name!r}"
+                )
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Problem:
@@ -160,6 +173,11 @@ class Problem(Options):
         return {**vars(self), "classes": list(self.classes)}
 
     @property
+    def multi(self) -> bool:
+        """Whether an image has any number of findings in place of one class."""
+        return self.task == MULTI
+
+    @property
     def has_frozen(self) -> bool:
         """Whether a part of the network is never trained, and so does not travel."""
         return self.trainable != TRAIN_ALL or self.norm == "frozen"
@@ -168,6 +186,17 @@ class Problem(Options):
     def has_public_weights(self) -> bool:
         """Whether sites can load the weights themselves: none, ImageNet's, or a name of the weights folder."""
         return self.weights is None or WEIGHTS_NAME.fullmatch(self.weights) is not None
+
+    def require_task(self, tasks: Collection[str], method: str) -> None:
+        """Check that a method supports the task.
+
+        Raises:
+            ConfigurationError: naming the method and the jobs that support it.
+        """
+        if self.task not in tasks:
+            raise ConfigurationError(
+                f"problem.task={self.task} is not supported by {method}; the jobs for it are {MULTI_LABEL_JOBS}"
+            )
 
     def for_sites(self) -> dict[str, Any]:
         """Plain values for the sites; a path of the server stays there."""

@@ -10,16 +10,29 @@ from typing import Any
 
 from grandrounds.evaluation.counts import counts_from_json, pooled_counts
 from grandrounds.evaluation.estimates import ClassCounts, reference_scores, score_estimates
+from grandrounds.evaluation.multi_label.estimates import CHANCE, MEANS, means_of_findings, pooled_findings
+from grandrounds.protocol.problem import MULTI
 
 NAMES: Mapping[str, str] = {"common": "selected", "own": "own"}
 """How tables call the models of a summary."""
 SCORES = ("accuracy", "balanced_accuracy", "f1_weighted")
+FINDING_SCORES = tuple(MEANS)
 Scores = Mapping[str, float]
 
 
 def tested_models(summary: Mapping[str, Any]) -> list[str]:
     """The models that were tested: ``common``, the one that the federation selected, and ``own``, each site's choice."""
     return [model for model in NAMES if any(f"{model}.n" in scores for scores in summary["test"].values())]
+
+
+def is_multi(summary: Mapping[str, Any]) -> bool:
+    """Whether a run's classes are findings."""
+    return bool(summary.get("configuration", {}).get("problem", {}).get("task") == MULTI)
+
+
+def scores_in(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """The scores of a run's tables."""
+    return FINDING_SCORES if is_multi(summary) else SCORES
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,8 @@ class ModelScores:
         sizes = {site: int(scores[f"{model}.n"]) for site, scores in tests.items()}
         released = {site: found[model] for site, found in summary.get("counts", {}).items() if model in found}
         classes = summary.get("configuration", {}).get("problem", {}).get("classes", [])
+        if is_multi(summary):
+            return cls._of_findings(model, tests, sizes, released, len(classes))
         right = {site: scores.get(f"{model}.accuracy", math.nan) * sizes[site] for site, scores in tests.items()}
 
         def counted(names: Sequence[str]) -> ClassCounts:
@@ -79,6 +94,27 @@ class ModelScores:
             sites.setdefault(site, {key: scores.get(f"{model}.{key}", math.nan) for key in SCORES})
         mean = {key: _mean([scores[key] for scores in sites.values() if key in scores]) for key in SCORES}
         return cls(sites, sizes, majority, mean, pooled, references if "" in groups else {})
+
+    @classmethod
+    def _of_findings(
+        cls,
+        model: str,
+        tests: Mapping[str, Scores],
+        sizes: Mapping[str, int],
+        released: Mapping[str, Any],
+        findings: int,
+    ) -> ModelScores:
+        """Scores of findings; areas of all images together are known to a report only, which has the predictions."""
+        names = {name: f"{model}.{name}" for name in FINDING_SCORES}
+        sites = {
+            site: {name: scores[key] for name, key in names.items() if key in scores} for site, scores in tests.items()
+        }
+        mean = {key: _mean([scores[key] for scores in sites.values() if key in scores]) for key in FINDING_SCORES}
+        pooled = {}
+        if released and released.keys() == tests.keys():
+            counts = [counts_from_json(released[site], findings, multi=True) for site in tests]
+            pooled = {name: one.value for name, one in means_of_findings(pooled_findings(counts)).items()}
+        return cls(sites, sizes, {}, mean, pooled, {"chance": CHANCE})
 
 
 def _mean(values: Sequence[float]) -> float:

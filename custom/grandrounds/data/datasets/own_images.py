@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from grandrounds.data.families import FolderOptions, Layout, OwnImageOptions
+from grandrounds.data.findings import named_findings
 from grandrounds.data.images.decoding import DICOM_SUFFIXES
 from grandrounds.data.images.dicom import read_header
 from grandrounds.data.images.readers import open_images
@@ -26,7 +27,7 @@ from grandrounds.data.manifest import (
     further_columns,
     read_table,
     require_grouped,
-    require_known_label,
+    require_label,
 )
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.ordering import natural_sorted
@@ -120,7 +121,7 @@ def images_of_rows(source: str, rows: Iterable[tuple[int, Mapping[str, str]]], o
     """
     labels, pattern = _label_map(options.label_map), _pattern(options.patient_pattern)
     kept = [(line, row) for line, row in rows if labels.get(row["label"], "kept")]
-    records = [_record(row, f"{source} line {line}", labels, pattern, options.classes) for line, row in kept]
+    records = [_record(row, f"{source} line {line}", labels, pattern, options) for line, row in kept]
     seen: dict[str, int] = {}
     for line, row in kept:
         if seen.setdefault(row["image"], line) != line:
@@ -140,7 +141,7 @@ def _record(
     where: str,
     labels: Mapping[str, str],
     pattern: re.Pattern[str] | None,
-    classes: Sequence[str],
+    options: OwnImageOptions,
 ) -> Record:
     if not row["image"]:
         raise DataError(f"{where}, column image: the image's name is missing")
@@ -151,8 +152,8 @@ def _record(
     if flag not in FLAGS:
         raise DataError(f"{where}, column labelled: expected 0, 1, true or false, got {row['labelled']!r}")
     label = labels.get(row["label"], row["label"])
-    if label and classes:
-        require_known_label(label, classes, f"{where}, column label")
+    if label and options.classes:
+        require_label(label, options.classes, f"{where}, column label", options.multi)
     return Record(
         image=row["image"],
         label=label,
@@ -320,13 +321,14 @@ def _tiff_frames(path: Path) -> int:
         return 1
 
 
-def vocabulary_of(records: Sequence[Record], given: Sequence[str]) -> tuple[str, ...]:
-    """The given classes, else the labels that occur in natural order.
+def vocabulary_of(records: Sequence[Record], given: Sequence[str], multi: bool = False) -> tuple[str, ...]:
+    """The given classes, else the labels, or with ``multi`` the findings, that occur in natural order.
 
     Raises:
         DataError: if there are fewer than two.
     """
-    found = tuple(given) or tuple(natural_sorted({record.label for record in records if record.label}))
+    occurring = (name for one in records for name in (named_findings(one.label) if multi else (one.label,)) if name)
+    found = tuple(given) or tuple(natural_sorted(set(occurring)))
     if len(found) < 2:
         raise DataError(f"the images have {len(found)} classes ({', '.join(found) or 'none'}), expected at least two")
     return found

@@ -6,7 +6,7 @@ texture and hair vary in the same way in every class, so that mean colours do no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -38,14 +38,38 @@ def draw_phantom(label: str, device: str, size: int, generator: np.random.Genera
     return take_picture(_scene(label, size, generator), camera, generator)
 
 
-def _scene(label: str, size: int, generator: np.random.Generator) -> Plane:
-    """Skin with a lesion and hair; reflectance between 0 and 1, shape ``(size, size, 3)``."""
+def draw_findings(findings: Sequence[str], device: str, size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """Draw one picture with any number of ``PHANTOM_FINDINGS``, each in a quarter of its own; else as :func:`draw_phantom`.
+
+    Raises:
+        ValueError: if a finding or the device is unknown or the picture smaller than 8 pixels.
+    """
+    for name in findings:
+        if name not in PHANTOM_FINDINGS:
+            raise ValueError(f"a finding must be one of {', '.join(PHANTOM_FINDINGS)}, got {name!r}")
+    camera = device_named(device)
+    require_at_least(size, SMALLEST_SIDE, "size")
+    return take_picture(_scene(findings, size, generator), camera, generator)
+
+
+def _findings(names: Sequence[str], x: Plane, y: Plane, generator: np.random.Generator) -> Plane:
+    """Share of each pixel that small lesions in different quarters of the picture cover."""
+    cover = np.zeros_like(x)
+    for name, quarter in zip(names, generator.permutation(4).tolist(), strict=False):
+        column, row = quarter % 2 - 0.5, quarter // 2 - 0.5
+        cover = np.maximum(cover, _lesion(name, 2 * (x - column), 2 * (y - row), generator))
+    return cover
+
+
+def _scene(label: str | Sequence[str], size: int, generator: np.random.Generator) -> Plane:
+    """Skin with a lesion (or findings) and hair; reflectance between 0 and 1, shape ``(size, size, 3)``."""
     axis = (np.arange(size) + 0.5) * 2 / size - 1
     x, y = np.meshgrid(axis, axis)
     skin = SKIN * generator.uniform(0.85, 1.08) * (1 + 0.05 * _texture(x, y, generator)[..., None])
     pigment = PIGMENT * generator.uniform(0.75, 1.3) * generator.uniform(0.9, 1.1, 3)
     depth = generator.uniform(0.45, 0.9) * (1 + 0.15 * _texture(x, y, generator))
-    cover = (_lesion(label, x, y, generator) * depth)[..., None]
+    drawn = _lesion(label, x, y, generator) if isinstance(label, str) else _findings(label, x, y, generator)
+    cover = (drawn * depth)[..., None]
     scene = skin * (1 - cover) + pigment * cover
     for _ in range(generator.integers(0, 4)):
         hair = 0.6 * _hair(x, y, generator)[..., None]
@@ -122,3 +146,4 @@ _SHAPES: Mapping[str, Shape] = MappingProxyType(
     {"round": _round, "irregular": _irregular, "ring": _ring, "clustered": _clustered}
 )
 PHANTOM_CLASSES = tuple(_SHAPES)
+PHANTOM_FINDINGS = ("round", "ring", "clustered")

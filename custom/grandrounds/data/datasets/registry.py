@@ -40,7 +40,7 @@ from grandrounds.data.datasets.own_images import (
     with_drawn_splits,
 )
 from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
-from grandrounds.data.datasets.rsna_ich import RSNA_ICH_CLASSES, Progress, read_rsna_ich
+from grandrounds.data.datasets.rsna_ich import ANY, RSNA_ICH_CLASSES, Progress, read_rsna_ich
 from grandrounds.data.families import (
     CtOptions,
     FolderOptions,
@@ -79,7 +79,8 @@ class ReadDataset:
 
     ``images`` is their folder or archive, ``facts`` are further entries of the partition's description, ``windows`` those of
     CT slices, and ``preprocess`` is what the sites do to an image before resizing. ``sites`` is the site of each record,
-    where the data set names them; ``splits`` is whether the splits of the records are to be kept.
+    where the data set names them; ``splits`` is whether the splits of the records are to be kept, ``multi`` whether labels
+    are findings.
     """
 
     records: tuple[Record, ...]
@@ -91,6 +92,7 @@ class ReadDataset:
     name: str = ""
     sites: tuple[str, ...] = ()
     splits: bool = False
+    multi: bool = False
 
 
 def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None = None) -> ReadDataset:
@@ -167,7 +169,9 @@ def _rsna_ich(root: Path, options: CtOptions, progress: Progress | None) -> Read
     windows = windows_from(options.windows, "windows") if options.windows else HAEMORRHAGE_WINDOWS
     records, counts = read_rsna_ich(root, options, progress)
     facts = {"multi": options.multi, "slices": options.slices, "in_the_table": counts}
-    return ReadDataset(records, root, RSNA_ICH_CLASSES, facts, windows)
+    multi = options.multi == "keep"
+    classes = (*RSNA_ICH_CLASSES, ANY) if multi else RSNA_ICH_CLASSES
+    return ReadDataset(records, root, classes, facts, windows, multi=multi)
 
 
 def _mammograms(dataset: str, root: Path, options: MammographyOptions, progress: Progress | None) -> ReadDataset:
@@ -188,13 +192,14 @@ def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDatas
     return ReadDataset(
         found.records,
         root,
-        vocabulary_of(found.records, options.classes),
+        vocabulary_of(found.records, options.classes, options.multi),
         {} if found.patients_known else {"patients": "unknown"},
         windows,
         options.preprocess,
         options.dataset_name,
         tuple(map(site_name, found.sites)),
         found.splits,
+        options.multi,
     )
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from grandrounds.data.datasets.published import find_table, image_called
 from grandrounds.data.families import CtOptions, Multi
+from grandrounds.data.findings import joined_findings
 from grandrounds.data.images.dicom import read_patient
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.errors import ConfigurationError, DataError
@@ -67,7 +68,7 @@ def read_subtypes(table: Path) -> dict[str, tuple[str, ...]]:
 
 
 def single_labels(subtypes: Mapping[str, tuple[str, ...]], multi: Multi) -> tuple[dict[str, str], dict[str, int]]:
-    """One class for each slice with a haemorrhage.
+    """One class for each slice with a haemorrhage; ``keep`` counts as ``first``.
 
     A slice with several subtypes is left out (``drop``), or counts as the first in the order of ``RSNA_ICH_CLASSES``
     (``first``), as Liu et al. (MICCAI 2021) do by taking the maximum.
@@ -86,6 +87,16 @@ def single_labels(subtypes: Mapping[str, tuple[str, ...]], multi: Multi) -> tupl
         "several_subtypes": sum(len(names) > 1 for names in subtypes.values()),
     }
     return chosen, counts
+
+
+def all_labels(subtypes: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """All subtypes of each slice as findings, as published; ``any`` is whether there is one.
+
+    Example:
+        >>> all_labels({"a": ("epidural", "subdural"), "b": ()})
+        {'a': 'epidural|subdural|any', 'b': 'none'}
+    """
+    return {image: joined_findings([*names, ANY] if names else []) for image, names in subtypes.items()}
 
 
 def _codes() -> dict[tuple[str, str], int]:
@@ -204,12 +215,13 @@ TABLE = "stage_2_train.csv"
 FOLDERS = ("stage_2_train", "stage_2_train_images")
 PATIENTS = "patients.csv"
 SOURCE = "RSNA-ICH"
+_KEPT: Mapping[Multi, str] = {"drop": "with exactly one subtype", "first": "with a subtype", "keep": "in the folder"}
 
 
 def read_rsna_ich(
     root: Path | str, options: CtOptions, progress: Progress | None = None
 ) -> tuple[tuple[Record, ...], dict[str, int]]:
-    """Read slices with a haemorrhage from the published layout.
+    """Read slices with a haemorrhage from the published layout; with ``multi=keep`` those without that are there, too.
 
     That is ``stage_2_train.csv`` beside the folder ``stage_2_train`` or ``stage_2_train_images`` of ``.dcm`` files. Slices
     without a subtype are not part of the problem and need not be there.
@@ -227,8 +239,10 @@ def read_rsna_ich(
     """
     root = Path(root)
     table = find_table(root, (TABLE,), "RSNA-ICH")
-    labels, counts = single_labels(read_subtypes(table), options.multi)
-    images = _images(root)
+    subtypes, images = read_subtypes(table), _images(root)
+    labels, counts = single_labels(subtypes, options.multi)
+    if options.multi == "keep":
+        labels = all_labels({image: names for image, names in subtypes.items() if names or image in images})
     paths = {image: image_called(image, images, str(table), root) for image in labels}
     files = {image: root / path for image, path in paths.items()}
     owners = find_patients(files, options.patients or root / PATIENTS, progress)
@@ -237,8 +251,7 @@ def read_rsna_ich(
     )
     if options.slices > len(records):
         raise DataError(
-            f"{table}: {len(records)} slices {'with exactly one' if options.multi == 'drop' else 'with a'} subtype, "
-            f"asked for {options.slices}; ask for fewer slices"
+            f"{table}: {len(records)} slices {_KEPT[options.multi]}, asked for {options.slices}; ask for fewer slices"
         )
     generator = numpy_generator(options.seed, "rsna_ich", "slices")
     return draw_slices(records, options.slices, generator), counts

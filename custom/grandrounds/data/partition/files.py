@@ -16,13 +16,14 @@ from types import MappingProxyType
 from typing import Any
 
 from grandrounds.data.families import Preprocess
+from grandrounds.data.findings import findings_in
 from grandrounds.data.images.dicom import Window
 from grandrounds.data.manifest import (
     SPLITS,
     Record,
     manifest_digest,
     require_grouped,
-    require_known_label,
+    require_label,
     write_manifest,
 )
 from grandrounds.data.partition.divide import SERVER
@@ -32,6 +33,7 @@ from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import file_names, put_in_place, temporary_sibling, write_json
 from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.problem import MULTI
 
 DESCRIPTION_FILE = "partition.json"
 MANIFEST_FILE = "manifest.csv"
@@ -73,6 +75,7 @@ def write_partition(
     shared_patients: bool = False,
     replicated: Replicated | None = None,
     drawn: Mapping[str, Sequence[DrawnLabel]] | None = None,
+    multi: bool = False,
 ) -> dict[str, Any]:
     """Write manifests, site configurations and ``partition.json``, all or nothing; the same again changes nothing.
 
@@ -90,6 +93,7 @@ def write_partition(
         shared_patients: whether a patient or lesion may be at several sites, in the same split at each.
         replicated: test images and a public set that every site gets.
         drawn: the labels that were drawn for each site's images; written beside its manifest.
+        multi: whether labels are findings.
 
     Returns:
         The content of ``partition.json``: the arguments, and ``sites`` with counts and the SHA-256 of the files.
@@ -102,7 +106,7 @@ def write_partition(
     """
     out_dir = Path(out_dir).resolve()
     common = tuple(replicated.test) if replicated else ()
-    _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients)
+    _check_sites({**sites, "every-site": common} if common else sites, classes, shared_patients, multi)
     _require_own_words(description)
     _require_own_folder(out_dir)
     reading = _reading(windows, preprocess)
@@ -113,13 +117,20 @@ def write_partition(
     with temporary_sibling(out_dir) as temporary:
         summaries = {
             site: _write_site(
-                temporary / site, (*own, *common), _retaking(config, dataset_name, devices.get(site)), classes
+                temporary / site, (*own, *common), _retaking(config, dataset_name, devices.get(site)), classes, multi
             )
             for site, own in sites.items()
         }
         for site, summary in summaries.items():
             summary |= _write_beside(temporary / site, replicated, (drawn or {}).get(site))
-        content = {**description, **reading, "dataset_name": dataset_name, "classes": list(classes), "sites": summaries}
+        content = {
+            **description,
+            **reading,
+            **({"task": MULTI} if multi else {}),
+            "dataset_name": dataset_name,
+            "classes": list(classes),
+            "sites": summaries,
+        }
         write_json(temporary / DESCRIPTION_FILE, content)
         _replace(out_dir, temporary, overwrite)
     return read_partition(out_dir)
@@ -163,7 +174,9 @@ def _digests(content: Mapping[str, Any]) -> dict[str, str]:
     return digests
 
 
-def _check_sites(sites: Mapping[str, Sequence[Record]], classes: Sequence[str], shared_patients: bool) -> None:
+def _check_sites(
+    sites: Mapping[str, Sequence[Record]], classes: Sequence[str], shared_patients: bool, multi: bool
+) -> None:
     first: dict[tuple[str, str], tuple[str, str]] = {}
     for site, records in sites.items():
         if not SITE_NAME.fullmatch(site):
@@ -171,7 +184,7 @@ def _check_sites(sites: Mapping[str, Sequence[Record]], classes: Sequence[str], 
         require_grouped(records, site)
         for record in records:
             if record.label:
-                require_known_label(record.label, classes, f"{site}, image {record.image!r}")
+                require_label(record.label, classes, f"{site}, image {record.image!r}", multi)
             for kind, name in (("image", record.image), ("patient", record.patient), ("lesion", record.lesion)):
                 earlier, split = first.setdefault((kind, name), (site, record.split)) if name else (site, record.split)
                 if earlier != site and (kind == "image" or not shared_patients):
@@ -184,7 +197,7 @@ def _check_sites(sites: Mapping[str, Sequence[Record]], classes: Sequence[str], 
 
 
 def _require_own_words(description: Mapping[str, Any]) -> None:
-    reserved = {"dataset_name", "classes", "sites", "windows", "preprocess", "public_set"} & set(description)
+    reserved = {"dataset_name", "classes", "sites", "task", "windows", "preprocess", "public_set"} & set(description)
     if reserved:
         raise ValueError(f"description must not contain {', '.join(sorted(reserved))}")
 
@@ -199,12 +212,12 @@ def _require_own_folder(out_dir: Path) -> None:
 
 
 def _write_site(
-    folder: Path, records: Sequence[Record], config: Mapping[str, Any], classes: Sequence[str]
+    folder: Path, records: Sequence[Record], config: Mapping[str, Any], classes: Sequence[str], multi: bool
 ) -> dict[str, Any]:
     digest = write_manifest(records, folder / MANIFEST_FILE)
     write_json(folder / CONFIG_NAME, config)
     splits = Counter(record.split for record in records)
-    labels = Counter(record.label for record in records)
+    labels = Counter(name for one in records for name in (findings_in(one.label) if multi else (one.label,)))
     sources = Counter(record.source for record in records)
     return {
         "images": {split: splits[split] for split in SPLITS},
@@ -277,4 +290,5 @@ def sites_and_problem(partition: Path) -> tuple[list[str], dict[str, Any]]:
         )
     description = read_partition(partition)
     sites = [site for site in natural_sorted(description["sites"]) if site != SERVER]
-    return sites, {"dataset": description["dataset_name"], "classes": description["classes"]}
+    task = {"task": description["task"]} if "task" in description else {}
+    return sites, {"dataset": description["dataset_name"], "classes": description["classes"], **task}

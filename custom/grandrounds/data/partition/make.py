@@ -99,6 +99,7 @@ def make_partition(
         "preprocess": read.preprocess,
         "devices": _devices(chosen),
         "shared_patients": _by_slice(chosen),
+        "multi": read.multi,
     }
     if chosen.scheme == "mdhfl" and isinstance(chosen, MutualOptions):
         divided, extra, shared = _divide_mutually(read, chosen)

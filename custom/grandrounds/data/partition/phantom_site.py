@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.checks import require_at_least
-from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
+from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, PHANTOM_FINDINGS, draw_findings, draw_phantom
+from grandrounds.data.findings import findings_in, joined_findings
 from grandrounds.data.images.devices import DEVICES
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.partition.groups import shares_to_counts
@@ -26,6 +27,8 @@ from grandrounds.files import file_names, put_in_place, replacing, temporary_sib
 from grandrounds.seeding import derive_seed, numpy_generator
 
 DATASET_NAME = "phantom"
+FINDINGS_NAME = "phantom_findings"
+"""Of pictures with any number of findings."""
 IMAGES_FILE = "images.npz"
 MANIFEST_FILE = "manifest.csv"
 ARGUMENTS_FILE = "phantom.json"
@@ -34,6 +37,8 @@ FILES = frozenset({CONFIG_NAME, IMAGES_FILE, MANIFEST_FILE, ARGUMENTS_FILE})
 VALIDATION, TEST = 0.15, 0.25
 OWN_DEVICE_SHARE = 0.85
 CLASS_SHARES = (0.40, 0.25, 0.20, 0.15)
+FINDING_SHARE = 0.4
+"""Of the images that show a finding, on average."""
 MAX_IMAGES_PER_PATIENT = 3
 MIN_IMAGES = 12
 
@@ -46,14 +51,15 @@ def phantom_site(
     seed: int = 0,
     labelled: float = 0.15,
     devices: Sequence[str] = DEVICES,
+    dataset: str = DATASET_NAME,
 ) -> Path:
-    """Draw the data set ``phantom`` of one site into ``<folder>/<site>``, unless it is there already.
+    """Draw the data set ``phantom`` or ``phantom_findings`` of one site into ``<folder>/<site>``, unless it is there.
 
     ``site-k`` has mostly pictures of device k, counted cyclically, and a few of the others; the mix of classes shifts from
     site to site (without a number in the name, by the name). Patients have one to three pictures of one class, and are
     divided 60 : 15 : 25 between training, validation and testing. The same arguments give the same pictures on every
     machine; other arguments replace them. ``size`` is the side in pixels, ``labelled`` the share of the training pictures
-    with a label.
+    with a label. Findings are independent of each other; how frequent each is differs between sites as the classes do.
 
     Returns:
         The site's ``grandrounds.json``, beside ``manifest.csv`` and ``images.npz`` (array ``images``).
@@ -72,13 +78,14 @@ def phantom_site(
         "seed": seed,
         "labelled": labelled,
         "devices": list(devices),
+        **({} if dataset == DATASET_NAME else {"dataset": dataset}),
     }
     if not _holds(target, arguments):
         foreign = sorted(set(file_names(target)) - FILES)
         if foreign:
             raise ConfigurationError(f"{target} holds {foreign[0]}, which is not of a phantom; choose another folder")
         with temporary_sibling(target) as temporary:
-            _write(temporary, _draw_records(site, images, seed, labelled, devices), size, seed, arguments)
+            _write(temporary, _draw_records(site, images, seed, labelled, devices, dataset), size, seed, arguments)
             # Another process may have finished the same drawing in the meantime.
             if not _holds(target, arguments):
                 put_in_place(temporary, target)
@@ -93,7 +100,9 @@ def _holds(target: Path, arguments: Mapping[str, Any]) -> bool:
     return bool(written == arguments) and set(file_names(target)) >= FILES
 
 
-def _draw_records(site: str, images: int, seed: int, labelled: float, devices: Sequence[str]) -> tuple[Record, ...]:
+def _draw_records(
+    site: str, images: int, seed: int, labelled: float, devices: Sequence[str], dataset: str
+) -> tuple[Record, ...]:
     """Patients, their classes and devices, and the splits."""
     generator = numpy_generator(seed, "phantom", site, "records")
     sizes = generator.integers(1, MAX_IMAGES_PER_PATIENT + 1, size=images)
@@ -101,14 +110,20 @@ def _draw_records(site: str, images: int, seed: int, labelled: float, devices: S
     number = _site_number(site)
     # The classes shift once more after each round of devices: sites with the same device still differ.
     class_shares = np.roll(CLASS_SHARES, number + number // len(devices))
-    label_of = _in_random_order(PHANTOM_CLASSES, class_shares, patients[-1] + 1, generator)
+    if dataset == FINDINGS_NAME:
+        present = generator.random((patients[-1] + 1, len(PHANTOM_FINDINGS))) < FINDING_SHARE + class_shares[:-1] - 0.25
+        label_of = [
+            joined_findings([n for n, one in zip(PHANTOM_FINDINGS, row, strict=True) if one]) for row in present
+        ]
+    else:
+        label_of = _in_random_order(PHANTOM_CLASSES, class_shares, patients[-1] + 1, generator)
     device_of = _in_random_order(devices, _device_shares(number, len(devices)), patients[-1] + 1, generator)
     records = [
         Record(
             image=f"images/{index}",
             label=label_of[patient],
             patient=f"{site}-patient-{patient + 1}",
-            source=f"{DATASET_NAME}/{device_of[patient]}",
+            source=f"{dataset}/{device_of[patient]}",
         )
         for index, patient in enumerate(patients)
     ]
@@ -138,20 +153,17 @@ def _in_random_order(
 
 
 def _write(folder: Path, records: Sequence[Record], size: int, seed: int, arguments: Mapping[str, Any]) -> None:
-    site = arguments["site"]
-    pictures = np.stack(
-        [
-            draw_phantom(
-                record.label,
-                record.source.partition("/")[2],
-                size,
-                numpy_generator(seed, "phantom", site, record.image),
-            )
-            for record in records
-        ]
-    )
+    site, dataset = arguments["site"], arguments.get("dataset", DATASET_NAME)
+    drawn = []
+    for record in records:
+        device, generator = record.source.partition("/")[2], numpy_generator(seed, dataset, site, record.image)
+        if dataset == FINDINGS_NAME:
+            drawn.append(draw_findings(findings_in(record.label), device, size, generator))
+        else:
+            drawn.append(draw_phantom(record.label, device, size, generator))
+    pictures = np.stack(drawn)
     with replacing(folder / IMAGES_FILE) as stream:
         np.savez(stream, images=pictures)
     write_manifest(records, folder / MANIFEST_FILE)
-    write_json(folder / CONFIG_NAME, {"datasets": {DATASET_NAME: {"manifest": MANIFEST_FILE, "root": IMAGES_FILE}}})
+    write_json(folder / CONFIG_NAME, {"datasets": {dataset: {"manifest": MANIFEST_FILE, "root": IMAGES_FILE}}})
     write_json(folder / ARGUMENTS_FILE, arguments)

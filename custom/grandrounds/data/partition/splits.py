@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from grandrounds.checks import require_fraction
+from grandrounds.data.findings import findings_in
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.groups import divide_into_counts, majority, shares_to_counts, whole_groups
 from grandrounds.errors import DataError
@@ -270,11 +271,13 @@ def keep_splits(
 
 
 def _strata(records: Sequence[Record]) -> Mapping[str, list[int]]:
-    """Positions by class, rarest first, without those that are for testing already."""
-    counts = Counter(record.label for record in records)
+    """Positions by class or finding, rarest first, without those that are for testing already."""
+    classes = [findings_in(record.label) or (record.label,) for record in records]
+    counts = Counter(name for names in classes for name in names)
     strata: dict[str, list[int]] = defaultdict(list)
     for members in whole_groups(records):
         if all(records[index].split != "test" for index in members):
-            rarest = min((records[index].label for index in members), key=lambda label: (counts[label], label))
+            found = {name for index in members for name in classes[index]}
+            rarest = min(found, key=lambda name: (counts[name], name))
             strata[rarest].extend(members)
     return {label: sorted(strata[label]) for label in sorted(strata, key=lambda label: (counts[label], label))}

@@ -65,6 +65,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         super().__init__()
         self.take_groups(options)
         self.problem = Problem.from_dict(self.run.problem)
+        self.problem.require_task(self.tasks, type(self).__name__)
         require_buildable(self.problem.model_spec(pretrained=False), self.problem.image_size)
         self.rounds = self.run.rounds
         self.seed = self.run.seed
@@ -73,7 +74,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.frozen_digest: str | None = None
         self.checkpointed: list[int] = []
         self.sites = SiteRegistry()
-        self._selection = ModelSelection(self.run.selection_metric, self.problem.classes)
+        self._selection = ModelSelection(self.run.metric, self.problem.classes, self.problem.multi)
         self._under_way = False
 
     @property
@@ -98,7 +99,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             "seed": run.seed,
             "run_name": run.run_name,
             "run_id": self.run_id,
-            "selection_metric": run.selection_metric,
+            "selection_metric": run.metric,
             "checkpoints": list(self.checkpointed),
             "round_timeout": run.round_timeout,
             UPDATE_PRECISION: self.update_precision(),
@@ -148,7 +149,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self._reserve = DiskReserve(self.folder)
         self._checkpoints = CheckpointFolder(self.folder, {})
         self.dispatcher = TaskDispatcher(
-            self, self, self.run, self.problem.classes, self.sites, self.record, fl_ctx, abort_signal
+            self, self, self.run, self.problem, self.sites, self.record, fl_ctx, abort_signal
         )
         try:
             with exclusive(self.folder):
@@ -273,7 +274,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         metrics, counts = (at_server, {}) if scores else (self.dispatcher.metrics, counts)
         compared = self._selection.offer(model_round, metrics, self.model(), counts)
         if compared is not None:
-            self.record.note_score(model_round, self.run.selection_metric, compared)
+            self.record.note_score(model_round, self.run.metric, compared)
 
     def _finish(self) -> None:
         done = self.round_number
@@ -347,7 +348,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             "seed": self.seed,
             "sites_per_round": self.run.sites_per_round,
             "validate_every": self.run.validate_every,
-            "selection_metric": self.run.selection_metric,
+            "selection_metric": self.run.metric,
         }
 
 

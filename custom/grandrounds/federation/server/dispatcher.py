@@ -25,6 +25,7 @@ from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import CURVES, JOIN, TEST, TRAIN, ReleaseKind, Result, tensor_bytes
 from grandrounds.protocol.names import VALIDATION_PREFIX
+from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.registration import Registration
 
 ROUNDING = 1e-6
@@ -38,7 +39,7 @@ class TaskDispatcher:
         controller: FLARE's, which sends the tasks.
         hooks: of the method.
         run: how long answers are waited for, and how many are needed.
-        classes: the vocabulary, for curves.
+        problem: whose vocabulary curves and counts must have.
         sites: registered, refused and paused sites; kept up to date.
         record: of the run.
         fl_ctx: FLARE's context of the server.
@@ -54,14 +55,14 @@ class TaskDispatcher:
         controller: Controller,
         hooks: RoundHooks,
         run: RunOptions,
-        classes: tuple[str, ...],
+        problem: Problem,
         sites: SiteRegistry,
         record: RunRecord,
         fl_ctx: FLContext,
         abort_signal: Signal,
     ) -> None:
         self._controller, self._hooks = controller, hooks
-        self._run, self._classes = run, classes
+        self._run, self._problem, self._classes = run, problem, problem.classes
         self._sites, self._record = sites, record
         self._fl_ctx, self._abort_signal = fl_ctx, abort_signal
         self._round_number = 0
@@ -153,7 +154,7 @@ class TaskDispatcher:
         self._controller.log_warning(self._fl_ctx, f"round {number}: {site} is dropped: {reason}")
 
     def _received(self, site: str, task: str, answer: Result) -> None:
-        counts = received_counts(answer, self._classes)
+        counts = received_counts(answer, self._problem)
         # A method sees its own releases alone.
         own = {name: one for name, one in answer.releases.items() if one.kind is not ReleaseKind.COUNTS}
         result = replace(answer, releases=own)
@@ -225,7 +226,7 @@ def received_curves(result: Result, classes: tuple[str, ...]) -> dict[str, SiteC
     return found
 
 
-def received_counts(result: Result, classes: tuple[str, ...]) -> dict[str, SiteCounts]:
+def received_counts(result: Result, problem: Problem) -> dict[str, SiteCounts]:
     """The counts in an answer, by model or ``validation``.
 
     Raises:
@@ -241,7 +242,7 @@ def received_counts(result: Result, classes: tuple[str, ...]) -> dict[str, SiteC
             raise MessageError(f"counts must be one of {known} with {IMAGES} and {PATIENTS}, got {name!r}")
         try:
             images, patients = (release.tensors[part].numpy() for part in (IMAGES, PATIENTS))
-            found[models[name]] = check_counts(images, patients, len(classes))
+            found[models[name]] = check_counts(images, patients, len(problem.classes), problem.multi)
         except ValueError as error:
             raise MessageError(f"{name}: {error}") from error
     return found

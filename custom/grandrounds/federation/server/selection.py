@@ -22,6 +22,7 @@ from grandrounds.evaluation.counts import SiteCounts, counts_from_json, counts_t
 from grandrounds.evaluation.estimates import MEANS, score_estimates
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import SELECTABLE, classification_metrics
+from grandrounds.evaluation.multi_label.metrics import multi_label_metrics
 from grandrounds.federation.paths import SERVER
 from grandrounds.federation.server.options import ServerComputeOptions
 from grandrounds.federation.server.record import AT_SERVER, MEAN, POOLED
@@ -72,14 +73,15 @@ class ModelSelection:
     Args:
         metric: name of a validation metric; higher is better.
         classes: the vocabulary; empty where no counts are released.
+        multi: whether the classes are findings; their areas are not known from counts.
 
     Attributes:
         choice: round, metric, score, basis and support of the best model.
         model: the best model.
     """
 
-    def __init__(self, metric: str, classes: Sequence[str] = ()) -> None:
-        self._metric, self._classes = metric, tuple(classes)
+    def __init__(self, metric: str, classes: Sequence[str] = (), multi: bool = False) -> None:
+        self._metric, self._classes, self._multi = metric, tuple(classes), multi
         self._last: dict[str, dict[str, float]] = {}
         self._counts: dict[str, dict[str, Any]] = {}
         self._basis = POOLED
@@ -118,7 +120,11 @@ class ModelSelection:
             return None
         values, pooled, support, note = self._scores()
         self._basis = BASES[max(BASES.index(self._basis), min(BASES.index(basis) for basis in values))]
-        if not note and self._basis not in (POOLED, *([MEAN] if list(self._last) == [SERVER] else [])):
+        if (
+            not note
+            and not self._multi
+            and self._basis not in (POOLED, *([MEAN] if list(self._last) == [SERVER] else []))
+        ):
             note = "the counts of an earlier round were not enough"
         compared: dict[str, Any] = {
             "metric": LIKELIHOOD if self._basis == LIKELIHOOD else self._metric,
@@ -131,11 +137,11 @@ class ModelSelection:
         if values[self._basis] >= self._kept.get(self._basis, float("-inf")):
             self.keep(model_round, values[self._basis], model)
             self.choice, self._kept = {**self.choice, **compared}, values
-        return {**compared, "mean": values[MEAN]}
+        return {**compared, "mean": values.get(MEAN, values[self._basis])}
 
     def _take(self, site: str, values: Mapping[str, float], counts: SiteCounts | None) -> None:
         """Remember a site's last scores and counts."""
-        if VALIDATION_PREFIX + self._metric not in values:
+        if VALIDATION_PREFIX + (LIKELIHOOD if self._multi else self._metric) not in values:
             prefixed = (key for key in values if key.startswith(VALIDATION_PREFIX))
             offered = ", ".join(sorted(key.removeprefix(VALIDATION_PREFIX) for key in prefixed))
             raise ConfigurationError(f"selection_metric {self._metric!r} is not among the metrics of {site}: {offered}")
@@ -144,7 +150,7 @@ class ModelSelection:
         names = {name: VALIDATION_PREFIX + name for name in {self._metric, "n", *LINEAR}}
         self._last[site] = {name: values[key] for name, key in names.items() if key in values}
         self._counts.pop(site, None)
-        if counts is not None:
+        if counts is not None and not self._multi:
             self._counts[site] = counts_to_json(counts)
 
     def keep(self, model_round: int, score: float | None, model: State | None) -> None:
@@ -171,6 +177,8 @@ class ModelSelection:
     def _scores(self) -> _Scores:
         sites = natural_sorted(self._last)
         images = sum(self._last[site]["n"] for site in sites)
+        if self._multi:
+            return self._scores_of_findings(sites, images)
         values = {MEAN: sum(self._last[site][self._metric] for site in sites) / len(sites)}
         pooled = {
             name: sum(self._last[site][name] * self._last[site]["n"] for site in sites) / images
@@ -204,6 +212,18 @@ class ModelSelection:
         )
         instead = "log-likelihood of all images" if LIKELIHOOD in values else "mean over sites"
         return _Scores(values, None, support, f"{reason}: {instead} instead of {self._metric}")
+
+    def _scores_of_findings(self, sites: Sequence[str], images: float) -> _Scores:
+        """The mean over the sites with enough images of a finding, or the log-likelihood of all images."""
+        likelihood = sum(self._last[site][LIKELIHOOD] * self._last[site]["n"] for site in sites) / images
+        if self._metric == LIKELIHOOD:
+            return _Scores({POOLED: likelihood, MEAN: likelihood})
+        known = [self._last[site][self._metric] for site in sites if self._metric in self._last[site]]
+        if known:
+            return _Scores({MEAN: sum(known) / len(known)})
+        reason = f"fewer than {MIN_CASES} validation images with or without every finding at every site"
+        note = f"{reason}: log-likelihood of all images instead of {self._metric}"
+        return _Scores({LIKELIHOOD: likelihood}, note=note)
 
 
 class ServerImages:
@@ -280,10 +300,12 @@ class ServerImages:
     def predictions(self, state: State) -> tuple[np.ndarray, torch.Tensor]:
         """Labels of the validation images, shape ``(n,)``, and a model's probabilities, shape ``(n, classes)``."""
         context = self._context
-        probabilities = predict(self.network(state), lambda rows: context.views(rows, "none"), self._rows)
+        network = self.network(state)
+        probabilities = predict(network, lambda rows: context.views(rows, "none"), self._rows, context.problem.multi)
         return context.data.labels[self._rows], probabilities
 
     def metrics(self, state: State) -> dict[str, float]:
         """A model's scores on the validation images."""
         labels, probabilities = self.predictions(state)
-        return classification_metrics(labels, probabilities.numpy())
+        measure = multi_label_metrics if self._context.problem.multi else classification_metrics
+        return measure(labels, probabilities.numpy())

@@ -19,7 +19,7 @@ from grandrounds.data.doctor import examine, require_healthy
 from grandrounds.data.images.ahead import ViewsAhead
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import PUBLIC_NAME
-from grandrounds.data.partition.phantom_site import DATASET_NAME, phantom_site
+from grandrounds.data.partition.phantom_site import DATASET_NAME, FINDINGS_NAME, phantom_site
 from grandrounds.data.site import (
     CACHE_VARIABLE,
     CONFIG_NAME,
@@ -62,7 +62,9 @@ def load_checked_data(
     cache = cache_folder(fl_ctx)
     location = locate(problem.dataset, site, fl_ctx)
     try:
-        data = load_site_data(location, problem.classes, problem.image_size, problem.channels, cache)
+        data = load_site_data(
+            location, problem.classes, problem.image_size, problem.channels, cache, multi=problem.multi
+        )
     except GrandRoundsError as error:
         raise type(error)(f"{site}: {error}") from error
     findings = examine(data, site, needs_labels, trains)
@@ -100,9 +102,11 @@ def locate(dataset: str, site: str, fl_ctx: FLContext) -> DatasetLocation:
     """
     folders = data_folders(fl_ctx)
     described = any((folder / name).is_file() for folder in folders for name in (CONFIG_NAME, f"{site}/{CONFIG_NAME}"))
-    drawn_for = {DATASET_NAME: site, PUBLIC_NAME: PUBLIC_NAME}
+    drawn_for = {DATASET_NAME: site, FINDINGS_NAME: site, PUBLIC_NAME: PUBLIC_NAME}
     if dataset in drawn_for and not described:
-        drawn = read_site_config(phantom_site(drawn_for[dataset], cache_folder(fl_ctx) / DATASET_NAME))[DATASET_NAME]
+        kind = FINDINGS_NAME if dataset == FINDINGS_NAME else DATASET_NAME
+        folder = cache_folder(fl_ctx) / kind
+        drawn = read_site_config(phantom_site(drawn_for[dataset], folder, dataset=kind))[kind]
         return replace(drawn, public=dataset == PUBLIC_NAME)
     return locate_dataset(site, dataset, folders)
 

@@ -12,6 +12,7 @@ from nvflare.apis.shareable import Shareable
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.protocol.messages import Payload, ReleaseKind, Result
+from grandrounds.protocol.problem import Task
 from grandrounds.protocol.registration import Registration
 from grandrounds.protocol.spending import Spending
 
@@ -29,14 +30,18 @@ class SiteHooks(ABC):
     """What the option ``model`` may be."""
     scales_gradients = False
     """Whether training scales its loss by the context's ``gradient_scaler``, as ``float16`` needs it."""
+    tasks: ClassVar[tuple[Task, ...]] = ("single",)
+    """The values of ``problem.task`` that the method's training supports."""
     record_level_obstacle: ClassVar[str] = "it has no loss that is a mean over single images"
     """Why a method's training cannot be record-level private; empty where it can."""
 
     def __init_subclass__(cls, **options: object) -> None:
-        """A method that trains in another way than its base must declare itself that this hides single images."""
+        """A method that trains in another way than its base must declare itself what its training can do."""
         super().__init_subclass__(**options)
         if "train" in vars(cls) and not cls.record_level_obstacle and "record_level_obstacle" not in vars(cls):
             cls.record_level_obstacle = SiteHooks.record_level_obstacle
+        if "train" in vars(cls) and "tasks" not in vars(cls):
+            cls.tasks = SiteHooks.tasks
 
     @abstractmethod
     def train(self, payload: Payload, context: SiteContext) -> Result:

@@ -13,10 +13,19 @@ from torch import Tensor, nn
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.site import SiteData
 from grandrounds.evaluation.bootstrap import cases_of
-from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
-from grandrounds.evaluation.curves import COUNTS, MINIMUM, SiteCurves, encode_counts, site_curves, write_curves
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, finding_counts, site_counts
+from grandrounds.evaluation.curves import (
+    COUNTS,
+    MINIMUM,
+    SiteCurves,
+    encode_counts,
+    finding_curves,
+    site_curves,
+    write_curves,
+)
 from grandrounds.evaluation.external import predict
 from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.multi_label.metrics import finding_cases, multi_label_metrics
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.models.weights import chosen_intensities
@@ -46,9 +55,10 @@ def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[d
         Metrics over the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``.
     """
     with context.autocast():
-        probabilities = predict(network, lambda batch: context.views(batch, "none"), rows)
-    known = context.data.labels[rows] >= 0
-    return classification_metrics(context.data.labels[rows][known], probabilities.numpy()[known]), probabilities
+        probabilities = predict(network, lambda batch: context.views(batch, "none"), rows, context.problem.multi)
+    known = context.data.known[rows]
+    measure = multi_label_metrics if context.problem.multi else classification_metrics
+    return measure(context.data.labels[rows][known], probabilities.numpy()[known]), probabilities
 
 
 def evaluate_models(
@@ -117,18 +127,30 @@ def class_counts(name: str, data: SiteData, rows: np.ndarray, probabilities: Ten
         rows: of the predicted images; those without a known label do not count.
         probabilities: of the classes, shape ``(rows, classes)``.
     """
-    known = data.labels[rows] >= 0
+    known = data.known[rows]
     if not known.any():
         return {}
-    groups = [data.groups[row] for row in rows[known]]
-    cases = cases_of(data.labels[rows][known], probabilities.double().numpy()[known], groups)
-    found = site_counts(cases, data.min_support)
+    labels, groups = data.labels[rows][known], [data.groups[row] for row in rows[known]]
+    predicted = probabilities.double().numpy()[known]
+    if data.multi:
+        found = finding_counts(finding_cases(labels, predicted, groups), data.min_support)
+    else:
+        found = site_counts(cases_of(labels, predicted, groups), data.min_support)
     tensors = {IMAGES: torch.from_numpy(found.images), PATIENTS: torch.from_numpy(found.patients)}
     return {COUNT_RELEASES[name]: Release(ReleaseKind.COUNTS, tensors)}
 
 
 def prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> tuple[list[str], list[list[str]]]:
-    """A table's header and lines: image, label, predicted class and the probability of each class."""
+    """A table's header and lines: image, label, predicted class and the probability of each class.
+
+    Of findings they are image, the label of each finding (1, 0, or empty where it is not known), and its probability.
+    """
+    if data.multi:
+        header = ["image", *(f"{kind}_{name}" for kind in ("label", "probability") for name in data.classes)]
+        return header, [
+            [data.names[row], *("" if one < 0 else str(one) for one in data.labels[row]), *(f"{p:.6f}" for p in values)]
+            for row, values in zip(rows, probabilities.tolist(), strict=True)
+        ]
     header = ["image", "label", "predicted", *(f"probability_{name}" for name in data.classes)]
     lines = []
     for row, values in zip(rows, probabilities.tolist(), strict=True):
@@ -146,9 +168,11 @@ def curve_counts(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> Sit
         rows: of the predicted images, whose labels are known.
         probabilities: of the classes, shape ``(rows, classes)``.
     """
-    groups = [data.groups[row] for row in rows]
-    cases = cases_of(data.labels[rows], probabilities.double().numpy(), groups)
-    return site_curves(cases, data.classes, max(MINIMUM, data.min_support))
+    labels, groups = data.labels[rows], [data.groups[row] for row in rows]
+    predicted, minimum = probabilities.double().numpy(), max(MINIMUM, data.min_support)
+    if data.multi:
+        return finding_curves(finding_cases(labels, predicted, groups), data.classes, minimum)
+    return site_curves(cases_of(labels, predicted, groups), data.classes, minimum)
 
 
 def _description(context: SiteContext) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class FedIRMController(AveragingController):
         self._answered: set[str] = set()
         self._called_back: list[str] = []
         self._learned_labels = False
-        self._labelled_selection = ModelSelection(self.run.selection_metric)
+        self._labelled_selection = ModelSelection(self.run.metric, multi=self.problem.multi)
 
     def has_labels(self, site: str) -> bool:
         """Whether a site has registered with labels."""

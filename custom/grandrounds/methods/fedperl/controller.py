@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.checkpoints import PARTS, TensorFileStore
 from grandrounds.methods.fedperl.model_store import LOST, ModelStore, PeerDelivery
 from grandrounds.methods.fedperl.options import PeerOptions, StoreOptions
@@ -44,6 +45,12 @@ class FedPerlController(FedAvgController):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         selection = self.peer_options
+        if self.problem.multi and selection.needs_validation:
+            raise ConfigurationError(
+                f"{selection.needs_validation} compares classes, and problem.task is multi; choose peers without it"
+            )
+        if self.problem.multi and selection.peer_choice in NOISE:
+            raise ConfigurationError(f"peer_choice={selection.peer_choice} compares classes; findings need another one")
         self.tracker = SimilarityTracker(
             selection.features, selection.feature_scaling, with_validation=selection.validation_features
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -16,6 +16,7 @@ from grandrounds.methods.fedperl.options import PeerLearningOptions
 from grandrounds.methods.fixmatch.executor import FixMatchExecutor
 from grandrounds.models.norm import folded_copy
 from grandrounds.protocol.messages import Payload, Result, State, require_like
+from grandrounds.protocol.problem import Task
 
 LABELERS = {"mean": PeerPseudoLabeler, "unanimous": UnanimousPseudoLabeler, "vote": VotingPseudoLabeler}
 
@@ -24,6 +25,7 @@ class FedPerlExecutor(FixMatchExecutor):
     """Semi-supervised peer learning (Bdair et al., MELBA 2022). Without peers it equals FixMatch to the bit."""
 
     models = ("shared",)
+    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
     peer_learning: PeerLearningOptions
 
     def __init__(self, **options: Any) -> None:
@@ -36,6 +38,8 @@ class FedPerlExecutor(FixMatchExecutor):
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round; ``peers_lost`` counts the peers that the site should hold and does not."""
+        if context.problem.multi and self.peer_learning.peer_agreement != "mean":
+            raise ConfigurationError("peer_agreement of findings must be mean: there is no majority among their labels")
         received, lost = received_peers(payload, context.cache)
         result = self.train_with(self._labeler(received, context), payload, context)
         return replace(result, metrics={**result.metrics, LOST: float(lost)}) if lost else result
@@ -44,8 +48,9 @@ class FedPerlExecutor(FixMatchExecutor):
         peers = [self._frozen(state, context, name) for name, state in received.items()]
         if not peers:
             return None
-        options = self.peer_learning
-        return LABELERS[options.peer_agreement](peers, options.consistency_weight, options.consistency_reduction)
+        options, multi = self.peer_learning, context.problem.multi
+        labeler = LABELERS[options.peer_agreement]
+        return labeler(peers, options.consistency_weight, options.consistency_reduction, multi)
 
     def _frozen(self, state: State, context: SiteContext, name: str) -> nn.Module:
         network = self.network(context)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grandrounds.methods.fixmatch.loss import PseudoLabels, pseudo_labels
-from grandrounds.models.compute import at_least_single
+from grandrounds.methods.fixmatch.loss import PseudoLabels, finding_pseudo_labels, pseudo_labels
+from grandrounds.models.compute import probabilities_of
 
 ConsistencyReduction = Literal["mean", "sum"]
 
@@ -160,12 +160,18 @@ class PeerPseudoLabeler:
         peers: frozen networks in evaluation mode, at least one.
         consistency_weight: gamma; 0 leaves the term out, and with it the gradient of the weak pass.
         reduction: of the consistency term.
+        multi: whether the outputs are findings: then sigmoids are averaged, and each finding has a label.
     """
 
     def __init__(
-        self, peers: Sequence[nn.Module], consistency_weight: float, reduction: ConsistencyReduction = "mean"
+        self,
+        peers: Sequence[nn.Module],
+        consistency_weight: float,
+        reduction: ConsistencyReduction = "mean",
+        multi: bool = False,
     ) -> None:
         self._peers = peers
+        self._multi = multi
         self._reduction = reduction
         self._weight = consistency_weight
         self.needs_gradient = consistency_weight > 0
@@ -173,13 +179,14 @@ class PeerPseudoLabeler:
     def __call__(self, images: Tensor, local: Tensor, threshold: float | Tensor) -> tuple[PseudoLabels, Tensor | None]:
         """Pseudo-labels, and the weighted consistency loss."""
         with torch.no_grad():
-            predictions = [torch.softmax(at_least_single(peer(images)), dim=1) for peer in self._peers]
+            predictions = [probabilities_of(peer(images), self._multi) for peer in self._peers]
             labels = self.labels(local.detach(), predictions, threshold)
         return labels, self._weight * self.consistency(local, predictions, labels) if self.needs_gradient else None
 
     def labels(self, local: Tensor, predictions: Sequence[Tensor], threshold: float | Tensor) -> PseudoLabels:
         """The labels that local model and peers agree on."""
-        return pseudo_labels(mean_prediction(local, predictions), threshold)
+        assign = finding_pseudo_labels if self._multi else pseudo_labels
+        return assign(mean_prediction(local, predictions), threshold)
 
     def consistency(self, local: Tensor, predictions: Sequence[Tensor], labels: PseudoLabels) -> Tensor:
         """The distance between the local predictions and the peers'."""

@@ -24,6 +24,8 @@ class PseudoLabels(NamedTuple):
         labels: most probable class, shape ``(batch,)``, int64; the lower index where two are equal.
         accepted: whether the confidence reaches the threshold, shape ``(batch,)``, bool.
         confidence: probability of the label, shape ``(batch,)``, in [0, 1].
+
+    Of findings each has shape ``(batch, findings)``, and a label is 1 (present) or 0.
     """
 
     labels: Tensor
@@ -54,6 +56,30 @@ def pseudo_labels(probabilities: Tensor, threshold: float | Tensor) -> PseudoLab
     if isinstance(threshold, Tensor):
         return PseudoLabels(labels, confidence >= threshold[labels], confidence)
     return PseudoLabels(labels, confidence >= require_fraction(threshold, "threshold"), confidence)
+
+
+def finding_pseudo_labels(probabilities: Tensor, threshold: float | Tensor) -> PseudoLabels:
+    r"""Label each finding of each image, and accept confident labels.
+
+    .. math:: \hat y_{if} = [p_{if} \ge \tfrac{1}{2}], \qquad m_{if} = [p_{if} \ge \tau] + [p_{if} \le 1 - \tau]
+
+    Args:
+        probabilities: predictions on the weak view, in [0, 1], shape ``(batch, findings)``.
+        threshold: :math:`\tau`, in [0, 1]; a confidence of exactly the threshold is accepted.
+
+    Raises:
+        ValueError: if the threshold is not in [0, 1].
+
+    Example:
+        >>> import torch
+        >>> found = finding_pseudo_labels(torch.tensor([[0.95, 0.6, 0.05]]), threshold=0.9)
+        >>> found.labels, found.accepted
+        (tensor([[1, 1, 0]]), tensor([[ True, False,  True]]))
+    """
+    if not isinstance(threshold, Tensor):
+        require_fraction(threshold, "threshold")
+    confidence = probabilities.maximum(1 - probabilities)
+    return PseudoLabels((probabilities >= 0.5).long(), confidence >= threshold, confidence)
 
 
 def class_thresholds(confident: Tensor, threshold: float) -> Tensor:
@@ -154,3 +180,44 @@ def unsupervised_loss(
     require_at_least(batch_size, accepted, "batch_size")
     divisor = accepted if reduction == "accepted_mean" else batch_size
     return F.cross_entropy(strong_logits, labels, reduction="sum") / max(divisor, 1)
+
+
+def unsupervised_finding_loss(
+    strong_logits: Tensor, labels: Tensor, accepted: Tensor, batch_size: int, reduction: UnsupervisedReduction
+) -> Tensor:
+    r"""Binary cross-entropy of the strong views with the accepted pseudo-labels of findings.
+
+    .. math:: L_u = -\frac{1}{Z} \sum_{(i, f) : m_{if} = 1}
+        \big[ \hat y_{if} \ln p_{if} + (1 - \hat y_{if}) \ln (1 - p_{if}) \big]
+
+    with :math:`Z` the number accepted (``accepted_mean``), or all findings of the batch they were accepted from
+    (``batch_mean``).
+
+    Args:
+        strong_logits: predictions on the strong views of images with an accepted finding, shape ``(images, findings)``.
+        labels: their pseudo-labels, int64.
+        accepted: which of these are learnt, bool.
+        batch_size: unlabelled images of the batch, with an accepted finding or not.
+        reduction: the divisor.
+
+    Returns:
+        Scalar, in nats; a differentiable zero if nothing is accepted.
+
+    Raises:
+        ValueError: if shapes do not fit together, or there are more images than the batch has.
+
+    Example:
+        >>> import torch
+        >>> accepted = torch.tensor([[True, False]])  # one of four findings: ln(2) / 4
+        >>> unsupervised_finding_loss(torch.zeros(1, 2), torch.tensor([[1, 1]]), accepted, 2, "batch_mean")
+        tensor(0.1733)
+    """
+    if strong_logits.dim() != 2 or not strong_logits.shape == labels.shape == accepted.shape:
+        raise ValueError(
+            "expected strong_logits, labels and accepted of shape (images, findings), "
+            f"got {tuple(strong_logits.shape)}, {tuple(labels.shape)} and {tuple(accepted.shape)}"
+        )
+    require_at_least(batch_size, len(labels), "batch_size")
+    losses = F.binary_cross_entropy_with_logits(strong_logits, labels.to(strong_logits), reduction="none")
+    divisor = int(accepted.sum()) if reduction == "accepted_mean" else batch_size * labels.shape[1]
+    return torch.where(accepted, losses, 0.0).sum() / max(divisor, 1)

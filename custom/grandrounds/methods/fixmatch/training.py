@@ -21,10 +21,17 @@ from grandrounds.data.images.views import View
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, require_finite, train_steps
-from grandrounds.methods.fixmatch.loss import PseudoLabels, UnsupervisedReduction, pseudo_labels, unsupervised_loss
+from grandrounds.methods.fixmatch.loss import (
+    PseudoLabels,
+    UnsupervisedReduction,
+    finding_pseudo_labels,
+    pseudo_labels,
+    unsupervised_finding_loss,
+    unsupervised_loss,
+)
 from grandrounds.methods.fixmatch.teacher import Expectations, Teacher
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
-from grandrounds.models.compute import at_least_single
+from grandrounds.models.compute import at_least_single, probabilities_of
 from grandrounds.models.norm import fixed_statistics, statistics_untouched
 from grandrounds.options import FRACTION, Min, Options, Range
 
@@ -127,6 +134,11 @@ class UnlabelledBatches:
     ) -> None:
         self._context = context
         self._options = options
+        self._multi = context.problem.multi
+        if self._multi and (options.align_distribution or options.adaptive_thresholds):
+            raise ConfigurationError(
+                "align_distribution and adaptive_thresholds are not for findings; set them to false"
+            )
         self._weak = training.view
         self._teacher = teacher
         started = context.round_number >= options.unsupervised_start
@@ -167,16 +179,22 @@ class UnlabelledBatches:
         if self._expectations:
             local = self._expectations.aligned(local)
         threshold = self._threshold
-        found, extra = labeler(weak, local, threshold) if labeler else (pseudo_labels(local, threshold), None)
+        assign = finding_pseudo_labels if self._multi else pseudo_labels
+        found, extra = labeler(weak, local, threshold) if labeler else (assign(local, threshold), None)
         self._count(rows, found, meter)
         losses = [] if extra is None else [extra]
         if bool(found.accepted.any()):
-            positions = found.accepted.nonzero()[:, 0].cpu().numpy()
+            chosen = found.accepted.any(dim=1) if self._multi else found.accepted
+            positions = chosen.nonzero()[:, 0].cpu().numpy()
             with NORMS[self._options.strong_norm](network):
                 strong = at_least_single(network(self._views(rows, step, "strong", positions)))
-            unsupervised = unsupervised_loss(
-                strong, found.labels[found.accepted], len(rows), self._options.unsupervised_reduction
-            )
+            reduction = self._options.unsupervised_reduction
+            if self._multi:
+                unsupervised = unsupervised_finding_loss(
+                    strong, found.labels[chosen], found.accepted[chosen], len(rows), reduction
+                )
+            else:
+                unsupervised = unsupervised_loss(strong, found.labels[chosen], len(rows), reduction)
             meter.add("loss_unlabelled", unsupervised)
             losses.append(self._options.unsupervised_weight * unsupervised)
         return torch.stack(losses).sum() if losses else None
@@ -185,10 +203,10 @@ class UnlabelledBatches:
         """Probabilities of weak views, by the teacher if there is one."""
         if self._teacher is not None:
             with torch.no_grad():
-                return torch.softmax(at_least_single(self._teacher(weak)), dim=1)
+                return probabilities_of(self._teacher(weak), self._multi)
         network.train(self._options.weak_pass == "train")
         with torch.set_grad_enabled(with_gradient):
-            local = torch.softmax(at_least_single(network(weak)), dim=1)
+            local = probabilities_of(network(weak), self._multi)
         network.train()
         return local
 
@@ -201,7 +219,7 @@ class UnlabelledBatches:
         labels, accepted, _ = found
         truth = torch.from_numpy(self._context.data.labels[rows]).to(labels.device)
         known = accepted & (truth >= 0)
-        meter.add("seen", torch.tensor(len(rows)))
+        meter.add("seen", torch.tensor(labels.numel()))
         meter.add("accepted", accepted.sum())
         meter.add("checked", known.sum())
         meter.add("correct", (known & (labels == truth)).sum())
@@ -230,8 +248,9 @@ def train_semi_supervised(
         teacher: labels weak views, in evaluation mode; None for the model that is trained.
 
     Returns:
-        Means over the steps of ``loss``, ``loss_labelled``, ``loss_unlabelled``; ``accepted`` (share of unlabelled images)
-        and ``pseudo_label_accuracy`` (where the true label is known); ``samples`` (training images of both kinds).
+        Means over the steps of ``loss``, ``loss_labelled``, ``loss_unlabelled``; ``accepted`` (share of unlabelled images
+        or of their findings) and ``pseudo_label_accuracy`` (where the true label is known); ``samples`` (training images
+        of both kinds).
 
     Raises:
         TaskAborted: if the task was given up.

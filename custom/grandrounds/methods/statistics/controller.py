@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.methods.supervised.controller import LocalController
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import Result
+from grandrounds.protocol.problem import Task
 
 STATISTIC = re.compile(r"images\.((labelled|val|test)\.\d+|unlabelled)|size\.\d+|intensity\.\d+\.\d+")
 SHARE = "intensity"
@@ -21,6 +22,8 @@ class StatisticsController(LocalController):
     ``sites`` contains the values of each site, ``overall`` the sums of counts and means of shares over the sites that
     report a value, with their number as ``reported_by``: a sum over some of the sites is a lower bound.
     """
+
+    tasks: ClassVar[tuple[Task, ...]] = ("single",)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

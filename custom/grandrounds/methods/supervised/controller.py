@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.server.averaging import AveragingController
@@ -15,6 +15,7 @@ from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.options import Options, take_options
 from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
+from grandrounds.protocol.problem import Task
 
 SERVER_TRAINING = "controller.server_training"
 
@@ -48,6 +49,7 @@ class ServerTrainingOptions(Options):
 class FedAvgController(AveragingController):
     """Federated averaging (McMahan et al., AISTATS 2017) with FedPerl's plain mean by default."""
 
+    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
     server_options: ServerTrainingOptions
 
     def __init__(self, **options: Any) -> None:
@@ -94,6 +96,8 @@ class LocalController(RoundController):
     Sites start from the same initial model as federated runs with this seed. They build it themselves unless it has
     pretrained weights, which only the server can read.
     """
+
+    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
 
     def start(self) -> None:
         """Build the initial model if it has pretrained weights."""

@@ -15,6 +15,7 @@ from grandrounds.methods.supervised.training import (
 )
 from grandrounds.privacy.mechanisms.dp_sgd import RecordLevelOptions
 from grandrounds.protocol.messages import Payload, Result
+from grandrounds.protocol.problem import Task
 from grandrounds.protocol.spending import Spending
 
 
@@ -23,6 +24,7 @@ class SupervisedExecutor(SiteExecutor):
 
     training: TrainingOptions
     record_level_obstacle: ClassVar[str] = ""
+    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
     scales_gradients = True
 
     def __init__(self, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Class-weighted cross-entropy on labelled images.
+"""Class-weighted cross-entropy on labelled images, and its counterpart for findings.
 
 The weights are those of FedPerl's released code (Bdair et al., "Semi-Supervised Federated Peer Learning for Skin Lesion
 Classification", MELBA 2022), which its text does not mention.
@@ -79,3 +79,40 @@ def supervised_loss(logits: Tensor, labels: Tensor, class_weights: Tensor | None
     # With weights of zero the sum is zero, too: any positive divisor avoids 0/0.
     divisor = weights[labels].sum()
     return total / divisor.where(divisor > 0, divisor.new_ones(()))
+
+
+def multi_label_loss(logits: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> Tensor:
+    r"""Binary cross-entropy, mean over the findings of which it is known whether an image shows them.
+
+    .. math:: L_s = -\frac{1}{|K|} \sum_{(i, f) \in K} \big[ w_f y_{if} \ln p_{if} + (1 - y_{if}) \ln (1 - p_{if}) \big],
+        \qquad p = \sigma(z)
+
+    Args:
+        logits: :math:`z`, shape ``(batch, findings)``, floating point.
+        labels: :math:`y`: 1 present, 0 absent, negative where it is not known, shape ``(batch, findings)``, int64.
+        class_weights: :math:`w`, the weight of images that show the finding, shape ``(findings,)``, not negative; None for
+            equal weights.
+
+    Returns:
+        Scalar, in nats; zero, with zero gradient, if nothing is known.
+
+    Raises:
+        ValueError: if the shapes do not fit together.
+
+    Example:
+        >>> logits, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+        >>> multi_label_loss(logits, labels, torch.tensor([3.0, 1.0, 1.0]))  # (3 ln 2 + ln 2) / 2
+        tensor(1.3863)
+    """
+    if logits.dim() != 2 or labels.shape != logits.shape:
+        raise ValueError(
+            f"expected logits and labels of shape (batch, findings), got {tuple(logits.shape)} and {tuple(labels.shape)}"
+        )
+    if class_weights is not None and class_weights.shape != logits.shape[1:]:
+        raise ValueError(f"class_weights must have shape ({logits.shape[1]},), got {tuple(class_weights.shape)}")
+    known = labels >= 0
+    weights = None if class_weights is None else class_weights.to(logits)
+    losses = F.binary_cross_entropy_with_logits(
+        logits, labels.clamp(min=0).to(logits), pos_weight=weights, reduction="none"
+    )
+    return torch.where(known, losses, 0.0).sum() / known.sum().clamp(min=1)

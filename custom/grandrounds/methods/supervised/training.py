@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -16,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import index_batches
+from grandrounds.data.findings import PRESENT
 from grandrounds.data.images.views import View
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
-from grandrounds.methods.supervised.loss import median_class_weights, supervised_loss
+from grandrounds.methods.supervised.loss import median_class_weights, multi_label_loss, supervised_loss
 from grandrounds.options import POSITIVE, Min, Options
 from grandrounds.privacy.mechanisms.dp_sgd import (
     PrivateStep,
@@ -30,6 +32,7 @@ from grandrounds.privacy.mechanisms.dp_sgd import (
     one_image_each,
     poisson_batches,
 )
+from grandrounds.protocol.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class TrainingOptions(Options):
     ] = None
     class_weights: Annotated[
         Literal["median", "pooled", "none"],
-        "weight the cross-entropy by median frequency among the site's labels (FedPerl's code), or in class_counts",
+        "weight the cross-entropy, or images with a finding, by median frequency among the site's labels, or class_counts",
     ] = "median"
     class_counts: Annotated[
         tuple[int, ...] | None,
@@ -73,10 +76,10 @@ class TrainingOptions(Options):
             raise ConfigurationError(f"class_counts must be counts, not all zero, got {list(self.class_counts)}")
 
     def weights_of(self, labels: np.ndarray, classes: int) -> Tensor | None:
-        """The weight of each class in the loss, shape ``(classes,)``; None for equal weights.
+        """The weight in the loss of each class, or of images with each finding, shape ``(classes,)``; None if equal.
 
         Args:
-            labels: of the site's labelled training images.
+            labels: of the site's labelled training images; of findings 1, 0 or -1, shape ``(images, classes)``.
             classes: their number.
 
         Raises:
@@ -84,9 +87,14 @@ class TrainingOptions(Options):
         """
         if self.class_weights == "none":
             return None
-        counts = np.bincount(labels, minlength=classes) if self.class_counts is None else np.array(self.class_counts)
+        if self.class_counts is not None:
+            counts = np.array(self.class_counts)
+        else:
+            counts = np.bincount(labels, minlength=classes) if labels.ndim == 1 else (labels == PRESENT).sum(axis=0)
         if len(counts) != classes:
             raise ConfigurationError(f"class_counts must have a count for each of {classes} classes, got {len(counts)}")
+        if not counts.any():  # a site whose images show no finding
+            return None
         weights = median_class_weights(torch.from_numpy(counts))
         return weights if self.class_weight_limit is None else weights.clamp(max=self.class_weight_limit)
 
@@ -136,13 +144,18 @@ class LabelledBatches:
         images = context.views(rows, self._view, self._key, step)
         labels = torch.from_numpy(context.data.labels[rows]).to(context.device)
         with context.autocast():
-            return supervised_loss(network(images), labels, self.weights)
+            return loss_of_task(context.problem)(network(images), labels, self.weights)
+
+
+def loss_of_task(problem: Problem) -> Callable[..., Tensor]:
+    """The loss from logits, labels and class weights: of classes, or of findings."""
+    return multi_label_loss if problem.multi else supervised_loss
 
 
 def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndarray:
     """Rows of the training images whose labels are used."""
     rows = data.rows("labelled" if labels == "labelled" else "train")
-    return rows[data.labels[rows] >= 0]
+    return rows[data.known[rows]]
 
 
 def rows_to_learn(context: SiteContext, options: TrainingOptions) -> np.ndarray:
@@ -244,7 +257,7 @@ def train_privately(
         DataError: if there is nothing to train on.
     """
     units = units_to_learn(context, options, protection.unit)
-    step = PrivateStep(network, supervised_loss, len(units), protection)
+    step = PrivateStep(network, loss_of_task(context.problem), len(units), protection)
     key, labels = _secret(), torch.from_numpy(context.data.labels)
     devices = [context.device] if context.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from grandrounds.evaluation.counts import COLUMNS, IMAGES, PATIENTS
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_of_shape
 from grandrounds.evaluation.curves import COUNTS, counts_shape
 from grandrounds.privacy.gate.treatment import (
     MATRIX,
@@ -43,7 +43,8 @@ class Expected:
 
     ``template`` has shape and dtype of each entry of the model that the server has sent, ``largest`` is the largest
     absolute value of a weight; ``patients`` is their number in each part of the site's data, ``images`` that of the
-    training images, ``public_rows`` that of the images which the site itself calls public.
+    training images, ``public_rows`` that of the images which the site itself calls public; ``multi`` is whether the classes
+    are findings.
     """
 
     round_number: int
@@ -54,6 +55,7 @@ class Expected:
     images: int = 0
     largest: float = 0.0
     public_rows: int = 0
+    multi: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,9 @@ def _unlike_model(name: str, value: Tensor, expected: Expected) -> str:
 
 
 def _no_class_statistics(name: str, value: Tensor, expected: Expected) -> str:
-    classes = expected.classes
-    if tuple(value.shape) not in ((classes,), (classes, classes)):
-        return f"expected shape ({classes},) or ({classes}, {classes})"
+    rows, columns = (2 * expected.classes, 2) if expected.multi else (expected.classes, expected.classes)
+    if tuple(value.shape) not in ((rows,), (rows, columns)):
+        return f"expected shape ({rows},) or ({rows}, {columns})"
     # A method may miscount its patients; a class cannot have more of them than all training images together.
     count = int(value.max()) if name == SUPPORT else 0
     return _too_many(count, "train", expected)
@@ -146,7 +148,7 @@ def _no_curves(_: str, value: Tensor, expected: Expected) -> str:
 
 
 def _no_counts(name: str, value: Tensor, expected: Expected) -> str:
-    shape = (expected.classes, COLUMNS)
+    shape = counts_of_shape(expected.classes, expected.multi)
     if tuple(value.shape) != shape or value.dtype != torch.int64:
         return f"expected int64 of shape {shape}"
     part = max(("val", "test"), key=lambda part: expected.patients.get(part, 0))

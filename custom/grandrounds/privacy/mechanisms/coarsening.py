@@ -19,8 +19,9 @@ def withhold_classes(matrix: Tensor, support: Tensor, minimum: int) -> tuple[Ten
     """Withhold the rows of classes with too little support, without revealing whether they have any.
 
     Args:
-        matrix: a distribution for each class, shape ``(classes, classes)``.
-        support: patients behind each row, whole numbers, shape ``(classes,)``; -1 for a row that is already withheld.
+        matrix: a distribution for each class, shape ``(classes, classes)``; of findings, shape ``(2 findings, 2)``, one for
+            those without and one for those with each.
+        support: patients behind each row, whole numbers, shape ``(rows,)``; -1 for a row that is already withheld.
         minimum: a row with a smaller support becomes uniform, and its support -1.
 
     Returns:
@@ -36,9 +37,9 @@ def withhold_classes(matrix: Tensor, support: Tensor, minimum: int) -> tuple[Ten
     """
     if support.dim() != 1 or support.dtype != torch.int64:
         raise ValueError(f"support must be int64 of shape (classes,), got {support.dtype} {tuple(support.shape)}")
-    if matrix.shape != (len(support), len(support)) or not matrix.is_floating_point():
+    if tuple(matrix.shape) not in ((len(support), len(support)), (len(support), 2)) or not matrix.is_floating_point():
         raise ValueError(
-            f"matrix must be of floating point and shape ({len(support)}, {len(support)}), got {matrix.dtype} "
+            f"matrix must be of floating point and shape ({len(support)}, {len(support)} or 2), got {matrix.dtype} "
             f"{tuple(matrix.shape)}"
         )
     require_probabilities(matrix, "matrix")
@@ -46,7 +47,7 @@ def withhold_classes(matrix: Tensor, support: Tensor, minimum: int) -> tuple[Ten
         raise ValueError(f"a support must be {WITHHELD} or more, got {int(support.min())}")
     matrix, support = matrix.detach().cpu(), support.detach().cpu()
     shown = support >= minimum
-    uniform = torch.full_like(matrix, 1.0 / len(support))
+    uniform = torch.full_like(matrix, 1.0 / matrix.shape[1])
     return torch.where(shown[:, None], matrix, uniform), torch.where(shown, support, WITHHELD)
 
 

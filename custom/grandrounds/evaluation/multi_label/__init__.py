@@ -1,0 +1,1 @@
+"""Scores of findings: each finding is a question of its own, answered yes or no."""
