@@ -2,11 +2,13 @@
 
 import csv
 
+import numpy as np
 import pytest
 
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME, phantom_site
 from grandrounds.deployment.jobs import check_job, job_names, load_job, with_options
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.server.record import read_events
 
 FINDINGS = ("round", "ring", "clustered")
 MULTI = [
@@ -17,22 +19,28 @@ MULTI = [
 ]
 MORE = {
     "fedperl": ["controller.warm_up=0", "controller.pa_min_peers=1", "controller.peers=1"],
+    "fedirm": ["controller.unlabelled_start=1", "executor.min_support=1", "controller.min_support=1"],
 }
-SUPPORTED = ("local", "local_fixmatch", "fedavg", "ssfl", "fedperl")
+SUPPORTED = ("local", "local_fixmatch", "fedavg", "ssfl", "fedperl", "fedirm")
 
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory):
-    """Two hospitals, the second with few labels."""
+    """Three hospitals: one with all labels, one with few, one with none."""
     folder = tmp_path_factory.mktemp("findings")
-    for number, labelled in ((1, 1.0), (2, 0.2)):
+    for number, labelled in ((1, 1.0), (2, 0.2), (3, 0.0)):
         phantom_site(f"site-{number}", folder, images=120, size=32, labelled=labelled, dataset=FINDINGS_NAME)
     return folder
 
 
+def job_of(name, tiny):
+    options = [*MULTI, "controller.rounds=2", *MORE.get(name, [])]
+    return with_options(load_job(name), [*options, "executor.steps=2"]) if name == "fedirm" else tiny(name, *options)
+
+
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_methods_train_score_and_write_findings(name, tiny, run, hospitals, tmp_path):
-    job = tiny(name, *MULTI, "controller.rounds=2", *MORE.get(name, []))
+    job = job_of(name, tiny)
     found = run(job, tmp_path, ["site-1", "site-2"], sites_dir=hospitals)
     assert found.summary["status"] == "finished"
     assert found.summary["selected"]["metric"] in ("auc_macro", "log_likelihood")
@@ -50,8 +58,38 @@ def test_methods_train_score_and_write_findings(name, tiny, run, hospitals, tmp_
     assert [len(finding) for finding in counts] == [2, 2, 2], "absent and present"
 
 
-@pytest.mark.parametrize("name", sorted(set(job_names()) - {*SUPPORTED, "fedirm"}))
+@pytest.mark.parametrize("name", sorted(set(job_names()) - set(SUPPORTED)))
 def test_other_methods_refuse_findings_in_one_line(name):
     job = with_options(load_job(name), ["problem.task=multi", 'problem.classes=["a","b"]'])
     with pytest.raises(ConfigurationError, match=f"not supported by {name}; the jobs for it are local, "):
         check_job(job)
+
+
+def test_fedirm_matches_two_rows_for_each_finding(tiny, run, hospitals, tmp_path):
+    job = job_of("fedirm", tiny)
+    job = with_options(
+        job, ["controller.rounds=3", "executor.release_relation=true", "executor.finding_uncertainty=0.69"]
+    )
+    found = run(job, tmp_path, ["site-1", "site-3"], sites_dir=hospitals)
+    events = read_events(found.results)
+    last = [event for event in events if event["event"] == "relation"][-1]
+    for relation in (last, last["pseudo_relations"]["site-3"]):
+        matrix = np.array(relation["matrix"])
+        assert matrix.shape == (6, 2), "absent and present for each of three findings"
+        assert matrix.sum(axis=1) == pytest.approx(np.ones(6), abs=1e-5)
+    assert last["support"] == [1] * 6
+    metrics = [
+        e["metrics"] for e in events if e["event"] == "answer" and e["site"] == "site-3" and e["task"] == "train"
+    ]
+    assert metrics[-1]["matched_rows"] > 0
+    assert 0 < metrics[-1]["kept"] <= 1
+    assert metrics[-1]["relation_loss"] > 0
+
+
+@pytest.mark.slow
+def test_federated_averaging_learns_findings(run, hospitals, tmp_path):
+    options = ["controller.rounds=5", "executor.steps=25", "executor.learning_rate=0.003"]
+    job = with_options(load_job("fedavg"), [*MULTI, *options, "executor.device=cpu"])
+    found = run(job, tmp_path, ["site-1", "site-2"], sites_dir=hospitals)
+    areas = [scores["common.auc_macro"] for scores in found.summary["test"].values()]
+    assert np.mean(areas) > 0.6, areas

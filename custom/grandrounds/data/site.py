@@ -145,7 +145,8 @@ class SiteData:
         """Number of images of each class, or with each finding, in one part, shape ``(classes,)``, if known."""
         labels = self.labels[self.rows(part)]
         if self.multi:
-            return np.count_nonzero(labels == PRESENT, axis=0).astype(np.int64)
+            present: NDArray[np.int64] = (labels == PRESENT).sum(axis=0)
+            return present
         return np.bincount(labels[labels >= 0], minlength=len(self.classes)).astype(np.int64)
 
 

@@ -14,8 +14,10 @@ from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.methods.fedirm.executor import PSEUDO_RELATION, RELATION
 from grandrounds.methods.fedirm.options import ServerOptions
 from grandrounds.methods.fedirm.relation import Relation, mean_relation, require_relation
+from grandrounds.methods.fedirm.training import row_names
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
+from grandrounds.protocol.problem import Problem, Task
 from grandrounds.protocol.registration import Registration
 
 LABELLED_CHOICE = "labelled_choice"
@@ -30,6 +32,7 @@ class FedIRMController(AveragingController):
     """
 
     registrations: ClassVar[bool] = True
+    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
     server_options: ServerOptions
 
     def __init__(self, **options: Any) -> None:
@@ -143,7 +146,7 @@ class FedIRMController(AveragingController):
         for name in (RELATION, PSEUDO_RELATION):
             if name in result.releases and name != allowed:
                 raise MessageError(f"{site} joined {_words(self.has_labels(site))} and must not send {name!r}")
-            _relation(result, name, len(self.problem.classes))
+            _relation(result, name, self.problem)
 
     def absorb(self, site: str, result: Result) -> None:
         """Add the update to the mean, and keep the matrix."""
@@ -152,7 +155,7 @@ class FedIRMController(AveragingController):
         if self.has_labels(site):
             self._scores[site] = dict(result.metrics)
         for name, found in self._matrices.items():
-            relation = _relation(result, name, len(self.problem.classes))
+            relation = _relation(result, name, self.problem)
             if relation is not None:
                 found[site] = relation
 
@@ -192,9 +195,9 @@ class FedIRMController(AveragingController):
             )
 
     def unsupported(self) -> list[str]:
-        """The classes whose row is masked."""
+        """The classes, or answers about findings, whose row is masked."""
         known = self.relation.known.tolist() if self.relation else []
-        return [name for name, supported in zip(self.problem.classes, known, strict=False) if not supported]
+        return [name for name, supported in zip(row_names(self.problem), known, strict=False) if not supported]
 
     def round_notes(self) -> dict[str, Any]:
         """The labelled and unlabelled participants, the sites whose matrices count, and the classes without support.
@@ -240,7 +243,7 @@ class FedIRMController(AveragingController):
         self._labelled_selection.load_state_dict({**state[LABELLED_CHOICE], "model": None})
 
 
-def _relation(result: Result, name: str, classes: int) -> Relation | None:
+def _relation(result: Result, name: str, problem: Problem) -> Relation | None:
     if name not in result.releases:
         return None
     release = result.releases[name]
@@ -248,7 +251,7 @@ def _relation(result: Result, name: str, classes: int) -> Relation | None:
         raise MessageError(f"{name} must be class statistics with matrix and support, got {sorted(release.tensors)}")
     relation = Relation(**release.tensors)
     try:
-        require_relation(relation, classes, name)
+        require_relation(relation, len(problem.classes), name, problem.multi)
     except ValueError as error:
         raise MessageError(str(error)) from error
     if relation.support.dtype != torch.int64:

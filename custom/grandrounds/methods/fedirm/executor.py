@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from grandrounds.errors import DataError, MessageError
+from grandrounds.errors import ConfigurationError, DataError, MessageError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
@@ -17,6 +17,7 @@ from grandrounds.methods.fedirm.relation import Relation, require_relation
 from grandrounds.methods.fedirm.training import train_labelled
 from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, train_unlabelled
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.protocol.problem import Problem, Task
 from grandrounds.protocol.registration import Registration
 
 RELATION, PSEUDO_RELATION = "relation", "pseudo_relation"
@@ -34,6 +35,7 @@ class FedIRMExecutor(SiteExecutor):
     )
     needs_labels = False
     models = ("shared",)
+    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")
     record_level_obstacle: ClassVar[str] = "sites without labels compare whole batches"
 
     local: LocalOptions
@@ -71,10 +73,12 @@ class FedIRMExecutor(SiteExecutor):
         options = self.unlabelled
         optimizer = self._optimizer(network, options.unlabelled_learning_rate)
         if options.unlabelled_objective == "self_training":
+            if context.problem.multi:
+                raise ConfigurationError("unlabelled_objective of findings must be fedirm, not self_training")
             metrics = self_train(network, optimizer, context, self.local, options)
             return self.finish(payload, network, optimizer, metrics)
-        teacher = SiteTeacher(network, options, self.kept.get("teacher", {}))
-        target = _received(payload, len(context.problem.classes))
+        teacher = SiteTeacher(network, options, self.kept.get("teacher", {}), context.problem.multi)
+        target = _received(payload, context.problem)
         relations = self._relations(context)
         metrics, relation = train_unlabelled(
             network, optimizer, context, self.local, options, relations, target, teacher
@@ -101,13 +105,13 @@ def _released(name: str, relation: Relation) -> dict[str, Release]:
     return {name: Release(ReleaseKind.CLASS_STATISTICS, relation._asdict())}
 
 
-def _received(payload: Payload, classes: int) -> Relation | None:
+def _received(payload: Payload, problem: Problem) -> Relation | None:
     """The labelled sites' matrix, if the server has sent one."""
     if RELATION not in payload.parts:
         return None
     try:
         relation = Relation(**payload.parts[RELATION])
-        require_relation(relation, classes, "the relation matrix from the server")
+        require_relation(relation, len(problem.classes), "the relation matrix from the server", problem.multi)
     except (TypeError, ValueError) as error:
         raise MessageError(f"the server's relation matrix cannot be used: {error}") from error
     return relation

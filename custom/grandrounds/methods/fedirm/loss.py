@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from grandrounds.checks import require_at_least
 from grandrounds.methods.fedirm.relation import Relation
+from grandrounds.methods.supervised.loss import multi_label_loss
 
 RampKind = Literal["squared", "printed"]
 
@@ -54,10 +55,36 @@ def labelled_loss(views: Sequence[Tensor], labels: Tensor, smoothing: float = 0.
     return torch.stack(sums).sum() / max(len(labels), 1)
 
 
+def labelled_finding_loss(views: Sequence[Tensor], labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    r"""Binary cross-entropy of findings with smoothed labels, summed over the views of a batch.
+
+    .. math:: L_l = \sum_v \Big[ (1 - \tfrac{s}{2}) L_s(y, z^v) + \tfrac{s}{2} L_s(1 - y, z^v) \Big]
+
+    with :math:`L_s` of :func:`~grandrounds.methods.supervised.loss.multi_label_loss`.
+
+    Args:
+        views: logits of each view, shape ``(batch, findings)``.
+        labels: 1 present, 0 absent, negative where unknown, of that shape, int64.
+        smoothing: :math:`s`, in [0, 1].
+
+    Example:
+        >>> labelled_finding_loss([torch.zeros(1, 2)] * 2, torch.tensor([[1, 0]]), 0.1)  # 2 ln 2
+        tensor(1.3863)
+    """
+    opposite = torch.where(labels < 0, labels, 1 - labels)
+    sums = [
+        (1 - smoothing / 2) * multi_label_loss(logits, labels) + smoothing / 2 * multi_label_loss(logits, opposite)
+        for logits in views
+    ]
+    return torch.stack(sums).sum()
+
+
 def consistency_loss(student: Tensor, teacher: Tensor, batch_size: int | None = None) -> Tensor:
     r"""Squared distance between the predictions on two views of the same images (Eq. 1, as a mean).
 
     .. math:: L_c = \frac{1}{B} \sum_i \lVert p_i - p_{t,i} \rVert^2
+
+    Of findings :math:`p` has the probability of each.
 
     Args:
         student: :math:`p`, probabilities with gradient, shape ``(batch, classes)``.

@@ -146,6 +146,9 @@ class UnlabelledOptions(Options):
     uncertainty_threshold: Annotated[float, "h, entropy in nats below which a prediction is certain", Min(0)] = (
         THRESHOLD
     )
+    finding_uncertainty: Annotated[
+        float, "h of findings, of at most ln 2 nats; 0.45 corresponds to a probability of 0.83", Min(0)
+    ] = 0.45
     min_confidence: Annotated[float, "minimum probability of a certain prediction", FRACTION] = 0.0
     bn_updates: Annotated[NormUpdates, "updates of running statistics per step"] = "once"
     self_training_confidence: Annotated[float, "minimum confidence of a pseudo-label in self-training", FRACTION] = 0.0

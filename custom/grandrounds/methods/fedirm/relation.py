@@ -4,6 +4,9 @@ Liu et al., "Federated Semi-supervised Medical Image Classification via Inter-cl
 2021, Eq. 2, 3 and 5, and the mean over sites of section 2.3. The text takes logits in Eq. 2 and probabilities in Eq. 5;
 softened probabilities are almost uniform and can never match, so logits are the default for both, as in the authors' code.
 The row of an absent class is masked here; in the code it is uniform and pulls the mean towards itself.
+
+Of findings, of which an image may have several, each is a question with two classes: its two rows are the softened mean of
+``(0, logit)`` over the images without it and over those with it, so that a row of finding f is ``[1 - p, p]``.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ class Relation(NamedTuple):
     """A class relation matrix.
 
     Attributes:
-        matrix: row c is the softened mean prediction for class c, shape ``(classes, classes)``; rows sum to one.
-        support: the number behind each row, shape ``(classes,)``: samples of a batch, patients of a site's round, sites of a
+        matrix: row c is the softened mean prediction for class c, shape ``(classes, classes)``; rows sum to one. Of findings
+            rows 2f and 2f + 1 are of the images without and with finding f, shape ``(2 findings, 2)``.
+        support: the number behind each row, shape ``(rows,)``: samples of a batch, patients of a site's round, sites of a
             mean. A row with zero is uniform and excluded from losses; ``WITHHELD`` (-1) marks a row that its site does not
             release, whether too few patients have the class or none.
     """
@@ -39,12 +43,42 @@ class Relation(NamedTuple):
 
     @property
     def known(self) -> Tensor:
-        """The rows with support, shape ``(classes,)``, bool."""
+        """The rows with support, shape ``(rows,)``, bool."""
         return self.support > 0
 
 
+def relation_shape(classes: int, multi: bool = False) -> tuple[int, int]:
+    """The shape of the matrix for so many classes, or findings (``multi``)."""
+    return (2 * classes, 2) if multi else (classes, classes)
+
+
+def answers_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Findings as questions with two classes each.
+
+    Args:
+        logits: shape ``(batch, findings)``.
+        labels: 1 present, 0 absent, negative where unknown, shape ``(batch, findings)``, int64.
+
+    Returns:
+        ``(0, logit)`` of each answer, shape ``(batch * findings, 2)``; the row of the matrix that it belongs to; and whether
+        it is known.
+
+    Example:
+        >>> answers_of(torch.tensor([[2.0, -1.0]]), torch.tensor([[1, -1]]))
+        (tensor([[ 0.,  2.],
+                [ 0., -1.]]), tensor([1, 2]), tensor([ True, False]))
+    """
+    vectors = torch.stack([torch.zeros_like(logits), logits], dim=-1).reshape(-1, 2)
+    rows = 2 * torch.arange(labels.shape[1], device=labels.device) + labels.clamp(min=0)
+    return vectors, rows.reshape(-1), (labels >= 0).reshape(-1)
+
+
 def relation_matrix(
-    vectors: Tensor, labels: Tensor, temperature: float = TEMPERATURE, keep: Tensor | None = None
+    vectors: Tensor,
+    labels: Tensor,
+    temperature: float = TEMPERATURE,
+    keep: Tensor | None = None,
+    rows: int | None = None,
 ) -> Relation:
     r"""Soften the mean prediction of each class.
 
@@ -55,6 +89,7 @@ def relation_matrix(
         labels: :math:`y`, true or pseudo-labels, shape ``(batch,)``, int64.
         temperature: :math:`\tau`, above zero.
         keep: :math:`m`, the samples to use, shape ``(batch,)``, bool; None for all.
+        rows: of the matrix; None for as many as classes.
 
     Returns:
         At least in single precision. Rows of absent classes have no gradient.
@@ -69,12 +104,16 @@ def relation_matrix(
                 [0.2119, 0.5761, 0.2119],
                 [0.3333, 0.3333, 0.3333]]), support=tensor([2, 1, 0]))
     """
-    sums, support = _class_sums(vectors, labels, keep)
+    sums, support = _class_sums(vectors, labels, keep, rows)
     return Relation(_soften(sums, support, temperature), support)
 
 
 def pseudo_relation(
-    logits: Tensor, keep: Tensor, temperature: float = TEMPERATURE, source: RelationSource = "logits"
+    logits: Tensor,
+    keep: Tensor,
+    temperature: float = TEMPERATURE,
+    source: RelationSource = "logits",
+    multi: bool = False,
 ) -> Relation:
     r"""The relation matrix of an unlabelled batch, from its certain pseudo-labels (Eq. 5).
 
@@ -83,13 +122,19 @@ def pseudo_relation(
         keep: the certain predictions, shape ``(batch,)``, bool.
         temperature: :math:`\tau`, above zero.
         source: the vectors to average: ``logits`` (authors' code), or ``probabilities`` (as printed).
+        multi: whether the outputs are findings; ``keep`` then has shape ``(batch, findings)``.
 
     Example:
         >>> pseudo_relation(torch.tensor([[3.0, 0.0], [0.0, 5.0]]), torch.tensor([True, False])).support
         tensor([1, 0])
     """
-    vectors = torch.softmax(logits.to(_wide(logits)), dim=-1) if source == "probabilities" else logits
-    return relation_matrix(vectors, logits.detach().argmax(dim=-1), temperature, keep)
+    vectors, labels, rows = logits, logits.detach().argmax(dim=-1), logits.shape[1]
+    if multi:
+        rows, keep = 2 * rows, keep.reshape(-1)
+        vectors, labels, _ = answers_of(logits, (logits.detach() >= 0).long())
+    if source == "probabilities":
+        vectors = torch.softmax(vectors.to(_wide(vectors)), dim=-1)
+    return relation_matrix(vectors, labels, temperature, keep, rows)
 
 
 class RelationAccumulator:
@@ -100,6 +145,7 @@ class RelationAccumulator:
         temperature: :math:`\tau`, above zero.
         average: ``samples`` and ``exact`` soften the mean of all logits of a class (Eq. 2 and 3); ``batches`` is the mean of
             the batches' matrices (authors' code), in which an absent class is a uniform row.
+        multi: whether the outputs are findings.
 
     Example:
         >>> accumulator = RelationAccumulator(classes=2)
@@ -110,16 +156,22 @@ class RelationAccumulator:
                 [0.5000, 0.5000]]), support=tensor([2, 0]))
     """
 
-    def __init__(self, classes: int, temperature: float = TEMPERATURE, average: RelationAverage = "samples") -> None:
+    def __init__(
+        self, classes: int, temperature: float = TEMPERATURE, average: RelationAverage = "samples", multi: bool = False
+    ) -> None:
         self._temperature = temperature
         self._average = average
-        self._total = torch.zeros(classes, classes, dtype=torch.float64)
-        self._support = torch.zeros(classes, dtype=torch.int64)
+        self._multi = multi
+        self._total = torch.zeros(relation_shape(classes, multi), dtype=torch.float64)
+        self._support = torch.zeros(len(self._total), dtype=torch.int64)
         self._batches = 0
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch: logits ``(batch, classes)``, labels ``(batch,)``."""
-        sums, support = _class_sums(logits.detach().double(), labels)
+        """Add a batch: logits ``(batch, classes)``, labels ``(batch,)``, of findings ``(batch, findings)``."""
+        vectors, known = logits.detach().double(), None
+        if self._multi:
+            vectors, labels, known = answers_of(vectors, labels)
+        sums, support = _class_sums(vectors, labels, known, len(self._total))
         if self._average == "batches":
             sums = _soften(sums, support, self._temperature)
         self._total = self._total.to(sums.device) + sums
@@ -148,7 +200,7 @@ def withhold_rows(relation: Relation, min_support: int = MIN_SUPPORT) -> Relatio
                 [0.3000, 0.7000]]), support=tensor([-1, 20]))
     """
     released = relation.support >= min_support
-    matrix = torch.where(released[:, None], relation.matrix, 1 / len(released))
+    matrix = torch.where(released[:, None], relation.matrix, 1 / relation.matrix.shape[1])
     return Relation(matrix, torch.where(released, relation.support, WITHHELD))
 
 
@@ -177,15 +229,16 @@ def mean_relation(relations: Sequence[Relation], min_support: int = MIN_SUPPORT)
     """
     if not relations:
         raise ValueError("the mean needs the relation matrix of at least one labelled site, got none")
-    classes = len(relations[0].support)
+    rows, columns = len(relations[0].support), relations[0].matrix.shape[-1]
+    multi = columns == 2 < rows
     for number, relation in enumerate(relations):
-        require_relation(relation, classes, f"relation {number}")
+        require_relation(relation, rows // 2 if multi else rows, f"relation {number}", multi)
     matrices = torch.stack([relation.matrix.detach().double().cpu() for relation in relations])
     counted = torch.stack([relation.support.cpu() >= min_support for relation in relations])
     sites = counted.sum(dim=0)
     # A floating-point sum depends on its order; sorting makes it independent of that of the sites.
     total = torch.where(counted[:, :, None], matrices, 0.0).sort(dim=0).values.sum(dim=0)
-    mean = torch.where(sites[:, None] > 0, total / sites.clamp(min=1)[:, None], 1 / classes)
+    mean = torch.where(sites[:, None] > 0, total / sites.clamp(min=1)[:, None], 1 / columns)
     return Relation(mean.float(), sites)
 
 
@@ -204,20 +257,19 @@ def relation_distance(first: Relation, second: Relation) -> Tensor:
     return (first.matrix.detach() - second.matrix.detach().to(first.matrix)).abs()[both].mean()
 
 
-def require_relation(relation: Relation, classes: int, name: str) -> None:
-    """Check a received matrix; ``name`` is its name in errors.
+def require_relation(relation: Relation, classes: int, name: str, multi: bool = False) -> None:
+    """Check a received matrix of classes, or of findings (``multi``); ``name`` is its name in errors.
 
     Raises:
         ValueError: if matrix or support have another number of classes, a row is not a distribution, or a support is neither
             finite and at least zero nor ``WITHHELD``.
     """
     matrix, support = relation
-    if matrix.shape != (classes, classes):
-        raise ValueError(
-            f"{name} must have shape ({classes}, {classes}), a row for each class, got {tuple(matrix.shape)}"
-        )
-    if support.shape != (classes,):
-        raise ValueError(f"the support of {name} must have shape ({classes},), got {tuple(support.shape)}")
+    rows, columns = relation_shape(classes, multi)
+    if matrix.shape != (rows, columns):
+        raise ValueError(f"{name} must have shape ({rows}, {columns}), a row for each class, got {tuple(matrix.shape)}")
+    if support.shape != (rows,):
+        raise ValueError(f"the support of {name} must have shape ({rows},), got {tuple(support.shape)}")
     require_probabilities(matrix, name)
     bad = ~torch.isfinite(support) | ((support < 0) & (support != WITHHELD))
     if bad.any():
@@ -228,13 +280,15 @@ def require_relation(relation: Relation, classes: int, name: str) -> None:
         )
 
 
-def _class_sums(vectors: Tensor, labels: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Sums of the kept vectors of each class, shape ``(classes, classes)``, and their number."""
+def _class_sums(
+    vectors: Tensor, labels: Tensor, keep: Tensor | None = None, rows: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sums of the kept vectors of each class, shape ``(rows, classes)``, and their number."""
     if vectors.dim() != 2 or labels.shape != vectors.shape[:1]:
         raise ValueError(
             f"expected vectors (batch, classes) and labels (batch,), got {tuple(vectors.shape)} and {tuple(labels.shape)}"
         )
-    classes = vectors.shape[1]
+    classes = vectors.shape[1] if rows is None else rows
     kept = torch.ones_like(labels, dtype=torch.bool) if keep is None else keep
     if kept.shape != labels.shape or kept.dtype != torch.bool:
         raise ValueError(f"keep must be bool of shape {tuple(labels.shape)}, got {kept.dtype} {tuple(kept.shape)}")
@@ -244,7 +298,7 @@ def _class_sums(vectors: Tensor, labels: Tensor, keep: Tensor | None = None) -> 
         raise ValueError(f"the label of sample {row} must be in [0, {classes}), got {int(labels[row])}")
     wide = torch.where(kept[:, None], vectors.to(_wide(vectors)), 0.0)
     # Not a product with one-hot labels: autocast would round it to half precision.
-    sums = wide.new_zeros(classes, classes).index_add(0, labels, wide)
+    sums = wide.new_zeros(classes, vectors.shape[1]).index_add(0, labels, wide)
     return sums, labels.new_zeros(classes).index_add(0, labels, kept.to(labels.dtype))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.options import Min, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
+from grandrounds.protocol.problem import Task
 from grandrounds.seeding import numpy_generator
 
 
@@ -151,6 +152,7 @@ class ConsensusController(FedIRMController):
     Sites train as in FedIRM with ``relation_weight=0``: labelled ones on their labels, the others with a mean teacher.
     """
 
+    tasks: ClassVar[tuple[Task, ...]] = ("single",)
     consensus: ConsensusOptions
 
     def __init__(self, **options: Any) -> None:

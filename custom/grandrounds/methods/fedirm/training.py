@@ -17,10 +17,11 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, train_steps
-from grandrounds.methods.fedirm.loss import labelled_loss
+from grandrounds.methods.fedirm.loss import labelled_finding_loss, labelled_loss
 from grandrounds.methods.fedirm.options import LabelledOptions, LocalOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation, RelationAccumulator, withhold_rows
 from grandrounds.models.compute import at_least_single
+from grandrounds.protocol.problem import Problem
 
 EXACT_BATCH = 256
 VIEWS = ("first view", "second view")
@@ -31,11 +32,28 @@ _logger = logging.getLogger(__name__)
 def patients_of_classes(data: SiteData, rows: np.ndarray, labels: np.ndarray, classes: int) -> Tensor:
     """Count the patients (if unknown lesions, if unknown images) behind each class, from rows that may be repeated.
 
+    Args:
+        data: of the site.
+        rows: shape ``(n,)``.
+        labels: shape ``(n,)``; of findings 1, 0 or -1, shape ``(n, findings)``, whose absence and presence are the classes.
+        classes: their number.
+
     Returns:
         Shape ``(classes,)``, int64, on the CPU.
     """
+    if labels.ndim > 1:
+        known = labels >= 0
+        rows = np.broadcast_to(rows[:, None], labels.shape)[known]
+        labels = (2 * np.arange(labels.shape[1]) + labels)[known]
     seen = {(int(label), data.groups[row] or ("image", int(row))) for row, label in zip(rows, labels, strict=True)}
     return torch.from_numpy(np.bincount([label for label, _ in seen], minlength=classes).astype(np.int64))
+
+
+def row_names(problem: Problem) -> list[str]:
+    """What the rows of a relation matrix are of."""
+    if not problem.multi:
+        return list(problem.classes)
+    return [f"{name} {answer}" for name in problem.classes for answer in ("absent", "present")]
 
 
 def set_unlabelled_rate(optimizer: torch.optim.Optimizer, options: UnlabelledOptions, ramp: float) -> None:
@@ -68,8 +86,10 @@ class LastPass:
     def __init__(self, context: SiteContext, options: RelationOptions, steps: int, pass_steps: int) -> None:
         self._context = context
         self._exact = options.relation_average == "exact"
-        classes = len(context.problem.classes)
-        self._accumulator = RelationAccumulator(classes, options.temperature, options.relation_average)
+        problem = context.problem
+        self._accumulator = RelationAccumulator(
+            len(problem.classes), options.temperature, options.relation_average, problem.multi
+        )
         self._first_step = steps - pass_steps
         self._seen: list[np.ndarray] = []
 
@@ -137,7 +157,8 @@ def train_labelled(
             logits = [network(view) for view in views.draw(batch, step, count)]
         logits = [at_least_single(values) for values in logits]
         last_pass.add(batch, logits[0], labels, step)
-        return labelled_loss(logits, labels, options.smoothing)
+        loss = labelled_finding_loss if context.problem.multi else labelled_loss
+        return loss(logits, labels, options.smoothing)
 
     train_steps(context, steps, loss_of, OptimizerStep(network, optimizer), meter)
     relation = last_pass.relation(network, rows)
@@ -148,7 +169,7 @@ def train_labelled(
 
 def _log_withheld(context: SiteContext, relation: Relation, min_support: int) -> None:
     few = (relation.known & (relation.support < min_support)).tolist()
-    names = [name for name, withheld in zip(context.problem.classes, few, strict=True) if withheld]
+    names = [name for name, withheld in zip(row_names(context.problem), few, strict=True) if withheld]
     if names:
         _logger.info(
             "%s: the relation matrix leaves the site without the rows of classes with fewer than %d patients: %s",

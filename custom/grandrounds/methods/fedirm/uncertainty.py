@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.compute import at_least_single
+from grandrounds.models.compute import probabilities_of
 from grandrounds.models.norm import normalises_by_batch, statistics_untouched
 
 ALPHA = 0.99
@@ -28,16 +28,18 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 Network = TypeVar("Network", bound=nn.Module)
 
 
-def predictive_entropy(draws: Tensor) -> Tensor:
+def predictive_entropy(draws: Tensor, multi: bool = False) -> Tensor:
     r"""Predictive entropy: the entropy of the mean of several predictions (Eq. 4).
 
     .. math:: w_i = -\sum_c \bar q_{ic} \ln \bar q_{ic}, \qquad \bar q_i = \frac{1}{T} \sum_t q_{t,i}
 
     Args:
         draws: :math:`q`, probabilities (not logits), shape ``(draws, batch, classes)``, at least one draw.
+        multi: whether the outputs are findings, each with two answers.
 
     Returns:
-        Shape ``(batch,)``, in nats, from 0 (certain) to the logarithm of the number of classes.
+        Shape ``(batch,)``, in nats, from 0 (certain) to the logarithm of the number of classes; of findings shape ``(batch,
+        findings)``, up to ln 2.
 
     Raises:
         ValueError: if the shape is another, or there is no draw.
@@ -52,36 +54,39 @@ def predictive_entropy(draws: Tensor) -> Tensor:
         raise ValueError(
             f"draws must have shape (draws, batch, classes) with a draw at least, got {tuple(draws.shape)}"
         )
-    entropies: Tensor = torch.special.entr(draws.mean(dim=0))
-    return entropies.sum(dim=1)
+    mean = draws.mean(dim=0)
+    entropies: Tensor = torch.special.entr(mean)
+    return entropies + torch.special.entr(1 - mean) if multi else entropies.sum(dim=1)
 
 
-def certain(draws: Tensor, threshold: float = THRESHOLD) -> Tensor:
-    r"""Select the samples whose prediction is certain: :math:`w_i < h`.
+def certain(draws: Tensor, threshold: float = THRESHOLD, multi: bool = False) -> Tensor:
+    r"""Select the samples, or with ``multi`` the findings of samples, whose prediction is certain: :math:`w_i < h`.
 
     Args:
         draws: probabilities, shape ``(draws, batch, classes)``.
         threshold: :math:`h`, in nats, at least zero. With five to seven classes ln 2 corresponds to a probability of
             about 0.83.
+        multi: whether the outputs are findings.
 
     Returns:
-        Shape ``(batch,)``, bool.
+        Shape ``(batch,)``, or ``(batch, findings)``, bool.
 
     Example:
         >>> certain(torch.tensor([[[0.9, 0.1, 0.0], [0.5, 0.5, 0.0]]]))
         tensor([ True, False])
     """
-    return predictive_entropy(draws) < threshold
+    return predictive_entropy(draws, multi) < threshold
 
 
 @torch.no_grad()
-def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
+def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS, multi: bool = False) -> Tensor:
     """Draw predictions with dropout before the last layer, from features that are computed once.
 
     Args:
         head: in training mode, with dropout.
         features: the head's input, shape ``(batch, features)``.
         draws: at least one.
+        multi: whether the outputs are findings.
 
     Returns:
         Probabilities, shape ``(draws, batch, classes)``, without a graph.
@@ -98,11 +103,11 @@ def head_draws(head: nn.Module, features: Tensor, draws: int = DRAWS) -> Tensor:
     if features.dim() != 2:
         raise ValueError(f"features must have shape (batch, features), got {tuple(features.shape)}")
     logits: Tensor = head(features.repeat(draws, 1))
-    return torch.softmax(at_least_single(logits), dim=1).reshape(draws, len(features), logits.shape[1])
+    return probabilities_of(logits, multi).reshape(draws, len(features), logits.shape[1])
 
 
 @torch.no_grad()
-def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = DRAWS) -> Tensor:
+def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = DRAWS, multi: bool = False) -> Tensor:
     """Draw predictions with dropout everywhere.
 
     The pass made for the loss is the first draw. The others normalise by the batch, too, but do not update the running
@@ -113,6 +118,7 @@ def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = 
         images: the batch.
         logits: of the pass made for the loss, shape ``(batch, classes)``.
         draws: at least one.
+        multi: whether the outputs are findings.
 
     Returns:
         Probabilities, shape ``(draws, batch, classes)``, without a graph.
@@ -124,7 +130,7 @@ def full_draws(network: nn.Module, images: Tensor, logits: Tensor, draws: int = 
     _require_dropout(network, "network", "set the model's dropout")
     with statistics_untouched(network):
         passes = [logits, *(network(images) for _ in range(draws - 1))]
-    return torch.softmax(at_least_single(torch.stack(passes)), dim=2)
+    return probabilities_of(torch.stack(passes), multi)
 
 
 def ema_alpha(step: int, limit: float = ALPHA) -> float:

@@ -28,8 +28,14 @@ from grandrounds.methods.fedirm.loss import (
     unlabelled_loss,
 )
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions, UnlabelledOptions
-from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relation_distance, withhold_rows
-from grandrounds.methods.fedirm.training import Views, patients_of_classes, set_unlabelled_rate
+from grandrounds.methods.fedirm.relation import (
+    Relation,
+    pseudo_relation,
+    relation_distance,
+    relation_shape,
+    withhold_rows,
+)
+from grandrounds.methods.fedirm.training import Views, patients_of_classes, row_names, set_unlabelled_rate
 from grandrounds.methods.fedirm.uncertainty import (
     certain,
     ema_alpha,
@@ -38,7 +44,7 @@ from grandrounds.methods.fedirm.uncertainty import (
     make_teacher,
     update_teacher,
 )
-from grandrounds.models.compute import at_least_single
+from grandrounds.models.compute import at_least_single, probabilities_of
 from grandrounds.models.norm import BATCH_NORMS
 from grandrounds.models.split import split_network
 
@@ -48,10 +54,10 @@ _logger = logging.getLogger(__name__)
 class PseudoRelation:
     """The relation matrix of an unlabelled site: for each row the mean over the batches that have it."""
 
-    def __init__(self, data: SiteData, classes: int, device: torch.device) -> None:
+    def __init__(self, data: SiteData, shape: tuple[int, int], device: torch.device) -> None:
         self._data = data
-        self._sum = torch.zeros(classes, classes, device=device)
-        self._batches = torch.zeros(classes, dtype=torch.int64, device=device)
+        self._sum = torch.zeros(shape, device=device)
+        self._batches = torch.zeros(len(self._sum), dtype=torch.int64, device=device)
         self._predictions: list[tuple[np.ndarray, Tensor, Tensor]] = []
 
     def add(self, relation: Relation, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
@@ -63,11 +69,13 @@ class PseudoRelation:
     def relation(self) -> Relation:
         """The mean, on the CPU; its support counts the patients with a certain prediction of the class."""
         mean = self._sum / self._batches.clamp(min=1)[:, None]
-        uniform = torch.full_like(mean, 1 / len(mean))
+        uniform = torch.full_like(mean, 1 / mean.shape[1])
         matrix = torch.where(self._batches[:, None] > 0, mean, uniform).cpu()
         rows = np.concatenate([rows for rows, _, _ in self._predictions])
         labels = torch.cat([labels for _, labels, _ in self._predictions]).cpu().numpy()
         keep = torch.cat([keep for _, _, keep in self._predictions]).cpu().numpy()
+        if labels.ndim > 1:
+            return Relation(matrix, patients_of_classes(self._data, rows, np.where(keep, labels, -1), len(matrix)))
         return Relation(matrix, patients_of_classes(self._data, rows[keep], labels[keep], len(matrix)))
 
 
@@ -78,11 +86,15 @@ class SiteTeacher:
         student: with the weights of the round's start, in training mode.
         options: which kind of teacher.
         kept: :meth:`state` of an earlier round; empty in the first one.
+        multi: whether the outputs are findings.
     """
 
-    def __init__(self, student: nn.Module, options: UnlabelledOptions, kept: Mapping[str, Any]) -> None:
+    def __init__(
+        self, student: nn.Module, options: UnlabelledOptions, kept: Mapping[str, Any], multi: bool = False
+    ) -> None:
         self.network = make_teacher(student)
         self._options = options
+        self._multi = multi
         self._step = 0
         if options.teacher == "ema_persistent" and kept:
             self.network.load_state_dict(kept["parameters"], strict=False)
@@ -92,7 +104,7 @@ class SiteTeacher:
     def predict(self, images: Tensor) -> Tensor:
         """Sharpened probabilities, shape ``(batch, classes)``."""
         logits = at_least_single(self.network(images))
-        return torch.softmax(logits / self._options.teacher_temperature, dim=1)
+        return probabilities_of(logits / self._options.teacher_temperature, self._multi)
 
     def follow(self, student: nn.Module) -> None:
         """Update the moving average after a step; without one the teacher becomes the student."""
@@ -125,10 +137,11 @@ class UnlabelledStep:
         self._options, self._relations, self._batch_size = options, relations, batch_size
         self._encoder, self._head = split_network(network)
         self.views = Views(context, "unlabelled")
-        classes = len(context.problem.classes)
-        unknown = Relation(torch.full((classes, classes), 1 / classes), torch.zeros(classes, dtype=torch.int64))
+        self._multi = context.problem.multi
+        shape = relation_shape(len(context.problem.classes), self._multi)
+        unknown = Relation(torch.full(shape, 1 / shape[1]), torch.zeros(shape[0], dtype=torch.int64))
         self.target = Relation(*(part.to(context.device) for part in target or unknown))
-        self.pseudo_relation = PseudoRelation(context.data, classes, context.device)
+        self.pseudo_relation = PseudoRelation(context.data, shape, context.device)
         self.meter = Meter()
 
     def loss(self, rows: np.ndarray, step: int, ramp: float) -> Tensor:
@@ -145,14 +158,16 @@ class UnlabelledStep:
             targets = self._teacher.predict(second)
         require_finite(logits, "prediction", step)
         wide = at_least_single(logits)
-        probabilities = torch.softmax(wide, dim=1)
-        keep = self._certain(first, logits, features.detach()) & (probabilities.amax(dim=1) >= options.min_confidence)
-        relation = pseudo_relation(wide, keep, self._relations.temperature, source=self._relations.relation_source)
+        probabilities = probabilities_of(wide, self._multi)
+        confidence = probabilities.maximum(1 - probabilities) if self._multi else probabilities.amax(dim=1)
+        keep = self._certain(first, logits, features.detach()) & (confidence >= options.min_confidence)
+        temperature, source = self._relations.temperature, self._relations.relation_source
+        relation = pseudo_relation(wide, keep, temperature, source, self._multi)
         # A batch has one image more than a full one if a single remaining image has joined it.
         divisor = max(self._batch_size, len(rows)) if options.consistency_divisor == "batch_size" else None
         consistency = consistency_loss(probabilities, targets, divisor)
         matching = relation_matching_loss(self.target, relation)
-        labels = wide.detach().argmax(dim=1)
+        labels = (wide.detach() >= 0).long() if self._multi else wide.detach().argmax(dim=1)
         self.pseudo_relation.add(relation, rows, labels, keep)
         self._count(rows, labels, keep)
         self.meter.add("matched_rows", (self.target.known & relation.known).sum())
@@ -164,19 +179,21 @@ class UnlabelledStep:
     def _certain(self, images: Tensor, logits: Tensor, features: Tensor) -> Tensor:
         options = self._options
         if options.mc_dropout == "none":
-            return torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+            shape = logits.shape if self._multi else logits.shape[:1]
+            return torch.ones(shape, dtype=torch.bool, device=logits.device)
         with self._context.autocast():
             if options.mc_dropout == "head":
-                draws = head_draws(self._head, features, options.draws)
+                draws = head_draws(self._head, features, options.draws, self._multi)
             else:
-                draws = full_draws(self._network, images, logits, options.draws)
-        return certain(draws, options.uncertainty_threshold)
+                draws = full_draws(self._network, images, logits, options.draws, self._multi)
+        threshold = options.finding_uncertainty if self._multi else options.uncertainty_threshold
+        return certain(draws, threshold, self._multi)
 
     def _count(self, rows: np.ndarray, labels: Tensor, keep: Tensor) -> None:
         """Count the certain predictions, and the correct ones among those whose hidden label is known."""
         truth = torch.from_numpy(self._context.data.labels[rows]).to(labels.device)
         known = keep & (truth >= 0)
-        self.meter.add("seen", torch.tensor(len(rows)))
+        self.meter.add("seen", torch.tensor(keep.numel()))
         self.meter.add("kept", keep.sum())
         self.meter.add("empty_batches", ~keep.any())
         self.meter.add("checked", known.sum())
@@ -237,7 +254,7 @@ def train_unlabelled(
     with statistics_of_passes(network, passes):
         run_steps(context, steps, take)
     relation = work.pseudo_relation.relation()
-    counts = zip(context.problem.classes, relation.support.tolist(), strict=True)
+    counts = zip(row_names(context.problem), relation.support.tolist(), strict=True)
     listed = ", ".join(f"{name} {count}" for name, count in counts)
     _logger.info("%s: patients with a certain prediction of each class: %s", context.site, listed)
     released = withhold_rows(relation, relations.min_support)

@@ -46,6 +46,16 @@ def test_slices_with_several_subtypes_can_count_as_of_the_first(tmp_path, rsna_i
     ]
 
 
+def test_all_subtypes_can_be_kept_as_findings(tmp_path, rsna_ich):
+    root, options = rsna_ich(tmp_path, ROWS), CtOptions(multi="keep", slices=3)
+    (root / "stage_2_train" / "ID_2.dcm").rename(tmp_path / "away.dcm")
+    labels = {"ID_1": "subdural|any", "ID_3": "epidural|subdural|any", "ID_4": "epidural|any"}
+    assert {record.image[-8:-4]: record.label for record in read_rsna_ich(root, options)[0]} == labels
+    (tmp_path / "away.dcm").rename(root / "stage_2_train" / "ID_2.dcm")
+    found = read_rsna_ich(root, CtOptions(multi="keep", slices=4))[0]
+    assert {record.image[-8:-4]: record.label for record in found} == labels | {"ID_2": "none"}
+
+
 def test_slices_without_a_subtype_need_not_be_there(tmp_path, rsna_ich):
     root = rsna_ich(tmp_path, ROWS)
     (root / "stage_2_train" / "ID_2.dcm").unlink()
@@ -183,7 +193,7 @@ def test_patients_can_be_written_elsewhere(root, tmp_path):
             "client_partition slice is for the scheme iid, got dirich",
         ),
         ({"client_partition": "lesion"}, "client_partition must be patient or slice, got 'lesion'"),
-        ({"multi": "all"}, "multi must be drop or first, got 'all'"),
+        ({"multi": "all"}, "multi must be drop, first or keep, got 'all'"),
         ({"slices": 0}, "slices must be at least 1, got 0"),
         ({"windows": [[40, 0]]}, "windows: the width of a window must be at least 1 Hounsfield unit, got 0"),
         ({"group_by": "image"}, "data set rsna_ich has no option group_by"),
