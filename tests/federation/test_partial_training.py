@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from grandrounds.federation.keys import write_keys
 from grandrounds.federation.site import executor as site_executor
 from grandrounds.federation.site.features import Features
 from grandrounds.models.norm import is_running_statistic
-from grandrounds.models.partial import frozen_digest
+from grandrounds.models.partial import Front, frozen_digest
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
@@ -153,6 +154,21 @@ def test_a_method_that_aligns_the_encoder_needs_one_to_train(go):
         GrandRoundsError, match=r"problem\.trainable=head freezes the whole encoder, which this method ali"
     ):
         go("fed_align_cl", "head")
+
+
+def test_kept_features_serve_the_test_of_every_model(run, hospitals, tmp_path, monkeypatch):
+    passes, forward = Counter(), Front.forward
+
+    def counting(self, inputs):
+        if len(inputs) > 1:  # a single image shows the shape of the features
+            passes.update(image.numpy().tobytes() for image in inputs if len(image) == self.channels)
+        return forward(self, inputs)
+
+    monkeypatch.setattr(Front, "forward", counting)
+    found = run(small("fedavg", "from:2", 2), tmp_path, SITES, sites_dir=hospitals)
+    tested = {name.partition(".")[0] for name in found.summary["test"]["site-1"]}
+    assert {"common", "own"} <= tested
+    assert set(passes.values()) == {1}
 
 
 def test_a_site_with_another_front_is_dropped_with_the_reason(go, monkeypatch):
