@@ -13,7 +13,7 @@ from grandrounds.data.batches import eval_batches
 from grandrounds.data.images.views import View
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.methods.fixmatch.loss import aligned, class_thresholds
-from grandrounds.models.compute import at_least_single
+from grandrounds.models.compute import probabilities_of
 from grandrounds.protocol.messages import State
 
 Teacher = Literal["local", "received", "average"]
@@ -50,31 +50,49 @@ def averaged(average: Mapping[str, Tensor], received: State, times: int, decay: 
     }
 
 
+def mean_predictions(model: nn.Module, context: SiteContext, rows: np.ndarray, view: View, views: int = 1) -> Tensor:
+    """Probabilities of a site's images, averaged over weak views.
+
+    Averaging over views is the label guessing of Berthelot et al., "MixMatch", NeurIPS 2019, Eq. 2.
+
+    Args:
+        model: in evaluation mode.
+        context: of the task.
+        rows: the images.
+        view: the kind of weak view.
+        views: how many of each image, at least one.
+
+    Returns:
+        Shape ``(rows, classes)``.
+    """
+    keys = [context.key("expectations"), *(context.key(f"expectations, view {number}") for number in range(1, views))]
+    batches = list(enumerate(eval_batches(rows, BATCH)))
+    with torch.no_grad(), context.autocast():
+        predicted = [
+            torch.cat(
+                [
+                    probabilities_of(model(context.views(batch, view, key, step)), context.problem.multi)
+                    for step, batch in batches
+                ]
+            )
+            for key in keys
+        ]
+    return torch.stack(predicted).mean(dim=0)
+
+
 class Expectations:
     """What the model at the start of a round predicts for a site's unlabelled images, to correct what comes.
 
     Args:
-        model: predicts weak views; its mode is left as it is.
-        context: of the task.
-        rows: the unlabelled images.
-        view: the kind of weak view.
+        predicted: of all unlabelled images, shape ``(images, classes)``.
         expected: images of each class among the labelled ones, shape ``(classes,)``; one is added to each.
     """
 
-    def __init__(
-        self, model: nn.Module, context: SiteContext, rows: np.ndarray, view: View, expected: np.ndarray
-    ) -> None:
-        key = context.key("expectations")
-        with torch.no_grad(), context.autocast():
-            self._predicted = torch.cat(
-                [
-                    torch.softmax(at_least_single(model(context.views(batch, view, key, step))), dim=1)
-                    for step, batch in enumerate(eval_batches(rows, BATCH))
-                ]
-            )
-        counts = torch.from_numpy(expected).to(self._predicted) + 1
+    def __init__(self, predicted: Tensor, expected: np.ndarray) -> None:
+        self._predicted = predicted
+        counts = torch.from_numpy(expected).to(predicted) + 1
         self._expected = counts / counts.sum()
-        self._mean = self._predicted.mean(dim=0)
+        self._mean = predicted.mean(dim=0)
 
     def aligned(self, probabilities: Tensor) -> Tensor:
         """Predictions whose classes are as frequent as among the labelled images."""

@@ -29,7 +29,7 @@ from grandrounds.methods.fixmatch.loss import (
     unsupervised_finding_loss,
     unsupervised_loss,
 )
-from grandrounds.methods.fixmatch.teacher import Expectations, Teacher
+from grandrounds.methods.fixmatch.teacher import Expectations, Teacher, mean_predictions
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
 from grandrounds.models.compute import at_least_single, probabilities_of
 from grandrounds.models.norm import fixed_statistics, statistics_untouched
@@ -73,6 +73,11 @@ class SemiSupervisedOptions(Options):
         Literal["received", "site"],
         "batch norm of a received teacher: its own statistics, or those of the site's images",
     ] = "received"
+    teacher_views: Annotated[
+        int,
+        "weak views over which a received teacher averages, once a round (SemiFL); 0 predicts each step's view",
+        Min(0),
+    ] = 0
     unsupervised_start: Annotated[int, "first round with pseudo-labels", Min(1)] = 1
     align_distribution: Annotated[bool, "scale predictions to the class shares of the labelled images (ReMixMatch)"] = (
         False
@@ -84,9 +89,13 @@ class SemiSupervisedOptions(Options):
     accept_unlabelled: Annotated[bool, "let sites without labelled images train on pseudo-labels alone"] = False
 
     def check(self) -> None:
-        """Refuse strengths that are not an interval, and statistics of a teacher that is the trained model."""
-        if self.teacher_statistics == "site" and self.teacher == "local":
-            raise ConfigurationError("teacher_statistics=site needs teacher=received or average")
+        """Refuse strengths that are not an interval, and what needs another teacher than the trained model."""
+        for name, needs in (
+            ("teacher_statistics=site", self.teacher_statistics == "site"),
+            ("teacher_views", self.teacher_views),
+        ):
+            if needs and self.teacher == "local":
+                raise ConfigurationError(f"{name} needs teacher=received or average")
         if self.strong_levels is not None and (
             len(self.strong_levels) != MIN_AND_MAX or self.strong_levels[0] > self.strong_levels[1]
         ):
@@ -150,6 +159,9 @@ class UnlabelledBatches:
         self._strong: dict[str, Any] = {"equalize_noop": options.equalize_noop, "strong_levels": options.strong_levels}
         self._expectations: Expectations | None = None
         self._threshold: float | Tensor = options.threshold
+        self._predicted: Tensor | None = None
+        if len(self.rows) and options.teacher_views and teacher is not None:
+            self._predicted = mean_predictions(teacher, context, self.rows, self._weak, options.teacher_views)
         if len(self.rows) and (options.align_distribution or options.adaptive_thresholds):
             found = self._expect(network if teacher is None else teacher, labelled_rows(context.data, training.labels))
             self._expectations = found if options.align_distribution else None
@@ -162,25 +174,30 @@ class UnlabelledBatches:
     def _expect(self, model: nn.Module, labelled: np.ndarray) -> Expectations:
         labels = self._context.data.labels[labelled]
         counts = np.bincount(labels, minlength=len(self._context.problem.classes))
+        if self._predicted is not None:
+            return Expectations(self._predicted, counts)
         training = model.training
         model.eval()
-        found = Expectations(model, self._context, self.rows, self._weak, counts)
+        predicted = mean_predictions(model, self._context, self.rows, self._weak)
         model.train(training)
-        return found
+        return Expectations(predicted, counts)
 
     def loss(self, network: nn.Module, step: int, labeler: PseudoLabeler | None, meter: Meter) -> Tensor | None:
         """The weighted unsupervised loss of a step's batch and the labeler's; None if there is nothing to learn."""
         if self._batches is None:
             return None
         rows = self._batches[step]
-        weak = self._views(rows, step, self._weak)
-        local = self._predict(network, weak, labeler is not None and labeler.needs_gradient)
+        weak = None if labeler is None and self._predicted is not None else self._views(rows, step, self._weak)
+        local = self._predict(network, rows, weak, labeler is not None and labeler.needs_gradient)
         require_finite(local, "prediction", step)
         if self._expectations:
             local = self._expectations.aligned(local)
         threshold = self._threshold
-        assign = finding_pseudo_labels if self._multi else pseudo_labels
-        found, extra = labeler(weak, local, threshold) if labeler else (assign(local, threshold), None)
+        if labeler is None or weak is None:
+            assign = finding_pseudo_labels if self._multi else pseudo_labels
+            found, extra = assign(local, threshold), None
+        else:
+            found, extra = labeler(weak, local, threshold)
         self._count(rows, found, meter)
         losses = [] if extra is None else [extra]
         if bool(found.accepted.any()):
@@ -199,8 +216,10 @@ class UnlabelledBatches:
             losses.append(self._options.unsupervised_weight * unsupervised)
         return torch.stack(losses).sum() if losses else None
 
-    def _predict(self, network: nn.Module, weak: Tensor, with_gradient: bool) -> Tensor:
-        """Probabilities of weak views, by the teacher if there is one."""
+    def _predict(self, network: nn.Module, rows: np.ndarray, weak: Tensor | None, with_gradient: bool) -> Tensor:
+        """Probabilities of a batch: those of the round, or of its weak views by the teacher if there is one."""
+        if self._predicted is not None:
+            return self._predicted[torch.from_numpy(np.searchsorted(self.rows, rows)).to(self._predicted.device)]
         if self._teacher is not None:
             with torch.no_grad():
                 return probabilities_of(self._teacher(weak), self._multi)

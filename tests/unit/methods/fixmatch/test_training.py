@@ -18,7 +18,7 @@ from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
 from grandrounds.methods.fixmatch.executor import AVERAGE, FixMatchExecutor
 from grandrounds.methods.fixmatch.loss import PseudoLabels, pseudo_labels
-from grandrounds.methods.fixmatch.teacher import Expectations, averaged
+from grandrounds.methods.fixmatch.teacher import Expectations, averaged, mean_predictions
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.supervised.training import TrainingOptions
 from grandrounds.protocol.problem import Problem
@@ -292,11 +292,37 @@ def test_pseudo_labels_start_in_their_round():
 def test_expectations_align_predictions_and_give_each_class_its_threshold(align, expected):
     context = site(labelled=6, unlabelled=8)
     rows = context.data.rows("unlabelled")
-    made = Expectations(Fixed(0.96, 0.03, 0.01), context, rows, "weak", np.array([0, 97, 0]))
+    predicted = mean_predictions(Fixed(0.96, 0.03, 0.01), context, rows, "weak")
+    made = Expectations(predicted, np.array([0, 97, 0]))
     # Of 97 + 3 counts class 1 has 98 %; the mean prediction is aligned to these shares.
     aligned = made.aligned(torch.tensor([[0.96, 0.03, 0.01]], dtype=torch.float64))
     torch.testing.assert_close(aligned, torch.tensor([[0.01, 0.98, 0.01]], dtype=torch.float64))
     torch.testing.assert_close(made.thresholds(0.9, align), torch.tensor(expected))
+
+
+def test_predictions_of_a_round_are_means_over_views():
+    """A model that is sure of the class of each view's number: two views of one image give one half each."""
+    context, rows = site(labelled=6, unlabelled=8), np.arange(6, 14)
+    calls = iter(range(100))
+
+    def model(images):
+        return torch.eye(3)[torch.full((len(images),), next(calls))].log()
+
+    found = mean_predictions(model, context, rows, "turns", views=2)
+    torch.testing.assert_close(found, torch.tensor([[0.5, 0.5, 0.0]]).expand(8, 3))
+
+
+def test_a_teacher_can_predict_each_image_once_a_round():
+    context, seen = site(labelled=6, unlabelled=8), []
+    teacher = Fixed(0.98, 0.01, 0.01)
+    teacher.register_forward_hook(lambda _, inputs, outputs: seen.append(len(inputs[0])))
+    options = SemiSupervisedOptions(teacher="received", teacher_views=2, threshold=0.9)
+    metrics = train_semi_supervised(
+        network(), torch.optim.SGD([torch.zeros(1)]), context, TrainingOptions(steps=5), options, teacher=teacher
+    )
+    assert (seen, metrics["accepted"]) == ([8, 8], 1)
+    with pytest.raises(ConfigurationError, match=r"^teacher_views needs teacher=received or average$"):
+        SemiSupervisedOptions(teacher_views=2)
 
 
 def test_aligned_training_learns_other_labels():
