@@ -20,14 +20,16 @@ from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.bootstrap import cases_of
 from grandrounds.evaluation.clinical.operating import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
-from grandrounds.evaluation.curves import site_curves, write_curves
+from grandrounds.evaluation.curves import finding_curves, site_curves, write_curves
 from grandrounds.evaluation.external import (
     ImagePredictions,
     LabelledImages,
+    finding_report,
     labels_are_groups,
     report,
     write_predictions,
 )
+from grandrounds.evaluation.multi_label.metrics import finding_cases
 from grandrounds.evaluation.per_class import grouping_of
 from grandrounds.reporting.external.prediction import draw_failures, place_of, predict_place, read_images
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
@@ -58,8 +60,14 @@ class Evaluation:
     images: Mapping[str, LabelledImages]
     predictions: Mapping[str, ImagePredictions]
 
+    @property
+    def _multi(self) -> bool:
+        return bool(self.result["labels"] == "findings")
+
     def tables(self) -> dict[str, Any]:
         """Scores as plain values, see :func:`grandrounds.evaluation.external.report`."""
+        if self._multi:
+            return finding_report(self.predictions, self.classes)
         return report(self.predictions, self.classes, self.labels.grouping, self.labels.by_group)
 
     def scores(self) -> pd.DataFrame:
@@ -79,11 +87,22 @@ class Evaluation:
     def write_curves(self, folder: Path | str) -> None:
         """Write counts of at least ten patients each, ``SITE/curves_common.json``, as a report finds them in results."""
         for name, found in self.predictions.items():
-            cases = cases_of(found.labels, found.probabilities, found.groups or None)
-            write_curves(Path(folder) / name / "curves_common.json", site_curves(cases, self.classes), self.classes)
+            if self._multi:
+                findings = finding_cases(found.labels, found.probabilities, found.groups or None)
+                curves = finding_curves(findings, self.classes)
+            else:
+                cases = cases_of(found.labels, found.probabilities, found.groups or None)
+                curves = site_curves(cases, self.classes)
+            write_curves(Path(folder) / name / "curves_common.json", curves, self.classes)
 
     def draw_failures(self, path: Path | str) -> None:
-        """Draw the most confident errors as PNG; the file shows patients' images and must stay at the place."""
+        """Draw the most confident errors as PNG; the file shows patients' images and must stay at the place.
+
+        Raises:
+            UsageError: if the classes are findings, of which an image may have several.
+        """
+        if self._multi:
+            raise UsageError("--failures: errors of findings are not drawn; --predictions writes them for each image")
         draw_failures(Path(path), self.images, self.predictions, self.classes)
 
 
@@ -198,8 +217,10 @@ def _labels(
 ) -> Labels:
     """What the labels of the place are, and which of them are positive."""
     classes = trained.problem.classes
+    if trained.problem.multi and (grouped is not None or len(positive or ()) > 1):
+        raise UsageError("findings have no groups, and --positive names one of them: several may be in one image")
     grouping = grouping_of(grouped, classes) if grouped is not None else None
-    by_group = labels_are_groups(locations, classes, list(grouped or ()))
+    by_group = not trained.problem.multi and labels_are_groups(locations, classes, list(grouped or ()))
     group = positive_group(positive, classes, grouping, by_group)
     return Labels(tuple(grouped or ()) if by_group else tuple(classes), grouping, by_group, group)
 
@@ -220,7 +241,8 @@ def _point(
         return None
     if threshold is not None:
         return FixedPoint(threshold, "the command line")
-    found = operating_point(trained.folder, record.sites, trained.problem.classes, positive, sensitivity)
+    problem = trained.problem
+    found = operating_point(trained.folder, record.sites, problem.classes, positive, sensitivity, problem.multi)
     if isinstance(found, str):
         say(notes(), found)
         return None

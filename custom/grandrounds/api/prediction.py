@@ -34,7 +34,7 @@ def predict_with(
         description: of the partition that the run trained on; its ``windows`` and ``preprocess`` prepare files.
 
     Returns:
-        Names of the images, and probabilities of shape ``(images, classes)``.
+        Names of the images, and probabilities of shape ``(images, classes)``, of findings each for itself.
 
     Raises:
         ConfigurationError: if the run has no model, or arrays are not 8-bit images.
@@ -45,7 +45,7 @@ def predict_with(
     names, pixels = _arrays(images, problem) if isinstance(images, np.ndarray) else _files(images, problem, description)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_trained(problem.model_spec(pretrained=False), trained.weights, trained.seed).to(device)
-    found = predict(model, tensors_of(pixels, device), np.arange(len(names))).double().numpy()
+    found = predict(model, tensors_of(pixels, device), np.arange(len(names)), problem.multi).double().numpy()
     return names, found
 
 

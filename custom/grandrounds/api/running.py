@@ -13,11 +13,13 @@ import numpy as np
 from grandrounds.api.sites import Sites
 from grandrounds.console.output import notes
 from grandrounds.console.progress import Follower, progress_on
+from grandrounds.data.findings import joined_findings
 from grandrounds.deployment.jobs import Job, check_job
 from grandrounds.deployment.presets import configured_job
 from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
+from grandrounds.evaluation.multi_label.metrics import THRESHOLD
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.files import read_json_object
 from grandrounds.reporting.runs import record_folder
@@ -150,28 +152,42 @@ class Run:
         sites_dir = self.sites.folder if self.sites else None
         return export(self.workspace, out, sites_dir=sites_dir, licence=licence, formats=formats)
 
-    def predict(self, images: Images | str | Path | Sequence[str | Path]) -> pd.DataFrame:
+    def predict(
+        self, images: Images | str | Path | Sequence[str | Path], thresholds: Mapping[str, float] | None = None
+    ) -> pd.DataFrame:
         """Predict images with the selected model, prepared like those of the run.
 
         Args:
             images: a file, a folder, several files, or 8-bit arrays of shape ``(n, height, width)`` or ``(n, height, width,
                 3)``, values 0 to 255.
+            thresholds: of a run of findings the probabilities from which they are called, 0.5 for those not named; a
+                report has those that find nine in ten validation images (``operating_points`` in ``report.json``).
 
         Returns:
-            A row for each image: ``predicted``, and the probability of each class; the index is the file or the number.
+            A row for each image: ``predicted``, and the probability of each class; the index is the file or the number. Of
+            findings ``predicted`` lists those that are called, ``effusion|mass``, or is ``none``.
 
         Raises:
-            ConfigurationError: if the run has no common model.
+            ConfigurationError: if the run has no common model, or a threshold is of no finding of the run.
             DataError: if an image cannot be read.
         """
         import pandas as pd
 
         from grandrounds.api.prediction import predict_with
 
+        multi = is_multi(self.summary)
+        wrong = [name for name in thresholds or () if not multi or name not in self.classes]
+        if wrong:
+            raise ConfigurationError(f"thresholds: {wrong[0]!r} is no finding of this run")
         description = self.sites.description if self.sites else {}
         names, found = predict_with(self.workspace, images, description)
         frame = pd.DataFrame(found, columns=list(self.classes), index=pd.Index(names, name="image"))
-        frame.insert(0, "predicted", np.array(self.classes, object)[found.argmax(axis=1)])
+        if multi:
+            limits = [(thresholds or {}).get(name, THRESHOLD) for name in self.classes]
+            called = [joined_findings(np.array(self.classes)[row].tolist()) for row in found >= limits]
+        else:
+            called = np.array(self.classes, object)[found.argmax(axis=1)].tolist()
+        frame.insert(0, "predicted", called)
         return frame
 
     def _history(self, communities: Path | None = None) -> RunHistory:

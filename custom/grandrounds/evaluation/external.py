@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
+from grandrounds.data.findings import read_findings
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.views import to_tensor
 from grandrounds.data.manifest import Record, read_manifest
@@ -22,6 +23,8 @@ from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.calibration import confidence_metrics
 from grandrounds.evaluation.metrics import classification_metrics
+from grandrounds.evaluation.multi_label.estimates import estimates_of_findings
+from grandrounds.evaluation.multi_label.metrics import finding_cases, multi_label_metrics
 from grandrounds.evaluation.per_class import (
     ARGMAX,
     SUMMED,
@@ -70,7 +73,7 @@ class LabelledImages:
 
     Attributes:
         images: uint8, shape ``(n, size, size, channels)``.
-        labels: index into the vocabulary, int64, shape ``(n,)``.
+        labels: index into the vocabulary, int64, shape ``(n,)``; of findings 1, 0 or -1, shape ``(n, findings)``.
         groups: the patient or lesion of each image, where it is known.
     """
 
@@ -86,7 +89,7 @@ class ImagePredictions:
     """A model's predictions for a site's test images.
 
     Attributes:
-        labels: index into the vocabulary of the labels, int64, shape ``(n,)``.
+        labels: index into the vocabulary of the labels, int64, shape ``(n,)``; of findings as of :class:`LabelledImages`.
         probabilities: of the model's classes, float64, shape ``(n, classes)``.
         groups: the patient or lesion of each image, where it is known.
     """
@@ -127,21 +130,28 @@ def labels_are_groups(locations: Mapping[str, DatasetLocation], classes: Sequenc
 
     Labels that could be either are classes; so are labels that are neither, which a reader of classes will refuse.
     """
-    labels = {record.label for location in locations.values() for record in _test_records(location.manifest, None)}
+    labels = {r.label for location in locations.values() for r in _test_records(location.manifest, None, False)}
     return bool(labels) and not labels <= set(classes) and labels <= set(groups)
 
 
 def load_test_images(
-    site: str, location: DatasetLocation, vocabulary: Sequence[str], image_size: int, channels: int, cache_dir: Path
+    site: str,
+    location: DatasetLocation,
+    vocabulary: Sequence[str],
+    image_size: int,
+    channels: int,
+    cache_dir: Path,
+    multi: bool = False,
 ) -> LabelledImages:
     """Decode the labelled test images of a site, square of ``image_size`` pixels; its other images are not read.
 
-    The ``vocabulary`` of the labels is the model's classes, or groups of them; ``cache_dir`` keeps decoded images.
+    The ``vocabulary`` of the labels is the model's classes, findings if ``multi``, or groups of classes; ``cache_dir`` keeps
+    decoded images.
 
     Raises:
         DataError: if a label is unknown, no test image has a label, or too many of them cannot be read.
     """
-    records = _test_records(location.manifest, vocabulary)
+    records = _test_records(location.manifest, vocabulary, multi)
     if not records:
         raise DataError(
             f"{site}: {location.manifest} has no labelled image in split test; the column split must say test for the "
@@ -154,19 +164,22 @@ def load_test_images(
     readable[[row for row, _, _ in cache.quarantined]] = False
     rows = np.flatnonzero(readable)
     number = {name: index for index, name in enumerate(vocabulary)}
-    labels = np.array([number[record.label] for record in records], np.int64)
+    read = (read_findings(one.label, vocabulary, one.image) if multi else number[one.label] for one in records)
+    labels = np.array(list(read), np.int64)
     images = cache.images if readable.all() else cache.images[rows]
     groups = tuple(records[row].group for row in rows)
     return LabelledImages(images, labels[rows], tuple(names[row] for row in rows), len(cache.quarantined), groups)
 
 
-def predict_images(model: nn.Module, test: LabelledImages, device: torch.device) -> ImagePredictions:
-    """Predict all images of a site.
+def predict_images(
+    model: nn.Module, test: LabelledImages, device: torch.device, multi: bool = False
+) -> ImagePredictions:
+    """Predict all images of a site, with ``multi`` a model of findings.
 
     Raises:
         ConfigurationError: if a prediction is not finite.
     """
-    found = predict(model, tensors_of(test.images, device), np.arange(len(test.names))).double().numpy()
+    found = predict(model, tensors_of(test.images, device), np.arange(len(test.names)), multi).double().numpy()
     if not np.isfinite(found).all():
         raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
     return ImagePredictions(test.names, test.labels, found, test.groups)
@@ -181,9 +194,20 @@ def write_predictions(
 ) -> None:
     """Write ``site, image, label, predicted, probability_CLASS...`` as CSV, atomically.
 
+    Of findings the columns are ``site, image, label_FINDING..., probability_FINDING...``, as sites write them.
+
     ``vocabulary`` is that of the labels, ``classes`` the model's. A grouping adds the columns ``group_argmax`` and
     ``group_summed``, both readings of the prediction.
     """
+    if any(found.labels.ndim > 1 for found in sites.values()):
+        header = [f"{kind}_{name}" for kind in ("label", "probability") for name in classes]
+        lines = [
+            [site, name, *("" if one < 0 else one for one in label), *(f"{value:.6f}" for value in row)]
+            for site, found in sites.items()
+            for name, label, row in zip(found.names, found.labels, found.probabilities, strict=True)
+        ]
+        write_csv(path, ["site", "image", *header], lines)
+        return
     readings = [] if grouping is None else [ARGMAX, SUMMED]
     columns = [*(f"group_{reading}" for reading in readings), *(f"probability_{name}" for name in classes)]
     rows = []
@@ -202,8 +226,8 @@ def _group_names(found: ImagePredictions, grouping: Grouping) -> list[tuple[str,
     ]
 
 
-def _test_records(manifest: Path, vocabulary: Sequence[str] | None) -> list[Record]:
-    return [r for r in read_manifest(manifest, vocabulary).records if r.split == "test" and r.label]
+def _test_records(manifest: Path, vocabulary: Sequence[str] | None, multi: bool) -> list[Record]:
+    return [r for r in read_manifest(manifest, vocabulary, multi).records if r.split == "test" and r.label]
 
 
 Samples = dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
@@ -262,6 +286,32 @@ def report(
             result["labels"], samples = "groups", summed
     of_sites = {site: scores(*found) for site, found in samples.items()}
     return result | {"sites": of_sites, "mean": _mean(list(of_sites.values())), "pooled": scores(*_joined(samples))}
+
+
+def finding_report(sites: Mapping[str, ImagePredictions], findings: Sequence[str]) -> dict[str, Any]:
+    """Score predictions of findings for several sites.
+
+    Returns:
+        ``labels`` (``findings``), ``sites`` and ``pooled`` (see
+        :func:`~grandrounds.evaluation.multi_label.metrics.multi_label_metrics`), the ``mean`` of each score over the sites
+        that have it, and ``classes``: by finding the scores of all samples together, NaN without any.
+    """
+    of_sites = {site: multi_label_metrics(found.labels, found.probabilities) for site, found in sites.items()}
+    labels, probabilities = _joined({site: (found.labels, found.probabilities) for site, found in sites.items()})
+    names = dict.fromkeys(name for scored in of_sites.values() for name in scored)
+    mean = {name: fmean(scored[name] for scored in of_sites.values() if name in scored) for name in names}
+    estimates = estimates_of_findings(finding_cases(labels, probabilities))
+    classes = {
+        name: {score: one.value for score, one in scores.items()}
+        for name, scores in zip(findings, estimates, strict=True)
+    }
+    return {
+        "labels": "findings",
+        "classes": classes,
+        "sites": of_sites,
+        "mean": mean | {"n": sum(scored["n"] for scored in of_sites.values())},
+        "pooled": multi_label_metrics(labels, probabilities),
+    }
 
 
 def _joined(samples: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -15,7 +15,7 @@ import numpy as np
 from grandrounds.evaluation.bootstrap import MIN_CASES
 from grandrounds.evaluation.comparisons import MIN_SEEDS
 from grandrounds.evaluation.intervals import CONFIDENCE, Z
-from grandrounds.reporting.comparison import METRIC, Comparison
+from grandrounds.reporting.comparison import FINDING_METRIC, METRIC, Comparison
 from grandrounds.reporting.format import format_list, format_number
 from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.scores import ALWAYS, EvalGroup, RunScores
@@ -48,12 +48,12 @@ def caveats_of(run: Run, scores: RunScores) -> list[str]:
         *_of_shift(run, scores),
         *_of_calibration(scores),
     ]
-    if run.predictions and run.unit == "image":
+    if run.predicted and run.unit == "image":
         found.append(
             "Intervals treat every image as an independent case: which images are of one patient or lesion is not known "
             "here, so the true intervals may be wider."
         )
-    if run.model == "own" and run.predictions and not run.is_local:
+    if run.model == "own" and run.predicted and not run.is_local:
         found.append("Scores are of each site's own choice of model; no one model has all of them.")
     if scores.site_reported:
         curves = "there are no curves"
@@ -87,7 +87,7 @@ def caveats_of_comparison(methods: dict[str, list[Run]], comparison: Comparison 
         )
     if comparison is None:
         return found
-    models = {run.model: method for method, runs in methods.items() for run in runs if run.predictions}
+    models = {run.model: method for method, runs in methods.items() for run in runs if run.predicted}
     if len(models) > 1:
         found.append(
             f"Scores are of {MODELS['common']} for some methods ({models['common']}) and of {MODELS['own']} for others "
@@ -124,7 +124,7 @@ def _of_status(run: Run) -> list[str]:
     return [
         f"The run {words.get(run.status, f'has status {run.status}')} after {run.rounds_done} of {run.rounds} "
         f"rounds{reason}: its model has not been tested, and validation scores flatter it."
-        if not run.predictions
+        if not run.predicted
         else f"The run {words.get(run.status, run.status)} after {run.rounds_done} of {run.rounds} rounds{reason}."
     ]
 
@@ -140,14 +140,17 @@ def _of_sites(run: Run) -> list[str]:
     silent = [site for site in run.sites if run.contributions and not run.contributions.get(site)]
     if silent:
         found.append(f"Contributed to no round: {format_list(silent)}.")
-    untested = [site for site in run.sites if site not in run.predictions]
-    if run.predictions and untested:
+    untested = [site for site in run.sites if site not in run.predicted]
+    if run.predicted and untested:
         found.append(f"Without a test of the final model: {format_list(untested)}; no score includes them.")
     return found
 
 
 def _of_use(run: Run, pooled: EvalGroup) -> list[str]:
     """Whether the model is better than always predicting the most frequent class, and than guessing."""
+    if run.multi:
+        area = pooled.scores.get(FINDING_METRIC)
+        return [f"No better than guessing (macro AUROC {area.value:.2f})."] if area and area.low <= 0.5 else []
     accuracy, balanced = pooled.scores["accuracy"], pooled.scores["balanced_accuracy"]
     if not accuracy.enough:
         return []
@@ -246,7 +249,7 @@ def _of_unequal_sites(sites: Mapping[str, EvalGroup]) -> list[str]:
     With fewer classes guessing is right more often, so sites with other classes are not compared. The difference has the
     interval of Zou and Donner at a level of 5 % over the number of pairs.
     """
-    scored = {site: group for site, group in sites.items() if group.scores[METRIC].enough}
+    scored = {site: group for site, group in sites.items() if METRIC in group.scores and group.scores[METRIC].enough}
     pairs = [
         (worse, better)
         for worse, better in permutations(scored, 2)

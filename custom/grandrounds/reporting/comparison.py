@@ -21,7 +21,7 @@ from grandrounds.reporting.run import Run
 from grandrounds.reporting.scores import RunScores
 from grandrounds.seeding import numpy_generator
 
-METRIC, AUROC = "balanced_accuracy", "auroc"
+METRIC, AUROC, FINDING_METRIC = "balanced_accuracy", "auroc", "auc_macro"
 NOT_COMPARED = ("seed", "run_name", "resume")
 """Options in which seeds of one method may differ."""
 
@@ -131,7 +131,7 @@ def require_one_vocabulary(runs: Sequence[Run]) -> None:
     """
     first = runs[0]
     for run in runs[1:]:
-        if run.classes != first.classes:
+        if (run.classes, run.multi) != (first.classes, first.multi):
             raise ConfigurationError(
                 f"{first.name} and {run.name} have different classes ({', '.join(first.classes)}; "
                 f"{', '.join(run.classes)}), so no score of theirs can be compared; report on them one by one"

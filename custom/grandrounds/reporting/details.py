@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from grandrounds.evaluation.bootstrap import MIN_CASES
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts
+from grandrounds.evaluation.multi_label.estimates import CHANCE as FINDING_CHANCE
+from grandrounds.evaluation.multi_label.estimates import MEANS
+from grandrounds.evaluation.multi_label.metrics import THRESHOLD
 from grandrounds.reporting.comparison import METRIC
 from grandrounds.reporting.format import (
     CLASS_NAMES,
@@ -27,7 +30,8 @@ from grandrounds.reporting.run import MODELS, Run
 from grandrounds.reporting.scores import ALWAYS, EvalGroup, RunScores
 
 SITE_SCORES = ("balanced_accuracy", "accuracy", "f1_weighted", "f1_macro", "precision_weighted")
-REPORTED_SCORES = (*SITE_SCORES, "auroc", "average_precision")
+FINDING_SCORES = tuple(MEANS)
+REPORTED_SCORES = ("auc_macro", *SITE_SCORES, "auroc", "average_precision")
 GLOSSARY: Mapping[str, str] = {
     "Case": f"A patient, or a lesion where patients are not known, or an image where neither is. A score that fewer than "
     f"{MIN_CASES} cases carry is not shown.",
@@ -91,7 +95,7 @@ def comparison_section(report: Report, figures: Sequence[PageFigure]) -> Compari
 def run_section(report: Report, run: Run, figures: Sequence[PageFigure]) -> RunSection:
     """One run in detail."""
     scores = report.scores[run.name]
-    tables = [_site_table(scores), _class_table(run, scores)] if scores.pooled else [_reported_table(run, scores)]
+    tables = [_site_table(run, scores), _class_table(run, scores)] if scores.pooled else [_reported_table(run, scores)]
     return RunSection(
         run.name,
         _note(run),
@@ -107,13 +111,15 @@ def _note(run: Run) -> str:
     seed = "" if run.seed is None else f", seed {run.seed}"
     reason = f" ({run.reason})" if run.reason else ""
     software = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    whose = f" Scores are of {MODELS[run.model]}." if run.predictions else ""
+    whose = f" Scores are of {MODELS[run.model]}." if run.predicted else ""
     return (
         f"Method {run.method}{seed}; {run.rounds_done} of {run.rounds} rounds, {run.status}{reason}.{whose} {software}"
     )
 
 
-def _site_table(scores: RunScores) -> Table:
+def _site_table(run: Run, scores: RunScores) -> Table:
+    if run.multi:
+        return _finding_site_table(scores)
     groups = [
         *scores.sites.items(),
         *((f"community {name}", group) for name, group in scores.communities.items()),
@@ -143,6 +149,25 @@ def _site_table(scores: RunScores) -> Table:
         "cannot be compared by them."
     )
     return Table(header, rows, caption)
+
+
+def _finding_site_table(scores: RunScores) -> Table:
+    groups = {
+        **scores.sites,
+        **{f"community {name}": group for name, group in scores.communities.items()},
+        **({"all images together": scores.pooled} if scores.pooled else {}),
+    }
+    rows: list[list[Cell | str]] = []
+    for name, group in groups.items():
+        counts = [MISSING, MISSING] if group.hidden else [str(group.images), str(group.cases)]
+        rows.append([name, *counts, *(estimate_cell(group.scores.get(score)) for score in FINDING_SCORES)])
+    rows.append(["mean over sites", "", "", *(estimate_cell(scores.mean.get(score)) for score in FINDING_SCORES)])
+    rows.append(["chance", "", "", *(format_number(FINDING_CHANCE.get(score)) for score in FINDING_SCORES)])
+    caption = (
+        "Test images of each site, with 95 % intervals of patients. Means are over the findings with at least "
+        f"{MIN_CASES} cases with it and {MIN_CASES} without; a finding is called from a probability of {THRESHOLD} on."
+    )
+    return Table(["site", "images", "cases", *(SCORE_NAMES[score] for score in FINDING_SCORES)], rows, caption)
 
 
 def _group_row(name: str, group: EvalGroup, known: Sequence[str]) -> list[Cell | str]:
@@ -176,7 +201,13 @@ def _class_table(run: Run, scores: RunScores) -> Table | None:
         positives = found["sensitivity"]
         counted = MISSING if positives.hidden else str(positives.cases)
         rows.append([name, counted, str(sites), format_number(share), *cells])
-    header = ["class", "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)]
+    header = ["finding" if run.multi else "class", "cases", "sites", "share", *(CLASS_NAMES[key] for key in known)]
+    if run.multi:
+        caption = (
+            "Findings, all test images together, of which it is known whether they show it. Guessing has balanced accuracy "
+            f"and AUROC 0.50. A finding is called from a probability of {THRESHOLD} on; “cases” is the smaller side."
+        )
+        return Table(header, rows, caption)
     guess = 1 / len(run.classes)
     caption = (
         "Classes, each against all others, all test images together; by site they are in tables/classes.csv. Guessing has "

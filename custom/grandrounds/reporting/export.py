@@ -156,7 +156,9 @@ def preprocessing(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
         "resize": "bilinear with antialiasing, both sides, aspect not kept",
         "intensity": f"8 bit, divided by 255; normalised within the network: {spec.intensities}",
         "layout": "batch, channels, height, width; float32 in [0, 1]",
-        "output": "logits; softmax gives probabilities in the order of the classes",
+        "output": "logits; sigmoid gives the probability of each finding, called from 0.5 on"
+        if problem.multi
+        else "logits; softmax gives probabilities in the order of the classes",
     }
 
 
@@ -192,7 +194,7 @@ def _inference(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
         "network": "$@network_def.to(@device)",
         "preprocessing": {**reader, "channels": problem.channels},
         "inferer": {"_target_": "monai.inferers.SimpleInferer"},
-        "postprocessing": {"_target_": "monai.transforms.Activations", "softmax": True},
+        "postprocessing": {"_target_": "monai.transforms.Activations", "sigmoid" if problem.multi else "softmax": True},
     }
 
 
@@ -213,7 +215,9 @@ def _metadata(problem: Problem, card: Mapping[str, Any]) -> dict[str, Any]:
         "pytorch_version": torch.__version__.partition("+")[0],
         "numpy_version": numpy.__version__,
         "required_packages_version": {"grandrounds": card["versions"]["exported_by"]},
-        "task": f"classification into {len(problem.classes)} classes",
+        "task": f"detection of {len(problem.classes)} findings"
+        if problem.multi
+        else f"classification into {len(problem.classes)} classes",
         "description": f"{problem.backbone} trained by {card['training']['method']} at {card['data']['sites']} sites",
         "authors": "not stated",
         "copyright": "not stated",

@@ -32,6 +32,7 @@ CLASS_NAMES = {
     "f1": "F1",
     "auroc": "AUROC",
     "average_precision": "average precision",
+    "balanced_accuracy": "balanced accuracy",
 }
 CONFIDENCE_NAMES = {
     "ece": "ECE",

@@ -9,10 +9,20 @@ from typing import Any
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation import comparisons
 from grandrounds.evaluation.bootstrap import MIN_CASES, Estimate, joined
+from grandrounds.evaluation.clinical.binary import POSITIVE
+from grandrounds.evaluation.multi_label.metrics import joined_findings_of
 from grandrounds.evaluation.selective import OperatingPoint, at_threshold, choose_operating_point
 from grandrounds.ordering import natural_sorted
 from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
-from grandrounds.reporting.comparison import AUROC, METRIC, Comparison, compare, methods_of, require_one_vocabulary
+from grandrounds.reporting.comparison import (
+    AUROC,
+    FINDING_METRIC,
+    METRIC,
+    Comparison,
+    compare,
+    methods_of,
+    require_one_vocabulary,
+)
 from grandrounds.reporting.disclosure import disclosed
 from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import Run
@@ -57,7 +67,9 @@ class Report:
 
     @property
     def metric(self) -> str:
-        """The score of the first screen: balanced accuracy, or the area under the ROC curve where runs have only this."""
+        """The score of the first screen: balanced accuracy, or the area under the ROC curve of findings or alone."""
+        if self.multi:
+            return FINDING_METRIC
         known = [
             {*scores.mean, *scores.reported, *(scores.pooled.scores if scores.pooled else ())}
             for scores in self.scores.values()
@@ -69,7 +81,17 @@ class Report:
     @property
     def chance(self) -> float:
         """The value of that score for random guessing."""
-        return 0.5 if self.metric == AUROC else 1 / len(self.runs[0].classes)
+        return 0.5 if self.metric in (AUROC, FINDING_METRIC) else 1 / len(self.runs[0].classes)
+
+    @property
+    def multi(self) -> bool:
+        """Whether the classes are findings."""
+        return self.runs[0].multi
+
+    @property
+    def second_metric(self) -> str:
+        """The score beside that of the first screen."""
+        return METRIC if self.multi else "accuracy"
 
     @property
     def several(self) -> bool:
@@ -172,6 +194,8 @@ def operating_points(run: Run) -> dict[str, Operation]:
 
     By class; classes with too few validation cases are left out, without probabilities all.
     """
+    if run.multi:
+        return _finding_points(run)
     known = run.predictions and all(cases.probabilities is not None for cases in run.predictions.values())
     if run.model != "common" or not run.validation or not known:
         return {}
@@ -182,6 +206,18 @@ def operating_points(run: Run) -> dict[str, Operation]:
         if point is not None:
             test = at_threshold(tested_on, number, point.threshold)
             found[name] = (point, test)
+    return found
+
+
+def _finding_points(run: Run) -> dict[str, Operation]:
+    if run.model != "common" or not run.validation_findings or not run.findings:
+        return {}
+    sides = [joined_findings_of(list(side.values())) for side in (run.validation_findings, run.findings)]
+    found: dict[str, Operation] = {}
+    for name, chosen_on, tested_on in zip(run.classes, *sides, strict=True):
+        point = choose_operating_point(chosen_on, POSITIVE)
+        if point is not None:
+            found[name] = (point, at_threshold(tested_on, POSITIVE, point.threshold))
     return found
 
 

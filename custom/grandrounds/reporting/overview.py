@@ -69,8 +69,9 @@ def _lead(runs: Sequence[Run]) -> str:
     classes = runs[0].classes
     sizes = _different(runs, "image_size")
     pixels = f"{' or '.join(f'{size} by {size}' for size in sizes)} pixels, " if sizes else ""
+    task = "Detection of" if runs[0].multi else "Classification of images into"
     return (
-        f"Classification of images into {pluralize(len(classes), 'class')} "
+        f"{task} {pluralize(len(classes), 'finding' if runs[0].multi else 'class')} "
         f"({', '.join(classes)}); {pixels}data set “{' or '.join(_different(runs, 'dataset')) or 'unknown'}”, "
         f"network {' or '.join(_different(runs, 'backbone')) or 'unknown'}."
     )
@@ -270,7 +271,7 @@ def _methods_table(report: Report) -> Table:
     rows: list[list[Cell | str]] = []
     for method, runs in report.methods.items():
         pooled = [report.scores[run.name].pooled for run in runs]
-        accuracies = [found.scores["accuracy"] if found else None for found in pooled]
+        accuracies = [found.scores.get(report.second_metric) if found else None for found in pooled]
         rows.append(
             [
                 method,
@@ -284,7 +285,8 @@ def _methods_table(report: Report) -> Table:
             ]
         )
     rows += _reference_rows(report, len(rows[0]), repeated)
-    header = ["method", "runs", SCORE_NAMES[report.metric], *(["lowest to highest"] if repeated else []), "accuracy"]
+    header = ["method", "runs", SCORE_NAMES[report.metric], *(["lowest to highest"] if repeated else [])]
+    header.append(SCORE_NAMES[report.second_metric])
     if comparison:
         header += [f"less {comparison.reference}", "adjusted p", "detectable", "relative, %"]
     paired = (
@@ -307,7 +309,7 @@ def _reference_rows(report: Report, columns: int, repeated: bool) -> list[list[C
     rows: list[list[Cell | str]] = []
     for name, scores in groups[0].references.items() if groups else ():
         values = [format_number(scores.get(report.metric)), *([""] if repeated else [])]
-        row: list[Cell | str] = [name, "", *values, format_number(scores["accuracy"])]
+        row: list[Cell | str] = [name, "", *values, format_number(scores.get(report.second_metric))]
         rows.append([*row, *[""] * (columns - len(row))])
     return rows
 

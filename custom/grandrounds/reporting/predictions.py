@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.manifest import read_manifest
+from grandrounds.data.manifest import read_manifest, read_table
 from grandrounds.data.site import Part, load_site_data, locate_dataset
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, cases_of
 from grandrounds.evaluation.counts import SiteCounts, counts_from_json
 from grandrounds.evaluation.curves import SiteCurves, read_curves
+from grandrounds.evaluation.multi_label.metrics import finding_cases
 from grandrounds.protocol.problem import Problem
 from grandrounds.reporting.run import MODELS, Run
 
@@ -75,6 +76,59 @@ def read_site_predictions(
     return found
 
 
+def read_tests(
+    folder: Path,
+    sites: Sequence[str],
+    model: str,
+    classes: Sequence[str],
+    dataset: str,
+    groups: CaseGroups | None,
+    multi: bool,
+) -> tuple[dict[str, Cases], dict[str, list[Cases]]]:
+    """The predictions of classes, and those of findings by site: one is empty. Errors as :func:`read_site_predictions`."""
+    if multi:
+        return {}, _read_site_findings(folder, sites, model, classes, dataset, groups)
+    return read_site_predictions(folder, sites, model, classes, dataset, groups), {}
+
+
+def unit_of(predictions: Sequence[Cases]) -> str:
+    """What a case is: ``patient or lesion``, or ``image``."""
+    return "patient or lesion" if any(one.count < len(one.labels) for one in predictions) else "image"
+
+
+def _read_site_findings(
+    folder: Path, sites: Sequence[str], model: str, findings: Sequence[str], dataset: str, groups: CaseGroups | None
+) -> dict[str, list[Cases]]:
+    paths = {site: _file(folder, site, model) for site in sites}
+    found = {
+        site: _read_findings(path, findings, site, dataset, groups) for site, path in paths.items() if path.is_file()
+    }
+    return {site: cases for site, cases in found.items() if any(len(one.labels) for one in cases)}
+
+
+def _read_findings(
+    path: Path, findings: Sequence[str], site: str, dataset: str, groups: CaseGroups | None
+) -> list[Cases]:
+    columns = [f"{kind}_{name}" for kind in ("label", "probability") for name in findings]
+    rows = [row for _, row in read_table(path, ("image", *columns))] if _has_rows(path) else []
+    named = groups(site, dataset, [row["image"] for row in rows]) if groups else None
+    try:
+        labels, probabilities = (
+            np.array([[float(row[f"{kind}_{name}"] or -1) for name in findings] for row in rows]).reshape(
+                -1, len(findings)
+            )
+            for kind in ("label", "probability")
+        )
+        return finding_cases(labels.astype(np.int64), probabilities, named)
+    except ValueError as error:
+        raise DataError(f"{path}: a label or probability is wrong ({error}); run the job again") from error
+
+
+def _has_rows(path: Path) -> bool:
+    with path.open(encoding="utf-8") as stream:
+        return sum(1 for _ in zip(stream, range(2), strict=False)) > 1
+
+
 def read_site_curves(folder: Path, sites: Sequence[str], model: str, classes: Sequence[str]) -> dict[str, SiteCurves]:
     """The curves of all sites that have written theirs; arguments as :func:`read_site_predictions`.
 
@@ -86,7 +140,7 @@ def read_site_curves(folder: Path, sites: Sequence[str], model: str, classes: Se
 
 
 def read_class_counts(
-    content: Mapping[str, Mapping[str, Any]], model: str, classes: int, path: Path
+    content: Mapping[str, Mapping[str, Any]], model: str, classes: int, path: Path, multi: bool = False
 ) -> dict[str, SiteCounts]:
     """Each site's released counts of one model's test predictions, as the run's summary has them.
 
@@ -94,7 +148,8 @@ def read_class_counts(
         DataError: if they are damaged; the file is named.
     """
     try:
-        return {site: counts_from_json(found[model], classes) for site, found in content.items() if model in found}
+        released = {site: found[model] for site, found in content.items() if model in found}
+        return {site: counts_from_json(one, classes, multi) for site, one in released.items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: counts are damaged ({error}); restore the file or run the job again") from error
 

@@ -12,6 +12,7 @@ from grandrounds.evaluation.clinical.suppression import MINIMUM
 from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.curves import SiteCurves
 from grandrounds.evaluation.history import Event, RunHistory
+from grandrounds.protocol.problem import MULTI
 
 FINISHED = "finished"
 LOCAL = "Local"
@@ -60,10 +61,12 @@ class Run:
         reason: why, where it did not finish.
         configuration: the controller's options.
         sites: all that took part or were there, in natural order.
-        predictions: test images by site, where the sites' predictions are here.
+        predictions: test images by site, where the sites' predictions are here; of a run of findings empty.
+        findings: of such a run the test images by site, as cases of each finding.
         site_metrics: mean scores of each site's test images and ``n``, their number, as the site reported them.
         curve_counts: of the sites whose predictions are not here.
         validation: the common model's predictions for validation images by site, where they are here.
+        validation_findings: of a run of findings the same as cases of each finding.
         provenance: of a simulation the command and its sites' data, see
             :func:`~grandrounds.data.population.describe_population`.
         started: date and time in UTC, ISO 8601; empty where it is not recorded.
@@ -119,6 +122,8 @@ class Run:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     started: str = ""
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    findings: Mapping[str, Sequence[Cases]] = field(default_factory=dict)
+    validation_findings: Mapping[str, Sequence[Cases]] = field(default_factory=dict)
 
     @property
     def minimum(self) -> int:
@@ -129,6 +134,16 @@ class Run:
     def problem(self) -> Mapping[str, Any]:
         """The job's ``problem`` entry; empty where it is not recorded."""
         return dict(self.configuration.get("problem", {}))
+
+    @property
+    def multi(self) -> bool:
+        """Whether the classes are findings, of which an image may have several."""
+        return self.problem.get("task") == MULTI
+
+    @property
+    def predicted(self) -> frozenset[str]:
+        """The sites whose predictions are here."""
+        return frozenset(self.findings if self.multi else self.predictions)
 
     @property
     def rounds(self) -> int:

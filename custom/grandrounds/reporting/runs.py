@@ -23,14 +23,15 @@ from grandrounds.options import require_type
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.names import VALIDATION
-from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.problem import MULTI, Problem
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import (
     CaseGroups,
     predicted_model,
     read_class_counts,
     read_site_curves,
-    read_site_predictions,
+    read_tests,
+    unit_of,
 )
 from grandrounds.reporting.run import FINISHED, Run, Spent
 
@@ -87,7 +88,9 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
     sites = tuple(natural_sorted({*sites_of(events), *summary["test"], *summary["contributions"]}))
     model = predicted_model(answers, sites, model)
     dataset = str(configuration["problem"]["dataset"])
-    predictions = read_site_predictions(answers, sites, model, classes, dataset, groups)
+    multi = configuration["problem"].get("task") == MULTI
+    predictions, findings = read_tests(answers, sites, model, classes, dataset, groups, multi)
+    validation, validated = read_tests(answers, sites, VALIDATION, classes, dataset, groups, multi)
     weights = folder / SELECTED
     return Run(
         name=name,
@@ -100,6 +103,7 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
         configuration=configuration,
         sites=sites,
         predictions=predictions,
+        findings=findings,
         site_metrics=_site_metrics(summary["test"], model),
         model=model,
         events=events,
@@ -110,16 +114,17 @@ def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str
         seconds=float(summary["seconds"]),
         selected=summary["selected"],
         spent=_ledgers(path),
-        unit="patient or lesion" if any(cases.count < len(cases.labels) for cases in predictions.values()) else "image",
+        unit=unit_of([*predictions.values(), *(one for parts in findings.values() for one in parts)]),
         options=_executor_options(path),
         versions=summary.get("versions", {}),
         weights=weights if weights.is_file() else None,
         notes=notes,
         class_counts={}
-        if predictions
-        else read_class_counts(summary.get("counts", {}), model, len(classes), folder / SUMMARY),
-        curve_counts={} if predictions else read_site_curves(answers, sites, model, classes),
-        validation=read_site_predictions(answers, sites, VALIDATION, classes, dataset, groups),
+        if predictions or findings
+        else read_class_counts(summary.get("counts", {}), model, len(classes), folder / SUMMARY, multi),
+        curve_counts={} if predictions or findings else read_site_curves(answers, sites, model, classes),
+        validation=validation,
+        validation_findings=validated,
         provenance=_provenance(answers / PROVENANCE),
         started=str(summary.get("started", "")),
     )

@@ -24,6 +24,14 @@ from grandrounds.evaluation.estimates import (
     reference_scores,
     score_estimates,
 )
+from grandrounds.evaluation.multi_label.estimates import CHANCE as FINDING_CHANCE
+from grandrounds.evaluation.multi_label.estimates import (
+    correlations_of_findings,
+    estimates_of_findings,
+    means_of_findings,
+    pooled_findings,
+)
+from grandrounds.evaluation.multi_label.metrics import joined_findings_of
 from grandrounds.reporting.run import Run
 from grandrounds.seeding import numpy_generator
 
@@ -121,6 +129,8 @@ class RunScores:
 
 def scores_of(run: Run) -> RunScores:
     """Compute all scores of a run; the same run always gives the same intervals."""
+    if run.multi:
+        return _scores_of_findings(run)
     predictions = run.predictions
     if not predictions:
         by_site = {site: found for site, scores in run.site_metrics.items() if (found := _without_intervals(scores))}
@@ -144,6 +154,55 @@ def scores_of(run: Run) -> RunScores:
         mean=mean_over_sites([group.scores for group in sites.values()]),
         mean_references=mean_references(list(sites.values())),
     )
+
+
+def _scores_of_findings(run: Run) -> RunScores:
+    """Scores of findings, from predictions or else from the counts that the sites have released."""
+    found = run.findings
+    by_site: dict[str, dict[str, Estimate]] = {}
+    pooled: EvalGroup | None = None
+    if found:
+        sites = {site: _finding_group(findings, site) for site, findings in found.items()}
+        pooled = _finding_group(joined_findings_of(list(found.values())), "pooled")
+    else:
+        by_site = {site: one for site, scores in run.site_metrics.items() if (one := _without_intervals(scores))}
+        counted = bool(by_site) and run.class_counts.keys() >= by_site.keys()
+        sites = {site: _counted_findings(run, [site]) for site in by_site} if counted else {}
+        pooled = _counted_findings(run, list(by_site)) if counted else None
+    members: dict[str, list[str]] = {}
+    for site in found:
+        if site in run.communities:
+            members.setdefault(run.communities[site], []).append(site)
+    mean = mean_over_sites([group.scores for group in sites.values()] or list(by_site.values()))
+    return RunScores(
+        sites=sites,
+        communities={
+            name: _finding_group(joined_findings_of([found[site] for site in own]), "community", name)
+            for name, own in members.items()
+        },
+        pooled=pooled,
+        mean={**mean_over_sites(list(by_site.values())), **mean},
+        mean_references={CHANCE: FINDING_CHANCE},
+        site_reported=by_site,
+    )
+
+
+def _finding_group(findings: Sequence[Cases], *purpose: str) -> EvalGroup:
+    related = correlations_of_findings(findings, numpy_generator("report", "findings", *purpose))
+    of_finding = estimates_of_findings(findings)
+    scores, references = means_of_findings(of_finding, related), {CHANCE: FINDING_CHANCE}
+    shares = tuple(float(one.labels.mean()) if len(one.labels) else np.nan for one in findings)
+    images = max(len(one.labels) for one in findings)
+    cases = len(np.unique(np.concatenate([one.groups for one in findings])))
+    return EvalGroup(images, cases, scores, list(of_finding), {}, references, shares)
+
+
+def _counted_findings(run: Run, sites: Sequence[str]) -> EvalGroup:
+    of_finding = pooled_findings([run.class_counts[site] for site in sites])
+    images = int(sum(run.site_metrics[site]["n"] for site in sites))
+    unknown = tuple(np.nan for _ in run.classes)
+    scores, references = means_of_findings(of_finding), {CHANCE: FINDING_CHANCE}
+    return EvalGroup(images, images, scores, list(of_finding), {}, references, unknown)
 
 
 def _without_intervals(scores: Mapping[str, float]) -> dict[str, Estimate]:

@@ -7,6 +7,7 @@ patients: their correlation is from bootstrap samples of the patients; where onl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,6 +27,8 @@ from grandrounds.evaluation.estimates import (
 )
 from grandrounds.evaluation.intervals import Interval, combined, correlations
 
+SCORES = ("balanced_accuracy", "precision", "sensitivity", "f1", "specificity")
+WITHHELD = Estimate(math.nan, math.nan, math.nan, -1)
 MEANS: Mapping[str, str] = {"auc_macro": "auroc", "balanced_accuracy": "balanced_accuracy", "f1_macro": "f1"}
 """Means over findings, and of which score each is."""
 CHANCE: Mapping[str, float] = {"auc_macro": 0.5, "balanced_accuracy": 0.5}
@@ -97,7 +100,7 @@ def correlations_of_findings(
 def pooled_findings(sites: Sequence[SiteCounts]) -> list[dict[str, Estimate]]:
     """Scores of each finding from the counts that sites have released, without areas.
 
-    Only sites that show a finding count for it; one that no site shows has no scores.
+    Only sites that show a finding count for it; scores of one that no site shows are withheld.
     """
     found = []
     for number in range(len(sites[0].images)):
@@ -105,5 +108,9 @@ def pooled_findings(sites: Sequence[SiteCounts]) -> list[dict[str, Estimate]]:
         shown = [part for part in parts if (part.images != HIDDEN).all()]
         images = float(sum(part.images[:, :2].sum() for part in shown))
         right = float(sum(part.images[:, 0].sum() for part in shown))
-        found.append(estimates_of_counts(pooled_counts(shown, images, right)) if shown and images else {})
+        found.append(
+            estimates_of_counts(pooled_counts(shown, images, right))
+            if shown and images
+            else dict.fromkeys(SCORES, WITHHELD)
+        )
     return found

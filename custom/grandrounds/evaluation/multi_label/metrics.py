@@ -58,6 +58,24 @@ def finding_cases(
     return found
 
 
+def joined_findings_of(sites: Sequence[Sequence[Cases]]) -> list[Cases]:
+    """The findings of several sites together; patients of different sites are different.
+
+    Args:
+        sites: at least one, each with the cases of the same findings.
+    """
+    sizes = [1 + max(int(one.groups.max(initial=-1)) for one in findings) for findings in sites]
+    starts = np.cumsum([0, *sizes[:-1]])
+    found = []
+    for parts in zip(*sites, strict=True):
+        groups = np.concatenate([part.groups + start for part, start in zip(parts, starts, strict=True)])
+        labels, predicted = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "predicted")
+        )
+        found.append(Cases(labels, predicted, groups, np.concatenate([part.probabilities for part in parts]), 2))
+    return found
+
+
 def multi_label_metrics(labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> dict[str, float]:
     r"""Metrics of findings, from arrays as those of :func:`finding_cases`.
 

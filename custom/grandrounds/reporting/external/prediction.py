@@ -95,7 +95,9 @@ def read_images(
     with decoded_images() as cache:
         for name, location in locations.items():
             step(f"reading the images of {name}")
-            images[name] = load_test_images(name, location, vocabulary, problem.image_size, problem.channels, cache)
+            images[name] = load_test_images(
+                name, location, vocabulary, problem.image_size, problem.channels, cache, problem.multi
+            )
     step("comparing the images with those of the run")
     digests = {name: image_digests(test.images) for name, test in images.items()}
     overlap = overlap_with(folder, run.sites, locations, digests)
@@ -117,7 +119,7 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
     found = {}
     for name, test in images.sites.items():
         step(f"predicting {len(test.names)} images of {name}")
-        found[name] = predict_images(model, test, device)
+        found[name] = predict_images(model, test, device, trained.problem.multi)
     return found
 
 

@@ -12,12 +12,13 @@ from grandrounds.evaluation.bootstrap import joined
 from grandrounds.evaluation.clinical.binary import binary_cases
 from grandrounds.evaluation.clinical.operating import FixedPoint, point_of_cases, point_of_counts
 from grandrounds.evaluation.curves import sum_curves
+from grandrounds.evaluation.multi_label.metrics import joined_findings_of
 from grandrounds.evaluation.per_class import Grouping
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import read_json_object
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.reporting.format import format_list
-from grandrounds.reporting.predictions import read_site_curves, read_site_predictions
+from grandrounds.reporting.predictions import read_site_curves, read_tests
 
 NO_POINT = (
     "there is no operating point: the run has no predictions for its sites' validation images; give --threshold, or run "
@@ -135,7 +136,12 @@ def positive_group(
 
 
 def operating_point(
-    folder: Path, sites: Sequence[str], classes: Sequence[str], positive: PositiveGroup, sensitivity: float
+    folder: Path,
+    sites: Sequence[str],
+    classes: Sequence[str],
+    positive: PositiveGroup,
+    sensitivity: float,
+    multi: bool = False,
 ) -> FixedPoint | str:
     """Fix the threshold on the run's validation images: on their predictions, else on the counts that the sites sent.
 
@@ -145,6 +151,7 @@ def operating_point(
         classes: the model's vocabulary.
         positive: the group.
         sensitivity: to reach on these images.
+        multi: whether the classes are findings; the group is one of them.
 
     Returns:
         The point, or in one line why there is none.
@@ -152,7 +159,11 @@ def operating_point(
     Raises:
         DataError: if a file of predictions or counts is damaged.
     """
-    predicted = read_site_predictions(folder, sites, VALIDATION, classes, "", None)
+    predicted, findings = read_tests(folder, sites, VALIDATION, classes, "", None, multi)
+    if findings:
+        chosen = joined_findings_of(list(findings.values()))[positive.classes[0]]
+        source = f"{len(chosen.labels)} validation images of {len(findings)} training sites"
+        return point_of_cases(chosen, source, sensitivity) or TOO_FEW
     if predicted:
         together = joined(list(predicted.values()))
         source = f"{len(together.labels)} validation images of {len(predicted)} training sites"

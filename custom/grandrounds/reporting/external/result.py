@@ -19,10 +19,12 @@ from grandrounds.evaluation.clinical.binary import binary_cases
 from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, without_small_counts
 from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
+from grandrounds.evaluation.multi_label.metrics import finding_cases, joined_findings_of
 from grandrounds.evaluation.per_class import Grouping, summed_probabilities
 from grandrounds.files import write_json
 from grandrounds.reporting.caveats import MISSED, caveats_of
 from grandrounds.reporting.disclosure import disclosed, without_classes
+from grandrounds.reporting.predictions import unit_of
 from grandrounds.reporting.run import FINISHED, Run
 from grandrounds.reporting.scores import scores_of
 
@@ -54,12 +56,21 @@ def external_result(
         Plain values; a count from 1 to the minimum less 1 is not among them, nor is the name of an image or a patient.
     """
     classes, positive = labels.vocabulary, labels.positive
-    summed = labels.grouping if labels.by_group else None
-    cases = {site: _cases(found, summed) for site, found in place.sites.items()}
-    tested = _as_run(run, place.name, cases, classes)
-    together = joined(list(cases.values()))
-    counts = dict(zip(classes, np.bincount(together.labels, minlength=len(classes)).tolist(), strict=True))
-    shown = _class_counts(counts, positive.labels if positive else (), request.minimum)
+    findings: list[Cases] = []
+    if run.multi:
+        by_site = {
+            site: finding_cases(found.labels, found.probabilities, found.groups or None)
+            for site, found in place.sites.items()
+        }
+        tested, findings = _as_run(run, place.name, {}, classes, by_site), joined_findings_of(list(by_site.values()))
+        together = max(findings, key=lambda one: len(one.labels))
+        shown = {name: _positive_images(one, request.minimum) for name, one in zip(classes, findings, strict=True)}
+    else:
+        summed = labels.grouping if labels.by_group else None
+        cases = {site: _cases(found, summed) for site, found in place.sites.items()}
+        tested, together = _as_run(run, place.name, cases, classes, {}), joined(list(cases.values()))
+        counts = dict(zip(classes, np.bincount(together.labels, minlength=len(classes)).tolist(), strict=True))
+        shown = _class_counts(counts, positive.labels if positive else (), request.minimum)
     scores = disclosed(scores_of(tested), request.minimum)
     scores = without_classes(scores, [count is None for count in shown.values()])
     overlap = place.overlap
@@ -74,7 +85,7 @@ def external_result(
         "sha256": dict(place.digests),
         "minimum": request.minimum,
         "case": tested.unit,
-        "labels": "groups" if labels.by_group else "classes",
+        "labels": "findings" if run.multi else "groups" if labels.by_group else "classes",
         "images": len(together.labels),
         "cases": together.count,
         "unreadable": place.unreadable,
@@ -90,10 +101,12 @@ def external_result(
         "subgroups": [],
     }
     if positive is not None:
-        binary = _binary(place, positive)
+        binary = findings[positive.classes[0]] if findings else _binary(place, positive)
         share = float(binary.labels.mean())
         request = replace(request, prevalences=[*([share] if 0 < share < 1 else []), *request.prevalences])
-        groups = subgroups_of(place.columns)
+        # Of some images it may not be known whether they show a finding: columns are of all.
+        whole = len(binary.labels) == sum(len(found.names) for found in place.sites.values())
+        groups = subgroups_of(place.columns) if whole else []
         group = validate_group(binary, request)
         result["group"] = {**group, "classes": [run.classes[n] for n in positive.classes]}
         result["caveats"] = [*caveats_of_group(group), *result["caveats"]]
@@ -157,6 +170,12 @@ def _class_counts(counts: Mapping[str, int], positive: Sequence[int], minimum: i
     return {name: shown[name] for name in counts}
 
 
+def _positive_images(finding: Cases, minimum: int) -> int | None:
+    """How many images show a finding; None where they or the others are too few to be shown."""
+    counts = np.bincount(finding.labels, minlength=2).tolist()
+    return shown_counts(dict(zip(("absent", "present"), counts, strict=True)), minimum)["present"]
+
+
 def _cases(found: ImagePredictions, grouping: Grouping | None) -> Cases:
     probabilities = summed_probabilities(found.probabilities, grouping) if grouping else found.probabilities
     return cases_of(found.labels, probabilities, found.groups or None)
@@ -169,17 +188,24 @@ def _binary(place: Place, positive: PositiveGroup) -> Cases:
     return binary_cases(cases, positive.classes, true)
 
 
-def _as_run(run: Run, place: str, cases: Mapping[str, Cases], classes: Sequence[str]) -> Run:
+def _as_run(
+    run: Run,
+    place: str,
+    cases: Mapping[str, Cases],
+    classes: Sequence[str],
+    findings: Mapping[str, Sequence[Cases]],
+) -> Run:
     """The place as the only test of the run's model, so that it is scored like the run's own sites."""
-    unit = "patient or lesion" if any(one.count < len(one.labels) for one in cases.values()) else "image"
+    unit = unit_of([*cases.values(), *(one for parts in findings.values() for one in parts)])
     return replace(
         run,
         name=place,
         classes=tuple(classes),
         status=FINISHED,
         reason="",
-        sites=tuple(cases),
+        sites=tuple(cases or findings),
         predictions=cases,
+        findings=findings,
         site_metrics={},
         model="common",
         events=(),

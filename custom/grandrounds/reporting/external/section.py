@@ -28,6 +28,7 @@ from grandrounds.reporting.format import (
 )
 
 SCORES = ("accuracy", "balanced_accuracy", "f1_weighted", "f1_macro")
+FINDING_SCORES = ("auc_macro", "balanced_accuracy", "f1_macro")
 CALIBRATION_NAMES = {
     "slope": "calibration slope (1 is calibrated)",
     "intercept": "calibration intercept (0 is calibrated)",
@@ -122,18 +123,19 @@ def _images_table(result: Mapping[str, Any]) -> Table:
 
 def _score_table(result: Mapping[str, Any]) -> Table:
     pooled = result["scores"]["pooled"]
-    cells: list[Cell | str] = [_cell(pooled["scores"][name], result["minimum"]) for name in SCORES]
+    scores = FINDING_SCORES if result["labels"] == "findings" else SCORES
+    cells: list[Cell | str] = [_cell(pooled["scores"].get(name), result["minimum"]) for name in scores]
     ece: list[Cell | str] = [format_number(pooled["confidence"].get("ece"))]
     rows: list[Sequence[Cell | str]] = [["the model", *cells, *ece]]
     rows += [
-        [f"site {name}", *(_cell(group["scores"][key], result["minimum"]) for key in SCORES), MISSING]
+        [f"site {name}", *(_cell(group["scores"].get(key), result["minimum"]) for key in scores), MISSING]
         for name, group in result["scores"]["sites"].items()
         if len(result["scores"]["sites"]) > 1
     ]
     for name, found in pooled["references"].items():
-        rows.append([name, *(format_number(found.get(key)) for key in SCORES), MISSING])
-    header = [result["place"], *(SCORE_NAMES[name] for name in SCORES), "ECE"]
-    together = {"class": "all classes", "group": "all groups"}[_unit(result)]
+        rows.append([name, *(format_number(found.get(key)) for key in scores), MISSING])
+    header = [result["place"], *(SCORE_NAMES[name] for name in scores), "ECE"]
+    together = {"class": "all classes", "group": "all groups", "finding": "all findings"}[_unit(result)]
     return Table(header, rows, f"Scores of {together} together, with 95 % intervals, and those of a constant answer")
 
 
@@ -219,7 +221,7 @@ def _total(count: int | None, minimum: int) -> str:
 
 
 def _unit(result: Mapping[str, Any]) -> str:
-    return "group" if result["labels"] == "groups" else "class"
+    return {"groups": "group", "findings": "finding"}.get(result["labels"], "class")
 
 
 def _estimate(entry: Mapping[str, Any] | None) -> Estimate:

@@ -16,6 +16,7 @@ from grandrounds.evaluation.curves import (
     sum_curves,
 )
 from grandrounds.evaluation.history import Curves, validation_curves
+from grandrounds.evaluation.multi_label.metrics import joined_findings_of
 from grandrounds.plotting import Drawing
 from grandrounds.reporting.comparison import METRIC
 from grandrounds.reporting.figures.curves import (
@@ -73,6 +74,8 @@ def file_name(name: str) -> str:
 
 
 def _of_predictions(report: Report, run: Run, full: bool) -> list[Drawing]:
+    if run.findings:
+        return _of_findings(report, run)
     if not run.predictions:
         return _of_counts(run)
     cases = joined(list(run.predictions.values()))
@@ -127,6 +130,36 @@ def _more_of_predictions(report: Report, run: Run, cases: Cases) -> list[Drawing
     return [*found, *drawing_of("sites", figure, alt, words)]
 
 
+def _of_findings(report: Report, run: Run) -> list[Drawing]:
+    """Curves of each finding, and the sites' macro AUROC."""
+    together = dict(zip(run.classes, joined_findings_of(list(run.findings.values())), strict=True))
+    roc, recall = (
+        {name: found[name] for name, one in together.items() if name in (found := curves(one, ("absent", name)))}
+        for curves in (roc_curves, precision_recall_curves)
+    )
+    sites = report.scores[run.name].by_site(report.metric)
+    return [
+        *drawing_of(
+            "roc",
+            roc_figure(roc, run.classes, "ROC of each finding"),
+            f"ROC curves. Area: {_by_class(report, run, 'auroc')}",
+            f"{extremes(report, run)} All sites' test images together; findings with too few cases are left out.",
+        ),
+        *drawing_of(
+            "precision_recall",
+            precision_recall_figure(recall, run.classes),
+            f"Precision and recall. Average precision: {_by_class(report, run, 'average_precision')}",
+            "Precision depends on how common a finding is among these images.",
+        ),
+        *drawing_of(
+            "sites",
+            site_figure({run.name: sites}, report.sites, report.metric, {}, report.chance) if sites else None,
+            "; ".join(f"{site} {format_estimate(estimate)}" for site, estimate in sites.items()),
+            "Each site's test images, with 95 % intervals; mean over its findings. The dotted line is chance.",
+        ),
+    ]
+
+
 def _of_counts(run: Run) -> list[Drawing]:
     """Curves from the sites' binned counts."""
     counts = sum_curves(list(run.curve_counts.values()), run.classes)
@@ -178,7 +211,8 @@ def _of_training(report: Report, run: Run) -> list[Drawing]:
             f"sites, {format_bytes(moved.up)} from them",
             "Tensors only; what FLARE adds to a message is not counted.",
         )
-    return [*training_drawings(run.history, METRIC, report.sites), *found]
+    metric = report.metric if report.multi else METRIC
+    return [*training_drawings(run.history, metric, report.sites), *found]
 
 
 def _of_scores(report: Report) -> list[Drawing]:
