@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,10 +20,11 @@ from grandrounds.deployment.presets import configured_job
 from grandrounds.deployment.simulate import Engine, Simulation, default_workers, simulate
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
-from grandrounds.evaluation.multi_label.metrics import THRESHOLD
+from grandrounds.evaluation.multi_label.estimates import estimates_of_findings, means_of_findings
+from grandrounds.evaluation.multi_label.metrics import THRESHOLD, joined_findings_of
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.files import read_json_object
-from grandrounds.reporting.runs import record_folder
+from grandrounds.reporting.runs import read_run, record_folder
 from grandrounds.reporting.summary_scores import NAMES, ModelScores, is_multi, scores_in, tested_models
 
 if TYPE_CHECKING:
@@ -93,8 +95,20 @@ class Run:
         names = [NAMES[name] for name in tested]
         if not tested or (model or names[0]) not in names:
             raise ConfigurationError(f"{self.workspace} has scores of {', '.join(names) or 'no model'}, not of {model}")
-        found = ModelScores.of(summary, tested[names.index(model) if model else 0])
-        return _frame(found, [*([] if is_multi(summary) else ["majority_accuracy"]), *scores_in(summary)])
+        chosen = tested[names.index(model) if model else 0]
+        frame = _frame(
+            ModelScores.of(summary, chosen),
+            [*([] if is_multi(summary) else ["majority_accuracy"]), *scores_in(summary)],
+        )
+        if is_multi(summary):
+            frame.loc["pooled", "auc_macro"] = self._pooled_area(chosen)
+        return frame
+
+    def _pooled_area(self, model: str) -> float:
+        """Macro AUROC of all test images together; NaN where the sites' predictions are not here."""
+        sites = list(read_run(self.workspace, "run", model=model).findings.values())
+        found = means_of_findings(estimates_of_findings(joined_findings_of(sites))) if sites else {}
+        return found["auc_macro"].value if "auc_macro" in found else math.nan
 
     def history(self) -> pd.DataFrame:
         """Training losses and validation scores over the rounds, one row for each answer of a site.

@@ -176,6 +176,7 @@ class SimulatedJobArguments(JobArguments):
             sites=self.sites,
             patient_pattern=self.patient_pattern or "",
             label_map=comma_separated(self.label_map),
+            task=self.configured({}).options("problem").get("task", "single"),
             warn=False,
         )
         for remark in sites.remarks:

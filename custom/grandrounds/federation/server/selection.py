@@ -221,9 +221,10 @@ class ModelSelection:
         known = [self._last[site][self._metric] for site in sites if self._metric in self._last[site]]
         if known:
             return _Scores({MEAN: sum(known) / len(known)})
-        reason = f"fewer than {MIN_CASES} validation images with or without every finding at every site"
-        note = f"{reason}: log-likelihood of all images instead of {self._metric}"
-        return _Scores({LIKELIHOOD: likelihood}, note=note)
+        reason = f"no finding has {MIN_CASES} validation images with it and {MIN_CASES} without at a site"
+        return _Scores(
+            {LIKELIHOOD: likelihood}, note=f"{reason}: log-likelihood of all images instead of {self._metric}"
+        )
 
 
 class ServerImages:

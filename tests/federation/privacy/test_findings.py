@@ -1,0 +1,68 @@
+"""Findings through the gate with the policy of startup kits: counts, curves and relation rows pass, small ones hidden."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from grandrounds.data.partition.phantom_site import FINDINGS_NAME
+from grandrounds.deployment.jobs import load_job, with_options
+from grandrounds.federation.server.record import read_events
+from grandrounds.reporting.figures.catalogue import run_drawings
+from grandrounds.reporting.model import report_on
+from grandrounds.reporting.runs import read_run
+
+OVERLAY = Path(__file__).parents[3] / "provisioning" / "overlays" / "privacy.json"
+OPTIONS = [
+    "problem.task=multi",
+    f"problem.dataset={FINDINGS_NAME}",
+    'problem.classes=["round","ring","clustered"]',
+    "controller.rounds=2",
+    "executor.steps=2",
+    "executor.device=cpu",
+    "executor.release_relation=true",
+]
+
+
+@pytest.fixture(scope="module")
+def finished(run, install, tmp_path_factory):
+    place = tmp_path_factory.mktemp("findings")
+    policy = json.loads(OVERLAY.read_text())["scopes"][0]["properties"]["grandrounds"]
+    for site in ("site-1", "site-2"):
+        install(place / "flare" / site / "local", policy, site)
+    found = run(with_options(load_job("fedirm"), OPTIONS), place, sites=["site-1", "site-2"])
+    (server,) = {
+        path.parents[1] for path in (place / "flare").glob("**/curves_common.json") if "state" not in str(path)
+    }
+    return SimpleNamespace(**vars(found), server=server)
+
+
+def test_counts_of_each_finding_pass_and_small_ones_are_hidden(finished):
+    assert finished.summary["status"] == "finished"
+    for site in ("site-1", "site-2"):
+        found = finished.summary["counts"][site]["common"]
+        patients = np.array(found["patients"])
+        assert patients.shape == (3, 2, 3)
+        assert ((patients >= 10) | (patients <= 0)).all()
+        assert (patients >= 10).any()
+        assert finished.summary["privacy"][site]["treated"]["counts_common"] == "minimum_support"
+
+
+def test_relation_rows_of_few_patients_are_withheld(finished):
+    relation = next(event for event in read_events(finished.results) if event["event"] == "relation")
+    assert np.array(relation["matrix"]).shape == (6, 2)
+    assert 0 < sum(count > 0 for count in relation["support"]) <= 6
+
+
+def test_a_report_without_predictions_has_curves_counts_and_the_sites_means(finished):
+    found = read_run(finished.server, "run")
+    assert not found.findings
+    report = report_on([found])
+    scores = report.scores["run"]
+    assert scores.headline("auc_macro").value == pytest.approx(
+        np.mean([one["common.auc_macro"] for one in finished.summary["test"].values()])
+    )
+    assert scores.pooled.scores["balanced_accuracy"].enough
+    assert {"roc", "precision_recall"} <= {drawing.name for drawing in run_drawings(report, found)}
