@@ -121,6 +121,11 @@ class LocalOptions(Options):
         float, "floor of labels in the reverse cross-entropy: A = ln(label_floor)", Range(0, 1, True, True)
     ] = LABEL_FLOOR
     temperature: Annotated[float, "temperature of the refined loss after pre-training", POSITIVE] = 4.0
+    logit_adjustment: Annotated[
+        float,
+        "log class shares of the site's labels that local training adds to the logits, times this; 0 adds none",
+        Min(0),
+    ] = 0.0
     batch_size: Annotated[int, "images per batch; incomplete batches are skipped", Min(2)] = 16
     learning_rate: Annotated[float, "learning rate of Adam, which starts anew in every round", POSITIVE] = 1e-3
     local_epochs: Annotated[float, "passes over the local images per epoch; may be a fraction", POSITIVE] = 1.0

@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from grandrounds.data.images.views import View
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Adam, Meter, OptimizerStep, train_steps
-from grandrounds.methods.mutual.loss import alignment_loss, digest_loss, refined_cross_entropy, symmetric_cross_entropy
+from grandrounds.methods.mutual.loss import (
+    adjusted_logits,
+    alignment_loss,
+    digest_loss,
+    refined_cross_entropy,
+    symmetric_cross_entropy,
+)
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.public import as_input
 from grandrounds.methods.mutual.schedule import label_trust, local_batch_count, local_batches
@@ -213,8 +219,12 @@ def _loss(
     views = context.views(batch, view, key, step)
     with context.autocast():
         logits = network(as_input(network, views))
+    logits = at_least_single(logits)
+    if options.logit_adjustment:
+        counts = torch.from_numpy(context.data.class_counts("labelled"))
+        logits = adjusted_logits(logits, counts, options.logit_adjustment)
     labels = torch.from_numpy(context.data.labels[batch]).to(context.device)
-    return local_loss(at_least_single(logits), labels, options, trust)
+    return local_loss(logits, labels, options, trust)
 
 
 def _or(value: float | None, default: float) -> float:

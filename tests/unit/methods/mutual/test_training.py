@@ -143,6 +143,20 @@ def test_the_loss_of_confidence_is_the_mean_over_all_training_images_and_leaves_
     assert network.training
 
 
+def test_adjusted_logits_are_learnt_with_the_class_shares_of_the_site(network):
+    rows = np.array([2, 3, 5, 7, 11])
+    counts = torch.bincount(torch.from_numpy(LABELS[rows]), minlength=3)
+    shares = (counts + 1) / (len(rows) + 3)
+    with torch.no_grad():
+        expected = F.cross_entropy(network(pixels(rows)) + 0.5 * shares.double().log(), torch.from_numpy(LABELS[rows]))
+    options = LocalOptions(loss="cross_entropy", logit_adjustment=0.5)
+    found = mean_local_loss(network, options, site_context(IMAGES, LABELS, rows))
+    assert found == pytest.approx(float(expected), rel=1e-6)
+    assert found != pytest.approx(
+        mean_local_loss(network, LocalOptions(loss="cross_entropy"), site_context(IMAGES, LABELS, rows))
+    )
+
+
 def test_nothing_to_learn_from_is_nan_and_a_divergence_is_reported(network):
     assert np.isnan(aligned(network, []))
     network[1].weight.data.fill_(float("nan"))
