@@ -105,7 +105,7 @@ def test_a_healthy_site_is_ok_and_tells_what_its_data_have_spent(make_kit, roomy
         ("site", {"running": []}, "critical", "FLARE does not run"),
         ("server", {"listens": False}, "critical", "does not listen on port 8002"),
         ("site", {"days": 20}, "warning", "a certificate expires in 20 days; grandrounds kit renew"),
-        ("site", {"days": -2}, "critical", "a certificate expires in -2 days"),
+        ("site", {"days": -2}, "critical", "a certificate expired 2 days ago"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_level(make_kit, roomy, kind, change, level, message):

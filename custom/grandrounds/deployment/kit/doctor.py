@@ -96,11 +96,9 @@ def _certificate(kit: Kit) -> Iterator[Finding]:
         return
     left = min(days_left(read_certificate(path)) for path in (kit.certificate, kit.authority))
     if left < 0:
-        yield Finding("failure", "certificate", f"it expired {-left:.0f} days ago; ask the operator for a new kit")
+        yield Finding("failure", "certificate", f"it expired {-left:.0f} days ago; renew it (grandrounds kit renew)")
     elif left < WARNING_DAYS:
-        yield Finding(
-            "warning", "certificate", f"it expires in {left:.0f} days; ask the operator for a new kit in time"
-        )
+        yield Finding("warning", "certificate", f"it expires in {left:.0f} days; renew it (grandrounds kit renew)")
     else:
         yield Finding("ok", "certificate", f"of {kit.name}, project {kit.project}, for {left:.0f} more days")
     if kit.key.stat().st_mode & OTHERS:

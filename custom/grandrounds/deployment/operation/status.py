@@ -151,8 +151,8 @@ def _certificates(kit: Kit, status: Status) -> None:
         return
     status.certificate_days = round(left, 1)
     if left < WARNING_DAYS:
-        message = f"a certificate expires in {left:.0f} days; grandrounds kit renew"
-        (status.failures if left < 0 else status.warnings).append(message)
+        when = f"expired {-left:.0f} days ago" if left < 0 else f"expires in {left:.0f} days"
+        (status.failures if left < 0 else status.warnings).append(f"a certificate {when}; grandrounds kit renew")
 
 
 def _disk(kit: Kit, status: Status) -> None:
