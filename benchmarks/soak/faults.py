@@ -101,6 +101,9 @@ FAULTS = {
 class RandomFaults:
     """Begins faults at random moments and ends them after ``SECONDS``.
 
+    A fault begins only when a round was completed since the last one began: a job may take minutes to start on a machine
+    with other work.
+
     Attributes:
         begun: how many of each kind.
     """
@@ -109,19 +112,20 @@ class RandomFaults:
         self.begun = Counter[str]()
         self._run, self._every = run, every
         self._draw = random.Random(0)
-        self._next = now + every
+        self._next, self._rounds = now + every, 0
         self._lasting: list[tuple[float, Undo]] = []
 
-    def look(self, now: float) -> None:
-        """Begin a fault if it is time, and end those that have lasted long enough."""
+    def look(self, now: float, rounds: int) -> None:
+        """Begin a fault if it is time, and end those that have lasted long enough; ``rounds`` are complete."""
         self._end([undo for end, undo in self._lasting if end <= now])
         self._lasting = [(end, undo) for end, undo in self._lasting if end > now]
-        if now < self._next:
+        if now < self._next or rounds == self._rounds:
             return
         name = self._draw.choices(list(FAULTS), [fault.weight for fault in FAULTS.values()])[0]
         if undo := FAULTS[name].begin(self._run, self._draw):
             self.begun[name] += 1
             self._lasting.append((now + SECONDS, undo))
+            self._rounds = rounds
         self._next = now + self._draw.uniform(0.5, 1.5) * self._every
 
     def end(self) -> None:

@@ -64,7 +64,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             while (now := time.monotonic()) - started < 60 * minutes:
                 if number := len(soaked.rounds()):
                     sample(soaked, (now - started) / 60, number, lives)
-                    faults.look(now)
+                    faults.look(now, number)
                 soaked.wait(SAMPLE_SECONDS)
         finally:
             faults.end()

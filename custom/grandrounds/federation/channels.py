@@ -26,6 +26,7 @@ from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
 
 from grandrounds.federation.memory import share_cleanup_thread
+from grandrounds.federation.parent import end_with_parent, runs_a_job
 from grandrounds.federation.proxy import replace_connect
 
 CREDENTIALS_CHANNEL = "credential_manager"
@@ -86,6 +87,8 @@ class ChannelGuard(FLComponent):
         _guard_new_cells()
         share_cleanup_thread()
         replace_connect()
+        if runs_a_job():
+            end_with_parent()
 
 
 def refusal(cell: str, neighbour: str, origin: str, destination: str, channel: str) -> str:

@@ -58,11 +58,11 @@ def spoil(federation):
 
 @pytest.fixture
 def run(federation, tmp_path):
-    """Starts a run: ``run("name", "executor.steps=3", grace=25)``."""
+    """Starts a run: ``run("name", "executor.steps=3", grace=25)``; with ``again`` one of this name exists already."""
 
-    def go(name, *options, **more):
-        # A state of the same name would be of an earlier test.
-        shutil.rmtree(federation.kits / federation.server / "grandrounds" / name, ignore_errors=True)
+    def go(name, *options, again=False, **more):
+        if not again:  # a state of the same name is of an earlier test
+            shutil.rmtree(federation.kits / federation.server / "grandrounds" / name, ignore_errors=True)
         return Run(federation, tmp_path, name, options, **more)
 
     return go
@@ -129,11 +129,15 @@ class Run:
         """The process in which a participant trains; None while there is none."""
         return training_child(self.process(participant, self.SITE_JOB))
 
-    def end(self):
-        """Wait for the end: all rounds are done, the model is usable, and the summary is right."""
+    def ended(self):
+        """Wait for the end, however it is."""
         self._thread.join(LIMIT_SECONDS)
         assert self.outcome is not None, self.reported
-        assert self.outcome.finished, self.reported
+        return self.outcome
+
+    def end(self):
+        """Wait for the end: all rounds are done, the model is usable, and the summary is right."""
+        assert self.ended().finished, self.reported
         self._require_usable_model()
         self._require_right_summary()
         return self.outcome
@@ -186,6 +190,20 @@ class Run:
         alone = torch.load(self._folder / "alone" / "results" / "last.pt", weights_only=True)
         here = torch.load(self.outcome.download / "workspace" / "results" / "last.pt", weights_only=True)
         return alone.keys() == here.keys() and all(torch.equal(alone[name], here[name]) for name in alone)
+
+
+@pytest.fixture
+def submission(federation, tmp_path):
+    """Starts the command of a run, with its progress in a pipe: ``submission("name", "executor.steps=3")``."""
+
+    def start(name, *options):
+        settings = [*Run.OPTIONS, f"controller.run_name={name}", *options]
+        kit, out = federation.kits / federation.researcher, tmp_path / "results"
+        command = [sys.executable, "-m", "grandrounds.cli", "submit", "fedperl", "--kit", kit, "--out", out]
+        assignments = [part for setting in settings for part in ("--set", setting)]
+        return subprocess.Popen([*command, *assignments], stderr=subprocess.PIPE, text=True)
+
+    return start
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import await_sites
+from grandrounds.federation.server.record import EVENTS
 
 pytestmark = pytest.mark.faults
 
@@ -102,6 +103,28 @@ def signal_all(processes, number):
         os.kill(process, number)
 
 
+def test_a_submission_that_is_killed_is_taken_up_by_the_same_command(run, submission):
+    """The job goes on without it; further ones are refused until it has ended. No round is done again."""
+    with submission("taken-up", "controller.rounds=8") as killed:
+        assert any("round 3 of 8" in line for line in killed.stderr)
+        killed.kill()
+    run = run("taken-up", "controller.rounds=8", again=True, attempts=5)
+    run.ROUNDS = 8
+    run.end()
+    assert (run.record / EVENTS).read_text().count('"round_end"') == 8
+
+
+def test_a_second_job_of_a_run_is_refused_with_the_reason(run):
+    """The first one goes on, and its record is its own."""
+    first = run("twice", "controller.rounds=8")
+    first.ROUNDS = 8
+    first.await_round(2)
+    second = run("twice", "controller.rounds=8", again=True).ended()
+    assert not second.finished
+    assert "another job is using this run" in second.summary["reason"]
+    assert first.end().summary["contributions"] == dict.fromkeys(first.HOSPITALS, 8)
+
+
 def test_a_returning_site_rejoins_with_the_same_model(run):
     """FLARE does not let it into the job that runs: this is stopped, and the next goes on with all sites."""
     run = run("lost-and-back", "controller.rounds=6", grace=100, attempts=2)
@@ -113,6 +136,18 @@ def test_a_returning_site_rejoins_with_the_same_model(run):
     assert any(f"{run.VICTIM} is back" in line for line in run.reported)
     assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
     assert run.same_as_undisturbed()
+
+
+def test_a_site_that_is_gone_when_a_run_is_resumed_is_lost_in_its_record(run, restart):
+    """It is stopped together with the server, and does not come back."""
+    run = run("not-back", attempts=3, grace=25)
+    run.await_round(3)
+    restart(run.VICTIM, stopped=True)
+    os.kill(run.process("server", run.SERVER_PARENT), signal.SIGKILL)
+    summary = run.end().summary
+    assert summary["lost"] == {run.VICTIM: summary["contributions"][run.VICTIM]}
+    assert run.others_gave_all()
+    assert any(event["event"] == "resume" for event in run.events())
 
 
 def test_a_lost_site_is_named_and_the_others_finish(federation, run):

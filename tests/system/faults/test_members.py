@@ -75,8 +75,8 @@ def test_a_hospital_that_is_shut_out_stays_out_until_it_is_let_in_again(authorit
     def decide(command):
         authority.flare("system", command, NEW, "--force", "--startup-kit", operator)
 
-    running = run("shut-out", "controller.rounds=8", attempts=2, grace=25)
-    running.ROUNDS = 8
+    running = run("shut-out", "controller.rounds=24", attempts=2, grace=25)
+    running.ROUNDS = 24
     running.await_round(2)
     decide("disable-client")
     job = running.reported[0].split()[2]
