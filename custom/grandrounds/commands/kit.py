@@ -179,15 +179,15 @@ def overlay(
     json: Json = False,
 ) -> None:
     """Apply the overlay and show which files were changed."""
-    from grandrounds.deployment.kit.overlay import UNCHANGED, Settings, apply_overlay
+    from grandrounds.deployment.kit.overlay import Settings, apply_overlay, read_at_start
     from grandrounds.deployment.kit.read import read_kit, require_owner, running_processes
 
     found = read_kit(kit)
     require_owner(found.folder)
     mandatory = None if mandatory_sites is None else comma_separated(mandatory_sites) or []
+    before = read_at_start(found)
     changes = apply_overlay(found, Settings(wheel, datasets, privacy, gpus, gpu_memory, storage, mandatory))
-    changed = any(change.state != UNCHANGED for change in changes)
-    restart = changed and bool(running_processes(found))
+    restart = before != read_at_start(found) and bool(running_processes(found))
     if json:
         entries = [{**asdict(change), "path": str(change.path)} for change in changes]
         say_json({"participant": found.name, "kind": found.kind, "files": entries, "restart": restart})

@@ -175,6 +175,11 @@ class TestOverlay:
         kit = make_kit("site").folder
         assert "hospital-a is running: restart it" in run("overlay", kit).stdout
         assert "restart" not in run("overlay", kit).stdout
+        (kit / "local" / "grandrounds.json").write_text('{"datasets": {}}')  # jobs read it anew
+        assert "restart" not in run("overlay", kit).stdout
+        policy = kit / "local" / "privacy.json"
+        policy.write_text(json.dumps(json.loads(policy.read_text()), indent=1))
+        assert "hospital-a is running: restart it" in run("overlay", kit).stdout
 
 
 class TestProvision:

@@ -29,7 +29,6 @@ from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger
 
 RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "privacy.json"
-UNCHANGED: Literal["unchanged"] = "unchanged"
 LEDGER_FOLDER = "privacy"
 MIN_SUPPORT = 10
 """Patients behind a figure of a class, where the hospital's own file does not say otherwise."""
@@ -104,6 +103,13 @@ def apply_overlay(kit: Kit, settings: Settings | None = None) -> list[Change]:
     locked = [name for name in (RESOURCES, AUTHORIZATION, PRIVACY, CONFIG_NAME, ROSTER) if (kit.local / name).is_file()]
     lock |= {"files": {name: file_digest(kit.local / name) for name in locked}}
     return [*changes, _write(kit.local / LOCK, {"participant": kit.name, "project": kit.project, **lock})]
+
+
+def read_at_start(kit: Kit) -> dict[str, Any]:
+    """What the lock pins of the package and of the files that FLARE reads when it starts; jobs read the others anew."""
+    lock = _existing(kit, LOCK) or {}
+    files = {name: digest for name, digest in lock.get("files", {}).items() if name not in (CONFIG_NAME, ROSTER)}
+    return {**lock, "files": files}
 
 
 def _require_fitting(kit: Kit, settings: Settings) -> None:
@@ -194,7 +200,7 @@ def _write(path: Path, content: dict[str, Any]) -> Change:
         write_json(path, content)
         return Change(path, "written")
     if read_json_object(path) == content:
-        return Change(path, UNCHANGED)
+        return Change(path, "unchanged")
     write_json(path, content)
     return Change(path, "changed")
 
