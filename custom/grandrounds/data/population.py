@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grandrounds.data.findings import findings_in
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import DESCRIPTION_FILE, MANIFEST_FILE, read_partition
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object
+from grandrounds.protocol.problem import MULTI
 
 PROVENANCE = "provenance.json"
 """Beside the summary of a simulation: the command, and the description of its sites' data."""
@@ -28,17 +30,19 @@ def describe_population(sites_dir: Path, sites: Sequence[str]) -> dict[str, Any]
     """
     content = read_partition(sites_dir)
     found = {site: read_manifest(sites_dir / site / MANIFEST_FILE).records for site in sites}
+    multi = content.get("task") == MULTI
     return {
         "classes": content["classes"],
         "division": {name: content[name] for name in DIVISION if name in content},
-        "sites": {site: counts_by_part(records, content["classes"]) for site, records in found.items()},
+        "sites": {site: counts_by_part(records, content["classes"], multi) for site, records in found.items()},
+        **({"images": {site: images_by_part(records) for site, records in found.items()}} if multi else {}),
         "patients": {site: len({record.group for record in records}) for site, records in found.items()},
         "sha256": {site: content["sites"][site]["sha256"] for site in sites},
     }
 
 
-def counts_by_part(records: Sequence[Record], classes: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Number of images of each part by class; images whose label nobody knows are counted under an empty name.
+def counts_by_part(records: Sequence[Record], classes: Sequence[str], multi: bool = False) -> dict[str, dict[str, int]]:
+    """Number of images of each part by class or finding; images without a label are counted under an empty name.
 
     Example:
         >>> counts_by_part([Record("a", "mel"), Record("b", "nv", "test"), Record("c")], ["mel", "nv"])["training"]
@@ -46,16 +50,26 @@ def counts_by_part(records: Sequence[Record], classes: Sequence[str]) -> dict[st
     """
     counts = {part: Counter[str]() for part in PARTS}
     for record in records:
-        if record.split == "train":
-            counts["training"][record.label] += 1
-            if record.labelled:
-                counts["labelled"][record.label] += 1
-        elif record.label:
-            counts["validation" if record.split == "val" else "test"][record.label] += 1
+        names = findings_in(record.label) if multi and record.label else (record.label,)
+        for part in _parts_of(record):
+            counts[part].update(names)
     return {
         part: {name: of_part[name] for name in (*classes, *([""] if part == "training" else []))}
         for part, of_part in counts.items()
     }
+
+
+def images_by_part(records: Sequence[Record]) -> dict[str, int]:
+    """Number of images of each part, of which some may have several findings."""
+    counts = Counter(part for record in records for part in _parts_of(record))
+    return {part: counts[part] for part in PARTS}
+
+
+def _parts_of(record: Record) -> list[str]:
+    """The parts that an image is in: a labelled one is a training image, too."""
+    if record.split == "train":
+        return ["training", *(["labelled"] if record.labelled else [])]
+    return ["validation" if record.split == "val" else "test"] if record.label else []
 
 
 def communities_of(path: Path, sites: Sequence[str]) -> dict[str, str]:

@@ -133,7 +133,7 @@ def settings_of(run: Run) -> Iterator[tuple[str, str]]:
 
 def _by_site(run: Run, counts: Counts) -> Table:
     parts = _parts(counts)
-    table = np.array([[sum(counts[site][part].values()) for part in parts] for site in counts], np.int64)
+    table = np.array([[_images(run, counts, site, part) for part in parts] for site in counts], np.int64)
     labelled = parts.index("labelled") if "labelled" in parts else None
     hidden = suppressed(table, run.minimum)
     if labelled is not None:  # a labelled image is a training image, so its partner is no other part
@@ -150,6 +150,12 @@ def _by_site(run: Run, counts: Counts) -> Table:
     return Table(header, rows, "Images of each site by part", text_columns=2)
 
 
+def _images(run: Run, counts: Counts, site: str, part: str) -> int:
+    """Images of a part; where they may have several findings, their sum is no number of images."""
+    images = (run.provenance.get("data") or {}).get("images", {})
+    return int(images[site][part]) if site in images else sum(counts[site][part].values())
+
+
 def _by_class(run: Run, counts: Counts) -> Table:
     parts = _parts(counts)
     shown = {
@@ -158,7 +164,7 @@ def _by_class(run: Run, counts: Counts) -> Table:
         )
         for part in parts
     }
-    tested = sum(sum(found["test"].values()) for found in counts.values())
+    tested = sum(_images(run, counts, site, "test") for site in counts)
     rows: list[Sequence[Cell | str]] = []
     for name in run.classes:
         test = shown["test"][name]

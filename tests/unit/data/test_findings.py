@@ -7,6 +7,7 @@ from grandrounds.data.findings import read_findings
 from grandrounds.data.manifest import Record, read_manifest, write_manifest
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.partition.make import make_partition
+from grandrounds.data.population import describe_population
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 
@@ -72,6 +73,11 @@ def test_a_table_of_findings_becomes_a_partition_that_states_its_task(tmp_path):
     assert problem == {"dataset": "images", "classes": ["effusion", "mass"], "task": "multi"}
     found = [summary["classes"] for summary in content["sites"].values()]
     assert [sum(one[name] for one in found) for name in ("effusion", "mass")] == [24, 24]
+    population = describe_population(tmp_path / "sites", ["site-1", "site-2"])
+    parts = ("training", "validation", "test")
+    assert sum(population["images"][site][part] for site in population["images"] for part in parts) == 60
+    named = [population["sites"][site][part]["mass"] for site in population["sites"] for part in parts]
+    assert sum(named) == 24, "an image with two findings counts for both, and once as an image"
 
 
 def test_folders_of_classes_cannot_be_findings(tmp_path):

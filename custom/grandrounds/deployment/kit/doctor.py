@@ -52,6 +52,7 @@ from grandrounds.files import read_json_object
 from grandrounds.plugins import load_plugins
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.problem import SEPARATOR
 
 APPLY = "apply the overlay: grandrounds overlay"
 TEMPORARY = ("/tmp", "/var/tmp")
@@ -259,7 +260,7 @@ def data_sets(kit: Kit) -> Iterator[Finding]:
         return
     for name, location in read_site_config(path).items():
         records = read_manifest(location.manifest).records
-        labels = sorted({record.label for record in records if record.label})
+        labels = sorted({name for record in records for name in record.label.split(SEPARATOR) if name})
         found = ", ".join(labels) if labels else "none"
         splits = ", ".join(f"{sum(r.split == split for r in records)} {split}" for split in ("train", "val", "test"))
         message = f"{name!r}: {splits}; labels: {found}; check the images by grandrounds doctor --site-config"
