@@ -11,6 +11,7 @@ from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.counts import site_counts
 from grandrounds.evaluation.estimates import counts_of, score_estimates
 from grandrounds.evaluation.metrics import metrics_from_confusion
+from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.selection import ModelSelection
 
 
@@ -159,3 +160,37 @@ def test_the_pooled_state_survives_a_checkpoint():
     after.load_state_dict({**json.loads(json.dumps({**before.state_dict(), "model": None})), "model": before.model})
     only = answers(b=[[70, 30], [5, 35]])  # the other site counts with its last counts
     assert offered(after, 2, *only) == offered(before, 2, *only)
+
+
+def finding_scores(n=10, **metrics):
+    return {f"validation.{name}": value for name, value in {"n": n, "log_likelihood": -0.7, **metrics}.items()}
+
+
+def test_models_of_findings_are_compared_over_the_sites_with_enough_images():
+    selection = ModelSelection("auc_macro", ("effusion", "mass"), multi=True)
+    sites = {"a": finding_scores(auc_macro=0.6), "b": finding_scores(auc_macro=0.8), "few": finding_scores()}
+    assert selection.offer(1, sites, model(1.0))["score"] == pytest.approx(0.7)
+    selection.offer(2, {**sites, "a": finding_scores(auc_macro=0.5)}, model(2.0))
+    assert selection.choice == {
+        "round": 1, "metric": "auc_macro", "score": pytest.approx(0.7), "basis": "mean over sites",
+    }  # fmt: skip
+
+
+def test_without_enough_images_of_a_finding_the_likelihood_of_all_images_selects():
+    selection = ModelSelection("auc_macro", ("effusion", "mass"), multi=True)
+    found = selection.offer(1, {"a": finding_scores(30), "b": finding_scores(10, log_likelihood=-0.3)}, model(1.0))
+    assert (found["metric"], found["score"]) == ("log_likelihood", pytest.approx(-0.6))
+    assert found["note"].startswith("no finding has 10 validation images with it and 10 without at a site")
+
+
+@pytest.mark.parametrize(("task", "chosen"), [("single", "balanced_accuracy"), ("multi", "auc_macro")])
+def test_the_metric_that_selects_follows_from_the_task(task, chosen):
+    assert RunOptions(problem={"task": task}, rounds=1).metric == chosen
+    assert RunOptions(problem={"task": task}, rounds=1, selection_metric="f1_macro").metric == "f1_macro"
+
+
+def test_findings_have_no_accuracy_to_select_by():
+    with pytest.raises(
+        ConfigurationError, match=r"selection_metric of findings must be one of auc_macro, .* got 'accuracy'"
+    ):
+        RunOptions(problem={"task": "multi"}, rounds=1, selection_metric="accuracy")

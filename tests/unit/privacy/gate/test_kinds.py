@@ -1,8 +1,9 @@
 """Every kind of release has its form and its treatments in one table."""
 
 import pytest
+import torch
 
-from grandrounds.privacy.gate.kinds import KINDS, treatment_names
+from grandrounds.privacy.gate.kinds import KINDS, Expected, treatment_names
 from grandrounds.privacy.gate.treatment import Deny
 from grandrounds.protocol.messages import ReleaseKind
 
@@ -21,3 +22,13 @@ def test_a_policys_name_means_one_treatment_of_a_kind(kind):
 
 def test_only_the_model_update_is_a_weight_difference_to_flare():
     assert [kind for kind, known in KINDS.items() if known.data_kind == "WEIGHT_DIFF"] == [ReleaseKind.MODEL_UPDATE]
+
+
+def test_findings_have_forms_of_their_own():
+    forms = {False: [(3, 3), (3, 3), (3,)], True: [(3, 2, 3), (6, 2), (6,)]}
+    kinds = (ReleaseKind.COUNTS, ReleaseKind.CLASS_STATISTICS, ReleaseKind.CLASS_STATISTICS)
+    for multi, shapes in forms.items():
+        expected = Expected(1, "run", 3, {}, {"train": 9, "val": 9, "test": 9}, multi=multi)
+        for kind, shape, other in zip(kinds, shapes, forms[not multi], strict=True):
+            assert not KINDS[kind].mismatch("x", torch.zeros(shape, dtype=torch.int64), expected)
+            assert KINDS[kind].mismatch("x", torch.zeros(other, dtype=torch.int64), expected).startswith("expected")
