@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from benchmarks.measure import Steps, clocked, in_turn, milliseconds, run, spread, table
 from grandrounds.data.images.cache import open_cache
-from grandrounds.data.images.views import View, draw_views, to_tensor
+from grandrounds.data.images.tensors import to_tensor
+from grandrounds.data.images.views import View, draw_views
 from grandrounds.federation.site.training import Adam
 from grandrounds.federation.site.worker import keep_freed_memory
 from grandrounds.models.registry import build_model

@@ -21,7 +21,7 @@ from sklearn.model_selection import GroupShuffleSplit
 from benchmarks.experiment import DATA
 from benchmarks.measure import run
 from benchmarks.tables import markdown_table
-from grandrounds.data.images.views import to_tensor
+from grandrounds.data.images.tensors import to_tensor
 from grandrounds.evaluation.metrics import classification_metrics
 from grandrounds.models.partial import front_of
 from grandrounds.models.registry import build_model

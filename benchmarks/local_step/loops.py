@@ -16,6 +16,9 @@ torch's default layout, Adam iterates over the parameters in Python, losses are 
 * FedIRM: eleven passes of the whole network beside that of the loss estimate the uncertainty from their mean logits; no
   entropy reaches the threshold.
 * RHFL: a divergence for every other site, and a new Adam for every batch.
+* Fed-Align-CL: a second pass of the encoder with a graph, whose embeddings are detached; both losses of the discriminator
+  are propagated before its step. Predictions are made in small batches, with graphs. To average, the state of a network is
+  collected anew for each entry and each hospital.
 """
 
 from __future__ import annotations
@@ -31,10 +34,12 @@ from torch.nn import functional as F
 
 from benchmarks.local_step.case import in_default_layout
 from grandrounds.data.batches import index_batches
-from grandrounds.data.images.views import View, draw_views, to_tensor
+from grandrounds.data.images.tensors import to_tensor
+from grandrounds.data.images.views import View, draw_views
 from grandrounds.federation.site.context import SiteContext
 
 EPSILON = 1e-300
+NOISE_LEVEL = 1e-3
 MORE_PASSES = 11
 MAX_ENTROPY = 2.0
 
@@ -229,3 +234,51 @@ def fed_align_iteration(
     for judge in (*(discriminator for _ in others), *others):
         log_loss(judge(encoder(images)).sigmoid()).backward()
     optimizers["adversarial"].step()
+
+
+def fed_align_released_iteration(
+    encoder: nn.Module,
+    head: nn.Module,
+    discriminator: nn.Module,
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    images: Tensor,
+    labels: Tensor,
+    batches: Sequence[Tensor],
+    level: float = NOISE_LEVEL,
+) -> None:
+    """Train in place: classification, and for every other hospital a step of the discriminator."""
+    descend(optimizers["classification"], F.cross_entropy(head(encoder(images)), labels))
+    embeddings = encoder(images)
+    noise = level * torch.randn_like(embeddings) * embeddings.detach().std()
+    own = (embeddings + noise).detach()
+    for theirs in batches:
+        mine, other = discriminator(own).sigmoid(), discriminator(theirs).sigmoid()
+        optimizers["discriminator"].zero_grad()
+        optimizers["adversarial"].zero_grad()
+        (-mine.log().mean() - other.log().mean()).backward(retain_graph=True)
+        optimizers["adversarial"].step()
+        (0.1 * (-mine.log().mean() - (1 - other).log().mean())).backward()
+        optimizers["discriminator"].step()
+
+
+def fed_align_predictions(network: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Which predictions are correct, in evaluation mode."""
+    network.eval()
+    return torch.cat([network(images).softmax(dim=1).argmax(dim=1) == labels for images, labels in batches])
+
+
+def fed_align_average(networks: Sequence[nn.Module], level: float = NOISE_LEVEL) -> None:
+    """Replace the entries of all networks by the mean of their noisy entries."""
+    with torch.no_grad():
+        for name in networks[0].state_dict():
+            if name.endswith("num_batches_tracked"):
+                for network in networks[1:]:
+                    network.state_dict()[name].copy_(networks[0].state_dict()[name])
+                continue
+            mean = torch.zeros_like(networks[0].state_dict()[name])
+            for network in networks:
+                entry = network.state_dict()[name]
+                noise = torch.distributions.Normal(0.0, level * entry.std(), validate_args=False)
+                mean += (entry + noise.sample(entry.shape)) / len(networks)
+            for network in networks:
+                network.state_dict()[name].copy_(mean)

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.local_step.case import Case, Measured, Work, in_turn
-from benchmarks.local_step.fed_align import FedAlignCase
+from benchmarks.local_step.fed_align import AverageCase, FedAlignCase, PredictionsCase, ReleasedCase
 from benchmarks.local_step.fedirm import FedIRMCase
 from benchmarks.local_step.fedperl import FedPerlCase
 from benchmarks.local_step.mutual import MDHFLCase, RowsCase
@@ -41,6 +41,9 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "FedIRM, unlabelled, DenseNet": partial(FedIRMCase, "unlabelled", "densenet121", 64, 8, steps=2),
     "FedIRM, labelled, compact": partial(FedIRMCase, "labelled", "compact", 64, 48, steps=2),
     "Fed-Align-CL": partial(FedAlignCase, 192, steps=2),
+    "Fed-Align-CL, as released": partial(ReleasedCase, 256, steps=2),
+    "Fed-Align-CL predictions": partial(PredictionsCase, 256, 32),
+    "Fed-Align-CL average": AverageCase,
     "MDH-FL": partial(MDHFLCase, "resnet10", steps=1),
     "MDH-FL rows, ResNet": partial(RowsCase, "resnet10", batches=4),
     "MDH-FL rows, MobileNet": partial(RowsCase, "mobilenetv2", batches=4),

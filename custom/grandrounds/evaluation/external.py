@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from grandrounds.data.batches import eval_batches
 from grandrounds.data.findings import read_findings
 from grandrounds.data.images.cache import open_cache
-from grandrounds.data.images.views import to_tensor
+from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from grandrounds import __version__
 from grandrounds.data.images.decoding import decode_image, to_square
-from grandrounds.data.images.views import to_tensor
+from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import load_trained
 from grandrounds.files import replacing, write_json

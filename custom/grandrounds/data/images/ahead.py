@@ -1,15 +1,19 @@
-"""Views of coming steps, drawn by threads while the network trains.
+"""Views of coming steps, drawn by other processes while the network trains.
 
 A view depends on its key, step and position alone, so that it is the same whenever it is drawn. Strong views are drawn
-before it is known which pseudo-labels will be accepted; what has not been begun when it is needed is drawn there, as without
-threads.
+before it is known which pseudo-labels will be accepted. Threads would hide little, because most of the drawing holds
+Python's lock.
 """
 
 from __future__ import annotations
 
+import mmap
+import multiprocessing
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,38 +21,93 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grandrounds.data.images.views import View, draw_views
+from grandrounds.data.images import drawing
+from grandrounds.data.images.drawing import DEPTH, Order, Plan
+from grandrounds.data.images.views import View
 
-DEPTH = 2
-"""Steps that are drawn in advance."""
+# Not -m, under which the classes of the messages would be others.
+PROGRAM = f"from {drawing.__name__} import main; main()"
 
 
-@dataclass
-class _Plan:
-    images: NDArray[np.uint8]
-    batches: Sequence[NDArray[np.integer]]
-    options: dict[str, Any]
-    begun: int = 0
+class _Process:
+    """A process that draws; it outlives the task, and serves the next one."""
 
-    def has(self, images: NDArray[np.uint8], rows: NDArray[np.integer], step: int, options: dict[str, Any]) -> bool:
-        """Whether this batch of these images was planned for a step."""
-        known = images is self.images and step < len(self.batches) and options == self.options
-        return known and np.array_equal(rows, self.batches[step])
+    def __init__(self) -> None:
+        self._line, theirs = multiprocessing.Pipe()
+        self._memory = os.memfd_create("views")
+        self._mapped: NDArray[np.uint8] = np.zeros((1, 1), np.uint8)
+        self._order, self._step, self._drawn, self._ready = Order(), 0, 0, False
+        self._numbers: dict[tuple[int, Plan], int] = {}
+        arguments = [sys.executable, "-c", PROGRAM, str(theirs.fileno()), str(self._memory)]
+        surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        files = (theirs.fileno(), self._memory)
+        self._process = subprocess.Popen(arguments, pass_fds=files, stdin=subprocess.DEVNULL, env=surroundings)
+        theirs.close()
+
+    def begin(self, parts: Sequence[tuple[int, Plan]]) -> None:
+        """Draw the views of these steps and plans, and nothing that was asked before."""
+        slots = (DEPTH + 1) * len({plan for _, plan in parts}) + 1
+        largest = max((len(plan.batches[step]) * int(np.prod(plan.file[2][1:])) for step, plan in parts), default=1)
+        self._order = Order(self._order.number + 1, parts, slots, largest)
+        self._numbers = {part: number for number, part in enumerate(parts)}
+        self._step = self._drawn = 0
+        os.ftruncate(self._memory, max(slots * largest, os.fstat(self._memory).st_size))
+        self._mapped = np.frombuffer(mmap.mmap(self._memory, slots * largest), np.uint8).reshape(slots, largest)
+        self._tell(self._order)
+
+    def reach(self, step: int) -> None:
+        """Let it draw the steps after this one."""
+        if step > self._step:
+            self._step = step
+            self._tell(step)
+
+    def views(self, step: int, plan: Plan) -> NDArray[np.uint8] | None:
+        """What was drawn for a step, until a later one is reached; None if that is another's work or cannot come."""
+        number = self._numbers.get((step, plan))
+        if number is None or step < self._step:
+            return None
+        with suppress(EOFError, OSError):
+            while self._drawn <= number and (self._ready or self._line.poll()):
+                self._hear()
+        if self._drawn <= number:
+            return None
+        shape = (len(plan.batches[step]), *plan.file[2][1:])
+        return self._mapped[number % len(self._mapped), : int(np.prod(shape))].reshape(shape)
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def _tell(self, message: Order | int) -> None:
+        with suppress(EOFError, OSError):
+            while self._line.poll():  # or its answers would fill the connection
+                self._hear()
+            self._line.send(message)
+
+    def _hear(self) -> None:
+        number, drawn = self._line.recv()
+        self._ready = True
+        if number == self._order.number:
+            self._drawn = drawn
+
+
+_idle: dict[int, list[_Process]] = {}
+"""Processes without work, by the process that has started them: a forked one has none."""
 
 
 class ViewsAhead:
-    """Draws the views that were planned.
+    """Draws the views that were planned, from the first time on that one of them is needed.
 
     Args:
-        threads: how many draw; 0 draws nothing in advance.
-        pinned: whether views are drawn into pinned memory, from which a GPU copies while it computes.
+        processes: how many draw; 0 draws nothing in advance.
+        pinned: whether views are copied to pinned memory, from which a GPU copies while it computes.
     """
 
-    def __init__(self, threads: int, pinned: bool = False) -> None:
-        self._count, self._pinned = threads, pinned
-        self._threads: ThreadPoolExecutor | None = None
-        self._plans: dict[tuple[View, int], _Plan] = {}
-        self._drawn: dict[tuple[View, int, int], Future[Tensor]] = {}
+    def __init__(self, processes: int, pinned: bool = False) -> None:
+        self._count, self._pinned = processes, pinned
+        self._planned: dict[tuple[View, int], tuple[NDArray[np.uint8], Plan]] = {}
+        self._processes: list[_Process] = []
+        self._begun = False
 
     def plan(
         self,
@@ -58,14 +117,20 @@ class ViewsAhead:
         key: int,
         **options: Any,
     ) -> None:
-        """Draw these views of the batches of coming steps, from step 0 on.
+        """Draw these views of the batches of coming steps, from step 0 on, if the images are a memory map.
 
-        Arguments are as of :func:`~grandrounds.data.images.views.draw_views`, with all batches in place of one.
+        What was planned and begun before is finished. Arguments are as of
+        :func:`~grandrounds.data.images.views.draw_views`, with all batches in place of one.
         """
-        if not self._count or view == "none":
+        if not self._count or view == "none" or not isinstance(images, np.memmap):
             return
-        self._plans[view, key] = _Plan(images, batches, options)
-        self._begin(0)
+        if not isinstance(images.base, mmap.mmap):  # a part of a map does not know where it begins
+            return
+        if self._begun:
+            self._planned.clear()
+            self._begun = False
+        file = (str(images.filename), images.offset, images.shape)
+        self._planned[view, key] = images, Plan(file, batches, view, key, options)
 
     def take(
         self,
@@ -77,43 +142,43 @@ class ViewsAhead:
         positions: NDArray[np.integer] | None = None,
         **options: Any,
     ) -> Tensor | None:
-        """What was drawn for a batch, uint8; None if it was not planned exactly so, or has not been begun.
+        """What was drawn for a batch, uint8, to be used before the next step; None if it was not planned exactly so.
 
         Arguments are as of :func:`~grandrounds.data.images.views.draw_views`.
         """
-        plan = self._plans.get((view, key))
-        if plan is None or not plan.has(images, rows, step, options):
+        known, plan = self._planned.get((view, key), (None, None))
+        if plan is None or images is not known or options != plan.options or step >= len(plan.batches):
             return None
-        found = self._drawn.pop((view, key, step), None)
-        self._begin(step + 1)
-        if found is None or found.cancel():
+        if not np.array_equal(rows, plan.batches[step]):
             return None
-        views = found.result()
-        return views if positions is None else views[torch.from_numpy(positions)]
+        self._begin()
+        for process in self._processes:
+            process.reach(step)
+        found = next((views for process in self._processes if (views := process.views(step, plan)) is not None), None)
+        if found is None:
+            return None
+        chosen = torch.from_numpy(found if positions is None else found[positions])
+        return chosen.pin_memory() if self._pinned else chosen
 
     def close(self) -> None:
         """Draw nothing more."""
-        for drawn in self._drawn.values():
-            drawn.cancel()
-        self._plans.clear()
-        self._drawn.clear()
-        if self._threads:
-            self._threads.shutdown()
-            self._threads = None
+        for process in self._processes:
+            process.begin([])
+        _idle.setdefault(os.getpid(), []).extend(process for process in self._processes if process.alive())
+        self._processes.clear()
+        self._planned.clear()
+        self._begun = False
 
-    def _begin(self, step: int) -> None:
-        """Have all plans drawn up to some steps after this one; what was drawn for earlier ones is not needed any more."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._count, "views")
-        for view, key, number in list(self._drawn):
-            if number < step - 1:
-                self._drawn.pop((view, key, number)).cancel()
-        for number in range(step, step + DEPTH):
-            for (view, key), plan in self._plans.items():
-                if plan.begun <= number < len(plan.batches):
-                    plan.begun = number + 1
-                    self._drawn[view, key, number] = self._threads.submit(self._draw, plan, view, key, number)
-
-    def _draw(self, plan: _Plan, view: View, key: int, step: int) -> Tensor:
-        views = torch.from_numpy(draw_views(plan.images, plan.batches[step], view, key, step, **plan.options))
-        return views.pin_memory() if self._pinned else views
+    def _begin(self) -> None:
+        """Have all plans drawn."""
+        if self._begun:
+            return
+        idle = _idle.setdefault(os.getpid(), [])
+        while len(self._processes) < self._count:
+            self._processes.append(idle.pop() if idle else _Process())
+        plans = [plan for _, plan in self._planned.values()]
+        steps = range(max(len(plan.batches) for plan in plans))
+        parts = [(step, plan) for step in steps for plan in plans if step < len(plan.batches)]
+        for number, process in enumerate(self._processes):
+            process.begin(parts[number :: self._count])
+        self._begun = True

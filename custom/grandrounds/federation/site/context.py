@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grandrounds.data.images.ahead import ViewsAhead
-from grandrounds.data.images.views import View, draw_views, to_tensor
+from grandrounds.data.images.tensors import to_tensor
+from grandrounds.data.images.views import View, draw_views
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.site.features import OWN, Features

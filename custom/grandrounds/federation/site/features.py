@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.data.images.views import View, draw_views, sample_generator, to_tensor
+from grandrounds.data.images.tensors import to_tensor
+from grandrounds.data.images.views import View, draw_views, sample_generator
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.partial import Front, front_of
 from grandrounds.options import Min, Options

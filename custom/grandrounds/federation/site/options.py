@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -14,7 +15,7 @@ from grandrounds.federation.machine import usable_cores
 from grandrounds.models.registry import minimum_image_size
 from grandrounds.options import Min, Options
 
-MAX_DRAWING_THREADS = 4
+MAX_DRAWING_PROCESSES = 4
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ComputeOptions(Options):
     ] = "auto"
     prefetch: Annotated[
         Literal["auto", "on", "off"],
-        "draw views of coming steps in threads; auto: with a GPU, and where a core is left (a real site, one worker)",
+        "draw views of coming steps in processes; auto: where a core is left (a real site, one worker, a GPU), on Linux",
     ] = "auto"
     precision: Annotated[
         Literal["float32", "bfloat16", "float16"], "of networks, by autocast; float16 also scales gradients"
@@ -79,8 +80,8 @@ class ComputeOptions(Options):
             return self.cpu_threads
         return int(os.environ.get("OMP_NUM_THREADS") or usable_cores()) if real else 1
 
-    def drawing_threads(self, real: bool, device: torch.device) -> int:
-        """How many threads draw views in advance; 0 if none does.
+    def drawing_processes(self, real: bool, device: torch.device) -> int:
+        """How many processes draw views in advance; 0 if none does.
 
         Args:
             real: whether this is a real site.
@@ -88,6 +89,6 @@ class ComputeOptions(Options):
         """
         cores = usable_cores()
         alone = real or device.type == "cuda" or multiprocessing.parent_process() is None
-        if self.prefetch == "off" or (self.prefetch == "auto" and (cores == 1 or not alone)):
+        if self.prefetch == "off" or (self.prefetch == "auto" and (cores == 1 or not alone)) or sys.platform != "linux":
             return 0
-        return max(1, min(MAX_DRAWING_THREADS, cores - 1))
+        return max(1, min(MAX_DRAWING_PROCESSES, cores - 1))

@@ -26,7 +26,8 @@ from grandrounds.methods.fed_align_cl.options import AlignmentOptions, Embedding
 from grandrounds.models.partial import input_channels
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 
-PREDICTION_BATCH = 64
+PREDICTION_PIXELS = 1 << 21
+"""Of the images that are predicted at a time: more do not fit into a processor's caches, or into memory."""
 
 
 class LocalInterval(NamedTuple):
@@ -132,7 +133,8 @@ class TrainingImages:
 
     def all(self) -> Iterator[tuple[Tensor, Tensor]]:
         """All images without augmentation, in the order of their numbers, in batches for predictions."""
-        for numbers in eval_batches(np.arange(len(self)), PREDICTION_BATCH):
+        height, width = self._context.data.images.shape[1:3]
+        for numbers in eval_batches(np.arange(len(self)), max(1, PREDICTION_PIXELS // (height * width))):
             self._context.check_abort()
             yield self._batch(numbers, "none")
 

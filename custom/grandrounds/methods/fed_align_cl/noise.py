@@ -167,9 +167,7 @@ def relative_noise(weights: Mapping[str, Tensor], fraction: float, generator: Ge
         >>> relative_noise({"constant": torch.ones(3)}, 0.001, torch.Generator())
         {'constant': tensor([1., 1., 1.])}
     """
-    scales = {
-        name: fraction * float(value.double().std()) for name, value in _noisy(weights).items() if value.numel() > 1
-    }
+    scales = {name: fraction * float(value.std()) for name, value in _noisy(weights).items() if value.numel() > 1}
     return _noised(weights, scales, generator)
 
 

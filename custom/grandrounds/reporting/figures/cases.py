@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from grandrounds.data.images.views import to_tensor
+from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.site import locate_dataset
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.embeddings import PERPLEXITY, plane_of, site_silhouette

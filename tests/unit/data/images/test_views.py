@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from grandrounds.data.images.randaugment import strong_view
+from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.images.views import (
     WeakParameters,
     apply_weak,
@@ -13,7 +14,6 @@ from grandrounds.data.images.views import (
     draw_weak_parameters,
     mild_view,
     sample_generator,
-    to_tensor,
     turned_view,
     weak_view,
 )

@@ -7,7 +7,7 @@ from small_site import BATCH, COUNTS, LABELS, STEPS, fit_labelled, in_groups, ne
 
 from grandrounds.data.batches import index_batches
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
-from grandrounds.data.images.views import to_tensor
+from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import DataError
 from grandrounds.methods.fedirm.options import LocalOptions, RelationOptions
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.data.images.views import draw_views, to_tensor
+from grandrounds.data.images.tensors import to_tensor
+from grandrounds.data.images.views import draw_views
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.federation.site.context import SiteContext, StateCache
