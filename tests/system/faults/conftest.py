@@ -129,15 +129,11 @@ class Run:
         """The process in which a participant trains; None while there is none."""
         return training_child(self.process(participant, self.SITE_JOB))
 
-    def ended(self):
-        """Wait for the end, however it is."""
-        self._thread.join(LIMIT_SECONDS)
-        assert self.outcome is not None, self.reported
-        return self.outcome
-
     def end(self):
         """Wait for the end: all rounds are done, the model is usable, and the summary is right."""
-        assert self.ended().finished, self.reported
+        self._thread.join(LIMIT_SECONDS)
+        assert self.outcome is not None, self.reported
+        assert self.outcome.finished, self.reported
         self._require_usable_model()
         self._require_right_summary()
         return self.outcome

@@ -114,17 +114,6 @@ def test_a_submission_that_is_killed_is_taken_up_by_the_same_command(run, submis
     assert (run.record / EVENTS).read_text().count('"round_end"') == 8
 
 
-def test_a_second_job_of_a_run_is_refused_with_the_reason(run):
-    """The first one goes on, and its record is its own."""
-    first = run("twice", "controller.rounds=8")
-    first.ROUNDS = 8
-    first.await_round(2)
-    second = run("twice", "controller.rounds=8", again=True).ended()
-    assert not second.finished
-    assert "another job is using this run" in second.summary["reason"]
-    assert first.end().summary["contributions"] == dict.fromkeys(first.HOSPITALS, 8)
-
-
 def test_a_returning_site_rejoins_with_the_same_model(run):
     """FLARE does not let it into the job that runs: this is stopped, and the next goes on with all sites."""
     run = run("lost-and-back", "controller.rounds=6", grace=100, attempts=2)
@@ -136,18 +125,6 @@ def test_a_returning_site_rejoins_with_the_same_model(run):
     assert any(f"{run.VICTIM} is back" in line for line in run.reported)
     assert outcome.summary["contributions"] == dict.fromkeys(run.HOSPITALS, run.ROUNDS)
     assert run.same_as_undisturbed()
-
-
-def test_a_site_that_is_gone_when_a_run_is_resumed_is_lost_in_its_record(run, restart):
-    """It is stopped together with the server, and does not come back."""
-    run = run("not-back", attempts=3, grace=25)
-    run.await_round(3)
-    restart(run.VICTIM, stopped=True)
-    os.kill(run.process("server", run.SERVER_PARENT), signal.SIGKILL)
-    summary = run.end().summary
-    assert summary["lost"] == {run.VICTIM: summary["contributions"][run.VICTIM]}
-    assert run.others_gave_all()
-    assert any(event["event"] == "resume" for event in run.events())
 
 
 def test_a_lost_site_is_named_and_the_others_finish(federation, run):
