@@ -146,7 +146,7 @@ class AverageCase(Case):
     method = "Fed-Align-CL"
     loops = ("ours", "released")
     comparisons = (("ours", "released"),)
-    batch = (1, 1, 64, 64)
+    batch = (2, 1, 128, 128)
     steps = 1
 
     def __init__(self) -> None:
