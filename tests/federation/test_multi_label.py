@@ -26,8 +26,9 @@ SUPPORTED = ("local", "local_fixmatch", "fedavg", "ssfl", "fedperl", "fedirm")
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory):
-    """Three hospitals: one with all labels, one with few, one with none."""
+    """Three hospitals: one with all labels, one with few, one with none; and a server with images."""
     folder = tmp_path_factory.mktemp("findings")
+    phantom_site("server", folder, images=120, size=32, labelled=1.0, dataset=FINDINGS_NAME)
     for number, labelled in ((1, 1.0), (2, 0.2), (3, 0.0)):
         phantom_site(f"site-{number}", folder, images=120, size=32, labelled=labelled, dataset=FINDINGS_NAME)
     return folder
@@ -56,6 +57,15 @@ def test_methods_train_score_and_write_findings(name, tiny, run, hospitals, tmp_
         assert any(sum(float(row[f"probability_{one}"]) for one in FINDINGS) > 1.01 for row in rows) or name != "fedavg"
     counts = found.summary["counts"]["site-1"][model]["images"]
     assert [len(finding) for finding in counts] == [2, 2, 2], "absent and present"
+
+
+def test_the_server_trains_on_and_selects_by_findings_of_its_own(tiny, run, hospitals, tmp_path):
+    training = '{"steps": 2, "batch_size": 8}'
+    options = ["controller.rounds=1", "controller.selection_images=server", f"controller.server_training={training}"]
+    job = tiny("fedavg", *MULTI, *options, "controller.min_sites=1")
+    found = run(job, tmp_path, ["site-1"], sites_dir=hospitals)
+    assert found.summary["selected"]["basis"] == "server's images"
+    assert found.summary["rounds"][0]["server_training"]["samples"] > 0
 
 
 @pytest.mark.parametrize("name", sorted(set(job_names()) - set(SUPPORTED)))
