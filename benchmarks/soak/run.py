@@ -10,8 +10,8 @@ Growth of memory is estimated within the lives of processes: one slope for all p
 process. Its first rounds are left out. Processes that are killed do not live long; a second run without faults measures
 growth from round 100 on.
 
-    python -m benchmarks.soak.run --minutes 60 --every 60
-    python -m benchmarks.soak.run --minutes 14 --every 1e9 --warm-up 100 --out benchmarks/soak/undisturbed.json
+    python -m benchmarks.soak.run --minutes 56 --every 60
+    python -m benchmarks.soak.run --minutes 22 --every 1e9 --warm-up 100 --out benchmarks/soak/undisturbed.json
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def drawing(result: dict[str, Any]) -> tuple[str, Figure]:
     for axes, kind in zip(figure.subplots(2, 2, sharex=True).flat, KINDS, strict=True):
         for life in result["lives"].get(kind, []):
             axes.plot(life["minutes"], life["mib"], color=BLUE, linewidth=1.2, marker=".", markersize=4)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
         axes.spines[["top", "right"]].set_visible(False)
         label_axes(axes, "minutes", "resident MiB", kind)
     return "Memory of each process over time", figure
