@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from pathlib import Path
+from typing import Any
 
 import typer
 from typer.cli import get_docs_for_click
@@ -18,6 +19,7 @@ REFERENCE = Path(__file__).parent / "reference"
 def command_line() -> str:
     """Every command with its arguments, options and examples, as Markdown."""
     command = typer.main.get_command(build_app())
+    _tell_whole_sentences(command)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="grandrounds", title="Command line")
     text = re.sub(
         r'<span style="font-weight: bold">(.*?)</span>|\[bold\](.*?)\[/bold\]', r"**\1\2**", html.unescape(text)
@@ -31,6 +33,13 @@ def command_line() -> str:
         + "\n".join(examples).partition("\n")[2].rstrip()
         + "\n"
     )
+
+
+def _tell_whole_sentences(command: Any) -> None:
+    """Let lists of sub-commands have the first sentence of each, which typer cuts otherwise."""
+    for part in getattr(command, "commands", {}).values():
+        part.short_help = (part.help or "").partition("\n")[0]
+        _tell_whole_sentences(part)
 
 
 def pages() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Hooks of the documentation site: pages of the repository outside ``docs``, and links to them.
+"""Hooks of the documentation site: pages of the repository outside ``docs``, notebooks, and links to them.
 
-A page of a benchmark, an example or the provisioning is shown under ``repository/``. A link to a file that is no page, such
-as a module, becomes its name.
+A page of a benchmark, an example or the provisioning is shown under ``repository/``. A notebook becomes a page with the
+outputs that it was committed with. A link to a file that is no page, such as a module, becomes its name.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -23,12 +24,17 @@ PAGES = (
 )
 MORE = ("CONTRIBUTING.md", "CHANGELOG.md")
 PICTURES = (".png", ".svg", ".jpg")
+NOTEBOOK = ".ipynb"
 PREFIX = "repository/"
 LINK = re.compile(r"(!?)\[([^\]\n]*)\]\(([^)\s]+)\)")
+FRAME = re.compile(
+    r"<style scoped>.*?</style>| border=\"1\" class=\"dataframe\"| style=\"text-align: right;\"", re.DOTALL
+)
+"""What pandas adds to a table, in whose place the theme's looks are taken."""
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the README as first page, the other pages of the repository, and the pictures beside them."""
+    """Add the README as first page, the notebooks, the other pages of the repository, and the pictures beside them."""
     files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text(encoding="utf-8")))
     found = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))] + [ROOT / name for name in MORE]
     for path in found:
@@ -38,7 +44,20 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
             if picture.suffix in PICTURES:
                 name = PREFIX + picture.relative_to(ROOT).as_posix()
                 files.append(File.generated(config, name, abs_src_path=str(picture)))
+    for notebook in [file for file in files if file.src_uri.endswith(NOTEBOOK)]:
+        files.remove(notebook)
+        for name, content in _notebook(notebook).items():
+            files.append(File.generated(config, name, content=content))
     return files
+
+
+def _notebook(file: File) -> dict[str, str | bytes]:
+    """The page of a notebook and its figures, by path."""
+    page = posixpath.splitext(file.src_uri)[0]
+    figures = posixpath.basename(page)  # a folder beside the page
+    text, more = MarkdownExporter().from_filename(file.abs_src_path, resources={"output_files_dir": figures})
+    folder = posixpath.dirname(page)
+    return {f"{page}.md": FRAME.sub("", text)} | {f"{folder}/{name}": found for name, found in more["outputs"].items()}
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
@@ -69,7 +88,7 @@ def _source(page: str) -> str:
 
 def _in_repository(path: str) -> str:
     """The page that is made from a path of the repository."""
-    path = posixpath.normpath(path)
+    path = re.sub(rf"{NOTEBOOK}$", ".md", posixpath.normpath(path))
     if path == "README.md":
         return "index.md"
     return path.removeprefix("docs/") if path.startswith("docs/") else PREFIX + path

@@ -5,7 +5,7 @@ The public names load torch and FLARE when they are first used, so that ``import
     import grandrounds as gr
 
     sites = gr.partition("ham10000", "DIR", "runs/ham/sites", sites=10)
-    run = gr.run("fedperl", sites, rounds=30, backbone="efficientnet_lite0")
+    run = gr.run("fedperl", sites, rounds=30, preset="recommended")
     print(run.scores())
     run.report("runs/ham/report")
 """

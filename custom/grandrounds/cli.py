@@ -30,6 +30,8 @@ from grandrounds.commands import (
 from grandrounds.console.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError, UsageError
 
+EXPERIMENTS, RESULTS = "Experiments on this machine", "Results"
+FEDERATIONS, SITES = "A federation", "A site and its data"
 HELP = """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.
 
 [bold]Examples[/bold]
@@ -68,30 +70,44 @@ def build_app() -> typer.Typer:
         cls=OneLineErrors, help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
     )
     app.callback()(_common)
-    for function, text in (
-        (simulate.simulate, simulate.HELP),
-        (evaluate.evaluate, evaluate.HELP),
-        (report.report, report.HELP),
-        (report.export, report.EXPORT_HELP),
-        (figures.figures, figures.HELP),
-        (jobs.jobs, jobs.HELP),
-        (jobs.build, jobs.BUILD_HELP),
-        (kit.provision, kit.PROVISION_HELP),
-        (kit.overlay, kit.OVERLAY_HELP),
-        (submit.submit, submit.HELP),
-        (status.status, status.HELP),
-        (status.monitor, status.MONITOR_HELP),
-        (doctor.doctor, doctor.HELP),
-        (jobs.new, jobs.NEW_HELP),
+    for panel, function, text in (
+        (EXPERIMENTS, jobs.jobs, jobs.HELP),
+        (EXPERIMENTS, simulate.simulate, simulate.HELP),
+        (EXPERIMENTS, jobs.build, jobs.BUILD_HELP),
+        (EXPERIMENTS, jobs.new, jobs.NEW_HELP),
+        (RESULTS, report.report, report.HELP),
+        (RESULTS, figures.figures, figures.HELP),
+        (RESULTS, evaluate.evaluate, evaluate.HELP),
+        (RESULTS, report.export, report.EXPORT_HELP),
+        (FEDERATIONS, kit.provision, kit.PROVISION_HELP),
+        (FEDERATIONS, submit.submit, submit.HELP),
+        (FEDERATIONS, status.status, status.HELP),
+        (FEDERATIONS, status.monitor, status.MONITOR_HELP),
+        (SITES, doctor.doctor, doctor.HELP),
+        (SITES, kit.overlay, kit.OVERLAY_HELP),
     ):
-        app.command(help=text)(function)
-    app.add_typer(kit.build_group(), name="kit")
-    app.add_typer(partition.build_group(), name="partition")
-    app.add_typer(poc.build_group(), name="poc")
-    app.add_typer(weights.build_group(), name="weights")
-    app.add_typer(privacy.build_ledger_group(), name="ledger")
-    app.add_typer(privacy.build_policy_group(), name="privacy")
+        app.command(help=text, rich_help_panel=panel)(function)
+    for panel, name, group in (
+        (EXPERIMENTS, "partition", partition.build_group()),
+        (EXPERIMENTS, "weights", weights.build_group()),
+        (FEDERATIONS, "poc", poc.build_group()),
+        (SITES, "kit", kit.build_group()),
+        (SITES, "privacy", privacy.build_policy_group()),
+        (SITES, "ledger", privacy.build_ledger_group()),
+    ):
+        app.add_typer(group, name=name, rich_help_panel=panel)
+    _wrap_by_width(app)
     return app
+
+
+def _wrap_by_width(app: typer.Typer) -> None:
+    """Join the lines of the help's paragraphs, which a terminal of any width then wraps; examples keep their lines."""
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _wrap_by_width(group.typer_instance)
+    for info in (app.info, *app.registered_commands):
+        paragraphs = (info.help or "").split("\n\n")
+        info.help = "\n\n".join(text if "\b" in text else text.replace("\n", " ") for text in paragraphs)
 
 
 def main() -> None:

@@ -1,12 +1,19 @@
 """Trackers get the scalars that sites have answered, by site and round, and nothing that is not in the record."""
 
+import json
+
 import pytest
 
 from grandrounds.federation.server.record import read_events
+from tests.documentation.pages import blocks
 
 SITES = ["site-1", "site-2"]
 TENSORBOARD = {"id": "tensorboard", "path": "nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver", "args": {}}
-MLFLOW = {"id": "mlflow", "path": "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver"}
+PAGE = "docs/how-to/tracking.md"
+DOCUMENTED = {
+    entry["id"]: entry for entry in (json.loads(block.text) for block in blocks(PAGE) if block.language == "json")
+}
+"""The receivers as the documentation has them."""
 
 
 @pytest.fixture
@@ -52,10 +59,19 @@ def test_tensorboard_has_every_scalar_of_every_site(tracked, tmp_path):
 def test_mlflow_has_a_run_for_each_site(tracked, tmp_path):
     mlflow = pytest.importorskip("mlflow")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    answers = tracked({**MLFLOW, "args": {"tracking_uri": uri, "kw_args": {"experiment_name": "skin"}}})
+    receiver = DOCUMENTED["mlflow"]
+    answers = tracked(receiver | {"args": receiver["args"] | {"tracking_uri": uri}})
     client = mlflow.MlflowClient(tracking_uri=uri)
     (experiment,) = [found for found in client.search_experiments() if found.name == "skin"]
     runs = client.search_runs([experiment.experiment_id])
     assert len(runs) == len(SITES)
     losses = [[(m.step, m.value) for m in client.get_metric_history(found.info.run_id, "loss")] for found in runs]
     assert sorted(losses) == sorted(answered(answers, site, "loss") for site in SITES)
+
+
+def test_weights_and_biases_has_a_run_for_each_site_without_an_account(tracked, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    tracked(DOCUMENTED["wandb"])
+    files = [path for path in (tmp_path / "wandb").glob("offline-run-*/*.wandb") if path.stat().st_size > 0]
+    assert len(files) == len(SITES)

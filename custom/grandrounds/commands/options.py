@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Group = TypeVar("Group")
+JOB_PANEL, DATA_PANEL = "Options of the job", "Sites and images"
 LIST = "list"
 """In place of a preset: show the presets of the job."""
 TABLES = (".csv", ".parquet")
@@ -41,21 +42,32 @@ class JobArguments:
         typer.Option(
             help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; list shows them.",
             autocompletion=completion.preset,
+            rich_help_panel=JOB_PANEL,
         ),
     ] = None
-    rounds: Annotated[int | None, typer.Option(min=1, help="Short for --set controller.rounds=N.")] = None
-    image_size: Annotated[int | None, typer.Option(min=1, help="Short for --set problem.image_size=N, in pixels.")] = (
-        None
-    )
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Short for --set controller.rounds=N.", rich_help_panel=JOB_PANEL)
+    ] = None
+    image_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Short for --set problem.image_size=N, in pixels.", rich_help_panel=JOB_PANEL),
+    ] = None
     backbone: Annotated[
         str | None,
-        typer.Option(help="Short for --set problem.backbone=NAME.", autocompletion=completion.backbone),
+        typer.Option(
+            help="Short for --set problem.backbone=NAME.", autocompletion=completion.backbone, rich_help_panel=JOB_PANEL
+        ),
     ] = None
-    seed: Annotated[int | None, typer.Option(help="Short for --set controller.seed=N.")] = None
+    seed: Annotated[int | None, typer.Option(help="Short for --set controller.seed=N.", rich_help_panel=JOB_PANEL)] = (
+        None
+    )
     assignments: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="PART.OPTION=VALUE", help="Set an option of controller, executor or problem; repeatable."
+            "--set",
+            metavar="PART.OPTION=VALUE",
+            help="Set an option of controller, executor or problem; repeatable.",
+            rich_help_panel=JOB_PANEL,
         ),
     ] = None
 
@@ -103,28 +115,42 @@ class SimulatedJobArguments(JobArguments):
             help="YAML file with these arguments and the job's options; the command line wins.",
             callback=use_config,
             is_eager=True,
+            rich_help_panel=JOB_PANEL,
         ),
     ] = None
     sites_dir: Annotated[
-        Path | None, typer.Option(help="Folder of a partition; without it every site draws synthetic images.")
+        Path | None,
+        typer.Option(
+            help="Folder of a partition; without it every site draws synthetic images.", rich_help_panel=DATA_PANEL
+        ),
     ] = None
-    sites: Annotated[int | None, typer.Option(min=1, help="Number of sites; default: all of the partition, or 4.")] = (
-        None
-    )
+    sites: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of sites; default: all of the partition, or 4.", rich_help_panel=DATA_PANEL),
+    ] = None
     images: Annotated[
         Path | None,
         typer.Option(
             help="Images of your own: FOLDER/CLASS/* or FOLDER/SITE/CLASS/*, or a CSV or Parquet table with the columns "
-            "image and label; a partition is made of them (more options: grandrounds partition folder --help)."
+            "image and label; a partition is made of them (more options: grandrounds partition folder --help).",
+            rich_help_panel=DATA_PANEL,
         ),
     ] = None
     patient_pattern: Annotated[
         str | None,
-        typer.Option(metavar="REGEX", help="With --images: the patient in an image's name; the first group, if any."),
+        typer.Option(
+            metavar="REGEX",
+            help="With --images: the patient in an image's name; the first group, if any.",
+            rich_help_panel=DATA_PANEL,
+        ),
     ] = None
     label_map: Annotated[
         str | None,
-        typer.Option(metavar="OLD=NEW,...", help="With --images: labels to replace; OLD= leaves images out."),
+        typer.Option(
+            metavar="OLD=NEW,...",
+            help="With --images: labels to replace; OLD= leaves images out.",
+            rich_help_panel=DATA_PANEL,
+        ),
     ] = None
 
     @property

@@ -20,10 +20,11 @@ from typer.core import TyperGroup
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
 from grandrounds.data.families import DATASETS, MalignancyOptions
-from grandrounds.data.options import SCHEME_DEFAULTS, PartitionOptions
+from grandrounds.data.options import SCHEME_DEFAULTS, MutualOptions, PartitionOptions
 from grandrounds.options import Annotation, annotations_of
 
 SHOWN_DIGITS = 12
+READING = "Reading the images"
 
 HELP = """Divide a data set between simulated hospitals.
 
@@ -109,6 +110,28 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Examples of each data set, without the command and ``--root``; by default the folder alone."""
 
+PANELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Division between sites": ("scheme", "sites", "alpha", "devices", "seed", "group_by", "client_partition"),
+        "Labels and splits": (
+            "labelled", "labelled_images", "validation", "test", "splits", "published_test", "scenario", "labelled_sites",
+            "few_labels_use", "server_images", "server_training",
+        ),
+        "With --scheme mdhfl": tuple(set(annotations_of(MutualOptions)) - set(annotations_of(PartitionOptions))),
+    }
+)  # fmt: skip
+"""The panels of the help and the options in them; all others are about reading the images."""
+
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Images of your own": ("folder", "manifest"),
+        "Skin lesions": ("ham10000", "ham10000_malignancy", "isic2018", "isic2020", "lesions"),
+        "Blood cells": ("matek19", "mll23", "pbc", "bloodmnist"),
+        "Mammograms": ("inbreast", "cbis_ddsm", "cmmd", "mini_mias", "mammograms"),
+    }
+)
+"""The panels of the help and the data sets in them; all others have one of their own."""
+
 
 def build_group() -> typer.Typer:
     """The command with a sub-command for each data set."""
@@ -121,7 +144,9 @@ def build_group() -> typer.Typer:
 def _add(group: typer.Typer, dataset: str, layout: str, options: type[PartitionOptions]) -> None:
     examples = EXAMPLES.get(dataset, (f"--out runs/{dataset}",))
     lines = "\n".join(f"  grandrounds partition {dataset} --root DIR {example}" for example in examples)
-    group.command(name=dataset, help=f"{layout}\n\n[bold]Examples[/bold]\n\n\b\n{lines}")(_command(dataset, options))
+    panel = next((panel for panel, names in FAMILIES.items() if dataset in names), "Other data sets")
+    text = f"{layout}\n\n[bold]Examples[/bold]\n\n\b\n{lines}"
+    group.command(name=dataset, help=text, rich_help_panel=panel)(_command(dataset, options))
 
 
 class _WithPlugins(TyperGroup):
@@ -199,16 +224,20 @@ def _option(name: str, known: Annotation, default: Any, group: type[PartitionOpt
     """Annotation and default of a parameter, from what the group states about the option."""
     kind = next(iter(set(get_args(known.type)) - {type(None)})) if type(None) in get_args(known.type) else known.type
     limits = known.bounds
-    extras: dict[str, Any] = {}
+    extras: dict[str, Any] = {
+        "rich_help_panel": next((panel for panel, names in PANELS.items() if name in names), READING)
+    }
     declarations = []
     if kind == tuple[str, ...]:
-        extras, kind = {"parser": comma_separated, "metavar": "A,B,..."}, str
+        extras |= {"parser": comma_separated, "metavar": "A,B,..."}
+        kind = str
     elif get_origin(kind) is tuple:
-        extras, kind = {"parser": parse_windows, "metavar": "CENTRE:WIDTH,..."}, str
+        extras |= {"parser": parse_windows, "metavar": "CENTRE:WIDTH,..."}
+        kind = str
     elif kind is bool:
         declarations = [f"--{name.replace('_', '-')}"]
     elif limits is not None:
-        extras = {"min": _finite(limits.minimum), "max": _finite(limits.maximum)}
+        extras |= {"min": _finite(limits.minimum), "max": _finite(limits.maximum)}
     text = f"{known.meaning[0].upper()}{known.meaning[1:]}."
     if default is MISSING:
         return Annotated[kind, typer.Option(*declarations, help=text, **extras)], inspect.Parameter.empty

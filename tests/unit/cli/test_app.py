@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner
 
@@ -27,6 +28,26 @@ def test_every_command_has_help_with_examples(run, command):
     assert result.exit_code == 0
     assert "Examples" in result.stdout
     assert f"grandrounds {command}" in result.stdout
+
+
+def test_help_is_in_groups_and_shows_no_markup(capsys):
+    application = typer.main.get_command(build_app())
+
+    def below(command, words=()):
+        yield words
+        for name, part in getattr(command, "commands", {}).items():
+            yield from below(part, (*words, name))
+
+    shown = {}
+    for words in below(application):
+        application.main([*words, "--help"], standalone_mode=False)
+        shown[words] = capsys.readouterr().out
+        assert "Usage: " in shown[words], words
+        assert not re.search(r"\x08|\\b|\[/?bold\]|`", shown[words]), words
+    groups = ("Experiments on this machine", "Results", "A federation", "A site and its data")
+    assert all(f"─ {group} ─" in shown[()] for group in groups)
+    assert "─ Sites and images ─" in shown["simulate",]
+    assert "─ Labels and splits ─" in shown["partition", "folder"]
 
 
 def test_the_command_line_is_built_without_torch_and_flare():

@@ -1,0 +1,56 @@
+"""The place in which pages and notebooks run, and the plug-ins of the examples."""
+
+import sys
+
+import pytest
+
+import grandrounds as gr
+from grandrounds import plugins
+from grandrounds.api import running
+from grandrounds.api.sweeping import sweep
+from grandrounds.data.own_datasets import OWN_DATASETS
+from grandrounds.data.partition.phantom_site import phantom_site
+from grandrounds.deployment import presets
+from grandrounds.evaluation.own_metrics import METRICS
+from grandrounds.federation.own_methods import OWN_METHODS
+from grandrounds.models.own_backbones import OWN_BACKBONES
+from tests.documentation.pages import ROOT
+from tests.documentation.world import small
+
+EXAMPLES = ("fedala", "own_data", "own_networks")
+
+
+@pytest.fixture
+def own_registries(monkeypatch):
+    """Plug-ins that a test registers are forgotten after it, and those of other tests are not there."""
+    for registry in (OWN_BACKBONES, OWN_DATASETS, OWN_METHODS, METRICS):
+        monkeypatch.setattr(registry, "entries", {})
+    monkeypatch.setattr(plugins, "_registering", {})
+    for name in EXAMPLES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    plugins.load_plugins.cache_clear()
+    yield
+    plugins.load_plugins.cache_clear()
+    for name in EXAMPLES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def examples(own_registries, monkeypatch):
+    """The examples as plug-ins."""
+    for name in EXAMPLES:
+        monkeypatch.syspath_prepend(str(ROOT / "examples" / name))
+    monkeypatch.setenv(plugins.VARIABLE, ",".join(EXAMPLES))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, own_registries, shared_cache):
+    """An empty working directory in which every run is small and in this process, with 40 synthetic images at a site."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRANDROUNDS_WEIGHTS", str(tmp_path / "weights"))
+    monkeypatch.setattr(presets, "with_preset", small)
+    size, _, seed, _, devices = phantom_site.__defaults__
+    monkeypatch.setattr(phantom_site, "__defaults__", (size, 40, seed, 0.5, devices))
+    monkeypatch.setattr(running, "default_workers", lambda job, sites: 1)
+    monkeypatch.setattr(gr, "sweep", lambda *given, processes, **options: sweep(*given, **options))
+    return tmp_path

@@ -1,0 +1,108 @@
+"""Runs the blocks of a page, in order, in one folder and one Python namespace."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grandrounds import cli, plugins
+from tests.documentation.pages import ROOT, Command, blocks, commands
+from tests.documentation.parsing import check_command
+
+ELSEWHERE = {
+    "CONTRIBUTING.md": "it runs all tests",
+    "benchmarks/README.md": "it takes hours",
+    "benchmarks/gpu/README.md": "it needs a GPU",
+    "benchmarks/ssl_pbc/README.md": "it takes hours",
+    "docs/hospital.md": "it needs root and a signed certificate",
+    "docs/how-to/consortium.md": "it needs a federation of several machines",
+    "provisioning/README.md": "it needs several machines and a certificate authority",
+}
+"""Pages whose commands are checked by their parsers only, and why."""
+OBSTACLES = {
+    r"make|\.ci/run|\.venv/bin/pytest": "it runs tests",
+    r"pip install": "it installs packages",
+    r"python -m grandrounds\.models\.backbones\.resnet22": "it needs published weights",
+    r"grandrounds weights add resnet18": "it needs published weights",
+    r"grandrounds partition (inbreast|rsna_ich)": "it needs published images",
+}
+"""Commands that are checked by their parsers only, and why."""
+PROCESSES = re.compile(r"nvflare|grandrounds (poc|.*--engine flare)")
+"""Commands that start processes, which take minutes."""
+
+
+class PageRunner:
+    """Runs pages in the working directory.
+
+    Args:
+        patch: changes the environment for the time of a test.
+        processes: whether to run commands that start processes; otherwise they are checked by their parsers.
+
+    Attributes:
+        outcomes: of every command, ``run``, or why it was not.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, processes: bool) -> None:
+        self.outcomes: dict[str, str] = {}
+        self._patch = patch
+        self._processes = processes
+        self._namespace: dict[str, Any] = {"__name__": "page"}
+        self._variables = {"PWD": str(Path.cwd()), "KIT": "KIT"}
+
+    def run(self, page: str, presumed: str = "") -> None:
+        """Run all blocks of a page after the commands that it presumes; files with a title are written."""
+        self._shell(presumed, f"before {page}", page)
+        for block in blocks(page):
+            if block.language == "python":
+                exec(compile("\n" * block.line + block.text, ROOT / page, "exec"), self._namespace)
+            elif block.language == "bash":
+                self._shell(block.text, str(block), page)
+            elif block.title:
+                Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+                Path(block.title).write_text(block.text)
+
+    def _shell(self, text: str, where: str, page: str) -> None:
+        for command in commands(text, self._variables):
+            line = " ".join(command.words)
+            print(f"{where}: {line}", flush=True)
+            reason = ELSEWHERE.get(page) or next((why for what, why in OBSTACLES.items() if re.match(what, line)), "")
+            starts = PROCESSES.match(line)
+            if not reason and starts and not self._processes:
+                reason = "it starts processes"
+            self.outcomes[f"{where}: {line}"] = reason or "run"
+            if reason:
+                check_command(command.words)
+            elif command.words[0] == "export":
+                self._set(dict(word.split("=", 1) for word in command.words[1:]))
+            elif starts:
+                self._in_processes(command)
+            else:
+                self._in_process(command)
+
+    def _set(self, variables: dict[str, str]) -> None:
+        """Set variables of the environment, as if Python had started with them."""
+        for name, value in variables.items():
+            self._patch.setenv(name, value)
+            if name == "PYTHONPATH":
+                self._patch.syspath_prepend(str(ROOT / value))
+        plugins.load_plugins.cache_clear()
+
+    def _in_process(self, command: Command) -> None:
+        assert command.words[0] == "grandrounds", f"{command.words[0]} is not run; give the reason in OBSTACLES"
+        self._set(command.variables)
+        self._patch.setattr(sys, "argv", command.words)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 0, " ".join(command.words)
+
+    def _in_processes(self, command: Command) -> None:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        python = (
+            {"PYTHONPATH": str(ROOT / command.variables["PYTHONPATH"])} if "PYTHONPATH" in command.variables else {}
+        )
+        variables = {**os.environ, "PATH": path, **command.variables, **python}
+        subprocess.run(command.words, env=variables, check=True, timeout=900)

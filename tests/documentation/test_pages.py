@@ -1,0 +1,141 @@
+"""Every block and every command of the documentation fits the software, and what can run here does run."""
+
+import json
+import re
+import runpy
+from collections import defaultdict
+
+import pytest
+
+from tests.documentation import world
+from tests.documentation.pages import PAGES, ROOT, blocks, commands, text_of
+from tests.documentation.parsing import check_command, check_mention, check_option
+from tests.documentation.running import ELSEWHERE, PageRunner
+
+GENERATED = "docs/reference/command-line.md"
+LANGUAGES = {"bash", "json", "python", "text"}
+RUNNABLE = [
+    page
+    for page in PAGES
+    if page not in ELSEWHERE and any(block.language in ("bash", "python") for block in blocks(page))
+]
+SLOW = {
+    "docs/how-to/pretrained-networks.md",
+    "docs/how-to/seeds.md",
+    "docs/methods/mutual.md",
+    "examples/own_networks/README.md",
+}
+"""Pages that take more than ten seconds; they are run by `pytest -m documentation`."""
+SITES = "grandrounds partition ham10000 --root DIR --sites 4 --labelled 1 --out runs/ham/sites\n"
+FEDAVG = "grandrounds simulate fedavg --sites-dir runs/ham/sites --workspace "
+OTHER = "--scheme external --dataset-name skin --root IMAGES --manifest"
+MAKERS = defaultdict(
+    lambda: world.ham10000,
+    {
+        "README.md": world.readme,
+        "docs/how-to/own-images.md": world.site_of_hospital,
+        "docs/how-to/pretrained-networks.md": world.own_weights,
+        "docs/how-to/python.md": world.clinic,
+        "docs/how-to/unseen-hospital.md": world.clinic,
+        "docs/methods/fed_align_cl.md": world.own_images,
+        "docs/methods/mutual.md": world.blood_cells,
+        "examples/own_data/README.md": world.named_images,
+    },
+)
+"""The images of a page."""
+PRESUMED = {
+    "docs/how-to/python.md": "grandrounds partition ham10000 --root DIR --out runs/the-same/sites\n"
+    "grandrounds simulate fedavg --sites-dir runs/the-same/sites --workspace runs/ham/fedavg\n"
+    f"grandrounds partition manifest {OTHER} clinic.csv --out runs/clinic",
+    "docs/how-to/results.md": f"{SITES}{FEDAVG} WORKSPACE\n{FEDAVG} OTHER-WORKSPACE --seed 2",
+    "docs/how-to/unseen-hospital.md": f"{SITES}{FEDAVG} WORKSPACE\n"
+    f"grandrounds partition manifest {OTHER} groups.csv --out OTHER",
+    "docs/methods/fed_align_cl.md": "grandrounds partition folder --root FOLDER --out runs/breast/sites",
+    "docs/methods/statistics.md": SITES,
+}
+"""What a page takes for granted."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_has_a_language_and_json_can_be_read(page):
+    for block in blocks(page):
+        known = LANGUAGES | ({"console"} if page == GENERATED else set())
+        assert block.language in known, f"{block}: the language {block.language!r} is not one of {sorted(known)}"
+        rest = block.text.strip() if block.language == "json" else ""
+        while rest:
+            _, end = json.JSONDecoder().raw_decode(rest)
+            rest = rest[end:].lstrip(" ,\n")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.language == "bash" for block in blocks(page))])
+def test_every_command_of_a_block_parses_and_its_options_exist(page, examples):
+    for block in blocks(page):
+        for command in commands(block.text if block.language == "bash" else "", {}):
+            try:
+                check_command(command.words)
+            except AssertionError as error:
+                raise AssertionError(f"{block}: {' '.join(command.words)}: {error}") from error
+
+
+def test_the_generated_pages_are_current():
+    for name, text in runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]().items():
+        assert text_of(f"docs/reference/{name}") == text, "run: python docs/generate.py"
+
+
+def test_every_example_of_the_help_parses_and_its_options_exist(examples):
+    examples_shown = re.findall(r"^ {4}(grandrounds .*)$", text_of(GENERATED), re.MULTILINE)
+    assert len(examples_shown) > 60
+    for line in set(examples_shown) - {"grandrounds COMMAND --help"}:
+        for command in commands(line, {}):
+            try:
+                check_command(command.words)
+            except AssertionError as error:
+                raise AssertionError(f"{line}: {error}") from error
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != GENERATED])
+def test_commands_and_options_in_the_text_exist(page, examples):
+    spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", text_of(page))
+    for span in spans:
+        if re.match(r"grandrounds [a-z]+( |$)", span):
+            check_mention(span)
+        for part, option, value in re.findall(
+            r"\b(controller|executor|problem)\.([a-z_]+)\b(?!\.)(?:=(\{.*?\}|[^\s'|]+))?", span
+        ):
+            if option != "py":
+                check_option(part, option, value or None)
+
+
+def run_page(page, place, patch, processes):
+    """Run a page in the place; every command has an outcome."""
+    MAKERS[page](place)
+    runner = PageRunner(patch, processes)
+    runner.run(page, PRESUMED.get(page, ""))
+    in_blocks = [command for block in blocks(page) if block.language == "bash" for command in commands(block.text, {})]
+    outcomes = [outcome for where, outcome in runner.outcomes.items() if not where.startswith("before")]
+    assert len(outcomes) == len(in_blocks)
+    return outcomes
+
+
+@pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in {"README.md", *SLOW}])
+def test_a_page_runs(page, place, monkeypatch):
+    run_page(page, place, monkeypatch, processes=False)
+
+
+def test_the_readme_gives_a_newcomer_a_table_by_site_and_a_report(place, monkeypatch, capsys):
+    run_page("README.md", place, monkeypatch, processes=False)
+    (python,) = [block.text for block in blocks("README.md") if block.language == "python"]
+    assert len([line for line in python.splitlines() if line.strip()]) < 10
+    shown = capsys.readouterr()
+    assert re.search(r"^Leeds +\d", shown.out, re.MULTILINE)  # of the lines of Python
+    assert re.search(r"│ York +│", shown.out)  # of the command
+    assert "patients are unknown" not in shown.err
+    assert (place / "runs" / "mine" / "report" / "report.html").is_file()
+    assert ",Leeds/P003," in (place / "runs" / "first" / "sites" / "Leeds" / "manifest.csv").read_text()
+
+
+@pytest.mark.documentation
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_a_page_runs_with_the_commands_that_start_processes(page, place, monkeypatch):
+    outcomes = run_page(page, place, monkeypatch, processes=True)
+    assert "it starts processes" not in outcomes
