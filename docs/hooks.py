@@ -1,7 +1,8 @@
-"""Hooks of the documentation site: pages of the repository outside ``docs``, notebooks, and links to them.
+"""Hooks of the documentation site: pages of the repository outside ``docs``, notebooks, links to them, and formulas.
 
 A page of a benchmark, an example or the provisioning is shown under ``repository/``. A notebook becomes a page with the
-outputs that it was committed with. A link to a file that is no page, such as a module, becomes its name.
+outputs that it was committed with. A link to a file that is no page, such as a module, becomes its name. Formulas become
+MathML, which browsers show without a script.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 
@@ -27,6 +29,8 @@ PICTURES = (".png", ".svg", ".jpg")
 NOTEBOOK = ".ipynb"
 PREFIX = "repository/"
 LINK = re.compile(r"(!?)\[([^\]\n]*)\]\(([^)\s]+)\)")
+CODE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
+FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$(?!\s)([^$\n]+?)(?<!\s)\$(?![\w$])", re.DOTALL)
 FRAME = re.compile(
     r"<style scoped>.*?</style>| border=\"1\" class=\"dataframe\"| style=\"text-align: right;\"", re.DOTALL
 )
@@ -61,7 +65,7 @@ def _notebook(file: File) -> dict[str, str | bytes]:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
-    """Let links lead to the pages of the site."""
+    """Let links lead to the pages of the site, and show formulas."""
     here = page.file.src_uri
 
     def link(match: re.Match[str]) -> str:
@@ -76,7 +80,14 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
         return f"{mark}[{text}]({relative}{'#' if anchor else ''}{anchor})"
 
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
-    return "".join(part if part.startswith("```") else LINK.sub(link, part) for part in parts)
+    linked = "".join(part if part.startswith("```") else LINK.sub(link, part) for part in parts)
+    return "".join(part if CODE.fullmatch(part) else FORMULA.sub(_mathml, part) for part in CODE.split(linked))
+
+
+def _mathml(formula: re.Match[str]) -> str:
+    """A formula as MathML; within a span, because Markdown takes an element ``math`` for a block."""
+    shown, inline = formula.groups()
+    return f"<span>{convert(shown or inline, display='block' if shown else 'inline')}</span>"
 
 
 def _source(page: str) -> str:

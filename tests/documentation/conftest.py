@@ -1,5 +1,6 @@
 """The place in which pages and notebooks run, and the plug-ins of the examples."""
 
+import inspect
 import sys
 
 import pytest
@@ -49,8 +50,9 @@ def place(tmp_path, monkeypatch, own_registries, shared_cache):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRANDROUNDS_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.setattr(presets, "with_preset", small)
-    size, _, seed, _, devices = phantom_site.__defaults__
-    monkeypatch.setattr(phantom_site, "__defaults__", (size, 40, seed, 0.5, devices))
+    parameters = inspect.signature(phantom_site).parameters.values()
+    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    monkeypatch.setattr(phantom_site, "__defaults__", tuple((defaults | {"images": 40, "labelled": 0.5}).values()))
     monkeypatch.setattr(running, "default_workers", lambda job, sites: 1)
     monkeypatch.setattr(gr, "sweep", lambda *given, processes, **options: sweep(*given, **options))
     return tmp_path

@@ -104,6 +104,15 @@ def clinic(folder: Path) -> None:
     _table(folder / "groups.csv", [row | {"label": HAM10000_MALIGNANCY[str(row["label"])]} for row in rows])
 
 
+def findings(folder: Path) -> None:
+    """Images with two findings, and a table with a column for each."""
+    rows = [{"image": f"{number}.png", "effusion": number % 2, "mass": number // 2 % 2} for number in range(80)]
+    for row in rows:
+        _draw(folder / str(row["image"]))
+        _draw(folder / "IMAGES" / str(row["image"]))
+    _table(folder / "chest.csv", rows)
+
+
 def blood_cells(folder: Path) -> None:
     """The folders of PBC in ``DIR``, with noise for pictures."""
     for label in PBC_CLASSES:
