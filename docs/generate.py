@@ -24,6 +24,7 @@ def command_line() -> str:
     text = re.sub(
         r'<span style="font-weight: bold">(.*?)</span>|\[bold\](.*?)\[/bold\]', r"**\1\2**", html.unescape(text)
     )
+    text = text.replace("\b\n", "")  # click's mark of a block that keeps its lines
     lines = [line for line in text.splitlines() if not re.match(r"\* `--(install|show)-completion`", line)]
     examples = [
         f"  {line}" if line.startswith("  ") else line for line in lines
