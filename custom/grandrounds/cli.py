@@ -105,7 +105,8 @@ def _wrap_by_width(app: typer.Typer) -> None:
     for group in app.registered_groups:
         if group.typer_instance is not None:
             _wrap_by_width(group.typer_instance)
-    for info in (app.info, *app.registered_commands):
+    described: list[Any] = [app.info, *app.registered_commands]
+    for info in described:
         paragraphs = (info.help or "").split("\n\n")
         info.help = "\n\n".join(text if "\b" in text else text.replace("\n", " ") for text in paragraphs)
 
