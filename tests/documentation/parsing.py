@@ -22,7 +22,21 @@ from grandrounds.protocol.problem import Problem
 from tests.documentation.pages import ROOT
 
 PROGRAMS = frozenset(
-    {".ci/run", ".venv/bin/pytest", "echo", "export", "mkdir", "mv", "python3", "sed", "sha256sum", "sudo", "tar", "."}
+    {
+        ".ci/run",
+        ".venv/bin/pytest",
+        "echo",
+        "export",
+        "mkdir",
+        "mv",
+        "python3",
+        "rm",
+        "sed",
+        "sha256sum",
+        "sudo",
+        "tar",
+        ".",
+    }
 )
 """Other programs that pages call; nothing is known of their arguments."""
 USAGE_ERROR: Any = typer.BadParameter.__base__
