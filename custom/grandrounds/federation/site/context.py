@@ -19,7 +19,7 @@ from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.images.views import View, draw_views
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.federation.site.features import OWN, Features
+from grandrounds.federation.site.features import Features
 from grandrounds.files import replacing
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.problem import ModelSpec, Problem
@@ -192,7 +192,7 @@ class SiteContext:
             if drawn is not None:
                 return to_tensor(drawn, self.device)
             return to_tensor(draw_views(images, rows, view, key, step, positions=positions, **strong), self.device)
-        name = OWN if public is None else "public"
+        name = "own" if public is None else "public"
         return self.features.draw(name, images, rows, view, key, step, positions, **strong)
 
     def draw_ahead(

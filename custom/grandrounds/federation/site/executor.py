@@ -228,10 +228,8 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         context = self._access.context(payload, fl_ctx, abort_signal, self.needs_labels)
         context.problem.require_task(self.tasks, type(self).__name__)
         store = self._store(payload, context, fl_ctx)
-        if task_name in (TRAIN, VALIDATE):
+        if task_name != JOIN:
             context = replace(context, features=self._features_of(context, store))
-        elif task_name == TEST and self._features and self._features[0] is store and self._features[1].has_plain:
-            context = replace(context, features=self._features[1])
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS) if task_name == JOIN else ()
         self._hides_failures = hides_failures(fl_ctx, self.own_model)
         declare_dp_training(self.spending(context) if task_name == TRAIN else None, fl_ctx)

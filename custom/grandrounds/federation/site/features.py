@@ -31,8 +31,6 @@ from grandrounds.options import Min, Options
 from grandrounds.seeding import derive_seed
 
 FOLDER = "features"
-OWN = "own"
-"""Name of a site's own images; the public ones have another."""
 VARIABLE = "GRANDROUNDS_FEATURES"
 MIB = 1 << 20
 BATCH = 32
@@ -75,11 +73,6 @@ class Features:
         self._folder = Path(os.environ.get(VARIABLE) or folder / FOLDER)
         self._options, self._seed, self._site = options, seed, site
         self._stored: dict[tuple[Any, ...], _StoredFeatures] = {}
-
-    @property
-    def has_plain(self) -> bool:
-        """Whether features of the site's images as they are, without a view, are kept."""
-        return (OWN, "none") in self._stored
 
     def draw(
         self,
