@@ -16,6 +16,7 @@ COMPARED = (
     *(("mdhfl", "local_sce"), ("mdhfl_ce", "local_ce"), ("mdhfl", "mdhfl_ce"), ("mdhfl", "fedmd")),
     *(("mdhfl_ce", "fedmd"), ("mdhfl", "feddf"), ("mdhfl", "rhfl"), ("rhfl_plus", "mdhfl")),
     *(("mdhfl", "fedmd_sce"), ("mdhfl", "feddf_sce"), ("mdhfl_ce", "rhfl_ce")),
+    *(("mdhfl_adjusted", other) for other in ("local_ce", "local_adjusted", "mdhfl_ce", "fedmd", "fedmd_adjusted")),
 )
 SHOWN = ("local_sce", "mdhfl", "rhfl_plus")
 Rounds = dict[str, dict[str, dict[str, float]]]
