@@ -17,7 +17,6 @@ from benchmarks.experiment import Experiment, Predicted, Row, Run, mean_of, pool
 from grandrounds.data.site import Part
 from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
 from grandrounds.federation.site.features import VARIABLE, FeatureOptions, Features
-from grandrounds.models.norm import adapt_statistics
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL
 from grandrounds.protocol.problem import Problem
@@ -25,7 +24,7 @@ from grandrounds.protocol.problem import Problem
 LABELS = ("accepted", "pseudo_label_accuracy", "kept", "matched_rows")
 """Of pseudo-labels by round; FedIRM's filter keeps predictions, and a matrix row is matched if any is of its class."""
 SCORED = ("f1_macro", "auc_macro", "balanced_accuracy", "accuracy")
-BATCH, STATISTICS_BATCH = 256, 128
+BATCH = 256
 
 
 class Custom(Experiment):
@@ -54,34 +53,18 @@ class Custom(Experiment):
 
 
 def mean_score(content: dict[str, Any], metric: str) -> float:
-    """A score of a result: the mean over its scored rounds.
-
-    ``site.METRIC`` is with the batch norm statistics of each site's own training images; a site's own model has these.
-    """
-    name = metric.removeprefix("site.")
-    rounds = content["scores"].values()
-    return float(
-        np.mean([found.get("site_statistics", found)[name] if "." in metric else found[name] for found in rounds])
-    )
+    """A score of a result: the mean over its scored rounds."""
+    return float(np.mean([found[metric] for found in content["scores"].values()]))
 
 
 def _global(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
     """Scores of the global model after the rounds of the last checkpoints, by round."""
     network = _network(run)
-    images, own = _features(run, network, "test"), _features(run, network, "train")
+    images = _features(run, network, "test")
     for path in sorted(run.place.glob("state/*/server/round_*.pt")):
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        state = saved["content"]["method"][GLOBAL]
-        network.load_state_dict(state)
-        pooled_statistics = _scores(*_predicted(network, images))
-        by_site = []
-        for site, (_, features) in zip(images, own, strict=True):
-            network.load_state_dict(state)
-            adapt_statistics(network, features.split(STATISTICS_BATCH))
-            by_site.append(_predicted(network, [site]))
-        labels, probabilities = zip(*by_site, strict=True)
-        site_statistics = _scores(np.concatenate(labels), np.concatenate(probabilities))
-        yield saved["round"], {**pooled_statistics, "site_statistics": site_statistics}
+        network.load_state_dict(saved["content"]["method"][GLOBAL])
+        yield saved["round"], _scores(*_predicted(network, images))
 
 
 def _own(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:

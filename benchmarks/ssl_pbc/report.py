@@ -13,17 +13,15 @@ from benchmarks.ssl_pbc.experiment import SCORED, mean_score
 from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.evaluation.metrics import confusion_scores
 
-SHOWN = (*SCORED, "site.f1_macro", "site.auc_macro")
-NAMES = ("macro F1", "AUC", "balanced accuracy", "accuracy", "macro F1, site's statistics", "AUC, site's statistics")
-TITLES = dict(zip(SHOWN, NAMES, strict=True))
-TESTED = ("f1_macro", "auc_macro", "site.f1_macro")
+TITLES = dict(zip(SCORED, ("macro F1", "AUC", "balanced accuracy", "accuracy"), strict=True))
+TESTED = ("f1_macro", "auc_macro", "balanced_accuracy")
 GATES = (
     ("federation helps", "fedavg_lower", "local_lower", 0.0),
     ("labels help", "fedavg_upper", "fedavg_lower", 0.05),
-    ("unlabelled images help", "ssfl_site_aligned", "fedavg_lower", 0.0),
+    ("unlabelled images help", "ssfl_aligned", "fedavg_lower", 0.0),
     ("labels of the other sites help", "irm_upper", "irm_lower", 0.05),
 )
-REFERENCES = ("fedavg_lower", "ssfl", "ssfl_site_aligned", "irm_lower", "irm_lower_fifth")
+REFERENCES = ("fedavg_lower", "ssfl", "ssfl_aligned", "t2_pa", "irm_lower", "irm_lower_fifth")
 
 
 def parts(results: Results) -> Iterator[Part]:
@@ -38,12 +36,11 @@ def _setting(title: str, methods: Methods, titles: dict[str, str]) -> Iterator[P
     yield (
         f"**{title}.** Test images of all sites together; mean over the scored rounds of a run, then mean and standard "
         "deviation over seeds. *Accepted* and *right*: pseudo-labels of the last five rounds with any; *matched*: rows of "
-        "the relation matrix that a batch matches. *Site's statistics*: batch norm has the statistics of the site's own "
-        "training images, for which no label is needed."
+        "the relation matrix that a batch matches."
     )
     rows: list[list[object]] = []
     for method, runs in methods.items():
-        scores = [mean_and_spread([mean_score(run, metric) for run in runs.values()]) for metric in SHOWN]
+        scores = [mean_and_spread([mean_score(run, metric) for run in runs.values()]) for metric in SCORED]
         labels = [
             _last_rounds(list(runs.values()), name) for name in ("accepted", "pseudo_label_accuracy", "matched_rows")
         ]
@@ -65,7 +62,7 @@ def _always(methods: Methods) -> list[object]:
         confusion[:, int(true.argmax())] = true
         found.append(confusion_scores(confusion))
     cells = [None if name == "auc_macro" else mean_and_spread([float(one[name]) for one in found]) for name in SCORED]
-    return ["always the most frequent class", len(runs), *cells, *[None] * 5]
+    return ["always the most frequent class", len(runs), *cells, *[None] * 3]
 
 
 def _last_rounds(runs: list[Content], name: str) -> float | None:

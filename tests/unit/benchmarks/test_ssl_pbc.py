@@ -40,6 +40,6 @@ def test_the_page_has_gates_the_constant_prediction_and_labels_by_class(tmp_path
     assert by_name["labels help"] == ["above 0.05", "0.040", "failed"]
     # Always a: recall 1 and 0, F1 of a is 12 / 14, of b 0.
     assert by_name["always the most frequent class"][1:5] == ["0.429", "—", "0.500", "0.750"]
-    shown = [row for row in rows if row[0] == "SSFL, labels of the average received model"]
-    assert shown[0][2:] == [*["0.530"] * 6, "0.600", "0.900", "—"]
+    shown = [row for row in rows if row[0] == "SSFL, labels of the average received model, threshold 0.8"]
+    assert shown[0][2:] == [*["0.530"] * 4, "0.600", "0.900", "—"]
     assert shown[1][1:] == ["0.75 of 8", "none"]
