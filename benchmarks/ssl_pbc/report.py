@@ -84,10 +84,10 @@ def _gates(methods: Methods) -> Iterator[Part]:
 
 def _differences(methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
     rows: list[list[object]] = []
-    for reference in REFERENCES:
+    for number, reference in enumerate(REFERENCES):
         for method, runs in methods.items():
             shared = shared_seeds(runs, methods.get(reference, {}))
-            if method != reference and len(shared) > 1:
+            if method not in REFERENCES[: number + 1] and len(shared) > 1:
                 cells = [pair_by_seed(runs, methods[reference], partial(mean_score, metric=name)) for name in TESTED]
                 rows.append([f"{titles[method]} - {titles[reference]}", len(shared), *cells])
     if rows:
