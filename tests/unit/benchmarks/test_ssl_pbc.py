@@ -43,3 +43,20 @@ def test_the_page_has_gates_the_constant_prediction_and_labels_by_class(tmp_path
     shown = [row for row in rows if row[0] == "SSFL, labels of the average received model, threshold 0.8"]
     assert shown[0][2:] == [*["0.530"] * 4, "0.600", "0.900", "—"]
     assert shown[1][1:] == ["0.75 of 8", "none"]
+
+
+def test_each_pair_of_methods_is_compared_once(tmp_path):
+    methods = ("fedavg_lower", "ssfl", "t2_pa", "local_lower")
+    for number, name in enumerate(methods):
+        for seed in (1, 2):
+            path = tmp_path / "equal" / f"{name}_{seed}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(result(0.4 + 0.1 * number + 0.01 * seed)))
+    titles = [
+        line.split(" | ")[0].strip("| ")
+        for part in experiment_parts("ssl_pbc", tmp_path)
+        for line in part.splitlines()
+        if " - " in line.split(" | ")[0]
+    ]
+    pairs = [frozenset(title.split(" - ")) for title in titles]
+    assert len(pairs) == len(set(pairs)) == 6
