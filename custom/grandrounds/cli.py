@@ -6,32 +6,45 @@ import torch and FLARE only when they run, so that the help appears at once.
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from grandrounds import __version__
-from grandrounds.commands import (
-    doctor,
-    evaluate,
-    figures,
-    jobs,
-    kit,
-    partition,
-    poc,
-    privacy,
-    report,
-    simulate,
-    status,
-    submit,
-    weights,
-)
 from grandrounds.console.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError, UsageError
 
 EXPERIMENTS, RESULTS = "Experiments on this machine", "Results"
 FEDERATIONS, SITES = "A federation", "A site and its data"
+COMMANDS = {
+    "jobs": (EXPERIMENTS, "jobs", "HELP"),
+    "simulate": (EXPERIMENTS, "simulate", "HELP"),
+    "build": (EXPERIMENTS, "jobs", "BUILD_HELP"),
+    "new": (EXPERIMENTS, "jobs", "NEW_HELP"),
+    "report": (RESULTS, "report", "HELP"),
+    "figures": (RESULTS, "figures", "HELP"),
+    "evaluate": (RESULTS, "evaluate", "HELP"),
+    "export": (RESULTS, "report", "EXPORT_HELP"),
+    "provision": (FEDERATIONS, "kit", "PROVISION_HELP"),
+    "submit": (FEDERATIONS, "submit", "HELP"),
+    "status": (FEDERATIONS, "status", "HELP"),
+    "monitor": (FEDERATIONS, "status", "MONITOR_HELP"),
+    "doctor": (SITES, "doctor", "HELP"),
+    "overlay": (SITES, "kit", "OVERLAY_HELP"),
+}
+"""By name, its panel in the help, the module of its function, and the name of its help there."""
+GROUPS = {
+    "partition": (EXPERIMENTS, "partition", "build_group"),
+    "weights": (EXPERIMENTS, "weights", "build_group"),
+    "poc": (FEDERATIONS, "poc", "build_group"),
+    "kit": (SITES, "kit", "build_group"),
+    "privacy": (SITES, "privacy", "build_policy_group"),
+    "ledger": (SITES, "privacy", "build_ledger_group"),
+}
+"""By name, its panel, its module, and the function there that makes it."""
 HELP = """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.
 
 [bold]Examples[/bold]
@@ -64,40 +77,25 @@ class OneLineErrors(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
 
 
-def build_app() -> typer.Typer:
-    """The application with all its commands."""
+def build_app(only: str = "") -> typer.Typer:
+    """The application with all its commands, or with ``only`` one, whose start does not wait for the others."""
     app = typer.Typer(
         cls=OneLineErrors, help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
     )
     app.callback()(_common)
-    for panel, function, text in (
-        (EXPERIMENTS, jobs.jobs, jobs.HELP),
-        (EXPERIMENTS, simulate.simulate, simulate.HELP),
-        (EXPERIMENTS, jobs.build, jobs.BUILD_HELP),
-        (EXPERIMENTS, jobs.new, jobs.NEW_HELP),
-        (RESULTS, report.report, report.HELP),
-        (RESULTS, figures.figures, figures.HELP),
-        (RESULTS, evaluate.evaluate, evaluate.HELP),
-        (RESULTS, report.export, report.EXPORT_HELP),
-        (FEDERATIONS, kit.provision, kit.PROVISION_HELP),
-        (FEDERATIONS, submit.submit, submit.HELP),
-        (FEDERATIONS, status.status, status.HELP),
-        (FEDERATIONS, status.monitor, status.MONITOR_HELP),
-        (SITES, doctor.doctor, doctor.HELP),
-        (SITES, kit.overlay, kit.OVERLAY_HELP),
-    ):
-        app.command(help=text, rich_help_panel=panel)(function)
-    for panel, name, group in (
-        (EXPERIMENTS, "partition", partition.build_group()),
-        (EXPERIMENTS, "weights", weights.build_group()),
-        (FEDERATIONS, "poc", poc.build_group()),
-        (SITES, "kit", kit.build_group()),
-        (SITES, "privacy", privacy.build_policy_group()),
-        (SITES, "ledger", privacy.build_ledger_group()),
-    ):
-        app.add_typer(group, name=name, rich_help_panel=panel)
+    for name, (panel, module, text) in COMMANDS.items():
+        if only in ("", name):
+            found = _module(module)
+            app.command(name, help=getattr(found, text), rich_help_panel=panel)(getattr(found, name))
+    for name, (panel, module, make) in GROUPS.items():
+        if only in ("", name):
+            app.add_typer(getattr(_module(module), make)(), name=name, rich_help_panel=panel)
     _wrap_by_width(app)
     return app
+
+
+def _module(name: str) -> Any:
+    return import_module(f"grandrounds.commands.{name}")
 
 
 def _wrap_by_width(app: typer.Typer) -> None:
@@ -113,7 +111,8 @@ def _wrap_by_width(app: typer.Typer) -> None:
 
 def main() -> None:
     """Run the command line; this is the package's entry point."""
-    build_app()()
+    first = sys.argv[1] if len(sys.argv) > 1 else ""
+    build_app(first if first in COMMANDS or first in GROUPS else "")()
 
 
 def _show_version(wanted: bool) -> None:

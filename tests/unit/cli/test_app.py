@@ -58,6 +58,13 @@ def test_the_command_line_is_built_without_torch_and_flare():
     assert done.stdout.strip() == "set()"
 
 
+def test_one_command_starts_without_the_modules_of_the_others():
+    code = "import sys; from grandrounds.cli import build_app; build_app('jobs'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "grandrounds.commands.jobs" in done.stdout.split()
+    assert "grandrounds.commands.simulate" not in done.stdout.split()
+
+
 def test_commands_import_no_more_than_they_need(sites_dir):
     """``simulate`` needs torch and FLARE, not what reports, tables and readers of mammograms need."""
     code = f"""
