@@ -18,11 +18,15 @@ ALIGNMENT = 64
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves the bytes of dense tensors out; they are in ``buffers``, in order."""
+    """Leaves the bytes of dense tensors out; they are in ``buffers``, in order.
+
+    The callback is no method of the pickler: in a cycle the buffers would wait for Python's collector, which crashes when
+    it clears memoryviews of each other.
+    """
 
     def __init__(self, stream: io.BytesIO) -> None:
-        self.buffers: list[memoryview] = []
-        super().__init__(stream, pickle.HIGHEST_PROTOCOL, buffer_callback=self._take)
+        self.buffers: list[pickle.PickleBuffer] = []
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL, buffer_callback=self.buffers.append)
 
     def reducer_override(self, value: Any) -> Any:
         """The pickler's hook."""
@@ -30,9 +34,6 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         flat = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
         return _tensor, (pickle.PickleBuffer(flat.numpy().data), value.dtype, tuple(value.shape))
-
-    def _take(self, buffer: pickle.PickleBuffer) -> None:
-        self.buffers.append(buffer.raw())
 
 
 def _tensor(content: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -53,7 +54,8 @@ def send(connection: Connection, receiver: int, value: Any) -> None:
     stream = io.BytesIO()
     pickler = _Pickler(stream)
     pickler.dump(value)
-    sizes = [buffer.nbytes for buffer in pickler.buffers]
+    buffers = [buffer.raw() for buffer in pickler.buffers]
+    sizes = [buffer.nbytes for buffer in buffers]
     connection.send_bytes(pickle.dumps((sizes, stream.getvalue()), pickle.HIGHEST_PROTOCOL))
     if not sizes:
         return
@@ -62,7 +64,7 @@ def send(connection: Connection, receiver: int, value: Any) -> None:
     try:
         os.ftruncate(memory, _offsets(sizes)[-1])
         with mmap.mmap(memory, 0) as mapped:
-            for start, buffer in zip(_offsets(sizes), pickler.buffers, strict=False):
+            for start, buffer in zip(_offsets(sizes), buffers, strict=False):
                 mapped[start : start + buffer.nbytes] = buffer
         reduction.send_handle(connection, memory, receiver)
     finally:

@@ -1,6 +1,8 @@
 """Errands for forked workers, and the messages between processes."""
 
+import gc
 import os
+import pickle
 import signal
 import threading
 from multiprocessing import Pipe
@@ -53,6 +55,19 @@ def test_messages_keep_every_kind_of_tensor_and_share_none():
         assert torch.equal(value, MESSAGE[name]), name
     received["parts"]["scalar"] += 1
     assert MESSAGE["scalar"] == 7
+
+
+def test_what_was_sent_is_freed_at_once():
+    """Buffers in a cycle would wait for the collector, which crashes on memoryviews of each other."""
+    gc.collect()
+    gc.disable()
+    try:
+        here, there = Pipe()
+        send(here, os.getpid(), MESSAGE)
+        receive(there)
+        assert not [found for found in gc.get_objects() if isinstance(found, pickle.PickleBuffer)]
+    finally:
+        gc.enable()
 
 
 def test_an_errand_that_is_no_longer_wanted_is_left_out():
