@@ -167,7 +167,7 @@ class AverageCase(Case):
         def work() -> None:
             mean = OrderedMean(SITES)
             for site, network in zip(SITES, networks, strict=True):
-                noisy = noisy_weights(copy_to_cpu(network.state_dict()), options, torch_generator(site))
+                noisy = noisy_weights(network.state_dict(), options, torch_generator(site))
                 mean.add(site, difference({**sent, **noisy}, sent))
             deployed = apply_update(sent, mean.close() or {})
             for network in networks:

@@ -218,15 +218,15 @@ class FedAlignExecutor(SiteExecutor):
 
     def _keep(self, work: LocalSteps, optimizers: Mapping[Role, torch.optim.Optimizer], memory: Memory) -> None:
         network = work.trainer.network
-        trained = copy_to_cpu(network.state_dict())
         shared = averaged_entries(network, self.method.averaged)
+        own = {name: value for name, value in network.state_dict().items() if name not in shared}
         if self.site_options.optimizer == "kept":
             self.keep_optimizers({str(role): made for role, made in optimizers.items()})
         self.kept |= {
             DISCRIMINATOR: copy_to_cpu(work.trainer.discriminator.state_dict()),
             "memory": memory.state_dict(),
             "trained": work.context.round_number,
-            "local": {name: value for name, value in trained.items() if name not in shared},
+            "local": copy_to_cpu(own),
         }
 
     def _releases(self, sent: State, work: LocalSteps, embeddings: Tensor | None) -> dict[str, Release]:
@@ -263,9 +263,8 @@ class FedAlignExecutor(SiteExecutor):
     def _update(self, sent: State, network: nn.Module, context: SiteContext) -> dict[str, Tensor]:
         """The difference of the noisy weights to the deployed ones; zero where an entry is not averaged."""
         shared = averaged_entries(network, self.method.averaged)
-        trained = copy_to_cpu(network.state_dict())
-        generator = torch_generator(context.key("weight noise"))
-        noisy = noisy_weights({name: trained[name] for name in trained if name in shared}, self.weight_noise, generator)
+        averaged = {name: value for name, value in network.state_dict().items() if name in shared}
+        noisy = noisy_weights(averaged, self.weight_noise, torch_generator(context.key("weight noise")))
         return difference({**sent, **noisy}, sent)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, WeightNoiseOptions
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes, floating_entries, with_noise
 
@@ -187,12 +188,11 @@ def _noisy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _noised(weights: Mapping[str, Tensor], scales: dict[str, float], generator: Generator) -> dict[str, Tensor]:
-    noised = {}
-    for name, value in weights.items():
-        plain = value.detach().cpu().clone()
-        if scales.get(name, 0.0) > 0:
+def _noised(weights: Mapping[str, Tensor], scales: Mapping[str, float], generator: Generator) -> dict[str, Tensor]:
+    noised = copy_to_cpu(weights)
+    for name, scale in scales.items():
+        if scale > 0:
             # Drawn in single precision, five times as fast: it obfuscates, and no guarantee rests on its lowest bits.
-            plain.add_(torch.randn(plain.shape, generator=generator).to(plain.dtype), alpha=scales[name])
-        noised[name] = plain
+            noise = torch.randn(noised[name].shape, generator=generator)
+            noised[name].add_(noise.to(noised[name].dtype), alpha=scale)
     return noised
