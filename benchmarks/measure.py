@@ -67,6 +67,12 @@ def peak_mib() -> float:
     return _status("VmHWM")
 
 
+def bytes_written() -> int:
+    """What this process has handed to the system for writing, to files and to others."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+
+
 def _status(field: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))

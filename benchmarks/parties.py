@@ -18,7 +18,7 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_event_type import AppEventType
 
-from benchmarks.measure import Cost, resident_mib
+from benchmarks.measure import Cost, bytes_written, resident_mib
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment.jobs import Job, load_job, with_options
 from grandrounds.deployment.simulate import simulate
@@ -36,12 +36,13 @@ SMALL_TRAINING = (*QUIET, "executor.steps=2", "executor.batch_size=4")
 
 
 class RoundClock(FLComponent):
-    """Records the time and the resident memory at the start of every round."""
+    """Records the time, the resident memory and the bytes that this process has written at the start of every round."""
 
     def __init__(self) -> None:
         super().__init__()
         self.starts: list[Cost] = []
         self.resident: list[float] = []
+        self.written: list[int] = []
         CLOCKS.append(self)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -49,6 +50,7 @@ class RoundClock(FLComponent):
         if event_type == AppEventType.ROUND_STARTED:
             self.starts.append(Cost(time.perf_counter(), time.process_time()))
             self.resident.append(resident_mib())
+            self.written.append(bytes_written())
 
     def rounds(self) -> list[Cost]:
         """The cost of each round with checkpoint and record, but not of the first, in which sites load images."""
