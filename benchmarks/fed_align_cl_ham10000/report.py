@@ -52,9 +52,9 @@ class Setting:
                 "Median over seeds of the areas at each site. The mean is over the sites with at least "
                 f"{self.configuration['min_malignant']} malignant test images in every seed: {', '.join(self.counted)}."
             )
-            for model, title in MODELS.items():
+            for model in self.configuration.get("models", MODELS):
                 for area, name in AREAS.items():
-                    yield f"{name}, model: {title}."
+                    yield f"{name}, model: {MODELS[model]}."
                     yield self._areas(model, area)
             yield from self._statistics()
         yield from self._probes()
@@ -97,10 +97,12 @@ class Setting:
                 yield CROSS, runs
 
     def _statistics(self) -> Iterator[Part]:
-        """Each two methods, paired by seed."""
-        known = {method: self.methods[method] for method in COMPARED if method in self.methods}
+        """Each two methods, or those that the configuration names, paired by seed."""
+        known = self.methods
         rows: list[list[object]] = []
-        for one, other in combinations(known, 2):
+        for one, other in self.configuration.get("pairs", combinations(COMPARED, 2)):
+            if one not in known or other not in known:
+                continue
             pairs = [
                 pair_by_seed(known[other], known[one], partial(_mean, model=LAST, sites=self.counted, area=area))
                 for area in AREAS
