@@ -62,7 +62,9 @@ class Custom(Experiment):
 
     def _model(self, run: Run, sites_dir: Path, names: list[str]) -> dict[str, Any]:
         if run.job.options("executor")["averaged"] == "all":
-            weights = {model: run.place / "results" / f"{model}.pt" for model in self.configuration.get("models", MODELS)}
+            weights = {
+                model: run.place / "results" / f"{model}.pt" for model in self.configuration.get("models", MODELS)
+            }
             scores = {model: self._measured(run, path, sites_dir, names, model) for model, path in weights.items()}
         else:  # with local normalisation each site has a model of its own
             scores = {MODELS[0]: {"sites": _scored_at_sites(run), "layers": {}}}

@@ -81,7 +81,8 @@ def proximal_loss(parameters: Sequence[Tensor], start: Sequence[Tensor], weight:
 class OptimizerStep:
     """Takes optimizer steps from the model that a round starts from, with FedProx's term where ``proximal_weight`` > 0.
 
-    ``scaler`` is the context's, where the networks may compute in ``float16``.
+    ``scaler`` is the context's, where the networks may compute in ``float16``; ``clip_norm`` bounds the norm of a step's
+    gradient.
     """
 
     def __init__(
@@ -90,8 +91,10 @@ class OptimizerStep:
         optimizer: torch.optim.Optimizer,
         proximal_weight: float = 0.0,
         scaler: torch.amp.GradScaler | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         self._optimizer = optimizer
+        self._clip_norm = clip_norm
         self._scaler = scaler
         self._weight = proximal_weight
         self._parameters = list(network.parameters())
@@ -104,11 +107,19 @@ class OptimizerStep:
         self._optimizer.zero_grad(set_to_none=True)
         if self._scaler is None:
             torch.autograd.backward(loss)
+            self._clip()
             self._optimizer.step()
             return
         torch.autograd.backward(self._scaler.scale(loss))
+        if self._clip_norm is not None:
+            self._scaler.unscale_(self._optimizer)
+        self._clip()
         self._scaler.step(self._optimizer)
         self._scaler.update()
+
+    def _clip(self) -> None:
+        if self._clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
 
 
 def require_finite(values: Tensor, what: str, step: int, rate: str = "executor.learning_rate") -> None:

@@ -48,6 +48,7 @@ class LocalOptions(Options):
     steps: Annotated[int | None, "steps in a round instead, the same at every site", Min(1)] = None
     weight_decay: Annotated[float, "coupled (L2) weight decay", Min(0)] = 5e-4
     betas: Annotated[tuple[float, float], "Adam's betas", Range(0, 1, open_maximum=True)] = (0.9, 0.999)
+    clip_norm: Annotated[float | None, "bound on the norm of a step's gradient; null clips nothing", POSITIVE] = None
 
     def check(self) -> None:
         """Refuse betas that are not a pair."""

@@ -20,22 +20,23 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
-from grandrounds.options import Min, Options
+from grandrounds.options import POSITIVE, Min, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.problem import Task
 from grandrounds.seeding import numpy_generator
 
 
-def distance_weights(distances: Tensor, samples: Tensor, scale: float) -> Tensor:
+def distance_weights(distances: Tensor, samples: Tensor, scale: float, factors: Tensor | None = None) -> Tensor:
     r"""Weights of a subset's models.
 
-    .. math:: w_l \propto n_l \exp(-\beta \, d_l / n_l), \qquad \sum_l w_l = 1
+    .. math:: w_l \propto a_l n_l \exp(-\beta \, d_l / n_l), \qquad \sum_l w_l = 1
 
     Args:
         distances: :math:`d_l`, of each model from the subset's mean, shape ``(models,)``, at least zero.
         samples: :math:`n_l`, training images of each, shape ``(models,)``, above zero.
         scale: :math:`\beta`, at least zero; 0 is federated averaging.
+        factors: :math:`a_l`, shape ``(models,)``, above zero; None is one for all.
 
     Returns:
         Shape ``(models,)``, float64.
@@ -47,11 +48,16 @@ def distance_weights(distances: Tensor, samples: Tensor, scale: float) -> Tensor
         tensor([0.8808, 0.1192], dtype=torch.float64)
     """
     counts = samples.double()
-    return torch.softmax(counts.log() - scale * distances.double() / counts, dim=0)
+    shares = counts if factors is None else counts * factors
+    return torch.softmax(shares.log() - scale * distances.double() / counts, dim=0)
 
 
 def sub_consensus(
-    updates: Sequence[State], samples: Sequence[float], scale: float, measured: Collection[str]
+    updates: Sequence[State],
+    samples: Sequence[float],
+    scale: float,
+    measured: Collection[str],
+    factors: Sequence[float] | None = None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The consensus of one subset.
 
@@ -60,14 +66,17 @@ def sub_consensus(
         samples: training images of each.
         scale: see :func:`distance_weights`.
         measured: the entries that define the distance: parameters, because running statistics have other units.
+        factors: see :func:`distance_weights`; the mean from which distances are measured has them, too.
 
     Returns:
         The weighted mean, in the dtypes of the updates; and the weights, shape ``(updates,)``.
     """
     counts = torch.tensor(samples, dtype=torch.float64)
-    mean = _weighted(updates, counts / counts.sum(), measured)
+    extra = torch.ones_like(counts) if factors is None else torch.tensor(factors, dtype=torch.float64)
+    shares = counts * extra
+    mean = _weighted(updates, shares / shares.sum(), measured)
     squares = [sum((update[name].double() - mean[name]).square().sum() for name in measured) for update in updates]
-    weights = distance_weights(torch.stack([torch.as_tensor(s) for s in squares]).sqrt(), counts, scale)
+    weights = distance_weights(torch.stack([torch.as_tensor(s) for s in squares]).sqrt(), counts, scale, extra)
     total = _weighted(updates, weights, updates[0])
     return {name: value.to(updates[0][name].dtype) for name, value in total.items()}, weights
 
@@ -95,10 +104,16 @@ class ConsensusOptions(Options):
     distance_scale: Annotated[float, "beta: how fast weights fall with distance; 0 is federated averaging", Min(0)] = (
         1e4
     )
+    labelled_weight: Annotated[
+        float, "factor of a labelled site's weight in a subset (authors' code: 200 for skin lesions)", POSITIVE
+    ] = 1.0
 
 
 class ConsensusMean(OrderedMean):
-    """The mean of a round's sub-consensus models instead of its updates; ``generator`` draws the subsets."""
+    """The mean of a round's sub-consensus models instead of its updates.
+
+    ``generator`` draws the subsets; sites that are in ``labelled`` have the extra weight.
+    """
 
     def __init__(
         self,
@@ -106,9 +121,11 @@ class ConsensusMean(OrderedMean):
         options: ConsensusOptions,
         measured: Collection[str],
         generator: np.random.Generator,
+        labelled: Collection[str] = (),
     ) -> None:
         super().__init__(sites)
         self._options, self._measured, self._generator = options, measured, generator
+        self._labelled = labelled
         self._updates: dict[str, tuple[State, float]] = {}
         self.weights: list[dict[str, float]] = []
 
@@ -130,7 +147,8 @@ class ConsensusMean(OrderedMean):
         mean = OrderedMean(str(number) for number in range(subsets))
         for number, chosen in enumerate(draw_subsets(self._updates, subsets, size, self._generator)):
             updates, samples = zip(*(self._updates[site] for site in chosen), strict=True)
-            consensus, weights = sub_consensus(updates, samples, scale, self._measured)
+            factors = [self._options.labelled_weight if site in self._labelled else 1.0 for site in chosen]
+            consensus, weights = sub_consensus(updates, samples, scale, self._measured, factors)
             mean.add(str(number), consensus)
             self.weights.append(dict(zip(chosen, weights.tolist(), strict=True)))
         return mean.close()
@@ -172,7 +190,8 @@ class ConsensusController(FedIRMController):
         """Expect updates from these sites."""
         super().open_round(sites)
         generator = numpy_generator(self.seed, "consensus", self.round_number)
-        self._consensus = ConsensusMean(sites, self.consensus, self._parameters, generator)
+        labelled = [site for site in sites if self.has_labels(site)]
+        self._consensus = ConsensusMean(sites, self.consensus, self._parameters, generator, labelled)
         self._mean = self._consensus
 
     def round_notes(self) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def train_labelled(
         loss = labelled_finding_loss if context.problem.multi else labelled_loss
         return loss(logits, labels, options.smoothing)
 
-    train_steps(context, steps, loss_of, OptimizerStep(network, optimizer), meter)
+    train_steps(context, steps, loss_of, OptimizerStep(network, optimizer, clip_norm=local.clip_norm), meter)
     relation = last_pass.relation(network, rows)
     _log_withheld(context, relation, relations.min_support)
     metrics = {"loss": meter.total("loss") / steps, "samples": float(len(rows))}

@@ -235,7 +235,7 @@ def train_unlabelled(
     """
     rows = context.data.rows("unlabelled")
     steps = local.round_steps(len(rows))
-    optimizer_step = OptimizerStep(network, optimizer)
+    optimizer_step = OptimizerStep(network, optimizer, clip_norm=local.clip_norm)
     work = UnlabelledStep(context, network, teacher, target, options, relations, local.batch_size)
     passes = options.draws + 1 if options.bn_updates == "code" else 1
     batches = list(index_batches(rows, local.batch_size, steps, context.generator("unlabelled batches")))
@@ -320,7 +320,7 @@ def self_train(
         set_unlabelled_rate(optimizer, options, ramp)
         return ramp * labelled_loss([at_least_single(logits)], torch.from_numpy(label_of[batch]).to(context.device))
 
-    train_steps(context, steps, loss_of, OptimizerStep(network, optimizer), meter)
+    train_steps(context, steps, loss_of, OptimizerStep(network, optimizer, clip_norm=local.clip_norm), meter)
     return {**metrics, "loss": meter.total("loss") / steps}
 
 

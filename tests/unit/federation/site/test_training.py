@@ -163,6 +163,18 @@ def test_scaled_gradients_take_the_steps_of_plain_ones_and_an_overflow_takes_non
     assert not context().gradient_scaler().is_enabled()
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_gradient_is_clipped_to_a_norm_before_its_step(scaled):
+    scaler = replace(context(), precision="float16").gradient_scaler() if scaled else None
+    moved = []
+    for gradient in (30.0, 2.0):
+        network = weight()
+        optimizer = new_optimizer(network.parameters(), "sgd", 0.1)
+        OptimizerStep(network, optimizer, scaler=scaler, clip_norm=3.0).step((network.weight * gradient).sum())
+        moved.append(1 - network.weight.item())
+    assert moved == pytest.approx([0.3, 0.2], rel=1e-5)
+
+
 def test_float16_is_refused_where_gradients_are_not_scaled():
     arguments = load_job("fedirm").executor["args"]
     with pytest.raises(ConfigurationError, match="precision=float16 needs scaled gradients"):

@@ -25,6 +25,23 @@ def test_weights_by_hand():
     torch.testing.assert_close(weights, torch.tensor([first, second], dtype=torch.float64) / (first + second))
 
 
+def test_an_extra_weight_multiplies_shares_and_leaves_distances_by_samples():
+    # With factors 9 and 1 the mean of 300 and 100 images is 1/28 of the way: distances 5/28 and 135/28.
+    consensus, weights = sub_consensus([NEAR, FAR], [300.0, 100.0], 10.0, ["w"], factors=[9.0, 1.0])
+    near, far = 2700 * math.exp(-10 * (5 / 28) / 300), 100 * math.exp(-10 * (135 / 28) / 100)
+    assert weights.tolist() == pytest.approx([near / (near + far), far / (near + far)])
+    torch.testing.assert_close(consensus["w"], FAR["w"] * float(weights[1]))
+
+
+def test_labelled_sites_have_the_extra_weight():
+    options = ConsensusOptions(subsets=1, subset_size=3, distance_scale=0.0, labelled_weight=8.0)
+    mean = ConsensusMean(["a", "b", "c"], options, ["w"], numpy_generator("weights"), labelled=["b"])
+    for site, value in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        mean.add(site, {"w": torch.tensor([value])}, 10.0)
+    torch.testing.assert_close(mean.close()["w"], torch.tensor([(1.0 + 16.0 + 3.0) / 10.0]))
+    assert mean.weights == [pytest.approx({"a": 0.1, "b": 0.8, "c": 0.1})]
+
+
 def test_huge_distances_leave_the_nearest_and_no_nan():
     weights = distance_weights(torch.tensor([5e6, 1e6]), torch.tensor([10.0, 10.0]), scale=1e4)
     assert weights.tolist() == [0.0, 1.0]
