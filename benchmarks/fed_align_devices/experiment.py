@@ -1,0 +1,120 @@
+"""Fed-Align-CL between three devices with one share of malignant images; the division is in ``protocol.md``.
+
+Site 1 has Rosendahl's images, site 2 one half of those of ViDIR's modern device, and site 3 the other half as a synthetic
+device would take them. The arms and measures are those of ``fed_align_cl_ham10000``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.experiment import Row
+from benchmarks.fed_align_cl_ham10000.experiment import POOLED
+from benchmarks.fed_align_cl_ham10000.experiment import Custom as FourDevices
+from grandrounds.data.datasets.registry import read_dataset
+from grandrounds.data.families import MalignancyOptions
+from grandrounds.data.images.cache import read_square
+from grandrounds.data.images.readers import open_images
+from grandrounds.data.manifest import Record
+from grandrounds.data.partition.divide import Sites, iid
+from grandrounds.data.partition.files import write_partition
+from grandrounds.data.partition.splits import assign_stratified
+from grandrounds.seeding import numpy_generator
+
+CLASSES = ("benign", "malignant")
+SHARES = {"validation": 0.02, "test": 0.25}
+DATASET = "ham10000_malignancy"
+
+
+class Custom(FourDevices):
+    """Divides HAM10000 as the setting's ``division`` says."""
+
+    def _partitions(self, row: Row) -> tuple[Path, Path]:
+        setting = self.setting(row)
+        read = read_dataset(DATASET, self.root, MalignancyOptions())
+        sites = _SITES[setting["division"]](read.records, row.seed)
+        sites = {name: _divided(own, row.seed, name) for name, own in sites.items()}
+        for name, count in setting.get("training_images", {}).items():
+            sites[name] = _with_fewer(sites[name], count, row.seed)
+        names = [record.image for own in sites.values() for record in own]
+        devices = {record.image: setting["devices"].get(name) for name, own in sites.items() for record in own}
+        size = next(int(text.partition("=")[2]) for text in self.configuration["common"] if "image_size" in text)
+        images = self.workspace / f"images_{row.setting}_{row.seed}"
+        _write_images(read.images, names, devices, size, images)
+        sites = {name: [replace(r, image=_file(r.image)) for r in own] for name, own in sites.items()}
+        pooled = {POOLED: [record for own in sites.values() for record in own]}
+        folders = []
+        for kind, divided in (("sites", sites), (POOLED, pooled)):
+            folders.append(self.workspace / f"{kind}_{row.setting}_{row.seed}")
+            write_partition(divided, folders[-1], DATASET, images, CLASSES, {"seed": row.seed})
+        return folders[0], folders[1]
+
+
+def _three_devices(records: Sequence[Record], seed: int) -> Sites:
+    """Rosendahl, and the two halves of ViDIR's modern device; one third malignant, by leaving images out."""
+    rosendahl, vidir = (
+        [r for r in records if r.source == f"HAM10000/{name}"] for name in ("rosendahl", "vidir_modern")
+    )
+    halves = iid(vidir, 2, numpy_generator(seed, "halves"))
+    sites = {"site-1": rosendahl, "site-2": halves["site-1"], "site-3": halves["site-2"]}
+    return {name: _with_share(own, seed, name) for name, own in sites.items()}
+
+
+def _no_devices(records: Sequence[Record], seed: int) -> Sites:
+    """The same images, mixed."""
+    mixed = [record for own in _three_devices(records, seed).values() for record in own]
+    return iid(mixed, 3, numpy_generator(seed, "mixed"))
+
+
+def _one_device(records: Sequence[Record], seed: int) -> Sites:
+    """Rosendahl's images in two halves."""
+    return iid(_three_devices(records, seed)["site-1"], 2, numpy_generator(seed, "one device"))
+
+
+_SITES = {"three": _three_devices, "mixed": _no_devices, "one": _one_device}
+
+
+def _with_share(records: Sequence[Record], seed: int, site: str) -> tuple[Record, ...]:
+    """Leave images of one class out, drawn at random, until one third is malignant."""
+    malignant, benign = ([r for r in records if r.label == label] for label in reversed(CLASSES))
+    most = min(len(malignant), len(benign) // 2)
+    return (*_drawn(malignant, most, seed, site), *_drawn(benign, 2 * most, seed, site))
+
+
+def _with_fewer(records: Sequence[Record], count: int, seed: int) -> tuple[Record, ...]:
+    """Keep this many training images, one third of them malignant."""
+    kept = [record for record in records if record.split != "train"]
+    for label, images in (("malignant", count // 3), ("benign", count - count // 3)):
+        kept += _drawn([r for r in records if r.split == "train" and r.label == label], images, seed, "few")
+    return tuple(kept)
+
+
+def _drawn(records: Sequence[Record], count: int, seed: int, purpose: str) -> list[Record]:
+    order = numpy_generator(seed, purpose, records[0].label).permutation(len(records))
+    return [records[index] for index in order[:count]]
+
+
+def _divided(records: Sequence[Record], seed: int, site: str) -> tuple[Record, ...]:
+    return assign_stratified(records, numpy_generator(seed, "splits", site), site=site, **SHARES)
+
+
+def _write_images(root: Path, names: Sequence[str], devices: Mapping[str, str | None], size: int, folder: Path) -> None:
+    """Write the squares that the sites train on: a pooled site cannot have one device for each image."""
+    if folder.exists():
+        return
+    unfinished = folder.with_suffix(".unfinished")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    with open_images(root) as reader:
+        for name in names:
+            pixels, _ = read_square(reader, name, size=size, channels=3, preprocess=devices[name] or "none")
+            Image.fromarray(np.asarray(pixels)).save(unfinished / _file(name))
+    unfinished.rename(folder)
+
+
+def _file(image: str) -> str:
+    return str(Path(image).with_suffix(".png"))
