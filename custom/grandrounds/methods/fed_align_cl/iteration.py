@@ -2,8 +2,8 @@
 
 An iteration classifies, embeds, trains the discriminator on others' embeddings and aligns the encoder. Banks and
 discriminators of the other sites are up to tau iterations old, so no site waits for another. An image costs, in
-forward passes (a backward pass counts two): ``joint`` 3, ``summed`` 6, ``as_released`` 4, ``pair_sequential`` 3 + 6 (N - 1),
-which is 15 for three sites.
+forward passes (a backward pass counts two): ``joint`` and ``moments`` 3, ``summed`` 6, ``as_released`` 4,
+``pair_sequential`` 3 + 6 (N - 1), which is 15 for three sites.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.methods.fed_align_cl.bank import draw_rows
 from grandrounds.methods.fed_align_cl.loss import (
     encoder_objective,
+    moment_distance,
     source_objective,
     target_objective,
     train_discriminator,
@@ -184,6 +185,17 @@ class AlignmentTrainer:
             "loss_discriminator": adversary,
         }
 
+    def match_moments(
+        self, images: Tensor, labels: Tensor, own_bank: Tensor, banks: Sequence[Tensor], weight: float
+    ) -> dict[str, Tensor]:
+        """Classification and the distance of moments on one graph, see :meth:`learn_jointly`; return the two losses."""
+        with self._frozen():
+            own = self.as_seen(self._encoder(images))
+            classification = F.cross_entropy(at_least_single(self._head(own.clean)), labels)
+            alignment = moment_distance(own.noisy, self.as_seen(own_bank).noisy, banks)
+            self._descend("classification", classification + weight * alignment, self.network)
+        return {"loss": classification.detach(), "loss_alignment": alignment.detach()}
+
     def step_encoder(self, loss: Tensor) -> Tensor:
         """One step of the encoder down an alignment loss, which is returned without its graph."""
         with self._embedding_norm():
@@ -251,6 +263,9 @@ def train_iteration(
         return {"loss": trainer.classify(images, labels)}
     if options.update == "pair_sequential":
         return _pair_by_pair(trainer, site, images, labels, others, generator, own_bank)
+    if options.update == "moments" and own_bank is not None:
+        banks = [other.bank for other in others.values()]
+        return trainer.match_moments(images, labels, own_bank, banks, options.weight)
     batches = [other.batch(generator) for other in others.values()]
     banked = _drawn(trainer, own_bank, len(labels), generator)
     discriminators = [other.discriminator for other in others.values()]

@@ -29,6 +29,8 @@ from grandrounds.seeding import derive_seed
 
 HIDDEN = 4
 RELEASED_WEIGHT = 0.1
+RARE = 0.01
+"""A feature that varies less than this share of the mean variance counts as if it had that share."""
 
 
 def discriminator_loss(source_logits: Tensor, target_logits: Tensor) -> Tensor:
@@ -121,6 +123,43 @@ def encoder_objective(own: nn.Module, others: Sequence[nn.Module], embeddings: T
         tensor(0.)
     """
     return source_objective(own, embeddings, len(others)) + target_objective(others, noisy)
+
+
+def moment_distance(embeddings: Tensor, own: Tensor, others: Sequence[Tensor]) -> Tensor:
+    r"""How far the means and variances of a site's embeddings are from those of each other site, feature by feature.
+
+    .. math::
+        \sum_j \overline{\frac{(m - m_j)^2}{2 s^2} + \frac{(v - v_j)^2}{4 s^4}}, \qquad
+        s^2 = \text{mean of the variances of all sites, at least 0.01 of its mean over features}
+
+    These are the first two terms of the central moment discrepancy (Zellinger et al., "Central Moment Discrepancy (CMD) for
+    Domain-Invariant Representation Learning", ICLR 2017), squared and scaled by feature. The value is that of the banks. The
+    gradient is that of the value as :math:`m` and :math:`v` change with a batch: a batch's own moments would add their
+    sampling variance, which the encoder could reduce by making all embeddings alike.
+
+    Args:
+        embeddings: of a batch, with their graph, shape ``(samples, width)``.
+        own: the site's bank by the encoder that made the others', for :math:`m` and :math:`v`, shape ``(size, width)``.
+        others: the bank of each other site, for :math:`m_j` and :math:`v_j`.
+
+    Returns:
+        A scalar, at least zero; 0 where all moments are equal.
+
+    Example:
+        >>> bank = torch.tensor([[-1.0], [1.0]])  # variance 1
+        >>> moment_distance(bank, bank, [bank]), moment_distance(bank, bank, [bank + 2])  # a shift of 2: 2^2 / 2
+        (tensor(0.), tensor(2.))
+    """
+    banks = [own, *others]
+    means = torch.stack([bank.mean(dim=0) for bank in banks])
+    variances = torch.stack([bank.var(dim=0, correction=0) for bank in banks])
+    scale = variances.mean(dim=0)
+    scale = scale.clamp_min(max(RARE * float(scale.mean()), torch.finfo(own.dtype).tiny))
+    shifts, spreads = means[0] - means[1:], variances[0] - variances[1:]
+    distance = (shifts.square() / (2 * scale) + spreads.square() / (4 * scale.square())).mean(dim=1).sum()
+    centred = embeddings - means[0]
+    change = (shifts.sum(dim=0) * centred / scale + spreads.sum(dim=0) * centred.square() / (2 * scale.square())).mean()
+    return distance + (change - change.detach())
 
 
 def train_discriminator(

@@ -46,16 +46,20 @@ class AlignmentOptions(Options):
 
     ``summed`` takes one step of the encoder for all pairs, after that of classification; ``joint`` one step for
     classification and all pairs; ``pair_sequential`` one step for each pair (Algorithm 1 literally); ``as_released`` no step
-    of the encoder (authors' code). Adam's steps have the size of its learning rate whatever the loss is multiplied by, so
-    where alignment has steps of its own, ``alignment_learning_rate`` is its weight.
+    of the encoder (authors' code). ``moments`` has no discriminator: one step for classification and for the distance of
+    the means and variances of the sites' banks (:func:`~grandrounds.methods.fed_align_cl.loss.moment_distance`).
+
+    Adam's steps have the size of its learning rate whatever the loss is multiplied by, so where alignment has steps of its
+    own, ``alignment_learning_rate`` is its weight.
 
     Noise per row at a site's gate needs ``bank_rows=distinct``: the mean of two noises on one embedding has less noise.
     """
 
     update: Annotated[
-        Literal["summed", "joint", "pair_sequential", "as_released"], "which steps align the encoder, see above"
+        Literal["summed", "joint", "pair_sequential", "as_released", "moments"],
+        "which steps align the encoder, see above",
     ] = "summed"
-    weight: Annotated[float, "weight of alignment beside classification, with update=joint", POSITIVE] = 1.0
+    weight: Annotated[float, "weight of alignment beside classification, with update=joint or moments", POSITIVE] = 1.0
     alignment_learning_rate: Annotated[
         float | None, "learning rate of the encoder's alignment; null takes learning_rate", POSITIVE
     ] = None
@@ -77,11 +81,13 @@ class AlignmentOptions(Options):
     ] = "padded"
 
     def check(self) -> None:
-        """Refuse two normalisations in the one pass of a joint step."""
-        if self.update == "joint" and self.alignment_norm == "shared":
+        """Refuse two normalisations in the one pass of a joint step, and moments of banks by different encoders."""
+        if self.update in ("joint", "moments") and self.alignment_norm == "shared":
             raise ConfigurationError(
-                "update=joint has one pass for classification and alignment; set alignment_norm to batch or frozen"
+                f"update={self.update} has one pass for classification and alignment; set alignment_norm to batch or frozen"
             )
+        if self.update == "moments" and self.bank_encoder != "mean":
+            raise ConfigurationError("update=moments compares banks of one encoder; set bank_encoder to mean")
 
     def learning_rates(self, classification: float) -> dict[Role, float]:
         """The learning rate of each optimizer.
