@@ -227,7 +227,8 @@ def separable_sites(update: str) -> float:
     labels = {site: (images[site][:, 5] > 0).long() for site in SITES}
     for step in range(160):
         rows = numpy_generator("rows", step).choice(120, 24, replace=False)
-        banks = {site: hospitals[site].embed(images[site][rows]).noisy.detach() for site in SITES}
+        embedded = {site: hospitals[site].embed(images[site][rows]) for site in SITES}
+        banks = {site: embedded[site].noisy.detach() for site in SITES}
         sent = {site: copy.deepcopy(hospitals[site].discriminator).requires_grad_(False) for site in SITES}
         for site in SITES:
             others = {other: Neighbour(banks[other], sent[other], 24) for other in SITES if other != site}
@@ -237,8 +238,9 @@ def separable_sites(update: str) -> float:
                 images[site][rows],
                 labels[site][rows],
                 others,
-                AlignmentOptions(update=update),
+                AlignmentOptions(update=update, weight=100.0),
                 numpy_generator("draws", step),
+                embedded[site].clean.detach() if update == "moments" else None,
             )
         if step % 5 == 4:
             mean = {
@@ -256,9 +258,20 @@ def separable_sites(update: str) -> float:
 
 
 def test_alignment_hides_the_site_and_the_released_one_does_not():
-    released, aligned = separable_sites("as_released"), separable_sites("summed")
+    released = separable_sites("as_released")
     assert released > 0.8
-    assert aligned < released - 0.15
+    assert separable_sites("summed") < released - 0.15
+    assert separable_sites("moments") < released - 0.1
+
+
+def test_matching_moments_trains_no_discriminator():
+    hospital, others = participant("site-1"), neighbours("site-1")
+    discriminator = state(hospital.discriminator)
+    own = hospital.embed(batch("site-1")[0]).clean.detach()
+    options = AlignmentOptions(update="moments")
+    losses = train_iteration(hospital, "site-1", *batch("site-1"), others, options, numpy_generator(1), own)
+    assert losses.keys() == {"loss", "loss_alignment"}
+    assert not moved(discriminator, hospital.discriminator)
 
 
 def test_predictions_are_made_in_evaluation_mode_and_leave_the_mode_alone():
@@ -296,7 +309,14 @@ def test_what_is_averaged():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AlignmentOptions("sometimes"), "update must be summed, joint, pair_sequential or as_released, got"),
+        (
+            lambda: AlignmentOptions("sometimes"),
+            "update must be summed, joint, pair_sequential, as_released or moments",
+        ),
+        (
+            lambda: AlignmentOptions("moments", bank_encoder="own"),
+            "compares banks of one encoder; set bank_encoder to mean",
+        ),
         (lambda: AlignmentOptions(weight=0.0), r"weight must be positive, got 0\.0"),
         (lambda: AlignmentOptions(alignment_learning_rate=0.0), "alignment_learning_rate must be positive"),
         (lambda: AlignmentOptions(discriminator_learning_rate=-1.0), "discriminator_learning_rate must be positive"),

@@ -5,7 +5,12 @@ import math
 import pytest
 import torch
 
-from grandrounds.methods.fed_align_cl.loss import discriminator_loss, encoder_loss, non_saturating_loss
+from grandrounds.methods.fed_align_cl.loss import (
+    discriminator_loss,
+    encoder_loss,
+    moment_distance,
+    non_saturating_loss,
+)
 
 
 def logits(probability: float, samples: int = 3) -> torch.Tensor:
@@ -55,3 +60,42 @@ def test_other_shapes_are_refused(shape):
         non_saturating_loss(torch.zeros(shape))
     with pytest.raises(ValueError, match="target_logits must have shape"):
         discriminator_loss(torch.zeros(1), torch.zeros(shape))
+
+
+def column(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+def test_moments_by_hand():
+    # Means 0 and 3, variances 1 and 4, scale 2.5: 9 / 5 + 9 / 25; the second site adds the same.
+    own, other = column(-1, 1), column(1, 5)
+    embeddings = own.clone().requires_grad_()
+    distance = moment_distance(embeddings, own, [other])
+    assert distance.item() == pytest.approx(1.8 + 0.36)
+    distance.backward()
+    # Per sample of two: (-3 / 2.5 + -3 e / 2.5^2) / 2.
+    torch.testing.assert_close(embeddings.grad, column(-0.6 + 0.24, -0.6 - 0.24))
+
+
+def test_the_gradient_of_moments_is_that_of_a_batchs_expectation():
+    """With the bank as batch it is the derivative of the distance, at a fixed scale, as the whole bank moves."""
+    generator = torch.Generator().manual_seed(1)
+    own, other = (torch.randn(50, 3, generator=generator, dtype=torch.float64) + shift for shift in (0.0, 1.0))
+    embeddings = own.clone().requires_grad_()
+    moment_distance(embeddings, own, [other]).backward()
+    moving = own.clone().requires_grad_()
+    mean, variance = moving.mean(0), moving.var(0, correction=0)
+    scale = torch.stack([own.var(0, correction=0), other.var(0, correction=0)]).mean(0)
+    shift, spread = mean - other.mean(0), variance - other.var(0, correction=0)
+    (shift.square() / (2 * scale) + spread.square() / (4 * scale.square())).mean().backward()
+    torch.testing.assert_close(embeddings.grad, moving.grad)
+
+
+def test_a_feature_that_is_dead_at_one_site_stays_finite():
+    own, other = torch.zeros(4, 2), torch.tensor([[0.0, 1e-12], [0.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+    embeddings = torch.ones(4, 2, requires_grad=True)
+    distance = moment_distance(embeddings, own, [other])
+    distance.backward()
+    assert torch.isfinite(distance)
+    assert torch.isfinite(embeddings.grad).all()
+    assert (embeddings.grad[:, 0] == 0).all()
