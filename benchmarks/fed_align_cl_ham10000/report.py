@@ -71,7 +71,8 @@ class Setting:
         guesses = [self._guess(site, area) for site in self.sites]
         counted = [guess for site, guess in zip(self.sites, guesses, strict=True) if site in self.counted]
         rows.append(["guessing", None, *guesses, float(np.mean(counted)), None])
-        header = [f"{site} ({self.configuration['sites'].get(site, '')})" for site in self.sites]
+        described = self.configuration["sites"]
+        header = [f"{site} ({described[site]})" if site in described else site for site in self.sites]
         return markdown_table(["method", "seeds", *header, "mean", "deviation of the mean"], rows)
 
     def _guess(self, site: str, area: str) -> float:
