@@ -65,9 +65,9 @@ def tables(result: dict[str, Any]) -> str:
         "lowest": "flower.lowest", "highest": "flower.highest", "Flower / ours": "flower_over_ours.median",
         "lowest ratio": "flower_over_ours.lowest", "highest ratio": "flower_over_ours.highest", "load": "load.median",
     }  # fmt: skip
-    versions = result["cases"][0]["versions_of_flower"]
-    found = table(columns, result["cases"], 1)
-    return f"{found}\n\nFlower {versions['flwr']}, Ray {versions['ray']}; {PAIRS} pairs of runs."
+    cases = result["cases"]
+    versions, pairs = cases[0]["versions_of_flower"], cases[0]["ours"]["count"]
+    return f"{table(columns, cases, 1)}\n\nFlower {versions['flwr']}, Ray {versions['ray']}; {pairs} pairs of runs."
 
 
 if __name__ == "__main__":

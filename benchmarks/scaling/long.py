@@ -1,6 +1,6 @@
 """Long runs: whether a round late in a run costs what an early one does, in time, memory and bytes.
 
-Sites do no training. 1,000 sites and 1,000 rounds take about twenty minutes.
+Sites do no training. 1,000 sites and 1,000 rounds take about 25 minutes.
 
 python -m benchmarks.scaling.long
 """
@@ -25,7 +25,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def case(sites: int, rounds: int) -> dict[str, Any]:
-    """A run's costs, and those of a round as the median of ten at its begin, after the first, and at its end."""
+    """A run's costs, and those of a round as the median of ten at its beginning, without the first, and at its end."""
     from benchmarks.parties import one_set_of_images, run_clocked, site_names, trivial_job
 
     with tempfile.TemporaryDirectory() as folder:

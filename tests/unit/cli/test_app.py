@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from grandrounds import __version__
-from grandrounds.cli import build_app
+from grandrounds.cli import COMMANDS, GROUPS, build_app
 from grandrounds.commands.jobs import describe
 from grandrounds.commands.simulate import EngineChoice
 from grandrounds.deployment.jobs import job_names, load_job
@@ -63,6 +63,13 @@ def test_one_command_starts_without_the_modules_of_the_others():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "grandrounds.commands.jobs" in done.stdout.split()
     assert "grandrounds.commands.simulate" not in done.stdout.split()
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
+def test_every_command_starts_alone(name):
+    done = CliRunner().invoke(build_app(name), [name, "--help"])
+    assert done.exit_code == 0
+    assert f"grandrounds {name}" in " ".join(done.output.split()) or f"root {name}" in done.output
 
 
 def test_commands_import_no_more_than_they_need(sites_dir):

@@ -113,7 +113,7 @@ class OptimizerStep:
         torch.autograd.backward(self._scaler.scale(loss))
         if self._clip_norm is not None:
             self._scaler.unscale_(self._optimizer)
-        self._clip()
+            self._clip()
         self._scaler.step(self._optimizer)
         self._scaler.update()
 

@@ -249,21 +249,24 @@ def train_iteration(
         options: which update.
         generator: where the mini-batches of the banks are drawn from.
         own_bank: the site's embeddings, clean, by the encoder that made the others' banks, shape ``(size, width)``: the
-            discriminator then compares sites, not encoders. None compares with the batch's embeddings.
+            discriminator then compares sites, not encoders. None compares with the batch's embeddings; ``moments`` needs it.
 
     Returns:
-        ``loss`` and, with neighbours, ``loss_discriminator`` and (but for ``as_released``) ``loss_alignment``: means
-        over the steps of their kind, scalars without graphs.
+        ``loss`` and, with neighbours, ``loss_discriminator`` (but for ``moments``) and ``loss_alignment`` (but for
+        ``as_released``): means over the steps of their kind, scalars without graphs.
 
     Raises:
         GrandRoundsError: if a loss is not finite.
+        ValueError: if ``moments`` has no ``own_bank``.
     """
     others = {name: neighbours[name] for name in natural_sorted(neighbours)}
     if not others:
         return {"loss": trainer.classify(images, labels)}
     if options.update == "pair_sequential":
         return _pair_by_pair(trainer, site, images, labels, others, generator, own_bank)
-    if options.update == "moments" and own_bank is not None:
+    if options.update == "moments":
+        if own_bank is None:
+            raise ValueError("update=moments needs the site's own bank")
         banks = [other.bank for other in others.values()]
         return trainer.match_moments(images, labels, own_bank, banks, options.weight)
     batches = [other.batch(generator) for other in others.values()]

@@ -1,4 +1,4 @@
-r"""Adversarial losses that make the embeddings of two sites hard to distinguish, and the discriminators they need.
+r"""Losses that make the embeddings of sites hard to distinguish: adversarial ones with their discriminators, and of moments.
 
 Jiménez-Sánchez et al., "Memory-aware curriculum federated learning for breast cancer classification", 2021, Eq. 2 and
 3, after Li et al., "Multi-site fMRI analysis using privacy-preserving federated learning and domain adaptation",
@@ -132,10 +132,11 @@ def moment_distance(embeddings: Tensor, own: Tensor, others: Sequence[Tensor]) -
         \sum_j \overline{\frac{(m - m_j)^2}{2 s^2} + \frac{(v - v_j)^2}{4 s^4}}, \qquad
         s^2 = \text{mean of the variances of all sites, at least 0.01 of its mean over features}
 
-    These are the first two terms of the central moment discrepancy (Zellinger et al., "Central Moment Discrepancy (CMD) for
-    Domain-Invariant Representation Learning", ICLR 2017), squared and scaled by feature. The value is that of the banks. The
-    gradient is that of the value as :math:`m` and :math:`v` change with a batch: a batch's own moments would add their
-    sampling variance, which the encoder could reduce by making all embeddings alike.
+    After the first two terms of the central moment discrepancy (Zellinger et al., "Central Moment Discrepancy (CMD) for
+    Domain-Invariant Representation Learning", ICLR 2017), squared, with factors 1/2 and 1/4 and a scale for each feature.
+    The value is that of the banks, so that it shows no progress before the next communication. The gradient is that of the
+    value, at a fixed scale, as :math:`m` and :math:`v` change with a batch: a batch's own moments would add their sampling
+    variance, which the encoder could reduce by making all embeddings alike.
 
     Args:
         embeddings: of a batch, with their graph, shape ``(samples, width)``.
@@ -154,7 +155,7 @@ def moment_distance(embeddings: Tensor, own: Tensor, others: Sequence[Tensor]) -
     means = torch.stack([bank.mean(dim=0) for bank in banks])
     variances = torch.stack([bank.var(dim=0, correction=0) for bank in banks])
     scale = variances.mean(dim=0)
-    scale = scale.clamp_min(max(RARE * float(scale.mean()), torch.finfo(own.dtype).tiny))
+    scale = scale.clamp_min(max(RARE * float(scale.mean()), torch.finfo(own.dtype).eps))
     shifts, spreads = means[0] - means[1:], variances[0] - variances[1:]
     distance = (shifts.square() / (2 * scale) + spreads.square() / (4 * scale.square())).mean(dim=1).sum()
     centred = embeddings - means[0]

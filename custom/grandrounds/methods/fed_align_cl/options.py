@@ -88,6 +88,11 @@ class AlignmentOptions(Options):
             )
         if self.update == "moments" and self.bank_encoder != "mean":
             raise ConfigurationError("update=moments compares banks of one encoder; set bank_encoder to mean")
+        if self.update == "moments" and (self.alignment_learning_rate or self.discriminator_learning_rate):
+            raise ConfigurationError(
+                "update=moments has one step at learning_rate; leave out alignment_learning_rate and "
+                "discriminator_learning_rate, and set weight"
+            )
 
     def learning_rates(self, classification: float) -> dict[Role, float]:
         """The learning rate of each optimizer.

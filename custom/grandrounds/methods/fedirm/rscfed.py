@@ -57,7 +57,7 @@ def sub_consensus(
     samples: Sequence[float],
     scale: float,
     measured: Collection[str],
-    factors: Sequence[float] | None = None,
+    factors: Sequence[float],
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The consensus of one subset.
 
@@ -72,7 +72,7 @@ def sub_consensus(
         The weighted mean, in the dtypes of the updates; and the weights, shape ``(updates,)``.
     """
     counts = torch.tensor(samples, dtype=torch.float64)
-    extra = torch.ones_like(counts) if factors is None else torch.tensor(factors, dtype=torch.float64)
+    extra = torch.tensor(factors, dtype=torch.float64)
     shares = counts * extra
     mean = _weighted(updates, shares / shares.sum(), measured)
     squares = [sum((update[name].double() - mean[name]).square().sum() for name in measured) for update in updates]

@@ -272,6 +272,8 @@ def test_matching_moments_trains_no_discriminator():
     losses = train_iteration(hospital, "site-1", *batch("site-1"), others, options, numpy_generator(1), own)
     assert losses.keys() == {"loss", "loss_alignment"}
     assert not moved(discriminator, hospital.discriminator)
+    with pytest.raises(ValueError, match="needs the site's own bank"):
+        train_iteration(hospital, "site-1", *batch("site-1"), others, options, numpy_generator(1))
 
 
 def test_predictions_are_made_in_evaluation_mode_and_leave_the_mode_alone():
@@ -316,6 +318,10 @@ def test_what_is_averaged():
         (
             lambda: AlignmentOptions("moments", bank_encoder="own"),
             "compares banks of one encoder; set bank_encoder to mean",
+        ),
+        (
+            lambda: AlignmentOptions("moments", alignment_learning_rate=1e-5),
+            "update=moments has one step at learning_rate",
         ),
         (lambda: AlignmentOptions(weight=0.0), r"weight must be positive, got 0\.0"),
         (lambda: AlignmentOptions(alignment_learning_rate=0.0), "alignment_learning_rate must be positive"),

@@ -91,6 +91,16 @@ def test_the_gradient_of_moments_is_that_of_a_batchs_expectation():
     torch.testing.assert_close(embeddings.grad, moving.grad)
 
 
+@pytest.mark.parametrize("own", [torch.zeros(3, 2), torch.ones(1, 2)])
+def test_banks_without_any_variance_have_a_finite_distance(own):
+    embeddings = torch.ones(4, 2, requires_grad=True)
+    assert moment_distance(embeddings, own, [own]) == 0
+    distance = moment_distance(embeddings, own, [own + 1])
+    distance.backward()
+    assert torch.isfinite(distance)
+    assert torch.isfinite(embeddings.grad).all()
+
+
 def test_a_feature_that_is_dead_at_one_site_stays_finite():
     own, other = torch.zeros(4, 2), torch.tensor([[0.0, 1e-12], [0.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
     embeddings = torch.ones(4, 2, requires_grad=True)

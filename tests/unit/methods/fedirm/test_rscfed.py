@@ -49,7 +49,7 @@ def test_huge_distances_leave_the_nearest_and_no_nan():
 
 def test_distance_is_from_the_mean_by_samples_over_parameters_alone():
     # The mean by samples is 1/4 of the way: distances 1.25 and 3.75.
-    consensus, weights = sub_consensus([NEAR, FAR], [300.0, 100.0], scale=10.0, measured=["w"])
+    consensus, weights = sub_consensus([NEAR, FAR], [300.0, 100.0], 10.0, ["w"], factors=[1.0, 1.0])
     near, far = 300 * math.exp(-12.5 / 300), 100 * math.exp(-37.5 / 100)
     assert weights.tolist() == pytest.approx([near / (near + far), far / (near + far)])
     torch.testing.assert_close(consensus["w"], FAR["w"] * float(weights[1]))
