@@ -17,6 +17,7 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "it runs all tests",
     "benchmarks/README.md": "it takes hours",
     "benchmarks/gpu/README.md": "it needs a GPU",
+    "benchmarks/fed_align_devices/README.md": "it takes hours",
     "benchmarks/ssl_pbc/README.md": "it takes hours",
     "docs/hospital.md": "it needs root and a signed certificate",
     "docs/how-to/consortium.md": "it needs a federation of several machines",

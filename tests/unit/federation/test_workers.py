@@ -65,7 +65,7 @@ def test_what_was_sent_is_freed_at_once():
         here, there = Pipe()
         send(here, os.getpid(), MESSAGE)
         receive(there)
-        assert not [found for found in gc.get_objects() if isinstance(found, pickle.PickleBuffer)]
+        assert not [found for found in gc.get_objects() if type(found) is pickle.PickleBuffer]
     finally:
         gc.enable()
 
