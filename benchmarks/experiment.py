@@ -34,6 +34,7 @@ from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import load_trained, predict, tensors_of
 from grandrounds.federation.server.record import read_events
+from grandrounds.federation.site.features import VARIABLE as FEATURES
 from grandrounds.files import read_json_object, write_json
 from grandrounds.protocol.problem import Problem
 
@@ -127,8 +128,9 @@ class Experiment:
         return content
 
     def run(self, row: Row) -> None:
-        """Run one row and write its result."""
+        """Run one row and write its result; rows of a seed share images and features of frozen layers."""
         os.environ.setdefault("GRANDROUNDS_CACHE", str(self.workspace / "cache"))
+        os.environ.setdefault(FEATURES, str(self.workspace / "features"))
         torch.set_num_threads(1)
         write_json(self.result(row), self.record(row))
 

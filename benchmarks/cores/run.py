@@ -1,8 +1,11 @@
 """Measure what a second core gives to a simulation: rounds of ten sites with one worker and with several.
 
 Runs with one worker and with several are taken in turn, each in a process of its own; the ratio is of neighbouring runs.
-Memory is the proportional set size of a run's processes together, at its peak. The models must be equal to the bit. Wall-
-clock time counts here, so the machine must be idle; the load before each run is in the result.
+The machine's limit is measured in the same turn: as many runs with one worker at the same time, which share nothing and
+wait for nothing. Memory is the proportional set size of a run's processes together at its peak. The process that leads the
+workers does not train: what it has at the end is shared by all, and the rest of the peak is what each of them needs.
+The models must be equal to the bit. Wall-clock time counts here, so the machine must be idle; the load before each run is
+in the result.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ import statistics
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import in_child, run, spread, table
+from benchmarks.measure import MEBIBYTE, in_child, run, spread, table
 
 SITES, ROUNDS = 10, 4
 CASES = (("compact", 64, 26), ("efficientnet_lite0", 64, 4))
@@ -34,11 +38,20 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     for backbone, side, steps in cases:
         turns = []
         for _ in range(1 if options.quick else options.pairs):
+            arguments = {"backbone": backbone, "side": side, "steps": steps, **sizes}
             turn = {}
-            for workers in (1, options.workers):
-                arguments = {"backbone": backbone, "side": side, "steps": steps, "workers": workers, **sizes}
+            for name, workers, at_once in (
+                ("one", 1, 1),
+                ("several", options.workers, 1),
+                ("apart", 1, options.workers),
+            ):
                 load = round(os.getloadavg()[0], 2)
-                turn[workers] = {"load": load, **in_child("benchmarks.cores.run.case", **arguments)}
+                with ThreadPoolExecutor(at_once) as pool:
+                    runs = [
+                        pool.submit(in_child, "benchmarks.cores.run.case", workers=workers, **arguments)
+                        for _ in range(at_once)
+                    ]
+                turn[name] = {"load": load, "runs": [run.result() for run in runs]}
             turns.append(turn)
         found.append(compared(f"{backbone}, {side} px, {steps} steps", options.workers, turns))
     return {"cases": found, **sizes}
@@ -49,6 +62,7 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
     import torch
 
     from benchmarks.parties import QUIET, one_set_of_images, site_names
+    from benchmarks.processes import proportional_bytes
     from grandrounds.deployment.jobs import load_job, with_options
     from grandrounds.deployment.simulate import simulate
 
@@ -60,6 +74,7 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
         images = one_set_of_images(folder / "images", size=side, images=240)
         summary = simulate(job, folder / "run", site_names(sites), images, workers=workers)
         last = torch.load(folder / "run" / "results" / "last.pt", weights_only=True)
+        resting = proportional_bytes(os.getpid()) / MEBIBYTE
     digest = hashlib.sha256()
     for value in last.values():
         digest.update(value.contiguous().numpy().tobytes())
@@ -68,6 +83,7 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
         "round_seconds": [entry["round_seconds"] for entry in summary["rounds"][1:]],
         "cpu_seconds": round(sum(one.ru_utime + one.ru_stime for one in usage), 2),
         "peak_mib": round(peak[0], 1),
+        "resting_mib": round(resting, 1),
         "model": digest.hexdigest(),
     }
 
@@ -100,33 +116,33 @@ def peak_pss() -> Iterator[list[float]]:
         watcher.join()
 
 
-def compared(title: str, workers: int, turns: list[dict[int, dict[str, Any]]]) -> dict[str, Any]:
+def compared(title: str, workers: int, turns: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Ratios of neighbouring runs.
 
     Raises:
         SystemExit: if the models of two runs differ.
     """
-    if len({run["model"] for turn in turns for run in turn.values()}) != 1:
+    if len({run["model"] for turn in turns for kind in turn.values() for run in kind["runs"]}) != 1:
         raise SystemExit(f"{title}: the models of runs with 1 and {workers} workers differ")
 
-    def ratios(value: str) -> dict[str, float]:
-        pairs = [(statistics.median(turn[1][value]), statistics.median(turn[workers][value])) for turn in turns]
-        return spread([one / several for one, several in pairs], 2)
+    def seconds(turn: dict[str, dict[str, Any]], kind: str) -> float:
+        return statistics.fmean(statistics.median(run["round_seconds"]) for run in turn[kind]["runs"])
 
-    def of(number: int, value: str) -> float:
-        return statistics.median(turn[number][value] for turn in turns)
+    def of(kind: str, value: str) -> float:
+        return statistics.median(run[value] for turn in turns for run in turn[kind]["runs"])
 
+    resting, peak = of("several", "resting_mib"), of("one", "peak_mib")
     return {
         "case": title,
         "workers": workers,
-        "seconds_per_round": {
-            str(number): spread([statistics.median(turn[number]["round_seconds"]) for turn in turns], 3)
-            for number in (1, workers)
-        },
-        "speed": ratios("round_seconds"),
-        "cpu_seconds": {str(number): of(number, "cpu_seconds") for number in (1, workers)},
-        "peak_mib": {str(number): of(number, "peak_mib") for number in (1, workers)},
-        "loads": [run["load"] for turn in turns for run in turn.values()],
+        "seconds_per_round": {kind: spread([seconds(turn, kind) for turn in turns], 3) for kind in turns[0]},
+        "speed": spread([seconds(turn, "one") / seconds(turn, "several") for turn in turns], 2),
+        "limit": spread([workers * seconds(turn, "one") / seconds(turn, "apart") for turn in turns], 2),
+        "cpu_seconds": {kind: of(kind, "cpu_seconds") for kind in turns[0]},
+        "peak_mib": {kind: of(kind, "peak_mib") for kind in turns[0]},
+        "resting_mib": resting,
+        "memory_floor": round((resting + workers * (peak - resting)) / peak, 2),
+        "loads": [kind["load"] for turn in turns for kind in turn.values()],
     }
 
 
@@ -135,18 +151,19 @@ def tables(result: dict[str, Any]) -> str:
         {
             **case,
             "range": f"{case['speed']['lowest']:.2f} to {case['speed']['highest']:.2f}",
-            "one": case["seconds_per_round"]["1"]["median"],
-            "several": case["seconds_per_round"][str(case["workers"])]["median"],
-            "memory": case["peak_mib"][str(case["workers"])] / case["peak_mib"]["1"],
-            "cpu": case["cpu_seconds"][str(case["workers"])] / case["cpu_seconds"]["1"],
+            "limits": f"{case['limit']['lowest']:.2f} to {case['limit']['highest']:.2f}",
+            "one": case["seconds_per_round"]["one"]["median"],
+            "several": case["seconds_per_round"]["several"]["median"],
+            "memory": case["peak_mib"]["several"] / case["peak_mib"]["one"],
             "load": f"{min(case['loads']):.1f} to {max(case['loads']):.1f}",
         }
         for case in result["cases"]
     ]
     columns = {
         "FedPerl": "case", "workers": "workers", "s per round, one worker": "one", "s per round": "several",
-        "times as fast": "speed.median", "range": "range", "CPU time, of one worker's": "cpu",
-        "memory, of one worker's": "memory", "load before": "load",
+        "times as fast": "speed.median", "range": "range", "runs that share nothing": "limit.median",
+        "their range": "limits", "memory, of one worker's": "memory", "with a step's memory for each": "memory_floor",
+        "load before": "load",
     }  # fmt: skip
     return table(columns, rows, 2)
 

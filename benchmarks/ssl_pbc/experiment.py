@@ -6,17 +6,16 @@ images pass the frozen layers once for all rows of a seed (``GRANDROUNDS_FEATURE
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.experiment import Experiment, Predicted, Row, Run, mean_of, pooled, read_predictions, site_data
+from benchmarks.experiment import Experiment, Predicted, Run, mean_of, pooled, read_predictions, site_data
 from grandrounds.data.site import Part
 from grandrounds.evaluation.metrics import classification_metrics, confusion_matrix
-from grandrounds.federation.site.features import VARIABLE, FeatureOptions, Features
+from grandrounds.federation.site.features import FeatureOptions, Features
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import GLOBAL
 from grandrounds.protocol.problem import Problem
@@ -29,11 +28,6 @@ BATCH = 256
 
 class Custom(Experiment):
     """Scores of the last rounds, and pseudo-labels round by round."""
-
-    def run(self, row: Row) -> None:
-        """Run one row; features of frozen layers are shared by all rows of a seed."""
-        os.environ.setdefault(VARIABLE, str(self.workspace / "features"))
-        super().run(row)
 
     def measures(self, run: Run) -> dict[str, Any]:
         """What the report needs."""

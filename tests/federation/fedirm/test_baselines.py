@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from grandrounds.errors import ConfigurationError
+
 LABELLED, UNLABELLED = ["site-1", "site-2"], ["site-3", "site-4"]
 SITES = LABELLED + UNLABELLED
 
@@ -41,6 +43,19 @@ def test_one_subset_of_all_sites_without_distances_is_federated_averaging(small,
     right = go(small(*same, "executor.mc_dropout=none"), tmp_path / "b")
     for name, value in left.models["last"].items():
         torch.testing.assert_close(value, right.models["last"][name], rtol=1e-5, atol=1e-7)
+
+
+def test_a_large_weight_of_labelled_sites_leaves_nothing_to_the_others(small, go, tmp_path):
+    once = "controller.rounds=1"
+    heavy = go(small(once, "controller.unlabelled_start=0", "controller.labelled_weight=1e9"), tmp_path / "a")
+    alone = go(small(once, "controller.unlabelled_start=null"), tmp_path / "b")
+    for name, value in alone.models["last"].items():
+        torch.testing.assert_close(heavy.models["last"][name], value, rtol=1e-5, atol=1e-7)
+
+
+def test_the_weight_of_labelled_sites_needs_a_weighted_mean(small, go, tmp_path):
+    with pytest.raises(ConfigurationError, match="labelled_weight needs aggregation=mean, got median"):
+        go(small("controller.labelled_weight=2", "controller.aggregation=median"), tmp_path)
 
 
 def test_the_consensus_reports_the_weight_of_each_site_and_is_repeatable(small, go, tmp_path, same_run):

@@ -7,9 +7,10 @@ before it in the canonical order have been added or are known to be missing, and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -82,6 +83,7 @@ class OrderedMean:
     Args:
         sites: the sites that are asked this round.
         held_bytes: how much of what came too early waits in memory; the rest waits on disk.
+        factors: of the weights of some sites, positive.
 
     Example:
         >>> mean = OrderedMean(["site-1", "site-2"])
@@ -91,7 +93,13 @@ class OrderedMean:
         {'w': tensor([3.])}
     """
 
-    def __init__(self, sites: Iterable[str], held_bytes: int = HELD_BYTES) -> None:
+    def __init__(
+        self,
+        sites: Iterable[str],
+        held_bytes: int = HELD_BYTES,
+        factors: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._factors = factors
         self._waiting = natural_sorted(sites)
         self._held = HeldUpdates(held_bytes)
         self._weights: dict[str, float] = {}
@@ -109,6 +117,7 @@ class OrderedMean:
             raise ValueError(f"{site} was not asked for an update, or has given one already")
         if not weight > 0:
             raise ValueError(f"the weight of {site} must be positive, got {weight}")
+        weight *= self._factors.get(site, 1.0)
         if site == self._waiting[0]:
             self._waiting.pop(0)
             self._fold(update, weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.server.averaging import AveragingController
+from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.methods.fedirm.executor import PSEUDO_RELATION, RELATION
 from grandrounds.methods.fedirm.options import ServerOptions
@@ -37,6 +38,8 @@ class FedIRMController(AveragingController):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        if self.server_options.labelled_weight != 1 and self.defence.aggregation != "mean":
+            raise ConfigurationError(f"labelled_weight needs aggregation=mean, got {self.defence.aggregation}")
         self.relation: Relation | None = None
         self._matrices: dict[str, dict[str, Relation]] = {}
         self._answered: set[str] = set()
@@ -110,6 +113,8 @@ class FedIRMController(AveragingController):
     def open_round(self, sites: list[str]) -> None:
         """Expect updates and relation matrices from these sites."""
         super().open_round(sites)
+        if self.server_options.labelled_weight != 1:
+            self._mean = OrderedMean(sites, factors=self.factors(sites))
         self._matrices = {RELATION: {}, PSEUDO_RELATION: {}}
         self._answered = set()
         self._scores: dict[str, dict[str, float]] = {}
@@ -119,6 +124,10 @@ class FedIRMController(AveragingController):
         }
         if self.round_number == 1 and self.server_options.unlabelled_start is not None and self._all_have_labels():
             self.log_warning(self.fl_ctx, "every site has a labelled training image: no site trains without labels")
+
+    def factors(self, sites: Iterable[str]) -> dict[str, float]:
+        """The factors of the labelled sites' weights in the mean."""
+        return {site: self.server_options.labelled_weight for site in sites if self.has_labels(site)}
 
     def payload_for(self, site: str) -> Payload:
         """The global model, and for an unlabelled site the mean relation matrix, if there is one yet."""

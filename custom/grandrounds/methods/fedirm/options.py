@@ -24,7 +24,7 @@ Divisor = Literal["images", "batch_size"]
 
 @dataclass(frozen=True)
 class ServerOptions(Options):
-    """When unlabelled sites train, and which rows the mean relation matrix averages.
+    """When unlabelled sites train, how much they count, and which rows the mean relation matrix averages.
 
     A ``min_support`` of 0 counts every row that its site releases, the uniform ones of absent classes, too (paper and code).
     """
@@ -33,6 +33,9 @@ class ServerOptions(Options):
     min_support: Annotated[int, "minimum number of patients of a class at a site for its row to count", Min(0)] = (
         MIN_SUPPORT
     )
+    labelled_weight: Annotated[
+        float, "factor of a labelled site's weight in the mean (RSCFed's code: 200 for skin lesions)", POSITIVE
+    ] = 1.0
 
     def unlabelled_sites_train(self, elapsed: int) -> bool:
         """Whether unlabelled sites train after ``elapsed`` rounds."""

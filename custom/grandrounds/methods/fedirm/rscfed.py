@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -104,15 +105,12 @@ class ConsensusOptions(Options):
     distance_scale: Annotated[float, "beta: how fast weights fall with distance; 0 is federated averaging", Min(0)] = (
         1e4
     )
-    labelled_weight: Annotated[
-        float, "factor of a labelled site's weight in a subset (authors' code: 200 for skin lesions)", POSITIVE
-    ] = 1.0
 
 
 class ConsensusMean(OrderedMean):
     """The mean of a round's sub-consensus models instead of its updates.
 
-    ``generator`` draws the subsets; sites that are in ``labelled`` have the extra weight.
+    ``generator`` draws the subsets; ``factors`` are those of the weights of some sites.
     """
 
     def __init__(
@@ -121,11 +119,10 @@ class ConsensusMean(OrderedMean):
         options: ConsensusOptions,
         measured: Collection[str],
         generator: np.random.Generator,
-        labelled: Collection[str] = (),
+        factors: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        super().__init__(sites)
+        super().__init__(sites, factors=factors)
         self._options, self._measured, self._generator = options, measured, generator
-        self._labelled = labelled
         self._updates: dict[str, tuple[State, float]] = {}
         self.weights: list[dict[str, float]] = []
 
@@ -147,7 +144,7 @@ class ConsensusMean(OrderedMean):
         mean = OrderedMean(str(number) for number in range(subsets))
         for number, chosen in enumerate(draw_subsets(self._updates, subsets, size, self._generator)):
             updates, samples = zip(*(self._updates[site] for site in chosen), strict=True)
-            factors = [self._options.labelled_weight if site in self._labelled else 1.0 for site in chosen]
+            factors = [self._factors.get(site, 1.0) for site in chosen]
             consensus, weights = sub_consensus(updates, samples, scale, self._measured, factors)
             mean.add(str(number), consensus)
             self.weights.append(dict(zip(chosen, weights.tolist(), strict=True)))
@@ -190,8 +187,7 @@ class ConsensusController(FedIRMController):
         """Expect updates from these sites."""
         super().open_round(sites)
         generator = numpy_generator(self.seed, "consensus", self.round_number)
-        labelled = [site for site in sites if self.has_labels(site)]
-        self._consensus = ConsensusMean(sites, self.consensus, self._parameters, generator, labelled)
+        self._consensus = ConsensusMean(sites, self.consensus, self._parameters, generator, self.factors(sites))
         self._mean = self._consensus
 
     def round_notes(self) -> dict[str, Any]:

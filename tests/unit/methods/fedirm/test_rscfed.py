@@ -33,9 +33,9 @@ def test_an_extra_weight_multiplies_shares_and_leaves_distances_by_samples():
     torch.testing.assert_close(consensus["w"], FAR["w"] * float(weights[1]))
 
 
-def test_labelled_sites_have_the_extra_weight():
-    options = ConsensusOptions(subsets=1, subset_size=3, distance_scale=0.0, labelled_weight=8.0)
-    mean = ConsensusMean(["a", "b", "c"], options, ["w"], numpy_generator("weights"), labelled=["b"])
+def test_factors_multiply_the_weights_of_a_subset():
+    options = ConsensusOptions(subsets=1, subset_size=3, distance_scale=0.0)
+    mean = ConsensusMean(["a", "b", "c"], options, ["w"], numpy_generator("weights"), {"b": 8.0})
     for site, value in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
         mean.add(site, {"w": torch.tensor([value])}, 10.0)
     torch.testing.assert_close(mean.close()["w"], torch.tensor([(1.0 + 16.0 + 3.0) / 10.0]))
