@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from benchmarks.experiment import Experiment, Row, Run, mean_of, read_predictions, site_data
+from benchmarks.experiment import Experiment, Row, Run, mean_of, site_data
 from benchmarks.fed_align_cl_ham10000.measures import curve_areas, embed, separability
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import read_partition, write_partition
@@ -61,13 +63,10 @@ class Custom(Experiment):
         return Run(row, job, place, sites_dir, {}, group, simulate(job, place, group, sites_dir=sites_dir))
 
     def _model(self, run: Run, sites_dir: Path, names: list[str]) -> dict[str, Any]:
-        if run.job.options("executor")["averaged"] == "all":
-            weights = {
-                model: run.place / "results" / f"{model}.pt" for model in self.configuration.get("models", MODELS)
-            }
-            scores = {model: self._measured(run, path, sites_dir, names, model) for model, path in weights.items()}
-        else:  # with local normalisation each site has a model of its own
-            scores = {MODELS[0]: {"sites": _scored_at_sites(run), "layers": {}}}
+        # With local normalisation each site has a model of its own, that of the last round.
+        local = run.job.options("executor")["averaged"] != "all"
+        models = MODELS[:1] if local else self.configuration.get("models", MODELS)
+        scores = {model: self._measured(run, model, sites_dir, names, local) for model in models}
         rounds = run.metrics()
         return {
             "scores": scores,
@@ -78,12 +77,14 @@ class Custom(Experiment):
             "seconds": run.summary["seconds"],
         }
 
-    def _measured(self, run: Run, weights: Path, sites_dir: Path, names: list[str], model: str) -> dict[str, Any]:
+    def _measured(self, run: Run, model: str, sites_dir: Path, names: list[str], local: bool) -> dict[str, Any]:
         """Areas under the curves at each site, and the separation of the sites in the model's embeddings."""
         spec = Problem.from_dict(run.job.options("problem")).model_spec(pretrained=False)
-        network = load_trained(spec, weights, run.row.seed)
+        network = load_trained(spec, run.place / "results" / f"{model}.pt", run.row.seed)
         parts, truth, groups, by_site = [], [], [], {}
         for site in names:
+            if local:
+                network.load_state_dict(_own_entries(run, site), strict=False)
             data = site_data(run.job, site, sites_dir)
             rows = data.rows("test")
             found, scores = embed(network, data.images, rows)
@@ -133,14 +134,11 @@ def _areas(labels: np.ndarray, scores: Sequence[float] | np.ndarray) -> dict[str
     return {**curve_areas(labels, scores), "images": len(labels), "malignant": int((labels == 1).sum())}
 
 
-def _scored_at_sites(run: Run) -> dict[str, dict[str, float]]:
-    """The areas from the predictions that each site has made of its own test images."""
-    classes = run.job.options("problem")["classes"]
-    found = {}
-    for path in sorted((run.place / "results").glob("*/predictions_common.csv")):
-        labels, probabilities = read_predictions(path, classes)
-        found[path.parent.name] = _areas(labels, probabilities[:, 1].tolist())
-    return found
+def _own_entries(run: Run, site: str) -> dict[str, Tensor]:
+    """The entries of the last round's model that a site has not sent."""
+    path = max(run.place.glob(f"state/*/{site}/state/round_*.pt"))
+    kept: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["content"]["local"]
+    return kept
 
 
 def _thinned(records: list[Record], share: float, seed: int, site: str) -> list[Record]:

@@ -217,7 +217,6 @@ def without_the_third(go, tmp_path_factory):
     [
         ("wide", "bank of site-3: expected torch.float32 of shape (28, 96)"),
         ("empty", "bank of site-3"),
-        ("alone", "site-3 sent bank alone"),
         ("sizeless", "must report the batch size"),
     ],
 )
@@ -227,6 +226,19 @@ def test_a_site_whose_bank_is_refused_leaves_no_trace(how, reason, without_the_t
     assert reason in found.summary["rounds"][0]["dropped"]["site-3"]
     assert found.summary["rounds"][0]["banks_from"] == SITES
     assert identical(found.models, without_the_third.models)
+
+
+def test_the_others_align_without_a_site_that_sent_no_discriminator(go, tmp_path):
+    found = go(tmp_path, job=faulty("alone", "controller.rounds=2"), sites=[*SITES, "site-3"])
+    assert [entry["answered"] for entry in found.summary["rounds"]] == [[*SITES, "site-3"]] * 2
+    assert "site-1: site-3 sent no discriminator and is left out" in (tmp_path / "run.log").read_text()
+    assert "loss_alignment" in answers(found)[2, "site-1"]
+
+
+def test_moments_are_matched_without_discriminators(go, tmp_path):
+    found = go(tmp_path, "controller.rounds=2", "executor.update=moments", "executor.bank_encoder=mean")
+    assert set(found.summary["bytes"]["site-1"]) == {"down.global", "down.bank", "up.update", "up.bank"}
+    assert "loss_alignment" in answers(found)[2, "site-1"]
 
 
 @pytest.mark.parametrize(("event", "party"), [("_round_done", "server"), ("_after_task_execution", "site-2")])

@@ -1,4 +1,4 @@
-"""Fed-Align-CL on the server: the mean of the models, and the relay of banks and discriminators."""
+"""Fed-Align-CL on the server: the mean of the models, and the relay of banks and, if there are any, discriminators."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ class FedAlignController(AveragingController):
         parts = {
             GLOBAL: self.sent,
             BANK: {name: sent[BANK] for name, sent in others.items()},
-            DISCRIMINATOR: pack({name: sent[DISCRIMINATOR] for name, sent in others.items()}),
         }
+        discriminators = {name: sent[DISCRIMINATOR] for name, sent in others.items() if DISCRIMINATOR in sent}
+        if discriminators:
+            parts[DISCRIMINATOR] = pack(discriminators)
         return self.payload(parts, **{BATCH_SIZES: {name: sent[BATCH_SIZE] for name, sent in others.items()}})
 
     def check(self, site: str, result: Result) -> None:
@@ -109,23 +111,25 @@ class FedAlignController(AveragingController):
 
 def _shared(site: str, result: Result, width: int) -> dict[str, Any] | None:
     """What a result has for the other sites, checked; None if nothing."""
-    received = {name for name in (BANK, DISCRIMINATOR) if name in result.releases}
-    if not received:
+    if BANK not in result.releases:
+        if DISCRIMINATOR in result.releases:
+            raise MessageError(f"{site} sent a discriminator without a bank")
         return None
-    if len(received) == 1:
-        raise MessageError(f"{site} sent {received.pop()} alone; a bank and a discriminator come together")
     bank = result.releases[BANK]
     if bank.kind is not ReleaseKind.EMBEDDINGS or bank.tensors.keys() != {EMBEDDINGS}:
         raise MessageError(f"bank of {site} must be embeddings, got {bank.kind} with {sorted(bank.tensors)}")
     embeddings: Tensor = bank.tensors[EMBEDDINGS]
     require_bank(embeddings, max(len(embeddings) if embeddings.dim() else 0, 1), width, f"bank of {site}")
-    discriminator: dict[str, Tensor] = dict(result.releases[DISCRIMINATOR].tensors)
-    received_discriminator(discriminator, width, f"discriminator of {site}")
-    if any(value.dtype != torch.float32 for value in discriminator.values()):
-        raise MessageError(f"discriminator of {site} must be of torch.float32")
     size = result.metrics.get(BATCH_SIZE, 0)
     if size != int(size) or not 1 <= size <= MAX_BATCH_SIZE:
         raise MessageError(
             f"{site} must report the batch size of its bank, a whole number from 1 to {MAX_BATCH_SIZE}, got {size}"
         )
-    return {BANK: embeddings, DISCRIMINATOR: discriminator, BATCH_SIZE: int(size)}
+    found = {BANK: embeddings, BATCH_SIZE: int(size)}
+    if DISCRIMINATOR in result.releases:
+        discriminator: dict[str, Tensor] = dict(result.releases[DISCRIMINATOR].tensors)
+        received_discriminator(discriminator, width, f"discriminator of {site}")
+        if any(value.dtype != torch.float32 for value in discriminator.values()):
+            raise MessageError(f"discriminator of {site} must be of torch.float32")
+        found[DISCRIMINATOR] = discriminator
+    return found

@@ -209,10 +209,15 @@ class FedAlignExecutor(SiteExecutor):
         sizes = payload.values.get(BATCH_SIZES, {})
         found = {}
         for other, bank in payload.parts[BANK].items():
-            if other not in discriminators or not isinstance(sizes.get(other), int):
-                raise MessageError(f"the task has a bank of {other}, but not its discriminator and batch size")
+            if not isinstance(sizes.get(other), int):
+                raise MessageError(f"the task has a bank of {other}, but not its batch size")
             require_bank(bank, len(bank), width, f"bank of {other}")
-            discriminator = received_discriminator(discriminators[other], width, f"discriminator of {other}")
+            discriminator: nn.Module = nn.Identity()
+            if self.alignment.has_discriminator:
+                if other not in discriminators:
+                    self.logger.warning("%s: %s sent no discriminator and is left out", context.site, other)
+                    continue
+                discriminator = received_discriminator(discriminators[other], width, f"discriminator of {other}")
             found[other] = Neighbour(bank.to(context.device), discriminator.to(context.device), sizes[other])
         return found
 
@@ -231,17 +236,16 @@ class FedAlignExecutor(SiteExecutor):
 
     def _releases(self, sent: State, work: LocalSteps, embeddings: Tensor | None) -> dict[str, Release]:
         context, noise = work.context, self.embedding_noise
-        releases = model_update(self._update(sent, work.trainer.network, context))
+        releases = dict(model_update(self._update(sent, work.trainer.network, context)))
         if embeddings is None:
             return releases
         self._warn_of_clipping(embeddings, context)
         bank = work.bank(embeddings, self.alignment, noise, noise.random_bytes(context.key("bank noise")))
-        discriminator = copy_to_cpu(work.trainer.discriminator.state_dict())
-        return {
-            **releases,
-            BANK: Release(ReleaseKind.EMBEDDINGS, {EMBEDDINGS: bank}),
-            DISCRIMINATOR: Release(ReleaseKind.DISCRIMINATOR, discriminator),
-        }
+        releases[BANK] = Release(ReleaseKind.EMBEDDINGS, {EMBEDDINGS: bank})
+        if self.alignment.has_discriminator:
+            discriminator = copy_to_cpu(work.trainer.discriminator.state_dict())
+            releases[DISCRIMINATOR] = Release(ReleaseKind.DISCRIMINATOR, discriminator)
+        return releases
 
     def _warn_of_clipping(self, embeddings: Tensor, context: SiteContext) -> None:
         bounds = {"executor.embedding_clip": clip_bound(embeddings, self.embedding_noise)}

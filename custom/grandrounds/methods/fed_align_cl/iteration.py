@@ -58,7 +58,7 @@ class Neighbour:
 
     Attributes:
         bank: its noisy embeddings, shape ``(size, width)``.
-        discriminator: its discriminator at that time, with fixed parameters.
+        discriminator: its discriminator at that time, with fixed parameters; not used with ``update=moments``.
         batch_size: how many of the embeddings are used in an iteration.
     """
 

@@ -94,6 +94,11 @@ class AlignmentOptions(Options):
                 "discriminator_learning_rate, and set weight"
             )
 
+    @property
+    def has_discriminator(self) -> bool:
+        """Whether the sites train and exchange discriminators."""
+        return self.update != "moments"
+
     def learning_rates(self, classification: float) -> dict[Role, float]:
         """The learning rate of each optimizer.
 
