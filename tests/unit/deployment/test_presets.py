@@ -69,13 +69,16 @@ def test_fedperls_presets_differ_where_text_and_code_do():
         "class_weight_limit": (None, None, 5.0),
         "weak_view": ("weak", "weak", "turns"),
         "feature_cache": (0, 0, 8),
-        "threshold": (0.6, 0.6, 0.6),
-        "unsupervised_weight": (0.5, 0.5, 0.5),
-        "unsupervised_reduction": ("accepted_mean", "accepted_mean", "accepted_mean"),
+        "threshold": (0.6, 0.6, 0.8),
+        "unsupervised_weight": (0.5, 0.5, 1.0),
+        "unsupervised_start": (1, 1, 5),
+        "teacher": ("local", "local", "average"),
+        "align_distribution": (False, False, True),
+        "unsupervised_reduction": ("accepted_mean", "accepted_mean", "batch_mean"),
         "class_weights": ("none", "median", "median"),
-        "equalize_noop": (False, True, False),
+        "equalize_noop": (False, True, True),
         # The code's term has no gradient: leaving it out is the same training.
-        "consistency_weight": (0.01, 0.0, 0.01),
+        "consistency_weight": (0.01, 0.0, 0.0),
         "consistency_reduction": ("sum", "mean", "mean"),
     }
     for part, table in enumerate((controller, executor)):
@@ -84,7 +87,7 @@ def test_fedperls_presets_differ_where_text_and_code_do():
 
 
 @pytest.mark.parametrize(("name", "threshold"), [("ssfl", 0.6), ("fedperl", 0.6), ("local_fixmatch", 0.9)])
-@pytest.mark.parametrize("preset", ["paper", "code", "recommended"])
+@pytest.mark.parametrize("preset", ["paper", "code"])
 def test_a_site_alone_is_stricter_with_pseudo_labels_than_a_federation(name, preset, threshold):
     assert options_of(name, preset)[1]["threshold"] == threshold
 
