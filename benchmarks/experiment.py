@@ -145,10 +145,13 @@ class Experiment:
 
     def partition(self, row: Row) -> tuple[Path, dict[str, Any]]:
         """Divide the data set: the folder of the sites, and the partition. Rows with the same data share the folder."""
-        choices = self.partition_choices(row)
-        digest = hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:8]
-        folder = self.workspace / f"sites_{digest}_{row.seed}"
-        return folder, make_partition(root=self.root, out=folder, seed=row.seed, **choices)
+        folder = self.partition_folder(row)
+        return folder, make_partition(root=self.root, out=folder, seed=row.seed, **self.partition_choices(row))
+
+    def partition_folder(self, row: Row) -> Path:
+        """Where the sites of the row's choices and seed are."""
+        digest = hashlib.sha256(json.dumps(self.partition_choices(row), sort_keys=True).encode()).hexdigest()[:8]
+        return self.workspace / f"sites_{digest}_{row.seed}"
 
     def partition_choices(self, row: Row) -> dict[str, Any]:
         """Arguments of the partition: the configuration's, the setting's, the method's, the command line's."""

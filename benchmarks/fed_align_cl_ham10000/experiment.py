@@ -66,7 +66,8 @@ class Custom(Experiment):
         # With local normalisation each site has a model of its own, that of the last round.
         local = run.job.options("executor")["averaged"] != "all"
         models = MODELS[:1] if local else self.configuration.get("models", MODELS)
-        scores = {model: self._measured(run, model, sites_dir, names, local) for model in models}
+        tested = run.sites if local else names
+        scores = {model: self._measured(run, model, sites_dir, tested, local) for model in models}
         rounds = run.metrics()
         return {
             "scores": scores,
@@ -84,7 +85,7 @@ class Custom(Experiment):
         parts, truth, groups, by_site = [], [], [], {}
         for site in names:
             if local:
-                network.load_state_dict(_own_entries(run, site), strict=False)
+                network.load_state_dict({**network.state_dict(), **_own_entries(run, site)})
             data = site_data(run.job, site, sites_dir)
             rows = data.rows("test")
             found, scores = embed(network, data.images, rows)

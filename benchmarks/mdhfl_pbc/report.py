@@ -145,15 +145,15 @@ class Report:
         yield markdown_table(["noise", "method", *self.first["classes"]], rows)
 
     def traffic(self) -> Iterator[Part]:
-        """Bytes and seconds."""
-        yield "Bytes of tensors per site and run, by the ledger, and seconds of a run (mean):"
+        """Bytes on their way."""
+        yield "Bytes of tensors per site and run, by the ledger (mean):"
         rows = []
         for method, title in self.titles.items():
             runs = [run for m in self.settings.values() for run in m.get(method, Seeds()).values()]
             if runs:
                 sizes = [round(_mean([_bytes(run, way) for run in runs])) for way in ("up.", "down.")]
-                rows.append([title, *sizes, round(_mean([run["seconds"] for run in runs]))])
-        yield markdown_table(["method", "up", "down", "seconds"], rows)
+                rows.append([title, *sizes])
+        yield markdown_table(["method", "up", "down"], rows)
 
 
 def _pair(ours: Seeds, theirs: Seeds, metric: str) -> Pair:

@@ -42,8 +42,7 @@ class Custom(Blood):
             divided[site] = assign_splits(
                 own, numpy_generator(row.seed, "splits", site), site=site, labelled=share, **SHARES
             )
-        names = "_".join(str(choices[name]) for name in ("division", "labelled"))
-        folder = self.workspace / f"sites_{names}_{len(labelled)}_{row.seed}"
+        folder = self.partition_folder(row)
         description = {"seed": row.seed, **choices}
         return folder, write_partition(divided, folder, DATASET, read.images, read.classes, description)
 
@@ -53,7 +52,8 @@ class Custom(Blood):
         if "executor.class_weights=pooled" in chosen:
             folder, partition = self.partition(row)
             sites = describe_population(folder, list(partition["sites"]))["sites"].values()
-            counts = [sum(site["labelled"][name] for site in sites) for name in partition["classes"]]
+            used = "training" if "executor.labels=all" in chosen else "labelled"
+            counts = [sum(site[used][name] for site in sites) for name in partition["classes"]]
             chosen.append(f"executor.class_counts={counts}")
         return chosen
 

@@ -18,7 +18,7 @@ class FaultyAligner(FedAlignExecutor):
     Args:
         at_round: in which.
         how: ``raise`` fails, ``wide`` sends a bank of an unknown backbone, ``alone`` a bank without discriminator,
-            ``empty`` a bank without rows, ``sizeless`` no batch size.
+            ``empty`` a bank without rows, ``huge`` one of huge values, ``sizeless`` no batch size.
         options: of Fed-Align-CL.
     """
 
@@ -40,6 +40,6 @@ class FaultyAligner(FedAlignExecutor):
         if self.how == "sizeless":
             metrics = {name: value for name, value in result.metrics.items() if name != "batch_size"}
             return replace(result, metrics=metrics)
-        shape = (28, 97) if self.how == "wide" else (0, 96)
-        bank = Release(ReleaseKind.EMBEDDINGS, {"embeddings": torch.zeros(shape)})
+        shape = {"wide": (28, 97), "empty": (0, 96), "huge": (28, 96)}[self.how]
+        bank = Release(ReleaseKind.EMBEDDINGS, {"embeddings": torch.full(shape, 1e15)})
         return replace(result, releases={**result.releases, "bank": bank})

@@ -217,6 +217,7 @@ def without_the_third(go, tmp_path_factory):
     [
         ("wide", "bank of site-3: expected torch.float32 of shape (28, 96)"),
         ("empty", "bank of site-3"),
+        ("huge", "bank of site-3 has a value beyond 1e+06"),
         ("sizeless", "must report the batch size"),
     ],
 )
@@ -230,8 +231,11 @@ def test_a_site_whose_bank_is_refused_leaves_no_trace(how, reason, without_the_t
 
 def test_the_others_align_without_a_site_that_sent_no_discriminator(go, tmp_path):
     found = go(tmp_path, job=faulty("alone", "controller.rounds=2"), sites=[*SITES, "site-3"])
-    assert [entry["answered"] for entry in found.summary["rounds"]] == [[*SITES, "site-3"]] * 2
-    assert "site-1: site-3 sent no discriminator and is left out" in (tmp_path / "run.log").read_text()
+    first, second = found.summary["rounds"]
+    assert first["answered"] == second["answered"] == [*SITES, "site-3"]
+    assert first["banks_from"] == SITES
+    assert second["banks_from"] == [*SITES, "site-3"]
+    assert "no other site gets the bank of site-3" in (tmp_path / "run.log").read_text()
     assert "loss_alignment" in answers(found)[2, "site-1"]
 
 

@@ -1,12 +1,14 @@
 """Federations whose images have any number of findings."""
 
 import csv
+from json import dumps
 
 import numpy as np
 import pytest
 
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME, phantom_site
 from grandrounds.deployment.jobs import check_job, job_names, load_job, with_options
+from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import read_events
 
@@ -57,6 +59,17 @@ def test_methods_train_score_and_write_findings(name, tiny, run, hospitals, tmp_
         assert any(sum(float(row[f"probability_{one}"]) for one in FINDINGS) > 1.01 for row in rows) or name != "fedavg"
     counts = found.summary["counts"]["site-1"][model]["images"]
     assert [len(finding) for finding in counts] == [2, 2, 2], "absent and present"
+
+
+@pytest.mark.parametrize("name", ["ssfl", "fedperl"])
+def test_recommended_pseudo_labels_of_findings_are_not_aligned(name, tiny, run, hospitals, tmp_path):
+    advised = with_preset(load_job(name), "recommended").options("executor")
+    assert advised["align_distribution"]
+    chosen = ("teacher", "align_distribution", "threshold", "consistency_weight")
+    labels = [f"executor.{one}={dumps(advised[one])}" for one in chosen if one in advised]
+    job = tiny(name, *MULTI, "controller.rounds=2", *MORE.get(name, []), *labels)
+    found = run(job, tmp_path, ["site-1", "site-2"], sites_dir=hospitals)
+    assert found.summary["status"] == "finished"
 
 
 def test_the_server_trains_on_and_selects_by_findings_of_its_own(tiny, run, hospitals, tmp_path):

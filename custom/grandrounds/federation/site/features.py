@@ -128,9 +128,9 @@ class Features:
             size = len(images) * count * int(np.prod(shape)) * 2
             self._require_room(size, f"{len(images)} images x {count} {view} views of {name}")
             key = derive_seed(self._seed, "features", self._site, *map(str, what))
-            # No run reads what other frozen layers have made, or of other images.
+            # No run reads what other frozen layers have made, or of other images, or another number of views.
             content = hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
-            source = derive_seed(key, self._front.digest, content, *map(str, images.shape))
+            source = derive_seed(key, self._front.digest, content, *map(str, images.shape), str(count))
             path = self._folder / f"{name}-{view}-{source:016x}"
             self._stored[what] = _StoredFeatures(path, images, view, count, shape, key, options)
         return self._stored[what]

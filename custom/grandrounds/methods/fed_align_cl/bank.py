@@ -24,6 +24,8 @@ BATCH_SIZE, BATCH_SIZES = "batch_size", "batch_sizes"
 SEPARATOR = "/"
 MAX_BATCH_SIZE = 65_536
 """The maximum batch size that a site may report: the others draw as many rows in every iteration."""
+MAX_EMBEDDING = 1e6
+"""The largest value of a bank: the squares of larger ones could stop the training of the sites that receive it."""
 
 
 def pack(states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -119,7 +121,7 @@ def require_bank(bank: Tensor, size: int, width: int, name: str) -> None:
         name: for errors, for example ``"bank of site-2"``.
 
     Raises:
-        MessageError: if the shape or dtype is another, or a value is not finite.
+        MessageError: if the shape or dtype is another, or a value is not finite or beyond ``MAX_EMBEDDING``.
     """
     if bank.dtype != torch.float32 or tuple(bank.shape) != (size, width):
         raise MessageError(
@@ -128,6 +130,8 @@ def require_bank(bank: Tensor, size: int, width: int, name: str) -> None:
         )
     if not bool(torch.isfinite(bank).all()):
         raise MessageError(f"{name} has a value that is NaN or infinite")
+    if len(bank) and float(bank.abs().max()) > MAX_EMBEDDING:
+        raise MessageError(f"{name} has a value beyond {MAX_EMBEDDING:g}")
 
 
 def draw_rows(bank: Tensor, count: int, generator: np.random.Generator) -> Tensor:

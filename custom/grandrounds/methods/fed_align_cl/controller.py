@@ -91,8 +91,15 @@ class FedAlignController(AveragingController):
             self._for_next[site] = shared
 
     def close_round(self) -> None:
-        """Average; what was received is sent to the others next."""
+        """Average; what was received is sent to the others next, but no bank alone where others sent a discriminator."""
         super().close_round()
+        complete = {site: sent for site, sent in self._for_next.items() if DISCRIMINATOR in sent}
+        if complete and len(complete) < len(self._for_next):
+            alone = natural_sorted(self._for_next.keys() - complete.keys())
+            self.log_warning(
+                self.fl_ctx, f"no other site gets the bank of {', '.join(alone)}, which has no discriminator"
+            )
+            self._for_next = complete
         self._sent = self._for_next
 
     def round_notes(self) -> dict[str, Any]:

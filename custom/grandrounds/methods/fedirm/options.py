@@ -24,7 +24,7 @@ Divisor = Literal["images", "batch_size"]
 
 @dataclass(frozen=True)
 class ServerOptions(Options):
-    """When unlabelled sites train, how much they count, and which rows the mean relation matrix averages.
+    """When unlabelled sites train, how much labelled sites count, and which rows the mean relation matrix averages.
 
     A ``min_support`` of 0 counts every row that its site releases, the uniform ones of absent classes, too (paper and code).
     """

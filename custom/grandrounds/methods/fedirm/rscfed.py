@@ -21,7 +21,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
-from grandrounds.options import POSITIVE, Min, Options
+from grandrounds.options import Min, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.problem import Task

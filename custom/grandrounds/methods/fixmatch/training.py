@@ -79,9 +79,10 @@ class SemiSupervisedOptions(Options):
         Min(0),
     ] = 0
     unsupervised_start: Annotated[int, "first round with pseudo-labels", Min(1)] = 1
-    align_distribution: Annotated[bool, "scale predictions to the class shares of the labelled images (ReMixMatch)"] = (
-        False
-    )
+    align_distribution: Annotated[
+        bool,
+        "scale predictions to the class shares of the site's labelled images (ReMixMatch); not of findings, nor without any",
+    ] = False
     adaptive_thresholds: Annotated[bool, "lower the threshold of classes seldom predicted surely (FlexMatch)"] = False
     strong_norm: Annotated[
         StrongNorm, "batch norm on strong views: statistics of the batch, without a trace in the running ones, or those"
@@ -144,10 +145,8 @@ class UnlabelledBatches:
         self._context = context
         self._options = options
         self._multi = context.problem.multi
-        if self._multi and (options.align_distribution or options.adaptive_thresholds):
-            raise ConfigurationError(
-                "align_distribution and adaptive_thresholds are not for findings; set them to false"
-            )
+        if self._multi and options.adaptive_thresholds:
+            raise ConfigurationError("adaptive_thresholds are not for findings; set it to false")
         self._weak = training.view
         self._teacher = teacher
         started = context.round_number >= options.unsupervised_start
@@ -162,11 +161,13 @@ class UnlabelledBatches:
         self._predicted: Tensor | None = None
         if len(self.rows) and options.teacher_views and teacher is not None:
             self._predicted = mean_predictions(teacher, context, self.rows, self._weak, options.teacher_views)
-        if len(self.rows) and (options.align_distribution or options.adaptive_thresholds):
-            found = self._expect(network if teacher is None else teacher, labelled_rows(context.data, training.labels))
-            self._expectations = found if options.align_distribution else None
+        labelled = labelled_rows(context.data, training.labels)
+        align = options.align_distribution and not self._multi and len(labelled) > 0
+        if len(self.rows) and (align or options.adaptive_thresholds):
+            found = self._expect(network if teacher is None else teacher, labelled)
+            self._expectations = found if align else None
             if options.adaptive_thresholds:
-                self._threshold = found.thresholds(options.threshold, options.align_distribution)
+                self._threshold = found.thresholds(options.threshold, align)
         if self._batches:
             context.draw_ahead(self._batches, self._weak, self._key)
             context.draw_ahead(self._batches, "strong", self._key, **self._strong)

@@ -165,6 +165,13 @@ def test_features_can_outlast_a_run_and_belong_to_their_images(make, passes, tmp
     assert not torch.equal(make(folder="two").draw("own", 255 - IMAGES, ALL, "none", 0, 0), first)
 
 
+def test_other_numbers_of_views_do_not_share_kept_features(make, tmp_path, monkeypatch):
+    alone = make(views=1, folder="alone").draw("own", IMAGES, ALL, "weak", 0, 0)
+    monkeypatch.setenv("GRANDROUNDS_FEATURES", str(tmp_path / "kept"))
+    make(views=3, folder="one").draw("own", IMAGES, ALL, "weak", 0, 0)
+    assert torch.equal(make(views=1, folder="two").draw("own", IMAGES, ALL, "weak", 0, 0), alone)
+
+
 def test_a_cache_above_its_limit_is_refused_with_its_size(make):
     cache = make(views=3, mib=1)
     cache.draw("own", IMAGES, ALL[:1], "weak", 5, 0)

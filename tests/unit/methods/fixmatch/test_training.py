@@ -336,6 +336,12 @@ def test_aligned_training_learns_other_labels():
     assert (plain, aligned) == (1, 0)
 
 
+def test_predictions_are_not_aligned_at_a_site_without_labels():
+    options = {"threshold": 0.9, "align_distribution": True, "accept_unlabelled": True}
+    found = train(site(labelled=0, unlabelled=8), teacher=Fixed(0.98, 0.01, 0.01), **options)[0]
+    assert found["accepted"] == 1
+
+
 @pytest.mark.parametrize(("norm", "counted"), [("batch", 6), ("batch_untracked", 4), ("running", 4)])
 def test_strong_views_count_as_batches_of_batch_norm_if_asked(norm, counted):
     # Two steps with a labelled, a weak and a strong pass each.
