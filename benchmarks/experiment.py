@@ -187,6 +187,10 @@ class Experiment:
         changed = [text for text in self.assignments if not text.startswith(PARTITION)]
         return [*chosen, *method["options"], f"controller.seed={row.seed}", *changed]
 
+    def fitted(self, job: Job, sites_dir: Path, partition: Mapping[str, Any]) -> Job:
+        """The job with options that depend on the sites' images."""
+        return job
+
     @property
     def start(self) -> Path:
         """The weights from which all rows start.
@@ -203,7 +207,7 @@ class Experiment:
     def simulated(self, row: Row, sites_dir: Path, partition: Mapping[str, Any]) -> Run:
         """Simulate the row's job; an interrupted run is resumed."""
         sites, problem = choose_sites(self.sites(row), sites_dir)
-        job = self.job(row, problem)
+        job = self.fitted(self.job(row, problem), sites_dir, partition)
         place = self.workspace / "runs" / self.result(row).relative_to(self.results).with_suffix("")
         workers = self.configuration.get("workers", 1)
         summary = simulate(job, place, sites, sites_dir=sites_dir, workers=workers)

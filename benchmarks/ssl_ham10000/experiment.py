@@ -5,7 +5,7 @@ Measures are those of ``ssl_pbc``. The class weights are of the labelled images 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.groups import majority, whole_groups
 from grandrounds.data.partition.splits import assign_splits
 from grandrounds.data.population import describe_population
+from grandrounds.deployment.jobs import Job
 from grandrounds.seeding import numpy_generator
 
 DATASET = "ham10000"
@@ -46,16 +47,15 @@ class Custom(Blood):
         description = {"seed": row.seed, **choices}
         return folder, write_partition(divided, folder, DATASET, read.images, read.classes, description)
 
-    def options(self, row: Row) -> list[str]:
-        """The row's options; weights of classes need the number of labelled images of each over all sites."""
-        chosen = super().options(row)
-        if "executor.class_weights=pooled" in chosen:
-            folder, partition = self.partition(row)
-            sites = describe_population(folder, list(partition["sites"]))["sites"].values()
-            used = "training" if "executor.labels=all" in chosen else "labelled"
+    def fitted(self, job: Job, sites_dir: Path, partition: Mapping[str, Any]) -> Job:
+        """The job with weights of classes by the images, over all sites, whose labels it uses."""
+        executor = job.options("executor")
+        if "class_weights" in executor:
+            sites = describe_population(sites_dir, list(partition["sites"]))["sites"].values()
+            used = "training" if executor["labels"] == "all" else "labelled"
             counts = [sum(site[used][name] for site in sites) for name in partition["classes"]]
-            chosen.append(f"executor.class_counts={counts}")
-        return chosen
+            executor |= {"class_weights": "pooled", "class_counts": counts}
+        return job
 
 
 def _by_device(records: Sequence[Record], seed: int) -> Sites:
