@@ -61,6 +61,15 @@ def test_methods_train_score_and_write_findings(name, tiny, run, hospitals, tmp_
     assert [len(finding) for finding in counts] == [2, 2, 2], "absent and present"
 
 
+def test_the_recommended_filter_of_fedirm_takes_findings(tiny, run, hospitals, tmp_path):
+    advised = with_preset(load_job("fedirm"), "recommended")
+    chosen = [f"executor.{one}={dumps(advised.options('executor')[one])}" for one in ("mc_dropout", "min_confidence")]
+    chosen.append(f"controller.labelled_weight={advised.options('controller')['labelled_weight']}")
+    job = with_options(job_of("fedirm", tiny), chosen)
+    found = run(job, tmp_path, ["site-1", "site-3"], sites_dir=hospitals)
+    assert found.summary["status"] == "finished"
+
+
 @pytest.mark.parametrize("name", ["ssfl", "fedperl"])
 def test_recommended_pseudo_labels_of_findings_are_not_aligned(name, tiny, run, hospitals, tmp_path):
     advised = with_preset(load_job(name), "recommended").options("executor")

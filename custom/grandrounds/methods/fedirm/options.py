@@ -1,7 +1,7 @@
 """FedIRM's options: the server, local training, relation matrices, and sites with and without labels.
 
-The defaults are this project's recommendation; Liu et al. (FedIRM, MICCAI 2021) and the authors' code are presets of the
-job. Options count rounds from 0, as the paper does.
+The defaults are this project's recommendation, but for the filter and the weight of labelled sites; Liu et al. (FedIRM,
+MICCAI 2021) and the authors' code are presets of the job. Options count rounds from 0, as the paper does.
 """
 
 from __future__ import annotations
