@@ -21,7 +21,7 @@ GATES = (
     ("unlabelled images help", "ssfl_aligned", "fedavg_lower", 0.0),
     ("labels of the other sites help", "irm_upper", "irm_lower", 0.05),
 )
-REFERENCES = ("fedavg_lower", "ssfl", "ssfl_aligned", "t2_pa", "irm_lower", "irm_lower_fifth")
+REFERENCES = ("fedavg_lower", "ssfl", "ssfl_aligned", "t2_pa", "irm_lower", "irm_lower_fifth", "irm_still_weighted")
 
 
 def parts(results: Results) -> Iterator[Part]:

@@ -20,6 +20,7 @@ ELSEWHERE = {
     "benchmarks/fed_align_devices/README.md": "it takes hours",
     "benchmarks/ssl_pbc/README.md": "it takes hours",
     "benchmarks/ssl_ham10000/README.md": "it takes hours",
+    "benchmarks/ssl_cifar10/README.md": "it takes hours",
     "docs/hospital.md": "it needs root and a signed certificate",
     "docs/how-to/consortium.md": "it needs a federation of several machines",
     "provisioning/README.md": "it needs several machines and a certificate authority",

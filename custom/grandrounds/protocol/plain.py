@@ -17,6 +17,8 @@ from grandrounds.errors import MessageError
 
 MAX_DEPTH = 12
 """Of collections in collections."""
+EXACT = frozenset({bool, int, float, str, bytes, type(None)})
+"""Types of single values that are taken as they are."""
 
 
 def plain(value: Any, where: str, share: bool = False) -> Any:
@@ -77,12 +79,12 @@ def _items(value: dict[Any, Any], where: str, share: bool, depth: int) -> dict[s
         name = str.__str__(key) if isinstance(key, str) else None
         if name is None or name in made:
             raise MessageError(f"{where} has a key that is no text, or occurs twice ({type(key).__name__})")
-        made[name] = _plain(entry, name, share, depth)
+        made[name] = entry if type(entry) in EXACT else _plain(entry, name, share, depth)
     return made
 
 
 def _scalar(value: Any, where: str) -> Any:
-    if value is None or type(value) in (bool, int, float, str, bytes):
+    if type(value) in EXACT:
         return value
     if isinstance(value, str):
         return str.__str__(value)
