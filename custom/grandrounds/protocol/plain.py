@@ -17,8 +17,8 @@ from grandrounds.errors import MessageError
 
 MAX_DEPTH = 12
 """Of collections in collections."""
-EXACT = frozenset({bool, int, float, str, bytes, type(None)})
-"""Types of single values that are taken as they are."""
+EXACT = frozenset(id(kind) for kind in (bool, int, float, str, bytes, type(None)))
+"""Types of single values that are taken as they are, by identity: a metaclass can claim to be equal to another type."""
 
 
 def plain(value: Any, where: str, share: bool = False) -> Any:
@@ -79,12 +79,12 @@ def _items(value: dict[Any, Any], where: str, share: bool, depth: int) -> dict[s
         name = str.__str__(key) if isinstance(key, str) else None
         if name is None or name in made:
             raise MessageError(f"{where} has a key that is no text, or occurs twice ({type(key).__name__})")
-        made[name] = entry if type(entry) in EXACT else _plain(entry, name, share, depth)
+        made[name] = entry if id(type(entry)) in EXACT else _plain(entry, name, share, depth)
     return made
 
 
 def _scalar(value: Any, where: str) -> Any:
-    if type(value) in EXACT:
+    if id(type(value)) in EXACT:
         return value
     if isinstance(value, str):
         return str.__str__(value)
@@ -97,7 +97,7 @@ def _scalar(value: Any, where: str) -> Any:
 
 def _dense(value: Tensor, where: str, share: bool) -> Tensor:
     # An attribute of the object may hide a method, so the class's methods are called.
-    if type(value) not in (Tensor, nn.Parameter):
+    if type(value) is not Tensor and type(value) is not nn.Parameter:
         raise MessageError(f"{where} is not a tensor, but a {type(value).__name__}")
     if value.layout != torch.strided or value.is_meta or value.is_nested or value.is_quantized:
         raise MessageError(f"{where} is not a dense tensor, but of {value.layout}")

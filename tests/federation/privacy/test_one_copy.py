@@ -75,10 +75,33 @@ def test_a_copy_is_of_exact_types_and_shares_nothing():
     assert plain(attributed, "x").tolist() == [1.0, 1.0]
 
 
+class Liar(type):
+    """Classes that claim to be the class of texts."""
+
+    def __eq__(cls, other):
+        return other is str
+
+    def __hash__(cls):
+        return hash(str)
+
+
+class TensorLiar(type(torch.Tensor)):
+    """Classes of tensors that claim to be the class of tensors."""
+
+    def __eq__(cls, other):
+        return other is torch.Tensor
+
+    def __hash__(cls):
+        return hash(torch.Tensor)
+
+
 @pytest.mark.parametrize(
     "value",
     [
         object(),
+        Liar("Text", (), {})(),
+        {"a": Liar("Entry", (), {})()},
+        torch.ones(2).as_subclass(TensorLiar("Dense", (torch.Tensor,), {})),
         {7: 1},
         {"a": OtherMapping({"b": 1})},
         {"a": {1, 2}},
