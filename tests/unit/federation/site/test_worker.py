@@ -102,9 +102,11 @@ libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 before = resident()
-block = libc.malloc(100_000_000)
-libc.memset(block, 1, 100_000_000)
-libc.free(block)
+blocks = [libc.malloc(24_000_000) for _ in range(5)]
+for block in blocks:
+    libc.memset(block, 1, 24_000_000)
+for block in blocks:
+    libc.free(block)
 kept = resident() - before
 return_freed_memory()
 print(kept, resident() - before)
