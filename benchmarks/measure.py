@@ -84,12 +84,13 @@ def in_child(function: str, **arguments: Any) -> Any:
 
 
 def output_of(command: Sequence[str]) -> Any:
-    """Run a program whose last line of output is JSON.
+    """Run a program, with one thread, whose last line of output is JSON.
 
     Raises:
         SystemExit: if it fails, with its output.
     """
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command[1:])} failed:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
