@@ -73,7 +73,7 @@ def update_norm(update: State) -> float:
     floating = list(floating_entries(update).values())
     if not floating:
         return 0.0
-    norm = float(torch.stack([part.double() for part in torch._foreach_norm(floating)]).norm())
+    norm = math.hypot(*(part.item() for part in torch._foreach_norm(floating)))
     if math.isfinite(norm):
         return norm
     return float(torch.stack([value.double().norm() for value in floating]).norm())

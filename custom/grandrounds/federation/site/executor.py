@@ -242,7 +242,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         return reply, store
 
     def _features_of(self, context: SiteContext, store: SiteStore) -> Features | None:
-        if context.model_spec.trainable == TRAIN_ALL and not self.feature_options.feature_cache:
+        if (context.own_spec or context.problem).trainable == TRAIN_ALL and not self.feature_options.feature_cache:
             return None
         if self._features is None or self._features[0] is not store:
             network = self.network(context)
