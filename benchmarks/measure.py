@@ -89,7 +89,7 @@ def output_of(command: Sequence[str]) -> Any:
     Raises:
         SystemExit: if it fails, with its output.
     """
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command[1:])} failed:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")

@@ -62,19 +62,18 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
     import torch
 
     from benchmarks.parties import QUIET, one_set_of_images, site_names
-    from benchmarks.processes import proportional_bytes
     from grandrounds.deployment.jobs import load_job, with_options
     from grandrounds.deployment.simulate import simulate
 
     options = (f"controller.rounds={rounds}", f"problem.backbone={backbone}", f"executor.steps={steps}")
-    job = with_options(load_job("fedperl"), [*QUIET, f"problem.image_size={side}", *options])
+    alone = "executor.prefetch=off"  # else a run with one worker has a process that draws views, on the second core
+    job = with_options(load_job("fedperl"), [*QUIET, f"problem.image_size={side}", alone, *options])
     with tempfile.TemporaryDirectory() as name, peak_pss() as peak:
         folder = Path(name)
         os.environ["GRANDROUNDS_CACHE"] = str(folder / "cache")
         images = one_set_of_images(folder / "images", size=side, images=240)
         summary = simulate(job, folder / "run", site_names(sites), images, workers=workers)
         last = torch.load(folder / "run" / "results" / "last.pt", weights_only=True)
-        resting = proportional_bytes(os.getpid()) / MEBIBYTE
     digest = hashlib.sha256()
     for value in last.values():
         digest.update(value.contiguous().numpy().tobytes())
@@ -82,30 +81,30 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
     return {
         "round_seconds": [entry["round_seconds"] for entry in summary["rounds"][1:]],
         "cpu_seconds": round(sum(one.ru_utime + one.ru_stime for one in usage), 2),
-        "peak_mib": round(peak[0], 1),
-        "resting_mib": round(resting, 1),
+        "peak_mib": round(sum(peak), 1),
+        "parts_mib": [round(part, 1) for part in peak],
         "model": digest.hexdigest(),
     }
 
 
 @contextmanager
 def peak_pss() -> Iterator[list[float]]:
-    """The largest proportional set size of this process and its children during the block, in MiB, when it has ended."""
+    """The proportional set sizes of this process and its children, in MiB, when their sum was largest during the block."""
     import psutil
 
     from benchmarks.processes import children_of
 
-    peak, ended = [0.0], threading.Event()
+    peak, ended = list[float](), threading.Event()
 
     def watch() -> None:
         while not ended.wait(WATCH_SECONDS):
-            total = 0.0
+            parts = []
             for process in (os.getpid(), *children_of(os.getpid())):
                 try:
-                    total += psutil.Process(process).memory_full_info().pss / 2**20
+                    parts.append(psutil.Process(process).memory_full_info().pss / MEBIBYTE)
                 except (psutil.Error, OSError):  # it has just ended
                     continue
-            peak[0] = max(peak[0], total)
+            peak[:] = max(peak, parts, key=sum)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -131,7 +130,6 @@ def compared(title: str, workers: int, turns: list[dict[str, dict[str, Any]]]) -
     def of(kind: str, value: str) -> float:
         return statistics.median(run[value] for turn in turns for run in turn[kind]["runs"])
 
-    resting, peak = of("several", "resting_mib"), of("one", "peak_mib")
     return {
         "case": title,
         "workers": workers,
@@ -140,8 +138,7 @@ def compared(title: str, workers: int, turns: list[dict[str, dict[str, Any]]]) -
         "limit": spread([workers * seconds(turn, "one") / seconds(turn, "apart") for turn in turns], 2),
         "cpu_seconds": {kind: of(kind, "cpu_seconds") for kind in turns[0]},
         "peak_mib": {kind: of(kind, "peak_mib") for kind in turns[0]},
-        "resting_mib": resting,
-        "memory_floor": round((resting + workers * (peak - resting)) / peak, 2),
+        "parts_mib": turns[0]["several"]["runs"][0]["parts_mib"],
         "loads": [kind["load"] for turn in turns for kind in turn.values()],
     }
 
@@ -155,6 +152,7 @@ def tables(result: dict[str, Any]) -> str:
             "one": case["seconds_per_round"]["one"]["median"],
             "several": case["seconds_per_round"]["several"]["median"],
             "memory": case["peak_mib"]["several"] / case["peak_mib"]["one"],
+            "parts": ", ".join(f"{part:.0f}" for part in case["parts_mib"]),
             "load": f"{min(case['loads']):.1f} to {max(case['loads']):.1f}",
         }
         for case in result["cases"]
@@ -162,7 +160,7 @@ def tables(result: dict[str, Any]) -> str:
     columns = {
         "FedPerl": "case", "workers": "workers", "s per round, one worker": "one", "s per round": "several",
         "times as fast": "speed.median", "range": "range", "runs that share nothing": "limit.median",
-        "their range": "limits", "memory, of one worker's": "memory", "with a step's memory for each": "memory_floor",
+        "their range": "limits", "memory, of one worker's": "memory", "MiB of the parent and each worker": "parts",
         "load before": "load",
     }  # fmt: skip
     return table(columns, rows, 2)

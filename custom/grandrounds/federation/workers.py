@@ -22,7 +22,6 @@ from nvflare.apis.shareable import Shareable
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.shared_memory import receive, send
 from grandrounds.federation.site.isolation import SECONDS_TO_STOP, become_child, described_end, kill_group
-from grandrounds.federation.site.worker import return_freed_memory
 
 _logger = logging.getLogger(__name__)
 
@@ -67,7 +66,6 @@ class Workers:
         self._waiting: list[Errand] = []
         self._homes: dict[str, int] = {}
         self._closed = False
-        return_freed_memory()
         context = multiprocessing.get_context("fork")
         self._workers: dict[int, tuple[Any, Connection]] = {}
         for number in range(count):
@@ -117,7 +115,6 @@ class Workers:
             if not self._closed:
                 self._call(errand.done, answer)
             del answer
-            return_freed_memory()
         self._end(number, errand)
 
     def _end(self, number: int, errand: Errand | None) -> None:

@@ -6,6 +6,7 @@ The methods of the base types read what is stored, whatever a subclass overrides
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from grandrounds.errors import MessageError
 
 MAX_DEPTH = 12
 """Of collections in collections."""
-EXACT = frozenset(id(kind) for kind in (bool, int, float, str, bytes, type(None)))
+STORED: Mapping[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
+"""What reads the stored value of a subclass's object."""
+EXACT_IDS = frozenset(id(kind) for kind in (bool, int, float, str, bytes, type(None)))
 """Types of single values that are taken as they are, by identity: a metaclass can claim to be equal to another type."""
 
 
@@ -54,45 +57,41 @@ def plain_message(message: Shareable) -> Shareable:
 
 
 def _plain(value: Any, where: str, share: bool, depth: int) -> Any:
+    kind = type(value)  # an object can claim another class to isinstance
+    if id(kind) in EXACT_IDS:
+        return value
     if depth == 0:
         raise MessageError(f"{where} is nested too deeply")
-    if isinstance(value, Tensor):
+    if issubclass(kind, Tensor):
         return _dense(value, where, share)
-    if isinstance(value, dict):
+    if issubclass(kind, dict):
         return _items(value, where, share, depth - 1)
-    if type(value) is DXO:
-        content = _items(vars(value), where, share, depth - 1)
-        try:
-            return DXO(content.get("data_kind"), data=content.get("data"), meta=content.get("meta"))
-        except ValueError as error:
-            raise MessageError(f"{where} is no data exchange object: {error}") from error
-    if isinstance(value, list):
-        return [_plain(entry, where, share, depth - 1) for entry in list.__iter__(value)]
-    if isinstance(value, tuple):
-        return tuple(_plain(entry, where, share, depth - 1) for entry in tuple.__iter__(value))
-    return _scalar(value, where)
+    if kind is DXO:
+        return _exchange_object(_items(vars(value), where, share, depth - 1), where)
+    for sequence in (list, tuple):
+        if issubclass(kind, sequence):
+            return sequence(_plain(entry, where, share, depth - 1) for entry in sequence.__iter__(value))
+    for base, read in STORED.items():
+        if issubclass(kind, base):
+            return read(value)
+    raise MessageError(f"{where} is a {kind.__name__}, which no message has")
 
 
 def _items(value: dict[Any, Any], where: str, share: bool, depth: int) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, entry in list(dict.items(value)):
-        name = str.__str__(key) if isinstance(key, str) else None
+        name = str.__str__(key) if issubclass(type(key), str) else None
         if name is None or name in made:
             raise MessageError(f"{where} has a key that is no text, or occurs twice ({type(key).__name__})")
-        made[name] = entry if id(type(entry)) in EXACT else _plain(entry, name, share, depth)
+        made[name] = _plain(entry, name, share, depth)
     return made
 
 
-def _scalar(value: Any, where: str) -> Any:
-    if id(type(value)) in EXACT:
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    raise MessageError(f"{where} is a {type(value).__name__}, which no message has")
+def _exchange_object(content: dict[str, Any], where: str) -> DXO:
+    try:
+        return DXO(content.get("data_kind"), data=content.get("data"), meta=content.get("meta"))
+    except ValueError as error:
+        raise MessageError(f"{where} is no data exchange object: {error}") from error
 
 
 def _dense(value: Tensor, where: str, share: bool) -> Tensor:

@@ -8,7 +8,7 @@ from stateful import OtherMapping, StatefulDict, StatefulText
 
 from grandrounds.errors import MessageError
 from grandrounds.protocol.messages import Result, decode_result, encode_result
-from grandrounds.protocol.plain import plain
+from grandrounds.protocol.plain import MAX_DEPTH, plain
 
 
 def facts_reply(site):
@@ -95,10 +95,17 @@ class TensorLiar(type(torch.Tensor)):
         return hash(torch.Tensor)
 
 
+def claiming(kind):
+    """An object that tells ``isinstance`` that it is of another class."""
+    return type(f"Claims{kind.__name__}", (), {"__class__": property(lambda self: kind)})()
+
+
 @pytest.mark.parametrize(
     "value",
     [
         object(),
+        *(claiming(kind) for kind in (dict, list, str, int, float, torch.Tensor)),
+        {claiming(str): 1},
         Liar("Text", (), {})(),
         {"a": Liar("Entry", (), {})()},
         torch.ones(2).as_subclass(TensorLiar("Dense", (torch.Tensor,), {})),
@@ -114,6 +121,18 @@ class TensorLiar(type(torch.Tensor)):
 def test_other_types_are_refused(value):
     with pytest.raises(MessageError):
         plain(value, "the message")
+
+
+def test_all_values_lie_equally_deep():
+    def within(value, collections):
+        for number in range(collections):
+            value = {"a": value} if number % 2 else [value]
+        return value
+
+    for value in (1, StatefulText("a", "b"), torch.ones(2)):
+        plain(within(value, MAX_DEPTH - 1), "the message")
+    with pytest.raises(MessageError, match="nested too deeply"):
+        plain(within(torch.ones(2), MAX_DEPTH), "the message")
 
 
 def test_what_contains_itself_is_refused():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -193,9 +192,3 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     return bool(mallopt(TRIM_THRESHOLD, KEPT_BYTES)) and bool(mallopt(MMAP_THRESHOLD, LARGEST_BLOCK))
-
-
-def return_freed_memory() -> None:
-    """Give freed memory back to the system, where the C library can, so that other processes have it."""
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)

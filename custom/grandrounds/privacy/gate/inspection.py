@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE, selectable_metrics
@@ -156,7 +156,7 @@ def _numbers(part: Part) -> dict[str, float]:
         raise Refused(Reason.VALUES, f"there are {len(part.data)} metrics, at most {MAX_NUMBERS} may leave at once")
     for name, value in part.data.items():
         _require_name(name, "a metric")
-        if type(value) not in (int, float) or not abs(value) <= LARGEST:
+        if (type(value) is not int and type(value) is not float) or not abs(value) <= LARGEST:
             raise Refused(
                 Reason.VALUES,
                 f"metric {name!r} is not a finite number of at most {LARGEST:g}, but a {type(value).__name__}",
@@ -240,7 +240,7 @@ def _tensors(name: str, data: Any, rule: ReleaseRule, expected: Expected) -> Map
 
 
 def _require_plain(value: Any, where: str) -> None:
-    if type(value) not in (Tensor, nn.Parameter):
+    if type(value) is not Tensor:
         raise Refused(Reason.FORM, f"{where} is not a tensor, but a {type(value).__name__}")
     if value.dtype not in DTYPES or value.layout != torch.strided or value.is_meta or value.is_nested:
         raise Refused(Reason.FORM, f"{where} is of {value.dtype}, {value.layout}")

@@ -87,35 +87,3 @@ def faults(kept):
 @pytest.mark.skipif(sys.platform != "linux", reason="the GNU C library is Linux's")
 def test_large_blocks_are_used_again_without_new_pages():
     assert faults(kept=True) < faults(kept=False) / 2
-
-
-RESIDENT = """
-import ctypes, sys
-from pathlib import Path
-sys.path.insert(0, "custom")
-from grandrounds.federation.site.worker import keep_freed_memory, return_freed_memory
-def resident():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
-keep_freed_memory()
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
-before = resident()
-blocks = [libc.malloc(24_000_000) for _ in range(5)]
-for block in blocks:
-    libc.memset(block, 1, 24_000_000)
-for block in blocks:
-    libc.free(block)
-kept = resident() - before
-return_freed_memory()
-print(kept, resident() - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the GNU C library is Linux's")
-def test_kept_memory_is_given_back_when_asked():
-    found = subprocess.run([sys.executable, "-c", RESIDENT], capture_output=True, text=True, check=True).stdout
-    kept, returned = map(int, found.split())
-    assert kept > 80
-    assert returned < 20
