@@ -21,7 +21,9 @@ GATES = (
     ("unlabelled images help", "ssfl_aligned", "fedavg_lower", 0.0),
     ("labels of the other sites help", "irm_upper", "irm_lower", 0.05),
 )
-REFERENCES = ("fedavg_lower", "ssfl", "ssfl_aligned", "t2_pa", "irm_lower", "irm_lower_fifth", "irm_still_weighted")
+REFERENCES = (
+    "fedavg_lower", "ssfl", "ssfl_aligned", "t2_pa", "irm_lower", "irm_lower_fifth", "irm_still", "irm_still_weighted",
+)  # fmt: skip
 
 
 def parts(results: Results) -> Iterator[Part]:
@@ -35,7 +37,7 @@ def parts(results: Results) -> Iterator[Part]:
 def _setting(title: str, methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
     yield (
         f"**{title}.** Test images of all sites together; mean over the scored rounds of a run, then mean and standard "
-        "deviation over seeds. *Accepted* and *right*: pseudo-labels of the last five rounds with any; *matched*: rows of "
+        "deviation over seeds. *Accepted* and *correct*: pseudo-labels of the last five rounds with any; *matched*: rows of "
         "the relation matrix that a batch matches."
     )
     rows: list[list[object]] = []
@@ -46,7 +48,7 @@ def _setting(title: str, methods: Methods, titles: dict[str, str]) -> Iterator[P
         ]
         rows.append([titles[method], len(runs), *scores, *labels])
     rows.append(_always(methods))
-    yield markdown_table(["method", "seeds", *TITLES.values(), "accepted", "right", "matched"], rows)
+    yield markdown_table(["method", "seeds", *TITLES.values(), "accepted", "correct", "matched"], rows)
     yield from _gates(methods)
     yield from _differences(methods, titles)
     yield from _labels(methods, titles)
@@ -96,18 +98,18 @@ def _differences(methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
 
 
 def _labels(methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
-    """Of the unlabelled images, what the last global model labels surely, by class."""
+    """Of the unlabelled images, what the last global model labels confidently, by class."""
     rows: list[list[object]] = []
     classes: list[str] = []
     for method, runs in methods.items():
         found = [run["pseudo_labels"]["by_class"] for run in runs.values() if run["pseudo_labels"]["by_class"]]
         if found:
             classes = next(iter(runs.values()))["classes"]
-            accepted, right = (np.sum([one[name] for one in found], axis=0) for name in ("accepted", "right"))
+            accepted, right = (np.sum([one[name] for one in found], axis=0) for name in ("accepted", "correct"))
             shares = [
                 f"{good / all_:.2f} of {all_}" if all_ else "none" for good, all_ in zip(right, accepted, strict=True)
             ]
             rows.append([titles[method], *shares])
     if rows:
-        yield "Share of right labels among the unlabelled images that the last global model labels surely, by its label:"
+        yield "Share of correct ones among the confident labels that the last global model gives unlabelled images, by label:"
         yield markdown_table(["method", *classes], rows)
