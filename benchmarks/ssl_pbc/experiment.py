@@ -71,7 +71,7 @@ def _own(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _by_class(run: Run) -> dict[str, list[int]]:
-    """By class, the unlabelled images, those with a confident label of the last global model, and the correct ones of these."""
+    """By class, unlabelled images, those with a confident label of the last global model, and the correct ones of these."""
     threshold = run.job.options("executor").get("threshold")
     if threshold is None or run.job.options("executor")["model"] == "own":
         return {}

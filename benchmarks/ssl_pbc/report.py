@@ -105,11 +105,11 @@ def _labels(methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
         found = [run["pseudo_labels"]["by_class"] for run in runs.values() if run["pseudo_labels"]["by_class"]]
         if found:
             classes = next(iter(runs.values()))["classes"]
-            accepted, right = (np.sum([one[name] for one in found], axis=0) for name in ("accepted", "correct"))
+            accepted, right = (np.sum([one[name] for one in found], axis=0) for name in ("accepted", "right"))
             shares = [
                 f"{good / all_:.2f} of {all_}" if all_ else "none" for good, all_ in zip(right, accepted, strict=True)
             ]
             rows.append([titles[method], *shares])
     if rows:
-        yield "Share of correct ones among the confident labels that the last global model gives unlabelled images, by label:"
+        yield "Share of correct ones among the confident labels of unlabelled images by the last global model, by label:"
         yield markdown_table(["method", *classes], rows)
