@@ -55,22 +55,8 @@ def external_result(
     Returns:
         Plain values; a count from 1 to the minimum less 1 is not among them, nor is the name of an image or a patient.
     """
-    classes, positive = labels.vocabulary, labels.positive
-    findings: list[Cases] = []
-    if run.multi:
-        by_site = {
-            site: finding_cases(found.labels, found.probabilities, found.groups or None)
-            for site, found in place.sites.items()
-        }
-        tested, findings = _as_run(run, place.name, {}, classes, by_site), joined_findings_of(list(by_site.values()))
-        together = max(findings, key=lambda one: len(one.labels))
-        shown = {name: _positive_images(one, request.minimum) for name, one in zip(classes, findings, strict=True)}
-    else:
-        summed = labels.grouping if labels.by_group else None
-        cases = {site: _cases(found, summed) for site, found in place.sites.items()}
-        tested, together = _as_run(run, place.name, cases, classes, {}), joined(list(cases.values()))
-        counts = dict(zip(classes, np.bincount(together.labels, minlength=len(classes)).tolist(), strict=True))
-        shown = _class_counts(counts, positive.labels if positive else (), request.minimum)
+    classes = labels.vocabulary
+    tested, findings, together, shown = _tested(run, place, labels, request.minimum)
     scores = disclosed(scores_of(tested), request.minimum)
     scores = without_classes(scores, [count is None for count in shown.values()])
     overlap = place.overlap
@@ -100,20 +86,46 @@ def external_result(
         "group": None,
         "subgroups": [],
     }
-    if positive is not None:
-        binary = findings[positive.classes[0]] if findings else _binary(place, positive)
-        share = float(binary.labels.mean())
-        request = replace(request, prevalences=[*([share] if 0 < share < 1 else []), *request.prevalences])
-        # Of some images it may not be known whether they show a finding: columns are of all.
-        whole = len(binary.labels) == sum(len(found.names) for found in place.sites.values())
-        groups = subgroups_of(place.columns) if whole else []
-        group = validate_group(binary, request)
-        result["group"] = {**group, "classes": [run.classes[n] for n in positive.classes]}
-        result["caveats"] = [*caveats_of_group(group), *result["caveats"]]
-        result["subgroups"] = score_subgroups(binary, groups, request)
+    if labels.positive is not None:
+        binary = findings[labels.positive.classes[0]] if findings else _binary(place, labels.positive)
+        group = _of_group(binary, place, request)
+        result["group"] = {**group["scores"], "classes": [run.classes[n] for n in labels.positive.classes]}
+        result["caveats"] = [*caveats_of_group(group["scores"]), *result["caveats"]]
+        result["subgroups"] = group["subgroups"]
     if overlap.message:
         result["caveats"].insert(0, f"{overlap.message}: this is no external validation.")
     return dict(without_small_counts(result, request.minimum))
+
+
+def _tested(
+    run: Run, place: Place, labels: Labels, minimum: int
+) -> tuple[Run, list[Cases], Cases, dict[str, int | None]]:
+    """The run as one of this place, the cases of each finding if there are findings, all cases, and images by class."""
+    classes = labels.vocabulary
+    if run.multi:
+        by_site = {
+            site: finding_cases(found.labels, found.probabilities, found.groups or None)
+            for site, found in place.sites.items()
+        }
+        tested, findings = _as_run(run, place.name, {}, classes, by_site), joined_findings_of(list(by_site.values()))
+        shown = {name: _positive_images(one, minimum) for name, one in zip(classes, findings, strict=True)}
+        return tested, findings, max(findings, key=lambda one: len(one.labels)), shown
+    summed = labels.grouping if labels.by_group else None
+    cases = {site: _cases(found, summed) for site, found in place.sites.items()}
+    together = joined(list(cases.values()))
+    counts = dict(zip(classes, np.bincount(together.labels, minlength=len(classes)).tolist(), strict=True))
+    positive = labels.positive.labels if labels.positive else ()
+    return _as_run(run, place.name, cases, classes, {}), [], together, _class_counts(counts, positive, minimum)
+
+
+def _of_group(binary: Cases, place: Place, request: Request) -> dict[str, Any]:
+    """The scores of the positive group, and those of its subgroups."""
+    share = float(binary.labels.mean())
+    request = replace(request, prevalences=[*([share] if 0 < share < 1 else []), *request.prevalences])
+    # Of some images it may not be known whether they show a finding: columns are of all.
+    whole = len(binary.labels) == sum(len(found.names) for found in place.sites.values())
+    groups = subgroups_of(place.columns) if whole else []
+    return {"scores": validate_group(binary, request), "subgroups": score_subgroups(binary, groups, request)}
 
 
 def caveats_of_group(group: Mapping[str, Any]) -> list[str]:
