@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -13,10 +14,16 @@ MEMORY = Path("/proc/meminfo")
 def usable_cores() -> int:
     """Cores that this process may use: those of its affinity, within the limit of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _limit(CGROUP) or cores)
+
+
+@cache
+def _limit(group: Path) -> int | None:
+    """Cores of the container; None without a limit, for which the quota is the word ``max``."""
     with suppress(OSError, ValueError):
-        quota, period = (CGROUP / "cpu.max").read_text().split()
-        cores = min(cores, max(1, int(quota) // int(period)))  # without a limit the quota is the word "max"
-    return cores
+        quota, period = (group / "cpu.max").read_text().split()
+        return max(1, int(quota) // int(period))
+    return None
 
 
 def available_memory() -> int | None:
