@@ -47,6 +47,7 @@ class Report:
         self.first = next(
             run for methods in self.settings.values() for runs in methods.values() for run in runs.values()
         )
+        self.models = results.configuration.get("heads", self.first["backbones"])
 
     def _rows(
         self, cells: Callable[[Seeds], list[object]], wanted: Callable[[Seeds], bool] = bool
@@ -127,8 +128,7 @@ class Report:
 
     def per_site(self) -> Iterator[Part]:
         """Accuracy of each site, which has a network of its own."""
-        backbones = self.first["backbones"]
-        header = [f"{site}: {backbones[site]}" for site in natural_sorted(backbones)]
+        header = [f"{site}: {self.models[site]}" for site in natural_sorted(self.models)]
         yield "Accuracy of each site (last round, mean over seeds):"
         rows = self._rows(lambda runs: np.mean([last(run, "accuracy") for run in runs.values()], axis=0).tolist())
         yield markdown_table(["noise", "method", "seeds", *header], rows)
