@@ -18,7 +18,7 @@ from unittest.mock import patch
 SITES, PARAMETERS, ROUNDS = 10, 100, 400
 SAMPLE_SECONDS = 0.002
 FILES = ("files", "checkpoint", "tensor_files", "record", "store")
-TENSORS = ("messages", "plain", "tensors", "averaging", "means", "robust")
+TENSORS = ("messages", "plain", "tensors", "precision", "averaging", "means", "robust")
 PARTS = {
     "flare": "FLARE's events, contexts, tasks and messages", "files": "checkpoint, record and states",
     "tensors": "checks of messages and sums", "rest": "rounds, sites and the engine",

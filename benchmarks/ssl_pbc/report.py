@@ -111,5 +111,5 @@ def _labels(methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
             ]
             rows.append([titles[method], *shares])
     if rows:
-        yield "Share of correct ones among the confident labels of unlabelled images by the last global model, by label:"
+        yield "Share of correct labels among the confident ones that the last global model gives unlabelled images:"
         yield markdown_table(["method", *classes], rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
@@ -27,7 +28,11 @@ LOCK = "grandrounds.lock.json"
 def in_kit(fl_ctx: FLContext) -> bool:
     """Whether this process belongs to a kit with this project's overlay, and not to a simulation."""
     # Asked in every task, so without pathlib, which takes several times as long.
-    return os.path.isfile(os.path.join(fl_ctx.get_engine().get_workspace().get_site_config_dir(), LOCK))
+    lock = os.path.join(fl_ctx.get_engine().get_workspace().get_site_config_dir(), LOCK)
+    try:
+        return stat.S_ISREG(os.stat(lock).st_mode)
+    except (FileNotFoundError, NotADirectoryError):  # after any other error a kit must not be taken for a simulation
+        return False
 
 
 def require_confined(path: str | None, option: str, fl_ctx: FLContext) -> None:

@@ -22,6 +22,8 @@ STORED: Mapping[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__int_
 """What reads the stored value of a subclass's object."""
 EXACT_IDS = frozenset(id(kind) for kind in (bool, int, float, str, bytes, type(None)))
 """Types of single values that are taken as they are, by identity: a metaclass can claim to be equal to another type."""
+CLASS_NAME = type.__dict__["__name__"].__get__
+"""A class's name, whatever its metaclass says."""
 
 
 def plain(value: Any, where: str, share: bool = False) -> Any:
@@ -58,10 +60,10 @@ def plain_message(message: Shareable) -> Shareable:
 
 def _plain(value: Any, where: str, share: bool, depth: int) -> Any:
     kind = type(value)  # an object can claim another class to isinstance
-    if id(kind) in EXACT_IDS:
-        return value
     if depth == 0:
         raise MessageError(f"{where} is nested too deeply")
+    if id(kind) in EXACT_IDS:
+        return value
     if issubclass(kind, Tensor):
         return _dense(value, where, share)
     if issubclass(kind, dict):
@@ -74,7 +76,7 @@ def _plain(value: Any, where: str, share: bool, depth: int) -> Any:
     for base, read in STORED.items():
         if issubclass(kind, base):
             return read(value)
-    raise MessageError(f"{where} is a {kind.__name__}, which no message has")
+    raise MessageError(f"{where} is a {CLASS_NAME(kind)}, which no message has")
 
 
 def _items(value: dict[Any, Any], where: str, share: bool, depth: int) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def _items(value: dict[Any, Any], where: str, share: bool, depth: int) -> dict[s
     for key, entry in list(dict.items(value)):
         name = str.__str__(key) if issubclass(type(key), str) else None
         if name is None or name in made:
-            raise MessageError(f"{where} has a key that is no text, or occurs twice ({type(key).__name__})")
+            raise MessageError(f"{where} has a key that is no text, or occurs twice ({CLASS_NAME(type(key))})")
         made[name] = _plain(entry, name, share, depth)
     return made
 
@@ -97,8 +99,13 @@ def _exchange_object(content: dict[str, Any], where: str) -> DXO:
 def _dense(value: Tensor, where: str, share: bool) -> Tensor:
     # An attribute of the object may hide a method, so the class's methods are called.
     if type(value) is not Tensor and type(value) is not nn.Parameter:
-        raise MessageError(f"{where} is not a tensor, but a {type(value).__name__}")
+        raise MessageError(f"{where} is not a tensor, but a {CLASS_NAME(type(value))}")
     if value.layout != torch.strided or value.is_meta or value.is_nested or value.is_quantized:
         raise MessageError(f"{where} is not a dense tensor, but of {value.layout}")
+    if Tensor.numel(value):
+        steps = zip(Tensor.size(value), Tensor.stride(value), strict=True)
+        last = Tensor.storage_offset(value) + sum((length - 1) * step for length, step in steps)
+        if (last + 1) * Tensor.element_size(value) > Tensor.untyped_storage(value).nbytes():
+            raise MessageError(f"{where} has less memory than its shape needs")
     local = Tensor.contiguous(Tensor.cpu(Tensor.detach(value)))
     return local if share else Tensor.clone(local, memory_format=torch.contiguous_format)

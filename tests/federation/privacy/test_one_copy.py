@@ -95,6 +95,12 @@ class TensorLiar(type(torch.Tensor)):
         return hash(torch.Tensor)
 
 
+class Nameless(type):
+    """Classes that fail when their name is read."""
+
+    __name__ = property(lambda cls: 1 / 0)
+
+
 def claiming(kind):
     """An object that tells ``isinstance`` that it is of another class."""
     return type(f"Claims{kind.__name__}", (), {"__class__": property(lambda self: kind)})()
@@ -131,8 +137,24 @@ def test_all_values_lie_equally_deep():
 
     for value in (1, StatefulText("a", "b"), torch.ones(2)):
         plain(within(value, MAX_DEPTH - 1), "the message")
-    with pytest.raises(MessageError, match="nested too deeply"):
-        plain(within(torch.ones(2), MAX_DEPTH), "the message")
+        with pytest.raises(MessageError, match="nested too deeply"):
+            plain(within(value, MAX_DEPTH), "the message")
+
+
+def test_a_tensor_without_the_memory_of_its_shape_is_refused():
+    hollow = torch.ones(1000)
+    hollow.untyped_storage().resize_(0)
+    with pytest.raises(MessageError, match="less memory than its shape needs"):
+        plain(hollow, "the message")
+    for whole in (torch.ones(3, 4).t(), torch.ones(5)[2:], torch.ones(1).expand(4), torch.ones(0), torch.tensor(1.0)):
+        assert torch.equal(plain(whole, "the message"), whole)
+
+
+def test_a_class_that_hides_its_name_is_refused():
+    nameless = Nameless("Odd", (), {})()
+    for value in (nameless, {nameless: 1}):
+        with pytest.raises(MessageError, match="Odd"):
+            plain(value, "the message")
 
 
 def test_what_contains_itself_is_refused():

@@ -1,6 +1,7 @@
 """In a kit a job names no files of its participant, and without a gate nothing is trained."""
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.workspace import Workspace
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation import paths
 from grandrounds.federation.paths import LOCK, claimed_folder, in_kit, require_confined
 from grandrounds.federation.site.worker import require_gate
 from grandrounds.protocol.spending import TRAINING_GATE
@@ -28,6 +30,15 @@ def test_a_kit_is_known_by_its_lock(kit):
     assert not in_kit(kit.context)
     kit.lock()
     assert in_kit(kit.context)
+
+
+def test_a_lock_that_cannot_be_looked_for_is_no_simulation(kit, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(paths, "os", SimpleNamespace(path=os.path, stat=refuse))
+    with pytest.raises(PermissionError):
+        in_kit(kit.context)
 
 
 def test_a_kit_without_a_gate_works_on_no_task(kit):
