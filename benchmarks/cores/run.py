@@ -1,11 +1,10 @@
 """Measure what a second core gives to a simulation: rounds of ten sites with one worker and with several.
 
 Runs with one worker and with several are taken in turn, each in a process of its own; the ratio is of neighbouring runs.
-The machine's limit is measured in the same turn: as many runs with one worker at the same time, which share nothing and
-wait for nothing. Memory is the proportional set size of a run's processes together at its peak. The process that leads the
-workers does not train: what it has at the end is shared by all, and the rest of the peak is what each of them needs.
-The models must be equal to the bit. Wall-clock time counts here, so the machine must be idle; the load before each run is
-in the result.
+The sites' own training times in a round tell what is lost: they grow where cores slow each other down, and what is left of
+the round is the workers' waiting and the server's work. Memory is the proportional set size of a run's processes together at
+its peak. The models must be equal to the bit. Wall-clock time counts here, so the machine must be idle; the load before each
+run is in the result.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import statistics
 import tempfile
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,30 +38,22 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(1 if options.quick else options.pairs):
             arguments = {"backbone": backbone, "side": side, "steps": steps, **sizes}
             turn = {}
-            for name, workers, at_once in (
-                ("one", 1, 1),
-                ("several", options.workers, 1),
-                ("apart", 1, options.workers),
-            ):
+            for name, workers in (("one", 1), ("several", options.workers)):
                 load = round(os.getloadavg()[0], 2)
-                with ThreadPoolExecutor(at_once) as pool:
-                    runs = [
-                        pool.submit(in_child, "benchmarks.cores.run.case", workers=workers, **arguments)
-                        for _ in range(at_once)
-                    ]
-                turn[name] = {"load": load, "runs": [run.result() for run in runs]}
+                turn[name] = {"load": load, **in_child("benchmarks.cores.run.case", workers=workers, **arguments)}
             turns.append(turn)
         found.append(compared(f"{backbone}, {side} px, {steps} steps", options.workers, turns))
     return {"cases": found, **sizes}
 
 
 def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds: int) -> dict[str, Any]:
-    """Seconds of each round but the first, seconds of CPU time, peak memory, and the digest of the last model."""
+    """Seconds of each round but the first, and of its sites' training; CPU time, peak memory, digest of the last model."""
     import torch
 
     from benchmarks.parties import QUIET, one_set_of_images, site_names
     from grandrounds.deployment.jobs import load_job, with_options
     from grandrounds.deployment.simulate import simulate
+    from grandrounds.federation.server.record import read_events
 
     options = (f"controller.rounds={rounds}", f"problem.backbone={backbone}", f"executor.steps={steps}")
     alone = "executor.prefetch=off"  # else a run with one worker has a process that draws views, on the second core
@@ -73,13 +63,19 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
         os.environ["GRANDROUNDS_CACHE"] = str(folder / "cache")
         images = one_set_of_images(folder / "images", size=side, images=240)
         summary = simulate(job, folder / "run", site_names(sites), images, workers=workers)
+        events = read_events(folder / "run" / "results")
         last = torch.load(folder / "run" / "results" / "last.pt", weights_only=True)
+    training = [0.0] * (rounds + 1)
+    for event in events:
+        if event["event"] == "answer" and event["task"] == "train":
+            training[event["round"]] += event["metrics"]["train_seconds"]
     digest = hashlib.sha256()
     for value in last.values():
         digest.update(value.contiguous().numpy().tobytes())
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {
         "round_seconds": [entry["round_seconds"] for entry in summary["rounds"][1:]],
+        "training_seconds": training[2:],
         "cpu_seconds": round(sum(one.ru_utime + one.ru_stime for one in usage), 2),
         "peak_mib": round(sum(peak), 1),
         "parts_mib": [round(part, 1) for part in peak],
@@ -121,25 +117,30 @@ def compared(title: str, workers: int, turns: list[dict[str, dict[str, Any]]]) -
     Raises:
         SystemExit: if the models of two runs differ.
     """
-    if len({run["model"] for turn in turns for kind in turn.values() for run in kind["runs"]}) != 1:
+    if len({run["model"] for turn in turns for run in turn.values()}) != 1:
         raise SystemExit(f"{title}: the models of runs with 1 and {workers} workers differ")
 
-    def seconds(turn: dict[str, dict[str, Any]], kind: str) -> float:
-        return statistics.fmean(statistics.median(run["round_seconds"]) for run in turn[kind]["runs"])
+    def median(turn: dict[str, dict[str, Any]], kind: str, value: str) -> float:
+        return statistics.median(turn[kind][value])
 
-    def of(kind: str, value: str) -> float:
-        return statistics.median(run[value] for turn in turns for run in turn[kind]["runs"])
+    def of(value: str) -> dict[str, float]:
+        return {kind: statistics.median(turn[kind][value] for turn in turns) for kind in turns[0]}
+
+    def spreads(value: str) -> dict[str, Any]:
+        return {kind: spread([median(turn, kind, value) for turn in turns], 3) for kind in turns[0]}
 
     return {
         "case": title,
         "workers": workers,
-        "seconds_per_round": {kind: spread([seconds(turn, kind) for turn in turns], 3) for kind in turns[0]},
-        "speed": spread([seconds(turn, "one") / seconds(turn, "several") for turn in turns], 2),
-        "limit": spread([workers * seconds(turn, "one") / seconds(turn, "apart") for turn in turns], 2),
-        "cpu_seconds": {kind: of(kind, "cpu_seconds") for kind in turns[0]},
-        "peak_mib": {kind: of(kind, "peak_mib") for kind in turns[0]},
-        "parts_mib": turns[0]["several"]["runs"][0]["parts_mib"],
-        "loads": [kind["load"] for turn in turns for kind in turn.values()],
+        "seconds_per_round": spreads("round_seconds"),
+        "training_seconds_per_round": spreads("training_seconds"),
+        "speed": spread(
+            [median(turn, "one", "round_seconds") / median(turn, "several", "round_seconds") for turn in turns], 2
+        ),
+        "cpu_seconds": of("cpu_seconds"),
+        "peak_mib": of("peak_mib"),
+        "parts_mib": turns[0]["several"]["parts_mib"],
+        "loads": [run["load"] for turn in turns for run in turn.values()],
     }
 
 
@@ -148,9 +149,10 @@ def tables(result: dict[str, Any]) -> str:
         {
             **case,
             "range": f"{case['speed']['lowest']:.2f} to {case['speed']['highest']:.2f}",
-            "limits": f"{case['limit']['lowest']:.2f} to {case['limit']['highest']:.2f}",
             "one": case["seconds_per_round"]["one"]["median"],
             "several": case["seconds_per_round"]["several"]["median"],
+            "trained": case["training_seconds_per_round"]["one"]["median"],
+            "trained_together": case["training_seconds_per_round"]["several"]["median"],
             "memory": case["peak_mib"]["several"] / case["peak_mib"]["one"],
             "parts": ", ".join(f"{part:.0f}" for part in case["parts_mib"]),
             "load": f"{min(case['loads']):.1f} to {max(case['loads']):.1f}",
@@ -159,8 +161,9 @@ def tables(result: dict[str, Any]) -> str:
     ]
     columns = {
         "FedPerl": "case", "workers": "workers", "s per round, one worker": "one", "s per round": "several",
-        "times as fast": "speed.median", "range": "range", "runs that share nothing": "limit.median",
-        "their range": "limits", "memory, of one worker's": "memory", "MiB of the parent and each worker": "parts",
+        "times as fast": "speed.median", "range": "range", "s of training, one worker": "trained",
+        "s of training": "trained_together", "memory, of one worker's": "memory",
+        "MiB of the parent and each worker": "parts",
         "load before": "load",
     }  # fmt: skip
     return table(columns, rows, 2)
