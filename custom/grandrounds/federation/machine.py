@@ -20,7 +20,7 @@ def usable_cores() -> int:
 @cache
 def _limit(group: Path) -> int | None:
     """Cores of the container; None without a limit, for which the quota is the word ``max``."""
-    with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+    with suppress(OSError, ValueError):
         quota, period = (group / "cpu.max").read_text().split()
         return max(1, int(quota) // int(period))
     return None

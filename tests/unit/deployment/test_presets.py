@@ -178,6 +178,13 @@ def test_variants_of_a_method_are_presets_of_its_job_with_separate_runs(name, va
     assert len({*runs, job.run_name}) == len(variants) + 1
 
 
+def test_rhfl_plus_has_its_own_loss_weights_after_the_presets_of_the_paper_and_the_code():
+    for before in ("paper", "code"):
+        assert options_of("mdhfl", before)[1]["ce_weight"] == 0.1
+        executor = options_of("mdhfl", f"{before},rhfl_plus")[1]
+        assert (executor["loss"], executor["ce_weight"], executor["rce_weight"]) == ("refined", None, None)
+
+
 @pytest.mark.parametrize(
     ("preset", "name"), [(None, "mdhfl"), ("rhfl", "mdhfl-rhfl"), ("paper, rhfl", "mdhfl-paper-rhfl")]
 )

@@ -249,6 +249,14 @@ def test_a_metric_that_is_not_finite_is_refused(value):
         decode_result(message(metrics=metrics(accuracy=value)), ASKED)
 
 
+@pytest.mark.parametrize("value", [10**13, 10**400, -(10**5000)], ids=["large", "no float", "no text"])
+def test_a_metric_that_is_a_huge_integer_is_refused_on_both_sides(value):
+    with pytest.raises(MessageError, match="metric 'accuracy' must be a finite number, got int"):
+        decode_result(message(metrics=metrics(accuracy=value)), ASKED)
+    with pytest.raises(MessageError, match="metric 'accuracy' must be a finite number, got int"):
+        encode_result(Result(metrics={"accuracy": value}), {}, ASKED)
+
+
 @pytest.mark.parametrize("value", [NAN, INFINITY, "many", 0, -3, 10**10, 1e308])
 def test_an_update_needs_a_number_of_samples_that_makes_sense(value):
     with pytest.raises(MessageError, match="an update must come with its number of samples"):

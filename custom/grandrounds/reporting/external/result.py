@@ -88,10 +88,9 @@ def external_result(
     }
     if labels.positive is not None:
         binary = findings[labels.positive.classes[0]] if findings else _binary(place, labels.positive)
-        group = _of_group(binary, place, request)
-        result["group"] = {**group["scores"], "classes": [run.classes[n] for n in labels.positive.classes]}
-        result["caveats"] = [*caveats_of_group(group["scores"]), *result["caveats"]]
-        result["subgroups"] = group["subgroups"]
+        group, result["subgroups"] = _group_and_subgroups(binary, place, request)
+        result["group"] = {**group, "classes": [run.classes[n] for n in labels.positive.classes]}
+        result["caveats"] = [*caveats_of_group(group), *result["caveats"]]
     if overlap.message:
         result["caveats"].insert(0, f"{overlap.message}: this is no external validation.")
     return dict(without_small_counts(result, request.minimum))
@@ -118,14 +117,14 @@ def _tested(
     return _as_run(run, place.name, cases, classes, {}), [], together, _class_counts(counts, positive, minimum)
 
 
-def _of_group(binary: Cases, place: Place, request: Request) -> dict[str, Any]:
+def _group_and_subgroups(binary: Cases, place: Place, request: Request) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The scores of the positive group, and those of its subgroups."""
     share = float(binary.labels.mean())
     request = replace(request, prevalences=[*([share] if 0 < share < 1 else []), *request.prevalences])
     # Of some images it may not be known whether they show a finding: columns are of all.
     whole = len(binary.labels) == sum(len(found.names) for found in place.sites.values())
     groups = subgroups_of(place.columns) if whole else []
-    return {"scores": validate_group(binary, request), "subgroups": score_subgroups(binary, groups, request)}
+    return validate_group(binary, request), score_subgroups(binary, groups, request)
 
 
 def caveats_of_group(group: Mapping[str, Any]) -> list[str]:
