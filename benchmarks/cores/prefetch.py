@@ -42,8 +42,8 @@ def case(backbone: str, side: int, steps: int, repeats: int) -> dict[str, Any]:
     from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
     from grandrounds.data.images.ahead import ViewsAhead
     from grandrounds.data.images.views import draw_views
+    from grandrounds.federation.memory import keep_freed_memory
     from grandrounds.federation.site.training import new_optimizer
-    from grandrounds.federation.site.worker import keep_freed_memory
     from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
     from grandrounds.methods.supervised.training import TrainingOptions
     from grandrounds.models.registry import build_model

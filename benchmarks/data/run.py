@@ -22,8 +22,8 @@ from benchmarks.measure import Steps, clocked, in_turn, milliseconds, run, sprea
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.images.views import View, draw_views
+from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.site.training import Adam
-from grandrounds.federation.site.worker import keep_freed_memory
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import derive_seed, numpy_generator

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from benchmarks.measure import Cost, clocked, peak_mib, resident_mib
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
 from grandrounds.data.site import SiteData
+from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.site.context import SiteContext, StateCache
-from grandrounds.federation.site.worker import keep_freed_memory
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 

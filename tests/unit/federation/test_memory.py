@@ -1,6 +1,8 @@
-"""Threads and garbage of processes that run for many rounds."""
+"""Threads, garbage and the C library's memory in processes that run for many rounds."""
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -72,3 +74,63 @@ def test_what_a_cycle_holds_is_freed_in_a_prepared_process(prepared):
     finally:
         gc.unfreeze()
         gc.enable()
+
+
+COUNT_FAULTS = """
+import ctypes, resource, sys
+sys.path.insert(0, "custom")
+from grandrounds.federation.memory import keep_freed_memory
+if {kept}:
+    assert keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+libc.malloc.argtypes, libc.memset.argtypes = [ctypes.c_size_t], [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+def touch():
+    block = libc.malloc(24_000_000)
+    libc.memset(block, 1, 24_000_000)
+    libc.free(block)
+touch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    big, small = libc.malloc(30_000_000), libc.malloc(24_000_000)
+    libc.memset(big, 1, 30_000_000)
+    libc.memset(small, 1, 24_000_000)
+    libc.free(big)
+    libc.free(small)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+COUNT_ARENAS = """
+import ctypes, sys, tempfile, threading
+sys.path.insert(0, "custom")
+from grandrounds.federation.memory import share_freed_memory
+if {shared}:
+    assert share_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.fopen.restype = ctypes.c_void_p, ctypes.c_void_p
+libc.malloc_info.argtypes, libc.fclose.argtypes = [ctypes.c_int, ctypes.c_void_p], [ctypes.c_void_p]
+for _ in range(3):
+    thread = threading.Thread(target=libc.malloc, args=(10_000,))
+    thread.start()
+    thread.join()
+with tempfile.NamedTemporaryFile() as place:
+    file = libc.fopen(place.name.encode(), b"w")
+    assert libc.malloc_info(0, file) == 0
+    libc.fclose(file)
+    print(place.read().count(b"<heap "))
+"""
+
+
+def printed(code):
+    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the GNU C library is Linux's")
+def test_large_blocks_are_used_again_without_new_pages():
+    assert printed(COUNT_FAULTS.format(kept=True)) < printed(COUNT_FAULTS.format(kept=False)) / 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the GNU C library is Linux's")
+def test_threads_share_what_was_freed():
+    assert printed(COUNT_ARENAS.format(shared=True)) < printed(COUNT_ARENAS.format(shared=False))

@@ -20,7 +20,7 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.encrypted import ENCRYPTION
-from grandrounds.federation.memory import collect_garbage, prepare_job_process
+from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
 from grandrounds.federation.paths import claimed_folder, in_kit
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
@@ -35,7 +35,6 @@ from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.federation.site.worker import (
     declare_dp_training,
     hides_failures,
-    keep_freed_memory,
     require_gate,
     run_in_child,
 )

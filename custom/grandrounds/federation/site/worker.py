@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.paths import in_kit
 from grandrounds.federation.site.context import TaskAborted
 from grandrounds.federation.site.isolation import WorkerStopped, ask_parent, run_isolated
@@ -20,10 +20,6 @@ from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.spending import TRAINING_GATE, Spending, TrainingGate
 
 Answer = TypeVar("Answer")
-# Numbers of the GNU C library's malloc.h.
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-KEPT_BYTES = 1 << 30
-LARGEST_BLOCK = 1 << 25  # the library takes no more than this on 64-bit machines
 
 
 @dataclass(frozen=True)
@@ -176,19 +172,3 @@ def seconds_left(payload: Payload) -> float | None:
     seconds: Any = payload.values.get("round_timeout")
     limited = isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0
     return float(seconds) if limited else None
-
-
-def keep_freed_memory() -> bool:
-    """Ask the C library not to give freed memory back before there is a gigabyte of it.
-
-    The C library gives large blocks back at once, and the system clears every page when they are asked for again: with
-    small networks on a CPU that costs more than a tenth of a training step.
-
-    Returns:
-        Whether it agreed: only the GNU library knows the question, elsewhere nothing changes.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return False
-    return bool(mallopt(TRIM_THRESHOLD, KEPT_BYTES)) and bool(mallopt(MMAP_THRESHOLD, LARGEST_BLOCK))
