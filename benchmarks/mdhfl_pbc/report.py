@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def parts(results: Results) -> Iterator[Part]:
 
 
 class Report:
-    """The tables, with noise and method in the first columns of most."""
+    """The tables, with the kinds of noise as rows and the methods as columns of most."""
 
     def __init__(self, results: Results) -> None:
         self.titles = results.titles
@@ -49,63 +50,51 @@ class Report:
         )
         self.models = results.configuration.get("heads", self.first["backbones"])
 
-    def _rows(
-        self, cells: Callable[[Seeds], list[object]], wanted: Callable[[Seeds], bool] = bool
-    ) -> list[list[object]]:
-        """A row of a table for each setting and method."""
-        return [
-            [self.noise[setting], self.titles[method], len(runs), *cells(runs)]
-            for setting, methods in self.settings.items()
-            for method, runs in methods.items()
-            if wanted(runs)
-        ]
+    def _by_noise(self, cell: Callable[[Seeds], object], without: Collection[str] = ()) -> str:
+        """A row for each kind of noise, a column for each method."""
+        methods = [name for name in self.titles if name not in without]
+        rows = []
+        for setting, found in self.settings.items():
+            counts = sorted({len(runs) for runs in found.values()})
+            seeds = " or ".join(map(str, counts))
+            rows.append(
+                [self.noise[setting], seeds, *(cell(found[name]) if name in found else None for name in methods)]
+            )
+        return markdown_table(["noise", "seeds", *(self.titles[name] for name in methods)], rows)
 
     def scores(self) -> Iterator[Part]:
         """The last round."""
         yield (
             "Mean over the four sites (last round), then mean and standard deviation over seeds; the labels of the test "
-            "images are clean."
+            "images are clean. A value without a deviation is of one seed."
         )
-        rows = self._rows(
-            lambda runs: [mean_and_spread([_mean(last(run, metric)) for run in runs.values()]) for metric in METRICS]
-        )
+        for metric, name in METRICS.items():
+            yield f"{name[0].upper()}{name[1:]}:"
+            yield self._by_noise(partial(_spread, value=partial(_score, metric=metric)))
         true = [
             np.array(next(iter(run["confusion"].values()))).sum(axis=1)
             for run in next(iter(next(iter(self.settings.values())).values())).values()
         ]
-        rows += [["all", *row] for row in reference_rows(true, self.first["classes"], METRICS)]
-        yield markdown_table(["noise", "method", "seeds", *METRICS.values()], rows)
+        yield markdown_table(["", "seeds", *METRICS.values()], reference_rows(true, self.first["classes"], METRICS))
 
     def moments(self) -> Iterator[Part]:
         """Scores after alignment and after local training."""
-
-        def cells(runs: Seeds) -> list[object]:
-            aligned = [_mean(_over_rounds(run["aligned_rounds"], "accuracy")) for run in runs.values()]
-            own = [_mean(_over_rounds(run["last_rounds"], "accuracy", without_end=True)) for run in runs.values()]
-            return [mean_and_spread(aligned), mean_and_spread(own)]
-
-        rows = self._rows(cells, lambda runs: all(run["aligned_rounds"] for run in runs.values()))
-        if rows:
-            yield (
-                "The same models at two moments of a round: accuracy after learning from the others, and after the training "
-                "on own labels that follows (the last round, which ends with the former, is left out of the latter):"
-            )
-            yield markdown_table(["noise", "method", "seeds", "after the others", "after own labels"], rows)
+        alone = [
+            method
+            for method in self.titles
+            if not all(run["aligned_rounds"] for m in self.settings.values() for run in m.get(method, Seeds()).values())
+        ]
+        if len(alone) == len(self.titles):
+            return
+        yield "The same models at two moments of a round. Accuracy after learning from the others:"
+        yield self._by_noise(partial(_spread, value=_after_others), alone)
+        yield "Accuracy after the training on own labels that follows (without the last round, which ends with the others):"
+        yield self._by_noise(partial(_spread, value=_after_own_labels), alone)
 
     def ensembles(self) -> Iterator[Part]:
         """The mean of the sites' predictions."""
         yield "Accuracy of the mean of the four sites' predictions (last round), which no site has by itself:"
-        rows = [
-            [
-                title,
-                *(
-                    mean_and_spread([run["ensemble"]["accuracy"] for run in methods.get(method, Seeds()).values()])
-                    for methods in self.settings.values()
-                ),
-            ]
-            for method, title in self.titles.items()
-        ]
-        yield markdown_table(["method", *self.noise.values()], rows)
+        yield self._by_noise(partial(_spread, value=_ensemble))
 
     def differences(self) -> Iterator[Part]:
         """Paired by seed, for each kind of noise and over all kinds."""
@@ -127,22 +116,26 @@ class Report:
         yield difference_table(["difference", "noise", "seeds", *METRICS.values()], rows + means)
 
     def per_site(self) -> Iterator[Part]:
-        """Accuracy of each site, which has a network of its own."""
+        """Accuracy of each site, which has a network of its own, with the first kind of noise."""
+        setting, methods = next(iter(self.settings.items()))
         header = [f"{site}: {self.models[site]}" for site in natural_sorted(self.models)]
-        yield "Accuracy of each site (last round, mean over seeds):"
-        rows = self._rows(lambda runs: np.mean([last(run, "accuracy") for run in runs.values()], axis=0).tolist())
-        yield markdown_table(["noise", "method", "seeds", *header], rows)
+        yield f"Accuracy of each site, noise: {self.noise[setting]} (last round, mean over seeds):"
+        rows = [
+            [self.titles[method], *np.mean([last(run, "accuracy") for run in runs.values()], axis=0).tolist()]
+            for method, runs in methods.items()
+        ]
+        yield markdown_table(["method", *header], rows)
 
     def per_class(self) -> Iterator[Part]:
-        """Recall of each class."""
-        yield "Recall of each class over the predictions of all sites and seeds (last round):"
+        """Recall of each class, with the first kind of noise."""
+        setting, methods = next(iter(self.settings.items()))
+        yield f"Recall of each class over the predictions of all sites and seeds, noise: {self.noise[setting]} (last round):"
         rows = []
-        for setting, methods in self.settings.items():
-            for method in (method for method in SHOWN if method in methods):
-                pooled = np.sum([list(run["confusion"].values()) for run in methods[method].values()], axis=(0, 1))
-                recall = np.diag(pooled) / np.maximum(pooled.sum(axis=1), 1)
-                rows.append([self.noise[setting], self.titles[method], *recall.tolist()])
-        yield markdown_table(["noise", "method", *self.first["classes"]], rows)
+        for method in (method for method in SHOWN if method in methods):
+            pooled = np.sum([list(run["confusion"].values()) for run in methods[method].values()], axis=(0, 1))
+            recall = np.diag(pooled) / np.maximum(pooled.sum(axis=1), 1)
+            rows.append([self.titles[method], *recall.tolist()])
+        yield markdown_table(["method", *self.first["classes"]], rows)
 
     def traffic(self) -> Iterator[Part]:
         """Bytes on their way."""
@@ -157,7 +150,27 @@ class Report:
 
 
 def _pair(ours: Seeds, theirs: Seeds, metric: str) -> Pair:
-    return pair_by_seed(ours, theirs, lambda run: _mean(last(run, metric)))
+    return pair_by_seed(ours, theirs, partial(_score, metric=metric))
+
+
+def _spread(runs: Seeds, value: Callable[[Content], float]) -> str:
+    return mean_and_spread([value(run) for run in runs.values()])
+
+
+def _score(run: Content, metric: str) -> float:
+    return _mean(last(run, metric))
+
+
+def _after_others(run: Content) -> float:
+    return _mean(_over_rounds(run["aligned_rounds"], "accuracy"))
+
+
+def _after_own_labels(run: Content) -> float:
+    return _mean(_over_rounds(run["last_rounds"], "accuracy", without_end=True))
+
+
+def _ensemble(run: Content) -> float:
+    return float(run["ensemble"]["accuracy"])
 
 
 def last(run: Content, metric: str) -> list[float]:
