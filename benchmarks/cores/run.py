@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.measure import MEBIBYTE, in_child, run, spread, table
 
 SITES, ROUNDS = 10, 4
-CASES = (("compact", 64, 26), ("efficientnet_lite0", 64, 4))
+CASES = (("compact", 64, 26), ("efficientnet_lite0", 64, 12))
 WATCH_SECONDS = 0.2
 
 

@@ -75,7 +75,8 @@ class Report:
             np.array(next(iter(run["confusion"].values()))).sum(axis=1)
             for run in next(iter(next(iter(self.settings.values())).values())).values()
         ]
-        yield markdown_table(["", "seeds", *METRICS.values()], reference_rows(true, self.first["classes"], METRICS))
+        rows = list(reference_rows(true, self.first["classes"], METRICS))
+        yield markdown_table(["", "seeds", *METRICS.values()], rows)
 
     def moments(self) -> Iterator[Part]:
         """Scores after alignment and after local training."""
