@@ -1,10 +1,13 @@
 """Sites that train in forked workers give the same run as in one process."""
 
+import gc
+
 import pytest
 import torch
 
 from grandrounds.deployment.jobs import write_job
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation import engine
 from grandrounds.federation.engine import run_in_process
 
 SITES = ["site-1", "site-2", "site-3"]
@@ -24,6 +27,19 @@ def test_sites_keep_their_own_models(run, tiny, same_run, tmp_path):
     for site in SITES:
         kept = [torch.load(tmp_path / name / "state" / "local" / site / "own.pt") for name in ("plain", "workers")]
         assert all(torch.equal(kept[0][entry], kept[1][entry]) for entry in kept[0])
+
+
+def test_workers_share_the_memory_of_a_run_until_its_end(run, tiny, tmp_path, monkeypatch):
+    frozen = []
+
+    class Counting(engine.Workers):
+        def __init__(self, count, work):
+            frozen.append(gc.get_freeze_count())
+            super().__init__(count, work)
+
+    monkeypatch.setattr(engine, "Workers", Counting)
+    run(tiny("fedavg", "controller.rounds=1"), tmp_path, SITES, workers=2)
+    assert [count > 10_000 for count in (*frozen, gc.get_freeze_count())] == [True, False]
 
 
 def test_a_site_that_is_slow_is_not_late(run, tiny, tmp_path):

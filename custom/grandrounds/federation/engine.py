@@ -37,6 +37,7 @@ from nvflare.private.privacy_manager import Scope
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.memory import shared_with_forks
 from grandrounds.federation.parties import JOB_ID, Party, Site
 from grandrounds.federation.paths import SERVER
 from grandrounds.federation.workers import Errand, Workers
@@ -181,6 +182,7 @@ def run_in_process(job: Path, workspace: Path, sites: Sequence[str], wire: bool 
             party.fire(EventType.START_RUN)
         pool = None
         if workers > 1:
+            running.enter_context(shared_with_forks())
             pool = running.enter_context(Workers(workers, lambda site, *request: at_work[site].work(*request)))
         communicator = InProcessCommunicator(server, at_work, wire, pool)
         for workflow in server.config.runner_config.workflows:

@@ -8,7 +8,8 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
@@ -106,7 +107,7 @@ def prepare_job_process(fl_ctx: FLContext) -> None:
 
 
 def collect_garbage() -> None:
-    """Free the tensors of a round that FLARE's objects hold in cycles, in a process of a kit or one that has workers.
+    """Free the tensors of a round that FLARE's objects hold in cycles; not in a simulation without workers.
 
     Python looks for cycles by the number of objects, and a few objects with large tensors do not count as many.
     """
@@ -127,12 +128,33 @@ def keep_freed_memory() -> bool:
 
 
 def share_freed_memory() -> bool:
-    """Ask the C library to let new threads take their memory from what others have freed, rather than each from its own.
+    """Ask the C library to let new threads take what others have freed, in place of an arena of memory for each thread.
+
+    This holds for the rest of the process, and in its forks. A process that has about ten arenas gets more all the same.
 
     Returns:
         As :func:`keep_freed_memory`.
     """
     return _set_malloc(ARENA_MAX, 1)
+
+
+@contextmanager
+def shared_with_forks() -> Iterator[None]:
+    """Keep the memory of this process and of processes that it forks in the block shared, as far as both leave it unchanged.
+
+    The search for garbage writes to every object that it looks through, so it leaves out those that exist now. An
+    application that has frozen its objects keeps its own choice. The threads of this process share freed memory from now on.
+    """
+    share_freed_memory()
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _set_malloc(setting: int, value: int) -> bool:

@@ -7,7 +7,6 @@ worker can take any site; it takes those again that it has had, because it has t
 
 from __future__ import annotations
 
-import gc
 import logging
 import multiprocessing
 import sys
@@ -20,7 +19,6 @@ import torch
 from nvflare.apis.shareable import Shareable
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.memory import share_freed_memory
 from grandrounds.federation.shared_memory import receive, send
 from grandrounds.federation.site.isolation import SECONDS_TO_STOP, become_child, described_end, kill_group
 
@@ -67,9 +65,6 @@ class Workers:
         self._waiting: list[Errand] = []
         self._homes: dict[str, int] = {}
         self._closed = False
-        gc.collect()
-        gc.freeze()  # what there is by now is shared until it is written to, and the search for garbage writes to it
-        share_freed_memory()  # by the threads that hand on the answers
         context = multiprocessing.get_context("fork")
         self._workers: dict[int, tuple[Any, Connection]] = {}
         for number in range(count):
@@ -95,7 +90,6 @@ class Workers:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-        gc.unfreeze()
 
     def take(self, errand: Errand) -> None:
         """Have a task done by the next worker that is free."""

@@ -1,6 +1,8 @@
 """Threads, garbage and the C library's memory in processes that run for many rounds."""
 
 import gc
+import os
+import platform
 import subprocess
 import sys
 import threading
@@ -10,9 +12,11 @@ import weakref
 import pytest
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
-from grandrounds.federation.memory import AlarmClock, collect_garbage, share_cleanup_thread
+from grandrounds.federation import memory
+from grandrounds.federation.memory import AlarmClock, collect_garbage, share_cleanup_thread, shared_with_forks
 
 MESSAGES = 40
+GNU = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU C library has these settings")
 
 
 @pytest.fixture
@@ -123,14 +127,40 @@ with tempfile.NamedTemporaryFile() as place:
 
 
 def printed(code):
-    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    """What a new process prints, without settings of the C library in its environment."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=plain)
+    return int(done.stdout)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the GNU C library is Linux's")
+def test_objects_are_left_out_of_searches_while_processes_are_forked(monkeypatch):
+    asked = []
+    monkeypatch.setattr(memory, "share_freed_memory", lambda: asked.append(True))
+    with shared_with_forks():
+        assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() == 0
+    assert asked
+    with pytest.raises(OSError, match="no process"), shared_with_forks():
+        raise OSError("no process can be forked")
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_an_application_has_frozen_stays_frozen():
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    try:
+        with shared_with_forks():
+            pass
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+
+
+@GNU
 def test_large_blocks_are_used_again_without_new_pages():
     assert printed(COUNT_FAULTS.format(kept=True)) < printed(COUNT_FAULTS.format(kept=False)) / 2
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the GNU C library is Linux's")
+@GNU
 def test_threads_share_what_was_freed():
     assert printed(COUNT_ARENAS.format(shared=True)) < printed(COUNT_ARENAS.format(shared=False))

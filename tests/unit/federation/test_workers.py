@@ -92,16 +92,6 @@ def test_every_site_gets_its_own_answer_from_several_processes():
     assert os.getpid() not in {answer["process"] for answer in found.values()}
 
 
-def test_what_the_parent_has_made_is_not_searched_for_garbage():
-    """A search writes to every object, so that each process would have its own copy of all pages."""
-    with Workers(1, lambda site, *_: Shareable()):
-        assert gc.get_freeze_count() > 10_000
-    assert gc.get_freeze_count() == 0
-    assert (
-        answers(1, lambda site, *_: Shareable({"kept": gc.get_freeze_count()}), ["site-1"])["site-1"]["kept"] > 10_000
-    )
-
-
 def test_a_site_whose_worker_is_killed_gets_the_reason_and_the_others_go_on():
     def work(site, task, message, server):
         if site == "site-0":
