@@ -16,7 +16,8 @@ METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "f1
 COMPARED = (
     *(("mdhfl", "local_sce"), ("mdhfl_ce", "local_ce"), ("mdhfl", "mdhfl_ce"), ("mdhfl", "fedmd")),
     *(("mdhfl_ce", "fedmd"), ("mdhfl", "feddf"), ("mdhfl", "rhfl"), ("rhfl_plus", "mdhfl")),
-    *(("mdhfl", "fedmd_sce"), ("mdhfl", "feddf_sce"), ("mdhfl_ce", "rhfl_ce")),
+    *(("mdhfl", "fedmd_sce"), ("mdhfl", "feddf_sce"), ("mdhfl_ce", "rhfl_ce"), ("rhfl", "local_sce")),
+    ("rhfl_plus", "local_sce"),
     *(("mdhfl_adjusted", other) for other in ("local_ce", "local_adjusted", "mdhfl_ce", "fedmd", "fedmd_adjusted")),
 )
 SHOWN = ("local_sce", "mdhfl", "rhfl_plus")
