@@ -84,11 +84,22 @@ EXPLAINED = (
 )
 
 
+def untested_difference(pair: Pair, digits: int = 3) -> str:
+    """The mean difference of a pair with its 95 % interval, where there are seeds enough for one."""
+    return _interval(paired_by_seed(pair.ours, pair.theirs, 1), digits)
+
+
 def _text(found: Difference, adjusted: float, digits: int) -> str:
+    interval = _interval(found, digits)
+    return (
+        interval if math.isnan(found.low) else f"{interval}; p {cell(adjusted, 3)}; d {cell(found.detectable, digits)}"
+    )
+
+
+def _interval(found: Difference, digits: int) -> str:
     if math.isnan(found.low):
         return cell(found.mean, digits)
-    interval = format_interval(found.mean, found.low, found.high, digits)
-    return f"{interval}; p {cell(adjusted, 3)}; d {cell(found.detectable, digits)}"
+    return format_interval(found.mean, found.low, found.high, digits)
 
 
 def shared_seeds(*runs: Mapping[int, Content]) -> list[int]:
