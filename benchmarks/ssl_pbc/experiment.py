@@ -7,6 +7,7 @@ images pass the frozen layers once for all rows of a seed (``GRANDROUNDS_FEATURE
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ class Custom(Experiment):
     def measures(self, run: Run) -> dict[str, Any]:
         """What the report needs."""
         sites = run.partition["sites"]
-        scored = dict(_own(run) if run.job.options("executor")["model"] == "own" else _global(run))
+        tested = replace(run, sites=self.setting(run.row).get("unseen", run.sites))
+        scored = dict(_own(run) if run.job.options("executor")["model"] == "own" else _global(tested))
         rounds = run.metrics("accepted") or run.metrics("kept")
         return {
             "classes": run.partition["classes"],
