@@ -256,7 +256,8 @@ def train_semi_supervised(
 ) -> dict[str, float]:
     """Train in place.
 
-    Three forward passes per step, in this order: labelled, weak, strong (accepted images only).
+    Three forward passes per step, in this order: labelled, weak, strong (accepted images only). A site without labels keeps the
+    model as it is before the first round with pseudo-labels.
 
     Args:
         network: in training mode.
@@ -277,7 +278,8 @@ def train_semi_supervised(
         DataError: if the site has no labelled image, unless it may train on pseudo-labels alone and has unlabelled images.
     """
     unlabelled = UnlabelledBatches(context, training, options, network, teacher)
-    pseudo_labels_only = options.accept_unlabelled and len(unlabelled.rows) and not len(context.data.rows("labelled"))
+    without_labels = context.data.rows("unlabelled")
+    pseudo_labels_only = options.accept_unlabelled and len(without_labels) and not len(context.data.rows("labelled"))
     labelled = None if pseudo_labels_only else LabelledBatches(context, training)
     meter = Meter()
 
@@ -300,4 +302,5 @@ def train_semi_supervised(
         metrics["accepted"] = meter.total("accepted") / meter.total("seen")
     if meter.total("checked"):
         metrics["pseudo_label_accuracy"] = meter.total("correct") / meter.total("checked")
-    return {**metrics, "samples": float((len(labelled.rows) if labelled else 0) + len(unlabelled.rows))}
+    samples = len(labelled.rows) + len(unlabelled.rows) if labelled else len(without_labels)
+    return {**metrics, "samples": float(samples)}

@@ -179,6 +179,12 @@ def test_a_site_without_labels_learns_from_pseudo_labels_alone():
     assert metrics["samples"] == 8
 
 
+def test_a_site_without_labels_waits_for_the_first_round_with_pseudo_labels():
+    metrics, _, taken = train(site(0, 8), threshold=0.0, accept_unlabelled=True, unsupervised_start=2)
+    assert (taken, metrics["loss"]) == (0, 0)
+    assert metrics["samples"] == 8
+
+
 def test_a_site_with_labels_learns_from_them_though_others_may_have_none():
     lone, labelled = (train(site(4, 4), accept_unlabelled=accept)[0] for accept in (True, False))
     assert lone == labelled
