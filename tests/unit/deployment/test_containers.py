@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import tomllib
 
 import pytest
 import yaml
@@ -79,7 +80,8 @@ def test_the_image_copies_a_lock_that_has_every_requirement_with_hashes(variant)
     packages = locked(variant)
     assert all(hashes for _, hashes in packages.values())
     lines = [line for line in REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#")]
-    for requirement in map(Requirement, lines):
+    project = tomllib.loads(REQUIREMENTS.with_name("pyproject.toml").read_text())["project"]
+    for requirement in map(Requirement, [*lines, *project["optional-dependencies"]["pretrained"]]):
         version, _ = packages[requirement.name.lower().replace("_", "-")]
         assert requirement.specifier.contains(version), f"{requirement} is locked as {version}; lock again"
     assert packages["torch"][0].endswith("+cpu") == (variant == "cpu")
