@@ -48,6 +48,16 @@ def test_the_server_trains_first_and_sites_learn_from_pseudo_labels_alone(
     assert any(answer["metrics"]["accepted"] > 0 for answer in answers)
 
 
+def test_sites_without_labels_wait_for_the_first_round_with_pseudo_labels(
+    tiny, run, disjoint, labels_at_the_server, tmp_path
+):
+    found = run(tiny("ssfl", *disjoint, "executor.unsupervised_start=2"), tmp_path, sites_dir=labels_at_the_server)
+    events = read_events(found.results)
+    answers = [event for event in events if event["event"] == "answer" and event["task"] == "train"]
+    assert {event["round"] for event in answers if "accepted" not in event["metrics"]} == {1}
+    assert {event["round"] for event in answers} > {1}
+
+
 def test_sites_start_from_the_servers_training_and_score_the_mean_of_the_models(
     tiny, run, disjoint, labels_at_the_server, tmp_path, monkeypatch
 ):
