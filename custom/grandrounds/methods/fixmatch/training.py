@@ -256,8 +256,8 @@ def train_semi_supervised(
 ) -> dict[str, float]:
     """Train in place.
 
-    Three forward passes per step, in this order: labelled, weak, strong (accepted images only). A site without labels keeps the
-    model as it is before the first round with pseudo-labels.
+    Three forward passes per step, in this order: labelled, weak, strong (accepted images only). A site without labels keeps
+    the model as it is until the first round with pseudo-labels.
 
     Args:
         network: in training mode.
