@@ -30,13 +30,14 @@ def parts(results: Results) -> Iterator[Part]:
     """Everything between the markers of the page."""
     for setting, methods in results.settings.items():
         if methods:
-            title = results.configuration["settings"][setting]["title"]
-            yield from _setting(title, methods, results.titles)
+            chosen = results.configuration["settings"][setting]
+            tested = " and ".join(chosen.get("unseen", ["all sites"]))
+            yield from _setting(chosen["title"], tested, methods, results.titles)
 
 
-def _setting(title: str, methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
+def _setting(title: str, tested: str, methods: Methods, titles: dict[str, str]) -> Iterator[Part]:
     yield (
-        f"**{title}.** Test images of all sites together; mean over the scored rounds of a run, then mean and standard "
+        f"**{title}.** Test images of {tested} together; mean over the scored rounds of a run, then mean and standard "
         "deviation over seeds. *Accepted* and *correct*: pseudo-labels of the last five rounds with any; *matched*: rows of "
         "the relation matrix that a batch matches."
     )
