@@ -22,7 +22,8 @@ GATES = (
     ("labels of the other sites help", "irm_upper", "irm_lower", 0.05),
 )
 REFERENCES = (
-    "fedavg_lower", "ssfl", "ssfl_aligned", "t2_pa", "irm_lower", "irm_lower_fifth", "irm_still", "irm_still_weighted",
+    "fedavg_lower", "two_sites", "server_alone", "ssfl", "ssfl_aligned", "t2_pa",
+    "irm_lower", "irm_lower_fifth", "irm_still", "irm_still_weighted",
 )  # fmt: skip
 
 

@@ -60,3 +60,10 @@ def test_each_pair_of_methods_is_compared_once(tmp_path):
     ]
     pairs = [frozenset(title.split(" - ")) for title in titles]
     assert len(pairs) == len(set(pairs)) == 6
+
+
+def test_a_setting_with_unseen_sites_says_whose_images_were_scored(tmp_path):
+    path = tmp_path / "unseen" / "fedavg_lower_1.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(result(0.4)))
+    assert "Test images of site-4 and site-8 together" in next(iter(experiment_parts("ssl_pbc", tmp_path)))
