@@ -205,7 +205,7 @@ class Experiment:
         return path
 
     def simulated(self, row: Row, sites_dir: Path, partition: Mapping[str, Any]) -> Run:
-        """Simulate the row's job; an interrupted run is resumed."""
+        """Simulate the row's job without the setting's ``unseen`` sites; an interrupted run is resumed."""
         sites, problem = choose_sites(self.sites(row), sites_dir)
         sites = [site for site in sites if site not in self.setting(row).get("unseen", ())]
         job = self.fitted(self.job(row, problem), sites_dir, partition)

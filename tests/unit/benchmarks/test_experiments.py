@@ -67,3 +67,15 @@ def test_the_mean_is_over_the_sites_that_report_a_metric():
 def test_an_experiment_without_own_measures_is_the_base_class():
     assert issubclass(experiment_class("fedperl_ham10000"), Experiment)
     assert experiment_class("fedperl_fmnist") is experiment_class("fedperl_cifar10")
+
+
+def test_unseen_sites_take_no_part_and_their_images_are_scored(tmp_path, monkeypatch):
+    names, taken = [f"site-{number}" for number in range(1, 11)], []
+    monkeypatch.setattr("benchmarks.experiment.choose_sites", lambda *_: (names, {"dataset": "skin"}))
+    monkeypatch.setattr("benchmarks.experiment.simulate", lambda job, place, sites, **_: taken.extend(sites))
+    monkeypatch.setattr("benchmarks.experiment.read_events", lambda _: [])
+    monkeypatch.setattr("benchmarks.ssl_pbc.experiment._global", lambda run: [(30, run.sites)])
+    made = experiment("ssl_pbc", tmp_path)
+    run = made.simulated(Row("unseen", "fedavg_lower", 1), tmp_path, {"classes": [], "sites": {}})
+    assert taken == run.sites == [name for name in names if name not in ("site-4", "site-8")]
+    assert made.measures(run)["scores"] == {30: ["site-4", "site-8"]}
