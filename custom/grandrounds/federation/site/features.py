@@ -2,9 +2,10 @@
 
 With a frozen front (``problem.trainable``) most of a step's time goes into layers that never change. All passes over a view,
 of the network, its teacher or its peers, share one pass of the front. A cache draws ``feature_cache`` weak and as many
-strong views of an image, sends each through the front when it is first needed, and later draws among these. Features are
-stored in half precision, in files that only the site's user can read, until the run's end. Where the site sets
-``GRANDROUNDS_FEATURES`` they are kept in that folder, for other runs with the same images, seed and frozen layers.
+strong views of an image, sends each through the front when it is first needed, and later draws among these. Batches of the
+front all have one size, so that a feature has the same bits whichever run computed it. Features are stored in half
+precision, in files that only the site's user can read, until the run's end. Where the site sets ``GRANDROUNDS_FEATURES``
+they are kept in that folder, for other runs with the same images, seed and frozen layers.
 """
 
 from __future__ import annotations
@@ -182,22 +183,26 @@ class _StoredFeatures:
 
     def read(self, rows: NDArray[np.integer], numbers: NDArray[np.int64], front: Front) -> Tensor:
         """The features of these views, by row and number of the view."""
-        missing = sorted(
-            {pair for pair in zip(rows.tolist(), numbers.tolist(), strict=True) if not self._computed[pair]}
-        )
+        flat = np.ravel_multi_index((rows, numbers), self._computed.shape)
+        missing = np.unique(flat[~self._computed[rows, numbers]])
         for start in range(0, len(missing), BATCH):
-            self._compute(missing[start : start + BATCH], front)
+            self._compute(self._full_batch(missing[start : start + BATCH]), front)
         found = torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
         return found.to(front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
 
-    def _compute(self, pairs: list[tuple[int, int]], front: Front) -> None:
-        rows, numbers = zip(*pairs, strict=True)
+    def _full_batch(self, wanted: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Wanted views and others, those not computed yet first: a feature's last bits depend on the size of its batch."""
+        missing_first = np.argsort(self._computed, axis=None, kind="stable")
+        return np.concatenate([wanted, missing_first[~np.isin(missing_first, wanted)]])[:BATCH]
+
+    def _compute(self, batch: NDArray[np.intp], front: Front) -> None:
+        rows, numbers = np.unravel_index(batch, self._computed.shape)
         # The random stream of a view is that of its row and number, whatever batch it is computed in.
         views = [
             draw_views(
                 self._images, self._all, self._view, self._key, number, positions=np.array([row]), **self._options
             )
-            for row, number in pairs
+            for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
         ]
         with torch.no_grad():
             features = front(_tensor(np.concatenate(views), front)).float().permute(0, 2, 3, 1).cpu().numpy()
