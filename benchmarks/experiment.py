@@ -36,6 +36,8 @@ from grandrounds.evaluation.external import load_trained, predict, tensors_of
 from grandrounds.federation.server.record import read_events
 from grandrounds.federation.site.features import VARIABLE as FEATURES
 from grandrounds.files import read_json_object, write_json
+from grandrounds.privacy.gate.policy import GATE
+from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.problem import Problem
 
 BENCHMARKS = Path(__file__).resolve().parent
@@ -276,6 +278,15 @@ def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> d
             probabilities = predict(model, tensors_of(data.images), rows).double().numpy()
             by_site[site] = data.labels[rows], probabilities
     return found
+
+
+def install_policy(local: Path, site: str, policy: Mapping[str, Any]) -> None:
+    """Give a site a privacy policy for every job, and an empty ledger, in its folder ``local``."""
+    scope = {"name": "benchmark", "properties": {"grandrounds": policy}}
+    scope |= {way: [{"path": GATE}] for way in ("task_data_filters", "task_result_filters")}
+    local.mkdir(parents=True)
+    write_json(local / "privacy.json", {"scopes": [scope], "default_scope": "benchmark"})
+    Ledger.create(local / "privacy", site)
 
 
 def pooled(by_site: Mapping[str, Predicted], sites: Sequence[str] | None = None) -> Predicted:

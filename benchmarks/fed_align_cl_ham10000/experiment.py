@@ -59,8 +59,11 @@ class Custom(Experiment):
     def _trained(self, row: Row, sites_dir: Path, group: list[str]) -> Run:
         """One federation, or one site alone."""
         job = self.job(row, choose_sites(None, sites_dir)[1])
-        place = self.workspace / "runs" / self.result(row).stem / "-".join(group)
+        place = self._place(row, group)
         return Run(row, job, place, sites_dir, {}, group, simulate(job, place, group, sites_dir=sites_dir))
+
+    def _place(self, row: Row, group: list[str]) -> Path:
+        return self.workspace / "runs" / self.result(row).stem / "-".join(group)
 
     def _model(self, run: Run, sites_dir: Path, names: list[str]) -> dict[str, Any]:
         # With local normalisation each site has a model of its own, that of the last round.

@@ -1,19 +1,22 @@
 """Fed-Align-CL between three devices with one share of malignant images; the division is in ``protocol.md``.
 
 Site 1 has Rosendahl's images, site 2 one half of those of ViDIR's modern device, and site 3 the other half as a synthetic
-device would take them. The arms and measures are those of ``fed_align_cl_ham10000``.
+device would take them. The arms and measures are those of ``fed_align_cl_ham10000``. In a method with a rule for
+``embeddings`` each site has a privacy gate, which clips each embedding that leaves and adds noise.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.experiment import Row
+from benchmarks.experiment import Row, Run, install_policy
 from benchmarks.fed_align_cl_ham10000.experiment import POOLED
 from benchmarks.fed_align_cl_ham10000.experiment import Custom as FourDevices
 from grandrounds.data.datasets.registry import read_dataset
@@ -24,15 +27,43 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.partition.divide import Sites, iid
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.splits import assign_stratified
+from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.spending import Unit
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("benign", "malignant")
 SHARES = {"validation": 0.02, "test": 0.25}
 DATASET = "ham10000_malignancy"
+DELTA = 1e-5
+DISCRIMINATOR = [f"layers.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")]
 
 
 class Custom(FourDevices):
     """Divides HAM10000 as the setting's ``division`` says."""
+
+    def record(self, row: Row) -> dict[str, Any]:
+        """The row's result, with what its embeddings have spent if there is a rule for them."""
+        result = super().record(row)
+        if "embeddings" in self.method(row):
+            local = self._place(row, result["sites"]) / "flare" / result["sites"][0] / "local"
+            ledger = Ledger(local / "privacy", result["sites"][0]).content()
+            (dataset,) = ledger.datasets
+            result["budget"] = {
+                "epsilon": ledger.spent(dataset, DELTA, Unit.RECORD),
+                "delta": DELTA,
+                "releases": len(ledger.bookings),
+            }
+        return result
+
+    def _trained(self, row: Row, sites_dir: Path, group: list[str]) -> Run:
+        """With a rule for embeddings each site has a gate; such a run is not resumed, because it would spend more."""
+        rule = self.method(row).get("embeddings")
+        if rule is not None:
+            place = self._place(row, group)
+            shutil.rmtree(place, ignore_errors=True)
+            for site in group:
+                install_policy(place / "flare" / site / "local", site, _policy(rule))
+        return super()._trained(row, sites_dir, group)
 
     def _partitions(self, row: Row) -> tuple[Path, Path]:
         setting = self.setting(row)
@@ -114,6 +145,17 @@ def _write_images(root: Path, names: Sequence[str], devices: Mapping[str, str | 
             pixels, _ = read_square(reader, name, size=size, channels=3, preprocess=devices[name] or "none")
             Image.fromarray(np.asarray(pixels)).save(unfinished / _file(name))
     unfinished.rename(folder)
+
+
+def _policy(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """Embeddings leave under the rule, all else as it is, so that the cost is that of the rule alone."""
+    releases = [
+        {"kind": "model_update", "name": "update", "treatment": "unmodified"},
+        {"kind": "discriminator", "name": "discriminator", "treatment": "unmodified", "entries": DISCRIMINATOR},
+        {"kind": "embeddings", "name": "bank", "entries": ["embeddings"], "treatment": "clip_and_noise", **rule},
+    ]
+    scalars = [{"name": "*", "part": "train", "minimum_support": 2}]
+    return {"unit": Unit.RECORD.value, "delta": DELTA, "releases": releases, "scalars": scalars, "facts": ["backbone"]}
 
 
 def _file(image: str) -> str:

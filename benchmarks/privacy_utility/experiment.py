@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.experiment import Experiment, Row, Run, pooled, predictions
+from benchmarks.experiment import Experiment, Row, Run, install_policy, pooled, predictions
 from benchmarks.noise import min_noise_multiplier
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import locate_dataset
@@ -21,8 +21,6 @@ from grandrounds.deployment.jobs import Job, with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.history import validation_curves
 from grandrounds.evaluation.metrics import classification_metrics
-from grandrounds.files import write_json
-from grandrounds.privacy.gate.policy import GATE
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.spending import Unit
 
@@ -123,9 +121,4 @@ def _install(local: Path, site: str, unit: str, delta: float, treatment: dict[st
     """A policy that releases updates so treated, numbers, and FedIRM's relation matrices, which are not counted."""
     releases = [{"kind": "model_update", "name": "update", **treatment}, {**MIN_SUPPORT, "outside_budget": True}]
     numbers = [{"name": "*", "part": "train", "minimum_support": 2}]
-    policy = {"unit": unit, "delta": delta, "releases": releases, "scalars": numbers}
-    scope = {"name": "benchmark", "properties": {"grandrounds": policy}}
-    scope |= {way: [{"path": GATE}] for way in ("task_data_filters", "task_result_filters")}
-    local.mkdir(parents=True)
-    write_json(local / "privacy.json", {"scopes": [scope], "default_scope": "benchmark"})
-    Ledger.create(local / "privacy", site)
+    install_policy(local, site, {"unit": unit, "delta": delta, "releases": releases, "scalars": numbers})
