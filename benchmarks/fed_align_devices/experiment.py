@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.experiment import Row, Run, install_policy
-from benchmarks.fed_align_cl_ham10000.experiment import POOLED
+from benchmarks.fed_align_cl_ham10000.experiment import CURRICULUM, LOSSES, POOLED
 from benchmarks.fed_align_cl_ham10000.experiment import Custom as FourDevices
 from grandrounds.data.datasets.registry import read_dataset
 from grandrounds.data.families import MalignancyOptions
@@ -27,14 +27,16 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.partition.divide import Sites, iid
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.splits import assign_stratified
+from grandrounds.privacy.accounting import composed_epsilon
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.protocol.spending import Unit
+from grandrounds.protocol.spending import GaussianSteps, Mechanism, Unit
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("benign", "malignant")
 SHARES = {"validation": 0.02, "test": 0.25}
 DATASET = "ham10000_malignancy"
 DELTA = 1e-5
+NUMBERS = ("samples", "batch_size", *CURRICULUM, *(name for name in LOSSES if name.startswith("loss")))
 DISCRIMINATOR = [f"layers.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")]
 
 
@@ -42,17 +44,14 @@ class Custom(FourDevices):
     """Divides HAM10000 as the setting's ``division`` says."""
 
     def record(self, row: Row) -> dict[str, Any]:
-        """The row's result, with what its embeddings have spent if there is a rule for them."""
-        result = super().record(row)
-        if "embeddings" in self.method(row):
-            local = self._place(row, result["sites"]) / "flare" / result["sites"][0] / "local"
-            ledger = Ledger(local / "privacy", result["sites"][0]).content()
-            (dataset,) = ledger.datasets
-            result["budget"] = {
-                "epsilon": ledger.spent(dataset, DELTA, Unit.RECORD),
-                "delta": DELTA,
-                "releases": len(ledger.bookings),
-            }
+        """The row's result, with the epsilon of its embeddings alone if there is a rule for them."""
+        result, rule = super().record(row), self.method(row).get("embeddings")
+        if rule is not None:
+            site = result["sites"][0]
+            ledger = Ledger(self._place(row, result["sites"]) / "flare" / site / "local" / "privacy", site).content()
+            noisy = [found for found in ledger.bookings if found.spending.mechanism is Mechanism.GAUSSIAN]
+            epsilon = composed_epsilon([GaussianSteps(rule["noise_multiplier"], 1.0, len(noisy))], DELTA)
+            result["embeddings"] = {**rule, "releases": len(noisy), "delta": DELTA, "epsilon": epsilon}
         return result
 
     def _trained(self, row: Row, sites_dir: Path, group: list[str]) -> Run:
@@ -154,7 +153,7 @@ def _policy(rule: Mapping[str, Any]) -> dict[str, Any]:
         {"kind": "discriminator", "name": "discriminator", "treatment": "unmodified", "entries": DISCRIMINATOR},
         {"kind": "embeddings", "name": "bank", "entries": ["embeddings"], "treatment": "clip_and_noise", **rule},
     ]
-    scalars = [{"name": "*", "part": "train", "minimum_support": 2}]
+    scalars = [{"name": name, "part": "train", "minimum_support": 2} for name in NUMBERS]
     return {"unit": Unit.RECORD.value, "delta": DELTA, "releases": releases, "scalars": scalars, "facts": ["backbone"]}
 
 

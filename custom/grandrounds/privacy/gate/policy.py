@@ -60,8 +60,9 @@ class ReleaseRule:
 class ScalarRule:
     """Numbers that may leave.
 
-    ``name`` is a pattern with ``*``, where ``samples`` is the number of training images; ``minimum_support`` is the minimum
-    number of patients in ``part``, the part of the data that the number is a statistic of. A number that is below
+    ``name`` is a name, where ``samples`` is the number of training images, or a pattern as ``validation.*``;
+    ``minimum_support`` is the minimum number of patients in ``part``, the part of the data that the number is a statistic
+    of. A number that is below
     ``minimum_count`` does not leave; those named as counts (``images.``, ``size.``) have one of 10 at least.
     """
 
@@ -241,7 +242,13 @@ def _scalar(content: Any, where: str) -> ScalarRule:
     count = entry.get("minimum_count", 0)
     require_value(count, int, Min(0), f"{where}.minimum_count")
     part = _word(entry["part"], PARTS, f"{where}.part")
-    return ScalarRule(_text(entry["name"], f"{where}.name"), part, entry["minimum_support"], count)
+    name = _text(entry["name"], f"{where}.name")
+    if "." not in name and any(sign in name for sign in "*?["):
+        raise ConfigurationError(
+            f"{where}.name: no number leaves by a pattern without a dot; list the numbers by name, or write a pattern as "
+            f"validation.*, got {name!r}"
+        )
+    return ScalarRule(name, part, entry["minimum_support"], count)
 
 
 def _targets(content: Any, where: str) -> dict[str, float]:

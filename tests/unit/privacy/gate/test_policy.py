@@ -184,6 +184,10 @@ def test_scalars_need_a_part_and_its_minimum_number_of_patients():
         (policy(scalars=[{"name": "x", "part": "val"}]), r"scalars\[0\]: 'minimum_support' is missing"),
         (policy(scalars=[{"name": "x", "part": "all", "minimum_support": 2}]), r"scalars\[0\].part must be one of"),
         (policy(scalars=[{"name": "x", "part": "val", "minimum_support": 0}]), "minimum_support must be at least 1"),
+        (
+            policy(scalars=[{"name": "*", "part": "val", "minimum_support": 2}]),
+            r"scalars\[0\].name: no number leaves by a pattern without a dot; list the numbers by name, or write",
+        ),
     ],
 )
 def test_a_mistake_is_named(content, message):
