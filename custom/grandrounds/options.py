@@ -23,7 +23,7 @@ import math
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, fields
+from dataclasses import MISSING, asdict, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -188,7 +188,8 @@ def describe(group: type) -> list[OptionInfo]:
     known = annotations_of(group)
     return [
         OptionInfo(field.name, _description(known[field.name].type), str(known[field.name].bounds or ""),
-                   _default(field), known[field.name].meaning)
+                   field.default if field.default_factory is MISSING else field.default_factory(),
+                   known[field.name].meaning)
         for field in fields(group)
     ]  # fmt: skip
 
@@ -310,10 +311,6 @@ def _annotation(hint: Any) -> Annotation:
     annotation, *extras = get_args(hint)
     bounds = next((extra for extra in extras if isinstance(extra, Range)), None)
     return Annotation(annotation, bounds, next((extra for extra in extras if isinstance(extra, str)), ""))
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _fits(value: Any, annotation: Any) -> bool:

@@ -17,7 +17,7 @@ from grandrounds.deployment.kit.read import processes_of, read_kit
 from grandrounds.deployment.local_federation import Federation, await_sites, start_participant, stop
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.ledger.ledger import read_ledger
-from grandrounds.reporting.runs import trained_model
+from grandrounds.reporting.external.trained import trained_model
 
 pytestmark = pytest.mark.provisioned
 

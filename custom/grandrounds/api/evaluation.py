@@ -13,7 +13,7 @@ import pandas as pd
 from grandrounds.api.reports import Workspace, folder_of
 from grandrounds.api.sites import Sites
 from grandrounds.console.output import notes, say
-from grandrounds.console.progress import no_steps, steps_on
+from grandrounds.console.steps import no_steps, steps_on
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.site import DatasetLocation, locate_dataset
 from grandrounds.errors import ConfigurationError, UsageError
@@ -34,8 +34,9 @@ from grandrounds.evaluation.per_class import grouping_of
 from grandrounds.reporting.external.prediction import draw_failures, place_of, predict_place, read_images
 from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import external_result, write_result
+from grandrounds.reporting.external.trained import TrainedModel, trained_model
 from grandrounds.reporting.run import Run
-from grandrounds.reporting.runs import TrainedModel, read_run, run_name, trained_model
+from grandrounds.reporting.runs import read_run, run_name
 
 Locations = Mapping[str, DatasetLocation]
 

@@ -17,8 +17,8 @@ from grandrounds.data.images.readers import open_images
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.external import load_trained, predict, tensors_of
 from grandrounds.protocol.problem import Problem
+from grandrounds.reporting.external.trained import trained_model
 from grandrounds.reporting.predictions import decoded_images
-from grandrounds.reporting.runs import trained_model
 
 Images = NDArray[np.uint8]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.console.output import notes
-from grandrounds.console.progress import Step, no_steps, steps_on
+from grandrounds.console.steps import Step, no_steps, steps_on
 from grandrounds.data.population import communities_of
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.history import RunHistory, selection_metric

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.api.sites import Sites
+from grandrounds.console.follow import Follower
 from grandrounds.console.output import notes
-from grandrounds.console.progress import Follower, progress_on
+from grandrounds.console.progress import progress_on
 from grandrounds.data.findings import joined_findings
 from grandrounds.deployment.jobs import Job, check_job
 from grandrounds.deployment.presets import configured_job

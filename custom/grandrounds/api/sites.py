@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.console.output import notes
-from grandrounds.console.progress import reading_on
+from grandrounds.console.steps import reading_on
 from grandrounds.data.datasets.own_images import UNKNOWN_PATIENTS
 from grandrounds.data.partition.files import read_partition
 from grandrounds.deployment.simulate import choose_sites

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
-from grandrounds.console.progress import Step, steps_on
+from grandrounds.console.steps import Step, steps_on
 from grandrounds.errors import ConfigurationError
 from grandrounds.protocol.problem import MULTI
 

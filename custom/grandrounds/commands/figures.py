@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.console.output import notes, results, say
-from grandrounds.console.progress import steps_on
+from grandrounds.console.steps import steps_on
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:

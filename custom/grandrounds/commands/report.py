@@ -10,7 +10,7 @@ import typer
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
-from grandrounds.console.progress import steps_on
+from grandrounds.console.steps import steps_on
 
 if TYPE_CHECKING:
     pass

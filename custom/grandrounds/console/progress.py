@@ -1,116 +1,21 @@
 """The progress of a run, from the events that it appends to its record: a bar on a terminal, lines elsewhere.
 
-The run may be in this process or in FLARE's; the file is the same. Commands that only read and compute show their steps.
+The run may be in this process or in FLARE's; the file is the same.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean, median
-from types import TracebackType
-from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.status import Status
-from rich.text import Text
 
+from grandrounds.console.follow import Event
 from grandrounds.console.output import duration, say
-
-POLL_SECONDS = 0.1
-
-Event = dict[str, Any]
-
-
-class EventTail:
-    """Reads the events that are appended to a file from now on, also if the file is replaced; it need not exist yet."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        # The old file stays open, so that no new file can get its inode number and the two can be distinguished.
-        self._stream: BinaryIO | None = None
-        self._partial = b""
-        self._open()
-        if self._stream:
-            self._stream.seek(0, os.SEEK_END)
-
-    def read(self) -> list[Event]:
-        """The complete events that were not returned before, in order."""
-        events = self._new_events()
-        if self._replaced():
-            self.close()
-            self._open()
-            events += self._new_events()
-        return events
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._stream:
-            self._stream.close()
-        self._stream, self._partial = None, b""
-
-    def _open(self) -> None:
-        if self._path.is_file():
-            self._stream = self._path.open("rb")
-
-    def _replaced(self) -> bool:
-        try:
-            now = self._path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return self._stream is None or now.st_ino != os.fstat(self._stream.fileno()).st_ino
-
-    def _new_events(self) -> list[Event]:
-        if self._stream is None:
-            return []
-        *lines, self._partial = (self._partial + self._stream.read()).split(b"\n")
-        return [event for event in map(_event, lines) if event]
-
-
-def _event(line: bytes) -> Event:
-    """The event of a line; empty for half a line of a crash."""
-    try:
-        return dict(json.loads(line))
-    except ValueError:
-        return {}
-
-
-class Follower:
-    """A context in which ``show`` is called with every new event of a file, in a thread of its own."""
-
-    def __init__(self, path: Path, show: Callable[[Event], None]) -> None:
-        self._tail = EventTail(path)
-        self._show = show
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="follow-events", daemon=True)
-
-    def __enter__(self) -> Follower:
-        """Start the thread."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Show the remaining events, and stop."""
-        self._done.set()
-        self._thread.join()
-        self._tail.close()
-
-    def _follow(self) -> None:
-        last = False
-        while not last:
-            last = self._done.wait(POLL_SECONDS)
-            for event in self._tail.read():
-                self._show(event)
-
 
 PACE_ROUNDS = 5
 
@@ -265,101 +170,3 @@ def progress_on(console: Console) -> Iterator[LineProgress | BarProgress]:
     )
     with Progress(*columns, console=console, transient=True) as bar:
         yield BarProgress(console, bar)
-
-
-PATIENCE_SECONDS = 2.0
-Step = Callable[[str], None]
-"""Called with what a command does next."""
-
-
-class Steps:
-    """The steps of a command, shown once it has taken ``patience`` seconds: a line that changes on a terminal, else lines.
-
-    Without a terminal there is at most one line every ``patience`` seconds.
-    """
-
-    def __init__(self, console: Console, patience: float) -> None:
-        self._console = console
-        self._patience = patience
-        self._lock = threading.Lock()
-        self._text, self._due, self._ended = "", False, False
-        self._status: Status | None = None
-        self._timer = self._started()
-
-    def step(self, text: str) -> None:
-        """Note the step; show it when the command has been silent for long enough."""
-        with self._lock:
-            self._text = text
-            if self._due or self._status:
-                self._show()
-
-    def end(self) -> None:
-        """Show nothing more, and clear the line on a terminal."""
-        with self._lock:
-            self._ended = True
-            self._timer.cancel()
-            if self._status:
-                self._status.stop()
-
-    def _started(self) -> threading.Timer:
-        timer = threading.Timer(self._patience, self._waited)
-        timer.daemon = True
-        timer.start()
-        return timer
-
-    def _waited(self) -> None:
-        with self._lock:
-            self._due = True
-            if self._text and not self._ended:
-                self._show()
-
-    def _show(self) -> None:
-        if self._console.is_terminal:
-            self._status = self._status or self._console.status("")
-            self._status.update(Text(self._text))
-            self._status.start()
-            return
-        say(self._console, self._text)
-        self._text, self._due = "", False
-        self._timer = self._started()
-
-
-@contextmanager
-def steps_on(console: Console) -> Iterator[Step]:
-    """A context in which the steps of a command are shown if it takes long."""
-    steps = Steps(console, PATIENCE_SECONDS)
-    try:
-        yield steps.step
-    finally:
-        steps.end()
-
-
-def no_steps(_: str) -> None:
-    """Show no step."""
-
-
-LINES = 10
-"""Number of lines that show the progress of reading where there is no terminal."""
-
-
-@contextmanager
-def reading_on(console: Console, wanted: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of reading DICOM headers, if wanted: a bar on a terminal, some lines elsewhere."""
-    if not wanted:
-        yield lambda done, total: None
-        return
-    if console.is_terminal:
-        with Progress(console=console, transient=True) as bar:
-            task = bar.add_task("reading patients from DICOM headers", total=None, visible=False)
-            yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
-        return
-    printed = -1
-
-    def report(done: int, total: int) -> None:
-        """Print a line for each tenth."""
-        nonlocal printed
-        if done * LINES // max(total, 1) > printed:
-            printed = done * LINES // max(total, 1)
-            say(console, f"reading patients from DICOM headers: {done} of {total}")
-
-    yield report

@@ -174,8 +174,7 @@ def locate_dataset(site: str, dataset: str, folders: Sequence[Path]) -> DatasetL
     that defines the data set decides. In its paths, ``{site}`` is replaced by the site's name.
 
     Raises:
-        ConfigurationError: if no file defines it (the files and their data sets are listed), or the
-            definition is wrong.
+        ConfigurationError: if no file defines it (the files and their data sets are listed), or the definition is wrong.
     """
     looked: list[str] = []
     for path in (place for folder in folders for place in (folder / site / CONFIG_NAME, folder / CONFIG_NAME)):

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from grandrounds.options import require_type
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.names import VALIDATION
-from grandrounds.protocol.problem import MULTI, Problem
+from grandrounds.protocol.problem import MULTI
 from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
 from grandrounds.reporting.predictions import (
     CaseGroups,
@@ -33,7 +32,7 @@ from grandrounds.reporting.predictions import (
     read_tests,
     unit_of,
 )
-from grandrounds.reporting.run import FINISHED, Run, Spent
+from grandrounds.reporting.run import Run, Spent
 
 RESULTS, SERVER, SELECTED = "results", "server", "selected.pt"
 EXPECTED: Mapping[str, Any] = {
@@ -47,20 +46,6 @@ EXPECTED: Mapping[str, Any] = {
     "contributions": dict,
     "seconds": float,
 }
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A run's model: the file of its state dictionary, the problem (classes in the order of the outputs) and the seed."""
-
-    weights: Path
-    problem: Problem
-    seed: int | None
-
-    @property
-    def folder(self) -> Path:
-        """The folder that has a folder for each site: the results, or the state of a run that was killed."""
-        return self.weights.parent.parent if self.weights.parent.name == SERVER else self.weights.parent
 
 
 def read_run(path: Path, name: str, groups: CaseGroups | None = None, model: str | None = None) -> Run:
@@ -148,33 +133,6 @@ def read_history(path: Path) -> RunHistory:
     with suppress(ConfigurationError, LookupError, TypeError):
         classes = tuple(read_json_object(folder / SUMMARY)["configuration"]["problem"]["classes"])
     return RunHistory(events, sites_of(events), {}, classes)
-
-
-def trained_model(path: Path) -> TrainedModel:
-    """Find a model: of a run's workspace or results the selected one, or a model file beside ``summary.json``.
-
-    Raises:
-        ConfigurationError: if there is no such file or folder, no summary, the summary is damaged, or the run has left
-            no model; the message says what was looked for.
-    """
-    if not path.exists():
-        raise ConfigurationError(f"{path} does not exist; name a run's workspace or a model file beside its {SUMMARY}")
-    folder = path.parent if path.is_file() else path
-    if path.is_dir() and (path / RESULTS / SUMMARY).is_file():
-        folder = path / RESULTS
-    if not (folder / SUMMARY).is_file():
-        raise ConfigurationError(
-            f"there is no {folder / SUMMARY}, which says what the model was trained for; name the workspace of a finished "
-            f"run, or a model file beside its {SUMMARY}"
-        )
-    summary = read_json_object(folder / SUMMARY)
-    weights = path if path.is_file() else folder / SELECTED
-    if not weights.is_file():
-        raise ConfigurationError(f"{folder} has no {SELECTED}: {_why_not(summary)}")
-    problem = summary.get("configuration", {}).get("problem")
-    if not isinstance(problem, dict):
-        raise ConfigurationError(f"{folder / SUMMARY} does not say what the model was trained for; run the job again")
-    return TrainedModel(weights, Problem.from_dict(problem), summary["configuration"].get("seed"))
 
 
 def record_folder(path: Path) -> Path:
@@ -350,11 +308,3 @@ def _ledgers(path: Path) -> tuple[Spent, ...]:
 
 def _finite(value: float) -> float | None:
     return value if value < float("inf") else None
-
-
-def _why_not(summary: dict[str, Any]) -> str:
-    status = summary.get("status")
-    if status != FINISHED:
-        return f"the run is not finished (status {status}); the same command goes on with it"
-    method = summary.get("configuration", {}).get("method", "its method")
-    return f"{method} has no common model, every site kept its own; take a run of another method"

@@ -25,7 +25,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.federation.server.record import EVENTS, read_events
 from grandrounds.models.registry import build_model
-from grandrounds.reporting.runs import trained_model
+from grandrounds.reporting.external.trained import trained_model
 
 LIMIT_SECONDS = 900
 """Of one wait; the machine may have much other work."""

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from grandrounds.commands.partition import what_next
-from grandrounds.console.progress import reading_on
+from grandrounds.console.steps import reading_on
 from grandrounds.data.families import DATASETS
 from grandrounds.data.options import MutualOptions
 from grandrounds.options import describe

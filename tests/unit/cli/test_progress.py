@@ -6,7 +6,9 @@ import time
 import pytest
 from rich.console import Console
 
-from grandrounds.console.progress import EventTail, Follower, RunProgress, Steps, progress_on
+from grandrounds.console.follow import EventTail, Follower
+from grandrounds.console.progress import RunProgress, progress_on
+from grandrounds.console.steps import Steps
 
 
 def round_events(number, seconds, losses, score=None):

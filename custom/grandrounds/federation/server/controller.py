@@ -67,8 +67,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.problem = Problem.from_dict(self.run.problem)
         self.problem.require_task(self.tasks, type(self).__name__)
         require_buildable(self.problem.model_spec(pretrained=False), self.problem.image_size)
-        self.rounds = self.run.rounds
-        self.seed = self.run.seed
+        self.rounds, self.seed = self.run.rounds, self.run.seed
         self.round_number = 0
         self.run_id = uuid.uuid4().hex
         self.frozen_digest: str | None = None
@@ -197,10 +196,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.problem = with_intensities(self.problem)
         self.start()
         identity = {**self._identity(), **self.fingerprint()}
-        schedule = {
-            name: getattr(self.run, name) for name in ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
-        }
-        self.record.configuration = {**identity, **schedule}
+        schedule = ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
+        self.record.configuration = {**identity, **{name: getattr(self.run, name) for name in schedule}}
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._resume()
         roster = joined(servers_roster(self.fl_ctx), self.run.mandatory_sites or ())
@@ -246,9 +243,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         trained = outcome.require(self.run.min_sites, chosen, self.round_number)
         if validate:
             self._score(done)
-        for site in chosen:
-            if site not in trained:
-                self.missed(site)
+        for site in (site for site in chosen if site not in trained):
+            self.missed(site)
         self.close_round()
         self.record.close_round(
             {
@@ -303,25 +299,23 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.record.publish(result_folder(self.fl_ctx), saved)
 
     def _resume(self) -> None:
-        if self.run.resume == "never":
+        run = self.run
+        if run.resume == "never":
             self._checkpoints.discard_from(0)
-        checkpoint = self._checkpoints.load(round_number=self.run.resume_from)
+        checkpoint = self._checkpoints.load(round_number=run.resume_from)
         if checkpoint is None:
-            if self.run.resume == "require":
-                raise ConfigurationError(
-                    f"resume=require, but {self.folder} has no checkpoint of {self.run.run_name!r}"
-                )
+            if run.resume == "require":
+                raise ConfigurationError(f"resume=require, but {self.folder} has no checkpoint of {run.run_name!r}")
             self._checkpoints.discard_from(0)
             self.record.restart()
             return
         if checkpoint.round_number > self.rounds:
             raise ConfigurationError(
-                f"run {self.run.run_name!r} has done {checkpoint.round_number} rounds, rounds is {self.rounds}: set "
+                f"run {run.run_name!r} has done {checkpoint.round_number} rounds, rounds is {self.rounds}: set "
                 "controller.rounds to at least that, use another run_name, or resume=never to start again"
             )
         self._checkpoints.discard_from(checkpoint.round_number + 1)
-        self.round_number = checkpoint.round_number
-        self.run_id = checkpoint.content["run_id"]
+        self.round_number, self.run_id = checkpoint.round_number, checkpoint.content["run_id"]
         self.checkpointed = self._checkpoints.rounds()
         self.sites.load_state_dict(checkpoint.content["sites"])
         self.record.registered = dict(checkpoint.content["sites"]["registered"])

@@ -32,12 +32,7 @@ from grandrounds.federation.site.options import ComputeOptions, SiteOptions
 from grandrounds.federation.site.replies import decrypt_models, prepare_update, refusal, require_readable, zero_update
 from grandrounds.federation.site.scoring import SCORE_RELEASES, TEST_RELEASES, class_counts, evaluate_models, score
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
-from grandrounds.federation.site.worker import (
-    declare_dp_training,
-    hides_failures,
-    require_gate,
-    run_in_child,
-)
+from grandrounds.federation.site.worker import declare_dp_training, hides_failures, require_gate, run_in_child
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import Configurable
@@ -88,9 +83,7 @@ class SiteExecutor(Configurable, SiteHooks, KeptOptimizers, Executor):
         if site.model not in self.models:
             raise ConfigurationError(f"model must be {' or '.join(self.models)}, got {site.model!r}")
         if self.compute.compiler != "none" and self.protection.record_noise_multiplier is not None:
-            raise ConfigurationError(
-                "record_noise_multiplier takes gradients image by image, which needs compiler=none"
-            )
+            raise ConfigurationError("record_noise_multiplier takes the gradient of each image: set compiler=none")
         if self.compute.precision == "float16" and (
             not self.scales_gradients or self.protection.record_noise_multiplier is not None
         ):

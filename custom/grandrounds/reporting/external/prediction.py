@@ -22,10 +22,10 @@ from grandrounds.evaluation.external import (
     predict_images,
 )
 from grandrounds.reporting.external.preparation import Overlap, overlap_with
+from grandrounds.reporting.external.trained import TrainedModel
 from grandrounds.reporting.figures.images import failure_figure
 from grandrounds.reporting.predictions import decoded_images
 from grandrounds.reporting.run import Run
-from grandrounds.reporting.runs import TrainedModel
 
 Step = Callable[[str], None]
 
